@@ -144,6 +144,5 @@ class BabyAI(ToolEnv):
 
     def _resume(self, task_id: str, world: dict[str, Any]) -> None:
         resumed = World(*described(task_id))
-        for command in world["played"]:
-            resumed.do(command)
+        resumed.replay(world["played"])
         self._world, self._steps = resumed, world["steps"]

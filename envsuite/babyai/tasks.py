@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 
 from envsuite.babyai.world import VERSION
@@ -24,14 +23,14 @@ def load(level: str, source: str, world_seed: int, worlds: int) -> TaskSet:
         world_seed: Determines the generated tasks.
         worlds: Number of generated tasks.
     """
-    seeds: Mapping[str, range] = BUILTIN
+    version, seeds = f"{VERSION}-{level}", BUILTIN
     if source == "generated":
-        first = (world_seed + 1) * MOST
+        version, first = f"{version}-{world_seed}", (world_seed + 1) * MOST
         ends = [first, first + worlds * 80 // 100, first + worlds * 90 // 100, first + worlds]
         seeds = {split: range(*pair) for split, pair in zip(BUILTIN, pairwise(ends), strict=True)}
     splits = {split: tuple(f"{level}/{seed}" for seed in some) for split, some in seeds.items()}
     types = {task_id: level for ids in splits.values() for task_id in ids}
-    return TaskSet(ENV_ID, source, VERSION, splits, types)
+    return TaskSet(ENV_ID, source, version, splits, types)
 
 
 def described(task_id: str) -> tuple[str, int]:

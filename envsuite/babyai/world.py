@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -75,6 +75,14 @@ class World:
         self.played.append(command)
         changed = self.over or self._mark() != before
         return None if changed else refused(command, self.front, self.carrying)
+
+    def replay(self, commands: Sequence[str]) -> None:
+        """Executes the commands of an episode from its beginning, in a fraction of the time of :meth:`do`."""
+        self.inner.gen_obs = dict  # nobody looks
+        for command in commands:
+            _, self.reward, self.over, _, _ = self.inner.step(COMMANDS.index(command))
+        del self.inner.gen_obs
+        self.played, self.image = [*commands], self.inner.gen_obs()["image"]
 
     def _mark(self) -> tuple[object, ...]:
         """Returns what a command can change."""

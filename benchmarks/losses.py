@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--iterations", type=int, default=90)
     parser.add_argument("--checkpoint-every", type=int, default=3)
     parser.add_argument("--away", type=float, default=5.0, help="seconds until a node or a server is back")
     parser.add_argument("--most", type=float, default=3600.0, help="seconds after which the run has failed to end")
@@ -294,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.vllm:
                 # vLLM on a CPU wants heads of 32 dimensions
                 changes |= {"model.path": str(CRAFT), "rollout.engine": "vllm", "rollout.engine_deadline": 300.0}
-                changes["rollout.engine_options"] = {"python": given.vllm, "patience": 10.0}
+                changes["rollout.engine_options"] = {"python": given.vllm, "patience": 30.0}
                 config, role = with_vllm(
                     checked(TrainConfig, settings(shared, **changes)),
                     Sizes(TRAINING, vllm=VLLM), str(shared / "weights"), (shared / f"{name}.samplers").as_uri(),

@@ -53,7 +53,7 @@ def _to_the_end(run: Run) -> None:
     except Abandoned:
         raise Interrupted(run.stop.number, run.save()) from None
     except EngineFailed as error:
-        raise EngineFailed(f"{error}\nGo on with --resume (checkpoint {run.save()})") from None
+        raise type(error)(f"{error}\nGo on with --resume (checkpoint {run.save()})") from None
     except Diverged as error:
         if not error.weights_good:
             raise

@@ -54,10 +54,11 @@ def kind_of(how: BaseException | int) -> Kind:
     from trainers.processes.distributed import PeerFailed
     from trainers.processes.memory import ran_out
     from trainers.rollout.engine import EngineFailed
+    from trainers.rollout.vllm.host import Gone
     from trainers.run.rollouts import EpisodesFailed
 
     gloo = isinstance(how, RuntimeError) and not isinstance(how, EnvsuiteError) and "gloo" in str(how).lower()
-    if gloo or isinstance(how, PeerFailed | DistError | WorkerLost | ConnectionError | TimeoutError):
+    if gloo or isinstance(how, PeerFailed | DistError | WorkerLost | Gone | ConnectionError | TimeoutError):
         return "lost"  # processes, servers, connections
     if isinstance(how, EngineFailed | EpisodesFailed):  # of a server that was killed, or cannot do it
         return "unsure"

@@ -29,6 +29,7 @@ from trainers.processes.distributed import PeerFailed
 from trainers.programs.train import main as command
 from trainers.report.events import Event, read_events, write_event
 from trainers.rollout.engine import EngineFailed
+from trainers.rollout.vllm.host import Gone
 from trainers.run.restarts import Restarts, kind_of
 from trainers.run.rollouts import EpisodesFailed
 from trainers.run.shortage import OutOfMemory
@@ -48,6 +49,7 @@ ALONE = (sys.executable, "-m", "envsuite.cli", "train", "--max-restarts", "2")
         (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"), "lost"),
         (DistStoreError("the store does not answer"), "lost"),
         (EngineFailed("it was killed by SIGKILL"), "unsure"),
+        (Gone("http://one:8000: POST /health: Connection refused; tried for 60 s. Is it running?"), "lost"),
         (EpisodesFailed("all 4 episodes failed"), "unsure"),
         (RuntimeError("an error of a device"), "unsure"),
         (OSError(5, "input/output error"), "unsure"),

@@ -22,6 +22,7 @@ LAYERS = {
         {"retrieval", "interpreter", "vector"},
         {
             *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa", "babyai"),
+            "bifurcation",
             *("adapters", "serving", "evaluation"),
         },
         {"play", "installation", "cli", "testing"},
@@ -35,7 +36,7 @@ LAYERS = {
         {"run"},
         {"planning", "programs", "commands", "train"},
     ),
-    "research": ({"lab", "fleet", "arena"},),
+    "research": ({"lab", "fleet", "arena", "credit"},),
 }
 NEVER_IN_PRODUCT = {"research", "benchmarks"}
 NEVER_IN_ENVSUITE = {

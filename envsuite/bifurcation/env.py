@@ -49,16 +49,23 @@ class BifurcationOptions(Options):
         1, "words that a kind of place alone has; 0 spells its name with words that all share", minimum=0, maximum=4
     )
     slip: float = option(0.0, "probability that another door is taken than the chosen one", minimum=0.0, maximum=0.9)
-    map_seed: int = option(0, "draws right doors and words", **SEED)
+    map_seed: int = option(0, "draws right doors and words; with the source generated, the walks too", **SEED)
+    source: str = option(
+        "builtin",
+        '"builtin": the walks are the same for every map_seed; "generated": each map_seed has walks of its own, and '
+        "their ids name it",
+        enum=("builtin", "generated"),
+    )
 
 
 @made_once(8)
-def task_set(kind: Kind) -> TaskSet:
+def task_set(kind: Kind, source: str) -> TaskSet:
     """Returns the walks of all splits; each follows from its id and the numbers of places, forks, and their kinds."""
-    splits = {split: tuple(f"{split}-{n}" for n in range(count)) for split, count in COUNTS.items()}
+    seed = f"{kind.map_seed}/" if source == "generated" else ""
+    splits = {split: tuple(f"{seed}{split}-{n}" for n in range(count)) for split, count in COUNTS.items()}
     types = {task_id: f"decisions-{kind.decisions}" for ids in splits.values() for task_id in ids}
     version = blake2b(repr(kind).encode(), digest_size=6).hexdigest()
-    return TaskSet(ENV_ID, "generated", version, splits, types)
+    return TaskSet(ENV_ID, source, version, splits, types)
 
 
 class Bifurcation(ToolEnv):
@@ -91,7 +98,7 @@ class Bifurcation(ToolEnv):
                 },
             ),
         )
-        super().__init__(task_set(self.kind).select(options.tasks), options.split, options.render_mode)
+        super().__init__(task_set(self.kind, options.source).select(options.tasks), options.split, options.render_mode)
         self._history = b""
 
     def goal(self, task_id: str) -> str:
@@ -102,6 +109,15 @@ class Bifurcation(ToolEnv):
         """
         self._describe(task_id)
         return self._task()
+
+    def identity(self, task_id: str) -> dict[str, Any]:
+        """Returns the kinds of the walk's places; forks are those below the option ``forks``.
+
+        Raises:
+            UnknownTask: The task does not exist.
+        """
+        self._describe(task_id)
+        return {"places": [*Walk(self.kind, task_id).places]}
 
     @property
     def chance(self) -> int:

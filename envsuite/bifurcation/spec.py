@@ -6,6 +6,7 @@ SPEC = EnvSpec(
     "Bifurcation-v0",
     "envsuite.bifurcation.env:Bifurcation",
     max_episode_steps=50,
+    inline=True,
     players={"expert": "envsuite.bifurcation.expert:Expert"},
     practice="envsuite.bifurcation.practice:practice",
 )

@@ -22,7 +22,7 @@ PARTS = ("lamps", "walls", "tiles", "stairs")
 COMMON = ("plain", "grey", "worn", "steep")
 """The words before the parts that have none of the place's own."""
 LETTERS = ("ka", "lo", "ni", "su")
-"""Words that names are spelled with, three each, where no word is a place's own."""
+"""Words that names are spelled with, four each, where no word is a place's own."""
 PLAINS = 16
 """Kinds of places that are no forks."""
 NAMES = 4
@@ -179,7 +179,8 @@ class Walk:
 
         Returns:
             Q, the expected return from a step on after a door was chosen, or (the last one) no door, of shape (steps,
-            places, 2, doors + 1); and V, the same before the choice, of shape (steps, places, 2, names).
+            places, 2, names, doors + 1); and V, the same before the choice, of shape (steps, places, 2, names). Slips
+            and names count as chance: their mean is taken, not what the history of one episode makes of them.
 
         Raises:
             UsageError: The policy has another shape.
@@ -189,16 +190,16 @@ class Walk:
         if policy.shape != shape:
             raise UsageError(f"the policy has the shape {policy.shape}; that of this walk's places is {shape}")
         whole = np.concatenate([policy, 1.0 - policy.sum(-1, keepdims=True)], -1)
-        q, v = np.zeros((steps, *shape[:2], kind.doors + 1)), np.zeros((steps, *shape[:3]))
-        ahead = np.zeros((kind.horizon + 1, 2))
+        q, v = np.zeros((steps, *shape[:3], kind.doors + 1)), np.zeros((steps, *shape[:3]))
+        ahead, same = np.zeros((kind.horizon + 1, 2)), np.zeros(shape[:3])
         ways, rewards = self._ways
         for step in reversed(range(steps)):
             taken = rewards + ahead[ways]
             slipped = (taken.sum(-1, keepdims=True) - taken) / (kind.doors - 1)
-            q[step, ..., :-1] = (1.0 - kind.slip) * taken + kind.slip * slipped
-            q[step, ..., -1] = ahead[:-1]
-            v[step] = (whole * q[step][:, :, None]).sum(-1)
-            ahead[:-1] = v[step].mean(-1)  # each name is as likely as the others
+            q[step, ..., :-1] = ((1.0 - kind.slip) * taken + kind.slip * slipped)[:, :, None]
+            q[step, ..., -1] = same  # what is no door changes nothing, the name neither
+            same = v[step] = (whole * q[step]).sum(-1)
+            ahead[:-1] = same.mean(-1)  # each name is as likely as the others
         return q, v
 
     @cached_property

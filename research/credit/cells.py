@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).parent
 BASES = ROOT / "runs" / "credit" / "bases"
 PROMPT: Mapping[str, Any] = {
     "codec": "tags", "think": False, "instructions": False, "commands": False, "memory": "window(0)",
-    "template": str(HERE / "place.jinja"),
+    "template": str(ROOT / "configs" / "bifurcation.jinja"),
 }  # fmt: skip
 HEADS = ((0, 0, 14), (0, 1, 15), (0, 2, 16), (0, 3, 17))
 """Where the first layer looks back to at first: at the words that tell a place's kind."""

@@ -139,7 +139,7 @@ class ExactCredit(Provider):
             text = step.observation.split("\n")[-1]
             name = next(name for name in names if walk.text(state, name) == text)
             door = self.walks.commands.index(step.action[0].arguments["command"]) if step.valid and step.action else -1
-            found.append(float(q[step.t, *state, door] - v[step.t, *state, name]))
+            found.append(float(q[step.t, *state, name, door] - v[step.t, *state, name]))
             metrics = step.info["metrics"]
             if metrics:
                 state = State(int(metrics["place"]), int(metrics["astray"]))
@@ -213,7 +213,7 @@ class Permuted(Estimator):
         """The advantages, with the terms of :attr:`Estimator.distinguishing` permuted."""
         inner = make(ESTIMATORS[self.of], self.options or {}, f"option of estimator {self.of}")
         found = inner(steps)
-        terms, rng = dict(found.terms), np.random.default_rng(int(steps.extra[ITERATION][0]))
+        terms, rng = dict(found.summands), np.random.default_rng(int(steps.extra[ITERATION][0]))
         for name in inner.distinguishing:
             codes, term = found.groups[name], terms[name].copy()
             order, drawn = np.argsort(codes, kind="stable"), rng.random(len(codes))

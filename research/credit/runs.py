@@ -50,7 +50,7 @@ class Result:
     """Name of the base model, by the settings of its training; runs are compared with those of the same."""
     commit: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Of the first iteration: what its steps are like."""
+    """Metrics of the first iteration, which tell what the base model's steps are like."""
     error: str = ""
     """Why it failed; empty where it did not."""
 

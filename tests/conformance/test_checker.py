@@ -33,6 +33,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("TextCraft-v0", {"source": "generated", "goals": 200}),
     ("Sokoban-v0", {"source": "generated", "levels": 20, "max_episode_steps": 200}),
     ("Sokoban-v0", {"max_calls": 3}),
+    ("Bifurcation-v0", {"source": "generated", "mistake": "recoverable", "aliasing": "different", "slip": 0.3}),
     ("PythonMath-v0", {"source": "generated", "problems": 20}),
     ("PaperSearch-v0", {"papers": 800}),
     ("PaperSearchTeam-v0", {"papers": 800}),
@@ -66,6 +67,7 @@ def test_horizons_are_those_of_the_papers() -> None:
     assert horizons == {
         "ALFWorld-v0": 50, "TextCraft-v0": 50, "Sokoban-v0": 15, "PythonMath-v0": 8,
         "PaperSearch-v0": 5, "PaperSearchTeam-v0": 10, "SearchQA-v0": 5, "WebShop-v0": 15, "BabyAI-v0": 64,
+        "Bifurcation-v0": 50,
     }  # fmt: skip
 
 

@@ -23,6 +23,8 @@ TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tupl
     "babyai": ("BabyAI-v0", {"level": "PutNextLocalS5N3"}, "PutNextLocalS5N3/1239", [
         ("act", "command", (command,)) for command in (
             "go forward", "go forward", "turn right", "pick up", "turn right", "go forward", "drop")]),
+    "bifurcation": ("Bifurcation-v0", {"horizon": 4, "decisions": 2, "mistake": "recoverable"}, "test-2", [
+        ("take", "command", (door,)) for door in ("red", "blue", "red", "red", "green", "blue")]),
     "mathematics": ("PythonMath-v0", {}, "lattice-2/test#2", [
         ("python", "code", (
             "n, r = 13517, 117\ncount = sum(x*x + y*y <= n for x in range(-r, r+1) for y in range(-r, r+1))",)),

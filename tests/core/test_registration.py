@@ -41,6 +41,7 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "PaperSearch-v0": ("corpus_seed", SMALL["PaperSearch-v0"]),
     "PaperSearchTeam-v0": ("corpus_seed", SMALL["PaperSearch-v0"]),
     "Sokoban-v0": ("level_seed", {"levels": 40}),
+    "Bifurcation-v0": ("map_seed", {}),
     "PythonMath-v0": ("problem_seed", {"problems": 40}),
     "SearchQA-v0": ("corpus_seed", {"entities": 100, "questions": 20}),
     "BabyAI-v0": ("world_seed", {"worlds": 40}),

@@ -61,6 +61,7 @@ CONTENT: Mapping[str, Mapping[str, Key]] = {
     },
     "PaperSearch-v0": {"instruction": words, "gold papers": lambda task: task.identity["gold_sha256"]},
     "PaperSearchTeam-v0": {"instruction": words, "gold papers": lambda task: task.identity["gold_sha256"]},
+    "Bifurcation-v0": {"walk": lambda task: tuple(task.identity["places"])},
     "Sokoban-v0": {"board": board(True), "walls and targets": board(False)},
     "PythonMath-v0": {"problem": words, "problem and answer": lambda task: task.identity["sha256"]},
     "SearchQA-v0": {"question": words, "question and answers": lambda task: task.identity["sha256"]},

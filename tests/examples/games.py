@@ -13,6 +13,7 @@ from envsuite.remote.making import make_player
 
 _SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "ALFWorld-v0": ("pick_and_place_simple-Book-None-Dresser-302/trial_T36694698_000126_808787", {}),
+    "Bifurcation-v0": ("train-0", {"horizon": 3, "decisions": 2}),
     "PaperSearch-v0": ("300-0/train#4", {"papers": 300, "shown": 2, "snippet": 0}),
     "PythonMath-v0": ("arithmetic-1/train#28", {}),
     "SearchQA-v0": ("0/inference-2/train#6", {"passage_length": 60}),

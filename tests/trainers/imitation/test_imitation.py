@@ -23,6 +23,7 @@ from transformers import AutoTokenizer
 
 from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.practice import texts as alfworld_texts
+from envsuite.bifurcation.env import Bifurcation
 from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import DataError, UnknownName, UsageError
 from envsuite.core.practice import Spelling, Teacher
@@ -122,6 +123,9 @@ WORLDS = {
     ),
     "Sokoban-v0": World(
         lambda: SokobanEnv(style="spaced", end_on_deadlock=True), {"stray": 0.2, "rash": 0.3}, every=40
+    ),
+    "Bifurcation-v0": World(
+        lambda: Bifurcation(mistake="recoverable", aliasing="different", slip=0.2), {}, "tags", wins=1.0, every=10
     ),
     "PaperSearch-v0": World(
         lambda: PaperSearchEnv(papers=1_500, corpus_seed=3, max_calls=1, shown=5, snippet=0),

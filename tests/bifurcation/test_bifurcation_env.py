@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsuite.bifurcation.env import COUNTS, Bifurcation
+from envsuite.bifurcation.expert import Expert
+from envsuite.bifurcation.world import COMMON, DOORS, LETTERS, PARTS, State, Walk
+from envsuite.core import Action, EnvsuiteError, Observation, ToolCall
+
+Result = tuple[Observation, float, bool, bool, Any]
+DIALS: list[dict[str, Any]] = [
+    {},
+    {"mistake": "recoverable"},
+    {"reward": "each", "decisions": 6},
+    {"aliasing": "alike", "own_words": 4},
+    {"aliasing": "different", "own_words": 0, "forks": 32},
+    {"horizon": 40, "doors": 5, "map_seed": 7},
+    {"horizon": 1, "decisions": 1, "doors": 2},
+    {"decisions": 0},
+    {"source": "generated", "map_seed": 3},
+]
+
+
+def take(door: str) -> Action:
+    return (ToolCall("take", {"command": door}),)
+
+
+def played(env: Bifurcation, task: str, doors: str) -> list[Result]:
+    """The results of doors, by their first letters: red, green; of an episode's own words for others."""
+    env.reset(options={"task_id": task})
+    names = {"r": "red", "b": "blue", "g": "green", "?": "a wall"}
+    return [env.step(take(names[door])) for door in doors if not env.done]
+
+
+@given(st.text("rbg?", max_size=12), st.integers(0, 99))
+def test_the_task_and_the_doors_fix_the_episode(doors: str, number: int) -> None:
+    one, other = (Bifurcation(slip=0.5, aliasing="different", mistake="recoverable") for _ in range(2))
+    played(other, "train-7", "rrgg")
+    assert played(one, f"test-{number}", doors) == played(other, f"test-{number}", doors)
+
+
+def test_other_doors_at_a_place_that_is_no_fork_give_other_slips_and_names() -> None:
+    env = Bifurcation(horizon=8, decisions=0, slip=0.5, aliasing="different")
+    texts, taken = set(), set()
+    for first in "rbg":
+        texts.add(tuple(result[0]["text"] for result in played(env, "train-0", first + "rrrrrr")))
+        taken.add(env.chance)
+    assert len(texts) == len(taken) == 3
+
+
+@pytest.mark.parametrize("slip", [0.1, 0.4])
+@pytest.mark.parametrize("wrong", [0, 1], ids=["right", "wrong"])
+def test_slips_are_as_frequent_as_the_dial_says_and_lead_to_each_other_door_alike(slip: float, wrong: int) -> None:
+    """A wrong door slips to the right one of three half of the time."""
+    env, passed = Bifurcation(horizon=6, decisions=6, mistake="recoverable", slip=slip), list[bool]()
+    for task in env.tasks.ids("test"):
+        env.reset(options={"task_id": task})
+        for _ in range(12):
+            if env.done:
+                break
+            right = 0 if env.state.astray else env.walk.right(env.state.place)
+            assert right is not None
+            astray, before = env.state.astray, env.passed
+            env.step(take(env.commands[(right + wrong) % 3]))
+            if not astray:
+                passed.append(env.passed > before)
+    expected = slip / 2 if wrong else 1.0 - slip
+    error = np.sqrt(expected * (1.0 - expected) / len(passed))
+    assert abs(np.mean(passed) - expected) < 4 * error and error < 0.02
+
+
+def test_a_snapshot_holds_the_history_that_slips_follow_from() -> None:
+    env, other = (Bifurcation(slip=0.5, aliasing="different", mistake="recoverable", reward="each") for _ in range(2))
+    for task, doors in itertools.product(env.tasks.ids("validation")[:10], ("", "rb", "ggbbr")):
+        played(env, task, doors)
+        token, then = env.snapshot(), "rbgrbgrbg"
+        other.restore(token)
+        names = {"r": "red", "b": "blue", "g": "green"}
+        for door in then:
+            if env.done:
+                break
+            assert env.step(take(names[door])) == other.step(take(names[door]))
+        assert (env.state, env.passed, env.chance) == (other.state, other.passed, other.chance)
+
+
+@pytest.mark.parametrize(
+    "action", [(), take("a wall"), take("red") * 2, (ToolCall("open", {}),), (ToolCall("take", {}),)]
+)
+def test_an_invalid_action_changes_nothing_and_the_last_line_is_still_the_place(action: Action) -> None:
+    env = Bifurcation(slip=0.3, aliasing="different", mistake="recoverable")
+    for task in env.tasks.ids("train")[:20]:
+        before, info = played(env, task, "rb")[-1][::4]
+        kept = (env.state, env.passed, env.chance)
+        after, reward, terminated, _, told = env.step(action)
+        assert (reward, terminated, told["valid"]) == (0.0, False, False)
+        assert (env.state, env.passed, env.chance) == kept and told["score"] == info["score"]
+        *said, place = after["text"].split("\n")
+        assert place == before["text"].split("\n")[-1] == told["state_key"] and said[0].startswith("Invalid action: ")
+
+
+def texts_of(env: Bifurcation, task: str) -> dict[str, set[State]]:
+    """Text of a place in one walk -> the states that show it."""
+    walk, found = Walk(env.kind, task), dict[str, set[State]]()
+    for place, astray, name in itertools.product(range(env.kind.horizon), range(2), range(env.kind.names)):
+        state = State(place, astray)
+        found.setdefault(walk.text(state, name), set()).add(state)
+    return found
+
+
+@pytest.mark.parametrize("mistake", ["final", "recoverable"])
+def test_the_text_is_the_state_but_where_states_look_alike(mistake: str) -> None:
+    for aliasing in ("none", "different"):
+        env = Bifurcation(aliasing=aliasing, mistake=mistake)
+        for task in env.tasks.ids("train")[:50]:
+            texts = texts_of(env, task)
+            assert all(len(states) == 1 for states in texts.values()) and len(texts) == 20 * env.kind.names
+    env = Bifurcation(aliasing="alike", mistake=mistake)
+    for task in env.tasks.ids("train")[:50]:
+        assert all({astray for _, astray in states} == {0, 1} for states in texts_of(env, task).values())
+    repeated = [max(map(len, texts_of(env, task).values())) > 2 for task in env.tasks.ids("train")]
+    assert 0.5 < np.mean(repeated) < 1.0, "most walks pass a kind of place twice"
+
+
+@pytest.mark.parametrize("own", range(5))
+def test_two_kinds_of_places_share_the_words_that_are_not_their_own(own: int) -> None:
+    env = Bifurcation(own_words=own, aliasing="different", forks=32)
+    kinds = env.kind.words
+    assert len(kinds) == 48 and all(len(names) == 4 for names in kinds)
+    flat = [words for names in kinds for words in names]
+    assert len(set(flat)) == len(flat) and all(len(words) == len(PARTS) for words in flat)
+    for one, other in itertools.combinations(flat, 2):
+        shared = [a for a, b in zip(one, other, strict=True) if a == b]
+        assert shared == [*COMMON[own or 1 :]]
+    if own:
+        assert len({word for words in flat for word in words[:own]}) == own * len(flat), "a kind's alone"
+    else:
+        assert {word for words in flat for word in words[0].split()} == {*LETTERS}
+
+
+@given(st.integers(2, len(DOORS)), st.integers(6, 32), st.integers(0, 99))
+def test_each_door_is_right_as_often_as_the_others(doors: int, forks: int, seed: int) -> None:
+    right = Bifurcation(doors=doors, forks=forks, map_seed=seed).kind.right
+    counts = Counter(right)
+    assert len(right) == forks and len(counts) == doors and max(counts.values()) - min(counts.values()) <= 1
+    assert right == Bifurcation(doors=doors, forks=forks, map_seed=seed, own_words=3, horizon=7).kind.right
+
+
+@pytest.mark.parametrize("dials", DIALS, ids=lambda dials: " ".join(map(str, dials.values())) or "default")
+def test_the_expert_solves_every_task(dials: dict[str, Any]) -> None:
+    env, expert = Bifurcation(**dials), Expert()
+    for task in [task for ids in env.tasks.splits.values() for task in ids]:
+        _, info = env.reset(options={"task_id": task})
+        earned, steps = 0.0, 0
+        while not env.done:
+            _, reward, _, _, info = env.step(expert.act(env))
+            earned, steps = earned + reward, steps + 1
+        assert info["success"] and info["score"] == 1.0 and steps == env.kind.horizon
+        assert earned == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("mistake", ["final", "recoverable"])
+def test_where_doors_slip_the_expert_takes_the_right_one_all_the_same(mistake: str) -> None:
+    env, expert, solved = Bifurcation(slip=0.3, mistake=mistake), Expert(), list[bool]()
+    for task in env.tasks.ids("test"):
+        _, info = env.reset(options={"task_id": task})
+        while not env.done:
+            (call,) = expert.act(env)
+            right = None if env.state.astray else env.walk.right(env.state.place)
+            assert right is None or call.arguments["command"] == env.commands[right]
+            info = env.step((call,))[-1]
+        solved.append(info["success"])
+    assert np.mean(solved) == 1.0 if mistake == "recoverable" else abs(np.mean(solved) - 0.7**3) < 0.12
+
+
+@given(st.text("rbg", max_size=20), st.sampled_from(["final", "recoverable"]), st.integers(0, 99))
+def test_the_reward_for_each_fork_adds_up_to_the_score(doors: str, mistake: str, number: int) -> None:
+    env = Bifurcation(reward="each", mistake=mistake, decisions=5, slip=0.2)
+    results = played(env, f"test-{number}", doors)
+    assert sum(reward for _, reward, *_ in results) == pytest.approx(env.passed / 5)
+    if results:
+        assert results[-1][-1]["score"] == pytest.approx(env.passed / 5)
+        assert results[-1][-1]["success"] == (env.done and env.passed == 5)
+
+
+def test_a_lost_walk_goes_on_to_its_end_and_earns_nothing_more() -> None:
+    env = Bifurcation(reward="each", decisions=5)
+    for task in env.tasks.ids("test")[:20]:
+        env.reset(options={"task_id": task})
+        rewards, lost = list[float](), False
+        while not env.done:
+            right = env.walk.right(env.state.place)
+            wrong = right is not None and not lost and env.state.place > 3
+            door = (right or 0) + wrong
+            lost |= wrong
+            _, reward, _, _, info = env.step(take(env.commands[door % 3]))
+            rewards.append(reward)
+            assert info["metrics"]["astray"] == lost and info["metrics"]["place"] == len(rewards)
+            assert not (lost and reward)
+        assert len(rewards) == 10 and info["success"] != lost
+
+
+def test_no_walk_is_in_two_splits_and_the_map_draws_generated_ones() -> None:
+    splits, maps = dict[str, set[tuple[int, ...]]](), list[list[tuple[int, ...]]]()
+    env = Bifurcation()
+    for split, ids in env.tasks.splits.items():
+        assert len(ids) == COUNTS[split]
+        splits[split] = {Walk(env.kind, task).places for task in ids}
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(splits.values(), 2))
+    for source, seed in itertools.product(("builtin", "generated"), (0, 1)):
+        env = Bifurcation(source=source, map_seed=seed)
+        maps.append([Walk(env.kind, task).places for task in env.tasks.ids("train")])
+        assert env.identity(env.tasks.ids("train")[0]) == {"places": [*maps[-1][0]]}
+    assert maps[0] == maps[1] and not {*maps[2]} & {*maps[3]} and not {*maps[0]} & {*maps[2]}
+
+
+@pytest.mark.parametrize(
+    ("dials", "said"),
+    [
+        ({"horizon": 2}, r"decisions=3: .* as places \(horizon=2\), and none of a kind \(forks=16\) twice"),
+        ({"doors": 6}, r"doors=6: expected "),
+        ({"slip": 1.0}, r"slip=1\.0: expected "),
+        ({"aliasing": "some"}, r"'some'.* none, alike, different"),
+    ],
+)
+def test_dials_that_contradict_each_other_are_refused_in_one_line(dials: dict[str, Any], said: str) -> None:
+    with pytest.raises(EnvsuiteError, match=said) as caught:
+        gymnasium.make("Bifurcation-v0", **dials)
+    assert "\n" not in str(caught.value)

@@ -25,6 +25,7 @@ ENVIRONMENTS = {
     "ALFWorld-v0": {"split": "train"},
     "WebShop-v0": {"split": "train", "source": "builtin"},
     "Sokoban-v0": {"split": "train"},
+    "Bifurcation-v0": {"split": "train"},
     "PythonMath-v0": {"split": "train", "interpreter": "unisolated"},
 }
 

@@ -8,5 +8,6 @@ SPEC = EnvSpec(
     max_episode_steps=50,
     inline=True,
     players={"expert": "envsuite.bifurcation.expert:Expert"},
+    milestones="envsuite.bifurcation.milestones:Milestones",
     practice="envsuite.bifurcation.practice:practice",
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from envsuite.bifurcation.env import COUNTS, Bifurcation
 from envsuite.bifurcation.expert import Expert
+from envsuite.bifurcation.milestones import Milestones
 from envsuite.bifurcation.world import COMMON, DOORS, LETTERS, PARTS, State, Walk
 from envsuite.core import Action, EnvsuiteError, Observation, ToolCall
 
@@ -234,3 +235,18 @@ def test_dials_that_contradict_each_other_are_refused_in_one_line(dials: dict[st
     with pytest.raises(EnvsuiteError, match=said) as caught:
         gymnasium.make("Bifurcation-v0", **dials)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mistake", ["final", "recoverable"])
+def test_milestones_are_the_forks_that_are_passed_and_the_end(mistake: str) -> None:
+    env, rng = Bifurcation(mistake=mistake, horizon=6), np.random.default_rng(0)
+    for task in env.tasks.ids("test")[:60]:
+        _, info = env.reset(options={"task_id": task})
+        milestones, total = Milestones(env), 0
+        while not env.done:
+            action = take(env.commands[rng.integers(3)])
+            before, info = env.passed, env.step(action)[-1]
+            reached = milestones.reached(action, info)
+            assert reached == env.passed - before + info["success"]
+            total += reached
+        assert milestones.count == 4 and (total == 4) == info["success"] and total == env.passed + info["success"]

@@ -7,6 +7,7 @@ import importlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -135,6 +136,15 @@ def test_the_policy_s_chances_are_those_of_a_plain_forward_pass(exact: ModuleTyp
             plain = plain_chances(model, tokenizer, text)
             np.testing.assert_allclose(chances[number, place, astray, name], plain, rtol=1e-3, atol=1e-12)
     assert np.ptp(np.log(chances)) > 0.1
+
+
+def test_the_settings_that_ship_show_the_policy_what_the_experiment_shows(root: Path) -> None:
+    base, run = (yaml.safe_load((root / f"configs/bifurcation{name}.yaml").read_text()) for name in ("-base", ""))
+    assert Path(PROMPT["template"]) == root / "configs/bifurcation.jinja"
+    assert base["prompt"] == run["prompt"] == {**PROMPT, "template": "configs/bifurcation.jinja"}
+    assert {**base, "output": "", "stages": ""} == {**Cell("", 10, 3, 0.3).imitation(), "output": "", "stages": ""} | {
+        "prompt": base["prompt"]
+    }
 
 
 @pytest.mark.seconds

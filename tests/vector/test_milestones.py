@@ -55,7 +55,7 @@ def by_expert(env: gymnasium.Env[Any, Any], task: str) -> list[dict[str, Any]]:
             return infos
 
 
-@pytest.mark.parametrize("env_id", ["TextCraft-v0", "WebShop-v0", "Sokoban-v0"])
+@pytest.mark.parametrize("env_id", ["TextCraft-v0", "WebShop-v0", "Sokoban-v0", "Bifurcation-v0"])
 @pytest.mark.parametrize("of", ["world", "expert"])
 def test_the_expert_reaches_every_milestone_and_the_last_one_with_the_solution(env_id: str, of: str) -> None:
     env = factory(env_id, of).make()

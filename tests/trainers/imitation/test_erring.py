@@ -24,6 +24,7 @@ WORLDS = {
         "difficulty": {"attributes": 2, "hidden": 0, "vagueness": 0},
     },
     "ALFWorld-v0": {"source": "builtin", "games": 60},
+    "Bifurcation-v0": {"mistake": "recoverable"},
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def _played(
     return moves, mistakes, won
 
 
-@pytest.mark.parametrize("env_id", ["Sokoban-v0", "TextCraft-v0"])
+@pytest.mark.parametrize("env_id", ["Sokoban-v0", "TextCraft-v0", "Bifurcation-v0"])
 def test_a_share_of_the_moves_are_possible_ones_that_the_expert_would_not_make(env_id: str) -> None:
     played = partial(_played, env_id, lambda: Following(make_player(env_id, "expert")), judged=True)
     assert played(0.0, 6)[1:] == (0, 6), "without mistakes it is the expert"

@@ -69,6 +69,8 @@ class Kind:
                 f"decisions={self.decisions}: a walk has at most as many forks as places (horizon={self.horizon}), and "
                 f"none of a kind (forks={self.forks}) twice"
             )
+        if self.reward == "each" and not self.decisions:
+            raise UsageError("reward='each' and decisions=0: no fork, no reward; take reward='end', or more decisions")
 
     @property
     def names(self) -> int:

@@ -226,6 +226,7 @@ def test_no_walk_is_in_two_splits_and_the_map_draws_generated_ones() -> None:
     ("dials", "said"),
     [
         ({"horizon": 2}, r"decisions=3: .* as places \(horizon=2\), and none of a kind \(forks=16\) twice"),
+        ({"reward": "each", "decisions": 0}, r"reward='each' and decisions=0"),
         ({"doors": 6}, r"doors=6: expected "),
         ({"slip": 1.0}, r"slip=1\.0: expected "),
         ({"aliasing": "some"}, r"'some'.* none, alike, different"),

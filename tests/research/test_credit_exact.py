@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import episodes as made
 import gymnasium
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tiny_models import plain_logprobs
 from transformers import AutoTokenizer, PreTrainedModel
 
 from envsuite.bifurcation.world import State, Walk
+from envsuite.core import ToolCall
 from envsuite.remote.making import practice_of
 from research.credit import arms, cells, runs
 from research.credit.cells import PROMPT, Cell
@@ -117,25 +119,60 @@ def plain_chances(model: PreTrainedModel, tokenizer: Any, text: str) -> list[flo
     return [float(np.exp(sum(plain_logprobs(model, prompt, answer)))) for answer in answers]
 
 
-@pytest.mark.parametrize("dials", [{}, {"aliasing": "different"}, {"aliasing": "alike", "mistake": "recoverable"}])
-def test_the_policy_s_chances_are_those_of_a_plain_forward_pass(exact: ModuleType, dials: dict[str, str]) -> None:
-    tokenizer = word_tokenizer(practice_of("Bifurcation-v0").texts(), 128)
+def random_policy(tokenizer: Any) -> Policy:
+    """A tiny random model, whose chances of texts and doors differ by more than noise."""
     torch.manual_seed(0)
     shape = Architecture(layers=1, width=32, heads=2, key_heads=2, head_width=16, feed_forward=32, look_back=[])
     model = new_model(ImitateConfig(architecture=shape), tokenizer).train(False)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3.0)  # so that texts and doors differ by more than noise
+            parameter.mul_(3.0)
+    return Policy(model, temperature=1.0, compute_dtype="float32")
+
+
+@pytest.mark.parametrize("dials", [{}, {"aliasing": "different"}, {"aliasing": "alike", "mistake": "recoverable"}])
+def test_the_policy_s_chances_are_those_of_a_plain_forward_pass(exact: ModuleType, dials: dict[str, str]) -> None:
+    tokenizer = word_tokenizer(practice_of("Bifurcation-v0").texts(), 128)
+    policy = random_policy(tokenizer)
     env: Any = gymnasium.make("Bifurcation-v0", horizon=3, decisions=2, **dials).unwrapped
     walks = exact.Walks(env, ["train-3", "test-0"], 5, PromptConfig(**PROMPT), tokenizer)
-    chances = walks.chances(Policy(model, temperature=1.0, compute_dtype="float32"), OptimConfig())
+    chances = walks.chances(policy, OptimConfig())
     assert chances.shape == (2, 3, 2, env.kind.names, 3)
     for number, task in enumerate(("train-3", "test-0")):
         for place, astray, name in np.ndindex(*chances.shape[1:4]):
             text = Walk(env.kind, task).text(State(place, astray), name)
-            plain = plain_chances(model, tokenizer, text)
+            plain = plain_chances(policy.model, tokenizer, text)
             np.testing.assert_allclose(chances[number, place, astray, name], plain, rtol=1e-3, atol=1e-12)
     assert np.ptp(np.log(chances)) > 0.1
+
+
+@pytest.mark.parametrize("aliasing", ["alike", "different"])
+def test_steps_are_credited_at_the_state_and_the_name_that_were_shown(exact: ModuleType, aliasing: str) -> None:
+    tokenizer, rng = word_tokenizer(practice_of("Bifurcation-v0").texts(), 128), np.random.default_rng(0)
+    dials = {"horizon": 4, "decisions": 2, "mistake": "recoverable", "aliasing": aliasing, "slip": 0.3}
+    env: Any = gymnasium.make("Bifurcation-v0", **dials).unwrapped
+    tasks, policy = ["train-3", "test-0"], random_policy(tokenizer)
+    walks = exact.Walks(env, tasks, 9, PromptConfig(**PROMPT), tokenizer)
+    uneven = rng.dirichlet(np.ones(4), (2, 4, 2, env.kind.names))[..., :-1]
+    walks.chances = lambda policy, optim: uneven  # a random model says so little that Q - V is nearly Q
+    credit, expected = exact.ExactCredit(walks, policy, OptimConfig(), True), list[float]()
+    values = {task: walks.walks[task].values(uneven[number], 9) for number, task in enumerate(tasks)}
+    for number in range(30):
+        task, steps = tasks[number % 2], list[Step]()
+        seen, _ = env.reset(options={"task_id": task})
+        while not env.done and len(steps) < 9:
+            t, state, name, door = len(steps), env.state, env.name, int(rng.integers(-1, 3))
+            action = None if door < 0 else (ToolCall("take", {"command": DOORS[door]}),)
+            shown, (seen, reward, *_, info) = seen["text"], env.step(action) if action else env.refuse("nothing")
+            valid, info = bool(info["valid"]), dict(info)
+            steps.append(made.step(t, observation=shown, action=action, valid=valid, reward=reward, info=info))
+            q, v = values[task]
+            expected.append(q[(t, *state, name, door)] - v[(t, *state, name)])
+        credit.episodes = (*credit.episodes, made.episode(number, *steps, task_id=task))
+    found = credit.columns(StepTable.from_episodes(credit.episodes)).extra[ROW_SCORE]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert len({*np.round(expected, 9)}) > 30
+    assert credit.success == [pytest.approx(np.mean([v[0, 0, 0].mean() for _, v in values.values()]))]
 
 
 def test_the_settings_that_ship_show_the_policy_what_the_experiment_shows(root: Path) -> None:

@@ -36,7 +36,7 @@ LAYERS = {
         {"run"},
         {"planning", "programs", "commands", "train"},
     ),
-    "research": ({"lab", "fleet", "arena", "credit"},),
+    "research": ({"differences"}, {"lab", "fleet", "arena", "credit"}),
 }
 NEVER_IN_PRODUCT = {"research", "benchmarks"}
 NEVER_IN_ENVSUITE = {

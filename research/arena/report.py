@@ -4,88 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from numpy.typing import NDArray
-from scipy import stats
 
 from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
 from envsuite.evaluation.statistics.paired import holm, paired_permutation
 from research.arena.results import LAST, Result, by_method
 from research.arena.tasks import CEILING, METHODS, REFERENCE, TASKS
+from research.differences import LEVEL, POWER, Difference, detectable
 from trainers.report.plots import BLUE, GREY, ORANGE, figure
 
-LEVEL, POWER = 0.05, 0.8
 WANTED = 0.06
 """Difference of two areas that the arena is to show."""
 NONE = "–"  # noqa: RUF001
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A method against the reference, seed by seed."""
-
-    pairs: NDArray[np.float64]
-    """Difference of the areas for each seed that both have."""
-
-    @property
-    def mean(self) -> float:
-        """Mean difference."""
-        return float(self.pairs.mean())
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Returns the 95 % interval of Student's t; infinite with fewer than two seeds."""
-        n = len(self.pairs)
-        if n < 2:
-            return -math.inf, math.inf
-        half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * float(self.pairs.std(ddof=1)) / math.sqrt(n)
-        return self.mean - half, self.mean + half
-
-    @property
-    def p(self) -> float:
-        """Returns the p-value of the paired t-test; 1 with fewer than two seeds."""
-        if len(self.pairs) < 2:
-            return 1.0
-        if not self.pairs.std() > 0.0:
-            return float(not self.pairs.any())
-        return float(stats.ttest_1samp(self.pairs, 0.0).pvalue)
 
 
 def difference(one: Mapping[int, Result], reference: Mapping[int, Result]) -> Difference:
     """Returns the difference of two methods over the seeds that both have."""
     seeds = sorted(set(one) & set(reference))
     return Difference(np.array([one[seed].area - reference[seed].area for seed in seeds]))
-
-
-def detectable(deviation: float, seeds: int, comparisons: int) -> float:
-    """Returns the difference that a paired t-test over so many seeds finds with a chance of 80 %.
-
-    The level is 5 % divided by the number of comparisons (Bonferroni), which Holm's correction never falls below.
-
-    Args:
-        deviation: Standard deviation over seeds of the difference of two runs.
-        seeds: At least 2.
-        comparisons: Number of methods that are compared with the reference.
-
-    Raises:
-        UsageError: A number is out of its range.
-    """
-    if seeds < 2 or comparisons < 1 or not deviation > 0.0:
-        raise UsageError(f"power of {seeds} seeds, {comparisons} comparisons, deviation {deviation}")
-    df = seeds - 1
-    bound = float(stats.t.ppf(1 - LEVEL / comparisons / 2, df))
-    low, high = 0.0, 100.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        found = 1 - float(stats.nct.cdf(bound, df, middle))
-        low, high = (middle, high) if found < POWER else (low, middle)
-    return high * deviation / math.sqrt(seeds)
 
 
 def power_table(pilot: Sequence[Result], seeds: Sequence[int], comparisons: int) -> Table | None:

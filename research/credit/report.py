@@ -11,11 +11,11 @@ from scipy import stats
 
 from benchmarks.tables import Table
 from envsuite.evaluation.statistics.paired import holm, paired_permutation
-from research.arena.report import LEVEL, Difference, detectable
 from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
 from research.credit.cells import MAP, TUNING
 from research.credit.runs import Result
 from research.credit.stages import REGISTERED, Hypothesis, Registration, chosen, registration
+from research.differences import LEVEL, Difference, detectable
 from trainers.report.plots import BLUE, GREY, ORANGE, figure
 
 Areas = Mapping[tuple[str, str], Mapping[int, float]]

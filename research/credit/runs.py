@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 import yaml
 
+from envsuite.core.errors import DataError
 from research.credit.arms import Trial, settings
 from research.credit.cells import HELD_OUT, ROOT, Cell
 
@@ -75,7 +76,11 @@ def append(result: Result, path: Path) -> None:
 
 
 def imitate(cell: Cell) -> None:
-    """Trains the base model of a cell, unless it is there."""
+    """Trains the base model of a cell, unless it is there.
+
+    Raises:
+        DataError: The training failed.
+    """
     if (cell.base / "config.json").exists():
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +88,9 @@ def imitate(cell: Cell) -> None:
         file.write_text(yaml.safe_dump({**cell.imitation(), "output": str(cell.base)}))
         command = [sys.executable, "-m", "envsuite.cli", "imitate", "--config", str(file)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, check=True, env=environment, cwd=ROOT, capture_output=True)
+        ended = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
+    if ended.returncode:
+        raise DataError(f"the base model of {cell.name} was not trained: {ended.stderr[-2000:]}")
 
 
 def play(trial: Trial, commit: str) -> Result:

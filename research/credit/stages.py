@@ -19,7 +19,7 @@ STAGES = ("tune", "map", "confirm")
 REGISTERED = Path(__file__).with_name("registered.yaml")
 """The hypotheses of stage 2, committed before its first run."""
 FIRST_SEED = 100
-"""Of stage 2."""
+"""The first seed of stage 2."""
 TUNING_SEEDS = (900, 901, 902)
 MAP_SEEDS = tuple(range(10))
 

@@ -16,10 +16,11 @@ from scipy import stats
 from envsuite.core.errors import DataError, UsageError
 from research.arena import results as results_of
 from research.arena.__main__ import check_bases, main
-from research.arena.report import Difference, detectable, difference, draw, overall_table, power_table, task_table
+from research.arena.report import difference, draw, overall_table, power_table, task_table
 from research.arena.results import Result, append, by_method, chosen_rates, read, read_run
 from research.arena.runs import PILOT_SEEDS, TUNING_SEEDS, pilot, reported, seconds, tuning
 from research.arena.tasks import CEILING, METHODS, PANEL, RATES, REFERENCE, TASKS, Trial, settings
+from research.differences import Difference, detectable
 from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
 

@@ -17,7 +17,7 @@ the kill before it, whatever the run is doing then.
 
 Printed is what each kill cost: the iterations that were computed again, and the seconds until the run was further than
 before; a kill before that counts together with the next one. The weights at the end are compared with those of the same
-run undisturbed; with vLLM they differ, since what it rounds depends on which requests it answers together.
+run undisturbed; with vLLM they may differ, as what it samples may depend on which requests it answers together.
 """
 
 from __future__ import annotations

@@ -128,4 +128,4 @@ def test_a_link_that_is_cut_for_half_a_minute_ends_no_run(
 
 
 def test_kills_of_a_process_a_node_and_a_server_cost_no_run_and_change_nothing() -> None:
-    assert losses.main(["--kills", "3", "--iterations", "12", "--most", "1800"]) == 0
+    assert losses.main(["--kills", "3", "--iterations", "30", "--most", "1800"]) == 0

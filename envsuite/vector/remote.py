@@ -318,9 +318,10 @@ def _answers(calls: list[_Call], seconds: float) -> list[dict[str, Any] | Except
     except Refused as refused:
         return [refused.raised()] * len(calls)
     answers: list[dict[str, Any] | Exception] = []
+    until = time.monotonic() + transport.UNREACHABLE_SECONDS
     for call, result in zip(calls, results, strict=True):
         try:
-            answers.append(_settled(call, result, url))
+            answers.append(_settled(call, result, url, until))
         except (EnvsuiteError, TypeError, ValueError) as error:
             answers.append(error)
         except Refused as refused:
@@ -348,11 +349,11 @@ def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] 
     return [answered.get(call.slot, refused.get(call.slot)) for call in calls]
 
 
-def _settled(call: _Call, result: dict[str, Any] | None, url: str) -> dict[str, Any]:
+def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float) -> dict[str, Any]:
     """Returns the body of one answer; repeats the call once if its session was lost, and while no server answers.
 
     Raises:
-        Unreachable: None has answered for :data:`~envsuite.remote.transport.UNREACHABLE_SECONDS`.
+        Unreachable: None has answered until then (``time.monotonic``).
     """
     session = call.seat.session
     if result is not None and result["status"] == 200:
@@ -361,9 +362,9 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str) -> dict[str, 
         refused = Refused(session.url, result["status"], result["body"])
         # Where there is no room now, it is asked again, patiently, alone.
         return session.mend(call.op, call.body, None if refused.kind in ("capacity", "draining") else refused)
-    members, began = call.seat.members, time.monotonic()
+    members = call.seat.members
     silent: Unreachable | None = None
-    while silent is None or time.monotonic() - began < transport.UNREACHABLE_SECONDS:
+    while silent is None or time.monotonic() < until:
         others = [other for other in members.some() if other != url or silent is not None] or [url]
         first = call.slot % len(others)
         # Those that answered when they were asked last come first.

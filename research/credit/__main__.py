@@ -15,11 +15,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from envsuite.core.errors import EnvsuiteError
 from research.credit.report import write
 from research.credit.runs import RESULTS, read, run_all
 from research.credit.stages import STAGES, trials
@@ -41,6 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=Path("runs/credit"), help="folder of tables and figures")
     args, console = parser.parse_args(arguments), Console()
+    try:
+        return _main(args, console)
+    except (EnvsuiteError, BrokenProcessPool) as error:
+        console.print(f"error: {error}", style="red", markup=False, highlight=False)
+        return 1 if isinstance(error, BrokenProcessPool) else 2
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on")
+        return 130
+
+
+def _main(args: argparse.Namespace, console: Console) -> int:
     results = read(args.results)
     if args.stage == "report":
         for path in write(results, args.out):
@@ -50,20 +63,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trial for trial in trials(args.stage, results)
         if (not args.arms or trial.arm in args.arms) and (not args.cells or trial.cell.name in args.cells)
     ]  # fmt: skip
-    known = {result.key for result in results}
-    left = [trial for trial in wanted if trial.key not in known]
+    known = {result.done for result in results}
+    left = [trial for trial in wanted if trial.done not in known]
     console.print(f"{args.stage}: {len(wanted)} runs, {len(wanted) - len(left)} done")
     if args.plan:
         return 0
-    until, failed = time.monotonic() + 60 * args.minutes, 0
+    until = time.monotonic() + 60 * args.minutes
     with Progress(*_COLUMNS, TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task(args.stage, total=len(left))
         for result in run_all(left, args.results, args.jobs, until):
             progress.advance(task)
             if result.error:
-                failed += 1
-                console.print(f"failed: {result.key}: {result.error.splitlines()[-1]}", markup=False)
-    return 1 if failed else 0
+                console.print(f"failed: {result.key}: {result.error}", markup=False)
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.recipes_rows import scaled_spear
@@ -62,12 +62,16 @@ class Trial:
     rate: float
     option: int
     """Which of the arm's two settings."""
-    over: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """Its identity among the results."""
         return f"{self.stage} {self.cell.name} {self.arm} seed {self.seed} rate {self.rate:g} option {self.option}"
+
+    @property
+    def done(self) -> tuple[str, str]:
+        """What its result says was run."""
+        return self.key, self.cell.base.name
 
 
 def settings(trial: Trial, output: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from envsuite.core.errors import unknown
+
 ROOT = Path(__file__).resolve().parents[2]
 BASES = ROOT / "runs" / "credit" / "bases"
 PROMPT: Mapping[str, Any] = {
@@ -107,10 +109,13 @@ def cell_of(name: str) -> Cell:
     """Returns a cell by its name; ``NAME:OPTION=VALUE,…`` changes dials, or fields, of one.
 
     Raises:
-        KeyError: There is none of the name.
+        UnknownName: There is none of the name.
     """
     name, _, changes = name.partition(":")
-    cell = {**TUNING, **MAP}[name]
+    known = {**TUNING, **MAP}
+    if name not in known:
+        raise unknown("cell", name, known)
+    cell = known[name]
     for change in filter(None, changes.split(",")):
         key, _, text = change.partition("=")
         value = json.loads(text)

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.tables import Table
+from envsuite.core.errors import UsageError
 from envsuite.evaluation.statistics.paired import holm, paired_permutation
 from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
 from research.credit.cells import MAP, TUNING
@@ -23,8 +24,15 @@ Areas = Mapping[tuple[str, str], Mapping[int, float]]
 
 
 def areas(results: Sequence[Result], stage: str) -> Areas:
-    """Returns the areas of a stage; a run that failed has that of a policy that never succeeds."""
+    """Returns the areas of a stage; a run that failed has that of a policy that never succeeds.
+
+    Raises:
+        UsageError: The runs of a cell start from several base models.
+    """
     found: dict[tuple[str, str], dict[int, float]] = {}
+    bases = {(result.cell, result.base) for result in results if result.stage == stage}
+    if len(bases) > len({cell for cell, _ in bases}):
+        raise UsageError(f"stage {stage}: the runs of a cell start from several base models; remove those of one")
     for result in results:
         if result.stage == stage:
             area = 0.0 if result.error else 100.0 * result.area
@@ -54,7 +62,7 @@ def tuning_table(results: Sequence[Result]) -> Table:
             try:
                 rate, option = chosen(results, cell, arm)
                 cells.append(f"{rate:g}, {'first' if option == 0 else 'second'}")
-            except LookupError:
+            except UsageError:
                 cells.append("")
         if any(cells):
             rows.append((arm, *cells))
@@ -69,9 +77,9 @@ def map_table(results: Sequence[Result]) -> Table:
         reference = found.get((cell.name, REFERENCE))
         if reference is None:
             continue
-        first = next(r for r in results if r.stage == "map" and r.cell == cell.name and not r.error)
+        starts = [r.held_out[0] for r in results if r.stage == "map" and r.cell == cell.name and not r.error]
         others = [_points(difference(found, cell.name, arm, REFERENCE)) for arm in MAPPED if arm != REFERENCE]
-        start, mean = f"{100 * first.held_out[0]:.0f}", f"{np.mean([*reference.values()]):.1f}"
+        start, mean = f"{100 * starts[0]:.0f}" if starts else "", f"{np.mean([*reference.values()]):.1f}"
         rows.append((str(cell.horizon), str(cell.decisions), start, mean, *others))
     note = (
         "Start: success of the base model on held-out walks, percent. Area: mean success over all iterations. Others: "
@@ -82,32 +90,36 @@ def map_table(results: Sequence[Result]) -> Table:
 
 
 def verdict_table(results: Sequence[Result], registered: Registration) -> Table:
-    """Returns each registered hypothesis with its difference, interval, p-value and verdict."""
-    found = areas(results, "confirm")
-    pairs = {one.name: _pairs(found, one) for one in registered.hypotheses}
-    there = [one for one in registered.hypotheses if len(pairs[one.name].pairs) > 1]
-    corrected = dict(zip((one.name for one in there), holm([_p(pairs[one.name], one) for one in there]), strict=True))
+    """Returns each registered hypothesis with its difference, interval, p-value and verdict, once all its runs are."""
+    found, family = areas(results, "confirm"), registered.hypotheses
+    pairs = [_pairs(found, one) for one in family]
+    whole = [len(apart.pairs) == registered.seeds for apart in pairs]
+    raw = [_p(apart, one) if there else 1.0 for apart, one, there in zip(pairs, family, whole, strict=True)]
     rows = []
-    for one in there:
-        apart, p = pairs[one.name], corrected[one.name]
-        shown = "" if one.test == "slope" else f"{detectable(one.deviation, registered.seeds, 1):.1f}"
-        told = (_points(apart), f"{p:.3f}", _verdict(apart, one, p), shown)
-        rows.append((one.name, f"{one.arm}, {one.against}: {', '.join(one.cells)}", str(len(apart.pairs)), *told))
-    note = "Points of area; exact test by exchanging names, or two one-sided t-tests where the claim is equivalence, "
-    note += "corrected by Holm. Detectable: with a chance of 80 %, by the deviation that was registered."
+    for one, apart, there, p in zip(family, pairs, whole, holm(raw) if raw else [], strict=True):
+        told = (_points(apart), f"{p:.4f}", _verdict(apart, one, p)) if there else ("", "", "not run yet")
+        power = "" if one.test == "slope" else f"{detectable(one.deviation, registered.seeds, len(family)):.1f}"
+        rows.append(
+            (one.name, f"{one.arm}, {one.against}: {', '.join(one.cells)}", str(len(apart.pairs)), *told, power)
+        )
+    note = (
+        "Points of area, mean over the cells of a seed; p: names exchanged pair by pair (10,000 draws), or one-sided "
+        "t-tests where the claim is equivalence, corrected by Holm over all that is registered. Detectable: with a "
+        "chance of 80 % after Bonferroni, by the deviation that was registered."
+    )
     heads = ("hypothesis", "compares", "pairs", "difference", "p", "verdict", "detectable")
     return Table("verdicts", "Registered hypotheses", note, heads, tuple(rows), "credit")
 
 
 def _pairs(found: Areas, one: Hypothesis) -> Difference:
-    """Returns the differences by seed; of a slope, the slope of the difference along the dial."""
-    each = [difference(found, cell, one.arm, one.against).pairs for cell in one.cells]
+    """Returns the differences of the seeds that all cells have: their mean over the cells, or slope along the dial."""
+    both = [(found.get((cell, one.arm), {}), found.get((cell, one.against), {})) for cell in one.cells]
+    seeds = sorted(set.intersection(*({*first} & {*second} for first, second in both)))
+    each = np.array([[first[seed] - second[seed] for seed in seeds] for first, second in both])
     if one.test != "slope":
-        return Difference(np.concatenate(each))
-    if len({len(pairs) for pairs in each}) != 1:
-        return Difference(np.empty(0))
+        return Difference(each.mean(0))
     dial = np.array(one.dial) - np.mean(one.dial)
-    return Difference(dial @ np.array(each) / (dial @ dial))
+    return Difference(dial @ each / (dial @ dial))
 
 
 def _p(apart: Difference, one: Hypothesis) -> float:

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import yaml
 from envsuite.core.errors import DataError
 from research.credit.arms import Trial, settings
 from research.credit.cells import HELD_OUT, ROOT, Cell
+from trainers.policy.guard import Diverged
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 
@@ -48,12 +49,17 @@ class Result:
     seconds: float = 0.0
     """CPU time."""
     base: str = ""
-    """Name of the base model, by the settings of its training; runs are compared with those of the same."""
+    """Name of the base model, by the settings of its training."""
     commit: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the first iteration, which tell what the base model's steps are like."""
     error: str = ""
     """Why it failed; empty where it did not."""
+
+    @property
+    def done(self) -> tuple[str, str]:
+        """What was run: the trial, and its base model."""
+        return self.key, self.base
 
     @property
     def area(self) -> float:
@@ -81,20 +87,22 @@ def imitate(cell: Cell) -> None:
     Raises:
         DataError: The training failed.
     """
-    if (cell.base / "config.json").exists():
+    if cell.base.exists():
         return
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "imitate.yaml"
-        file.write_text(yaml.safe_dump({**cell.imitation(), "output": str(cell.base)}))
+    cell.base.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cell.base.parent) as folder:
+        file, made = Path(folder) / "imitate.yaml", Path(folder) / "base"
+        file.write_text(yaml.safe_dump({**cell.imitation(), "output": str(made)}))
         command = [sys.executable, "-m", "envsuite.cli", "imitate", "--config", str(file)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         ended = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
-    if ended.returncode:
-        raise DataError(f"the base model of {cell.name} was not trained: {ended.stderr[-2000:]}")
+        if ended.returncode:
+            raise DataError(f"the base model of {cell.name} was not trained: {ended.stderr[-2000:]}")
+        made.rename(cell.base)
 
 
 def play(trial: Trial, commit: str) -> Result:
-    """Runs a trial in this process."""
+    """Runs a trial in this process; one whose numbers are no longer finite has a result, too."""
     began = resource.getrusage(resource.RUSAGE_SELF)
     own: dict[str, Any] = {"key": trial.key, "stage": trial.stage, "cell": trial.cell.name, "arm": trial.arm}
     own |= {"seed": trial.seed, "rate": trial.rate, "option": trial.option}
@@ -102,8 +110,8 @@ def play(trial: Trial, commit: str) -> Result:
     try:
         with tempfile.TemporaryDirectory() as folder:
             found = _play(trial, folder)
-    except Exception:  # a run that fails is a result, too
-        found = {"error": traceback.format_exc()[-2000:]}
+    except Diverged as error:
+        found = {"error": str(error)}
     now = resource.getrusage(resource.RUSAGE_SELF)
     seconds = now.ru_utime + now.ru_stime - began.ru_utime - began.ru_stime
     return Result(**own, **found, seconds=round(seconds, 2))
@@ -160,6 +168,13 @@ def _prepare() -> None:
     torch.set_num_threads(1)
 
 
+def _commit() -> str:
+    """Returns the commit, marked where what runs differs from it."""
+    of = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=False)
+    changed = of(["git", "diff", "--quiet", "HEAD", "--", "envsuite", "trainers", "configs", "research/credit/*.py"])
+    return of(["git", "rev-parse", "--short=12", "HEAD"]).stdout.strip() + "-changed" * bool(changed.returncode)
+
+
 def run_all(trials: Sequence[Trial], path: Path, jobs: int, until: float) -> Iterator[Result]:
     """Trains the base models, then runs the trials; yields each result as it comes, after it is written.
 
@@ -169,9 +184,7 @@ def run_all(trials: Sequence[Trial], path: Path, jobs: int, until: float) -> Ite
         jobs: Runs at a time.
         until: No run begins after this time (:func:`time.monotonic`).
     """
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    commit = _commit()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TRANSFORMERS_VERBOSITY"], os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "error", "1"
     with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare) as pool:

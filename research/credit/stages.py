@@ -9,17 +9,18 @@ from typing import Literal
 
 import numpy as np
 
+from envsuite.core.errors import UsageError
 from research.credit.arms import ARMS, MAPPED, REFERENCE, Trial
 from research.credit.cells import MAP, RATES, TUNING, Cell, cell_of
 from research.credit.runs import Result
-from trainers.settings import AtLeastOne, checked
+from trainers.settings import AtLeastOne, ConfigError, checked
 from trainers.settings.words import read_file
 
 STAGES = ("tune", "map", "confirm")
 REGISTERED = Path(__file__).with_name("registered.yaml")
 """The hypotheses of stage 2, committed before its first run."""
-FIRST_SEED = 100
-"""The first seed of stage 2."""
+FIRST_SEED = 10
+"""The first seed of stage 2: it has the tasks of none of the map's."""
 TUNING_SEEDS = (900, 901, 902)
 MAP_SEEDS = tuple(range(10))
 
@@ -43,6 +44,12 @@ class Hypothesis:
     deviation: float = 10.0
     """Standard deviation of a difference over seeds in stage 1, in points."""
 
+    def __post_init__(self) -> None:
+        if self.test == "equivalent" and len(self.cells) != 1:
+            raise ConfigError(f"{self.name}: equivalence is tested in one cell; register one hypothesis for each")
+        if self.test == "slope" and not 1 < len(self.cells) == len(self.dial):
+            raise ConfigError(f"{self.name}: a slope has several cells, and a value of dial for each")
+
 
 @dataclass(frozen=True)
 class Registration:
@@ -57,8 +64,10 @@ def registration() -> Registration:
     """Returns the registered hypotheses.
 
     Raises:
-        ConfigError: The file is none of them.
+        UsageError: There are none, or the file is no registration.
     """
+    if not REGISTERED.exists():
+        raise UsageError(f"nothing is registered: {REGISTERED} is written after stage 1, and before stage 2")
     return checked(Registration, read_file(str(REGISTERED)))
 
 
@@ -74,14 +83,14 @@ def chosen(results: Sequence[Result], cell: str, arm: str) -> tuple[float, int]:
     """Returns the rate and the setting with the greatest mean area on a tuning cell.
 
     Raises:
-        LookupError: A trial has no result yet.
+        UsageError: A trial has no result yet.
     """
     areas: dict[tuple[float, int], list[float]] = {}
     for result in results:
         if result.stage == "tune" and result.cell == cell and result.arm == arm:
             areas.setdefault((result.rate, result.option), []).append(0.0 if result.error else result.area)
     if len(areas) != len(RATES) * 2 or any(len(found) != len(TUNING_SEEDS) for found in areas.values()):
-        raise LookupError(f"{arm} is not tuned on {cell} yet: python -m research.credit tune")
+        raise UsageError(f"{arm} is not tuned on {cell} yet: python -m research.credit tune")
     return max(areas, key=lambda trial: float(np.mean(areas[trial])))
 
 
@@ -95,7 +104,7 @@ def trials(stage: str, results: Sequence[Result]) -> list[Trial]:
     """Returns the runs of a stage, those of a cell and a seed together.
 
     Raises:
-        LookupError: It needs results of a stage before that are not there.
+        UsageError: It needs results of a stage before, or a registration, that are not there.
     """
     if stage == "tune":
         return tuning()

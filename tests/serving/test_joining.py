@@ -149,6 +149,29 @@ def test_a_named_server_that_dies_leaves_and_joins_when_it_answers_again(
     assert "does not answer" in news[0].why
 
 
+def test_episodes_wait_while_no_server_answers_and_go_on_at_the_first_that_does(
+    start: Start, monkeypatch: pytest.MonkeyPatch, expected: list[list[Event]]
+) -> None:
+    monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
+    servers = [start(), start()]
+    port = int(servers[0].url.rpartition(":")[2])
+    back: list[threading.Timer] = []
+    with make_vector([EnvFactory("TextCraft-v0", {"url": [server.url for server in servers]})], SLOTS) as vector:
+
+        def die(episode: int) -> None:
+            if episode == 0:
+                for server in servers:
+                    server.stop()
+                    until(lambda server=server: server._http._shut)
+                monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 20.0)
+                for server in servers:  # they have been silent for long: each call alone would fail at once
+                    transport.server(server.url)._silent = time.monotonic() - 60.0, time.monotonic()
+                back.append(threading.Timer(1.0, start, kwargs={"port": port}))
+                back[0].start()
+
+        assert playing(vector, die) == expected
+
+
 def test_where_no_server_is_named_a_vector_waits_for_one_and_then_says_so(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -100,7 +100,7 @@ class Stopping(StopRequest):
         super().__init__()
         self.accelerator = accelerator
         self.progress = progress
-        self._failure: str | None = None
+        self._failure: tuple[type[EngineFailed], str] | None = None
         """Why the engine of this process failed; ``None`` while it has not."""
         self._lacking: str | None = None
         """In what memory of this process ran out; ``None`` while it has not."""
@@ -130,7 +130,7 @@ class Stopping(StopRequest):
             try:
                 result.append(part(self._watcher()))
             except EngineFailed as error:
-                self._failure = str(error)
+                self._failure = type(error), str(error)
             except (RuntimeError, MemoryError) as error:
                 if not ran_out(error):
                     raise
@@ -151,7 +151,7 @@ class Stopping(StopRequest):
         told = all_gather_object(self.accelerator, (self.signal is not None, self._failure, self._lacking))
         signals, failures, lacking = zip(*told, strict=True)
         if failure := next((failure for failure in failures if failure is not None), None):
-            raise EngineFailed(failure)
+            raise failure[0](failure[1])
         if lack := next((lack for lack in lacking if lack is not None), None):
             raise OutOfMemory(lack)
         if any(signals):

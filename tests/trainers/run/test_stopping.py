@@ -15,7 +15,9 @@ from rich.console import Console
 
 from envsuite.vector import Wait
 from trainers.processes.activity import ACTIVITY
+from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
+from trainers.rollout.vllm.host import Gone
 from trainers.run.progress import Progress
 from trainers.run.stopping import Abandoned, Interrupted, Stopping
 
@@ -89,3 +91,13 @@ def test_a_stopped_run_says_how_to_go_on_and_exits_as_one_that_the_signal_ended(
     stopped = Interrupted(signal.SIGTERM, Path("runs/a/checkpoints/iteration-00003"))
     said = "stopped by SIGTERM; go on with --resume (checkpoint runs/a/checkpoints/iteration-00003)"
     assert str(stopped) == said and stopped.exit_code == 143
+
+
+@pytest.mark.parametrize("error", [Gone("it does not answer"), EngineFailed("its weights are others")])
+def test_a_phase_whose_engine_fails_raises_the_same_error_in_all_processes(stop: Stopping, error: EngineFailed) -> None:
+    def work(watch: Watcher) -> None:
+        raise error
+
+    with pytest.raises(EngineFailed, match=str(error)) as raised:
+        stop.phase("rollout", 1, work)
+    assert type(raised.value) is type(error), "what starts a run again asks for it"

@@ -50,7 +50,8 @@ def words_for(
             CPU, where vLLM's is nearly all memory of the machine.
         rank: Rank of the model's adapter; ``None`` where it has none.
         given: The user's, without their ``--``, which win; ``True`` stands for one without a value.
-        longest: Most tokens of a prompt.
+        longest: Most tokens of a prompt, for a CPU; where 8192 are too few, and the caller does not know the model, the
+            user's ``max-model-len`` says it.
     """
     user = {name.replace("_", "-"): value for name, value in given.items()}
     found: dict[str, Any] = {

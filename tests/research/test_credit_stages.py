@@ -1,0 +1,93 @@
+"""The stages of the experiment on credit assignment, and what its report says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envsuite.core.errors import EnvsuiteError, UsageError
+from research.credit.__main__ import main
+from research.credit.cells import MAP, TUNING, cell_of
+from research.credit.report import verdict_table
+from research.credit.runs import Result, append, read
+from research.credit.stages import FIRST_SEED, MAP_SEEDS, Hypothesis, Registration, chosen
+from trainers.settings import ConfigError
+
+CELL = "h8-k2-p15"
+
+
+def result(arm: str, seed: int, area: float, cell: str = CELL, **more: object) -> Result:
+    """A run whose success is the same in all iterations."""
+    own = {"stage": "confirm", "rate": 1.0, "option": 0, "base": cell} | more
+    key = f"{own['stage']} {cell} {arm} {seed} {own['rate']} {own['option']}"
+    return Result(key=key, cell=cell, arm=arm, seed=seed, success=(0.0, area, area), **own)  # type: ignore[arg-type]
+
+
+def told(results: list[Result], *hypotheses: Hypothesis, seeds: int) -> dict[str, dict[str, str]]:
+    """Rows of the table of verdicts, by hypothesis and heading."""
+    table = verdict_table(results, Registration(seeds, list(hypotheses)))
+    return {row[0]: dict(zip(table.heads, row, strict=True)) for row in table.rows}
+
+
+def test_stage_2_has_the_tasks_of_none_of_the_maps_runs() -> None:
+    for cell in MAP.values():
+        before = {task for seed in MAP_SEEDS for task in cell.panel(seed)}
+        after = [task for seed in range(FIRST_SEED, FIRST_SEED + 30) for task in cell.panel(seed)]
+        assert not before & {*after} and len({*after}) == len(after)
+        assert cell.tuned in TUNING
+
+
+def test_a_verdict_takes_all_registered_runs_and_corrects_for_all_that_is_registered() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0.0, 0.02, 12)
+    runs = [result("grpo", seed, 0.3) for seed in range(12)]
+    runs += [result("exact", seed, 0.4 + noise[seed]) for seed in range(12)]
+    runs += [result("gigpo", seed, 0.3 + noise[seed] / 10) for seed in range(12)]
+    more = Hypothesis("more", [CELL], "exact")
+    same, other = Hypothesis("same", [CELL], "gigpo", test="equivalent"), Hypothesis("other", [CELL], "g2po")
+    rows = told(runs, more, same, other, seeds=12)
+    assert rows["more"]["verdict"] == rows["same"]["verdict"] == "observed"
+    assert rows["other"]["verdict"] == "not run yet" and rows["other"]["p"] == ""
+    assert float(rows["more"]["p"]) == pytest.approx(3 * float(told(runs, more, seeds=12)["more"]["p"]), rel=0.6)
+    assert told(runs[:-1], same, seeds=12)["same"]["verdict"] == "not run yet"
+    less = Hypothesis("less", [CELL], "exact", expected=-1.0)
+    assert told(runs, less, seeds=12)["less"]["verdict"] == "the opposite"
+
+
+def test_cells_are_averaged_seed_by_seed_and_slopes_go_along_the_dial() -> None:
+    cells, dial = [f"{CELL}:own_words={n}" for n in (0, 1, 4)], [0.0, 1.0, 4.0]
+    runs = [result("grpo", seed, 0.2, cell) for cell in cells for seed in (*range(8), 90)]
+    runs += [
+        result("exact", seed, 0.2 + 0.01 * seed + 0.02 * at, cell)
+        for cell, at in zip(cells, dial, strict=True) for seed in (*range(8), 80)
+    ]  # fmt: skip
+    rows = told(
+        runs, Hypothesis("mean", cells, "exact"), Hypothesis("slope", cells, "exact", test="slope", dial=dial), seeds=8
+    )
+    assert rows["mean"]["pairs"] == rows["slope"]["pairs"] == "8"
+    assert rows["mean"]["difference"].startswith(f"{3.5 + 2.0 * np.mean(dial):+.1f}")
+    assert rows["slope"]["difference"] == "+2.0 [+2.0, +2.0]"
+
+
+def test_hypotheses_and_results_that_make_no_sense_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="equivalence is tested in one cell"):
+        Hypothesis("two", [CELL, CELL], "exact", test="equivalent")
+    with pytest.raises(ConfigError, match="a value of dial for each"):
+        Hypothesis("slope", [CELL, CELL], "exact", test="slope", dial=[1.0])
+    runs = [result("grpo", 0, 0.3), result("exact", 0, 0.3, base="another")]
+    with pytest.raises(UsageError, match="several base models"):
+        told(runs, Hypothesis("more", [CELL], "exact"), seeds=1)
+    with pytest.raises(UsageError, match="exact is not tuned on h8-k3-p30 yet"):
+        chosen(runs, "h8-k3-p30", "exact")
+    with pytest.raises(EnvsuiteError, match="h8-k2-p16"):
+        cell_of("h8-k2-p16")
+    file = tmp_path / "results.jsonl"
+    for one in runs:
+        append(one, file)
+    assert [one.key for one in read(file)] == [one.key for one in runs]
+    assert main(["map", "--plan", "--results", str(file)]) == 2
+    assert "is not tuned on" in capsys.readouterr().out

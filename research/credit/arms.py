@@ -70,7 +70,7 @@ class Trial:
 
     @property
     def done(self) -> tuple[str, str]:
-        """What its result says was run."""
+        """The same of its result, once it has one."""
         return self.key, self.cell.base.name
 
 

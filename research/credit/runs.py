@@ -58,7 +58,7 @@ class Result:
 
     @property
     def done(self) -> tuple[str, str]:
-        """What was run: the trial, and its base model."""
+        """The trial that was run, and its base model."""
         return self.key, self.base
 
     @property

@@ -364,7 +364,7 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float)
         return session.mend(call.op, call.body, None if refused.kind in ("capacity", "draining") else refused)
     members = call.seat.members
     silent: Unreachable | None = None
-    while silent is None or time.monotonic() < until:
+    while True:
         others = [other for other in members.some() if other != url or silent is not None] or [url]
         first = call.slot % len(others)
         # Those that answered when they were asked last come first.
@@ -378,8 +378,9 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float)
             except Unreachable as error:
                 members.lost(other, str(error))
                 silent = error
-        time.sleep(2 * transport.JUST_NOW)  # another call may have asked them a moment ago
-    raise silent
+        if silent is not None and time.monotonic() >= until:
+            raise silent
+        time.sleep(2 * transport.JUST_NOW)  # else those that were asked a moment ago would not be asked again
 
 
 def _event(call: _Call, answer: dict[str, Any] | Exception, snapshots: bool) -> Event:

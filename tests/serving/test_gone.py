@@ -15,10 +15,10 @@ import pytest
 from driving import answers, do, reset_all
 from waiting import until
 
-from envsuite.core import WorkerLost
+from envsuite.core import ToolCall, WorkerLost
 from envsuite.remote import RemoteEnv, session, transport
 from envsuite.serving.server import Server
-from envsuite.vector import EnvFactory, make_vector
+from envsuite.vector import EnvFactory, make_vector, remote
 
 Start = Callable[..., Server]
 ROUGH = "vector_worlds:Rough-v0"
@@ -44,7 +44,8 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> defaultdict[int, float]:
         found[threading.get_ident()] += seconds
         time.sleep(seconds)
 
-    monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    for module in (transport, remote):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     return found
 
 
@@ -90,6 +91,18 @@ def test_a_vector_whose_servers_are_all_gone_says_so_for_all_slots_within_the_pa
                 events = answers(vector, 24).values()
             assert len(events) == 24 and all("does not answer" in str(event.error) for event in events)
             assert max(slept.values(), default=0) < LATEST and (again or took[0] > 0.9 * PATIENCE / servers)
+
+
+@pytest.mark.seconds
+def test_calls_of_one_request_wait_for_a_server_together(start: Start, slept: defaultdict[int, float]) -> None:
+    there = [start(), start()]
+    with make_vector([EnvFactory("TextCraft-v0", {"url": [server.url for server in there]})], 64) as vector:
+        assert all(event.error is None for event in reset_all(vector, seed=0).values())
+        gone(*there)
+        for slot in range(64):
+            vector.step(slot, (ToolCall("env_step", {"command": "inventory"}),))
+        assert all("does not answer" in str(event.error) for event in answers(vector, 64).values())
+    assert max(slept.values()) < LATEST
 
 
 @pytest.mark.seconds

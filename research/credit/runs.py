@@ -152,12 +152,12 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
         after = held_out.expected(held_out.values(policy, config.optim))
         success = [*credit.success, walks.expected(walks.values(policy, config.optim))]
         records = read_metrics(run.folder.path / "metrics.jsonl")
-    kept = ("train/success", "train/valid_actions", "train/zero_variance_groups", "train/gradient_norm")
+    kept = ("train/success", "train/valid_actions", "train/zero_variance_groups", "train/grad_norm")
     return {
         "success": tuple(round(value, 5) for value in success),
         "held_out": (round(before, 5), round(after, 5)),
         "tokens": records[-1]["train/tokens_total"],
-        "metrics": {name: round(records[0][name], 5) for name in kept if name in records[0]},
+        "metrics": {name: round(records[0][name], 5) for name in kept},
     }
 
 

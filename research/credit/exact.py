@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -20,7 +20,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import make_conversation
-from trainers.run.rollouts import Rolled
+from trainers.run.rollouts import Rolled, Rollouts
 from trainers.settings import make
 from trainers.steps import Episode, Ragged, StepTable
 from trainers.steps.columns import ITERATION, ROW_SCORE
@@ -144,17 +144,6 @@ class ExactCredit(Provider):
             if metrics:
                 state = State(int(metrics["place"]), int(metrics["astray"]))
         return found
-
-
-class Rollouts(Protocol):
-    """Gives each iteration its episodes."""
-
-    def __call__(self, iteration: int) -> Rolled:
-        """Plays them."""
-        ...
-
-    def close(self) -> None:
-        """Ends what plays them."""
 
 
 @dataclass(frozen=True)

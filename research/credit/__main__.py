@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -38,7 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", action="store_true", help="say what is left to run, and stop")
     parser.add_argument("--arms", nargs="+", help="these alone")
     parser.add_argument("--cells", nargs="+", help="these alone")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after so many minutes")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=Path("runs/credit"), help="folder of tables and figures")
@@ -68,10 +66,9 @@ def _main(args: argparse.Namespace, console: Console) -> int:
     console.print(f"{args.stage}: {len(wanted)} runs, {len(wanted) - len(left)} done")
     if args.plan:
         return 0
-    until = time.monotonic() + 60 * args.minutes
     with Progress(*_COLUMNS, TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task(args.stage, total=len(left))
-        for result in run_all(left, args.results, args.jobs, until):
+        for result in run_all(left, args.results, args.jobs):
             progress.advance(task)
             if result.error:
                 console.print(f"failed: {result.key}: {result.error}", markup=False)

@@ -8,9 +8,8 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -175,27 +174,22 @@ def _commit() -> str:
     return of(["git", "rev-parse", "--short=12", "HEAD"]).stdout.strip() + "-changed" * bool(changed.returncode)
 
 
-def run_all(trials: Sequence[Trial], path: Path, jobs: int, until: float) -> Iterator[Result]:
+def run_all(trials: Sequence[Trial], path: Path, jobs: int) -> Iterator[Result]:
     """Trains the base models, then runs the trials; yields each result as it comes, after it is written.
 
     Args:
         trials: The runs.
         path: File of the results.
         jobs: Runs at a time.
-        until: No run begins after this time (:func:`time.monotonic`).
     """
     commit = _commit()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TRANSFORMERS_VERBOSITY"], os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "error", "1"
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare) as pool:
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _prepare)
+    try:
         list(pool.map(imitate, {trial.cell.base: trial.cell for trial in trials}.values()))
-        left, running = iter(trials), set[Future[Result]]()
-        while True:
-            while len(running) < jobs and time.monotonic() < until and (trial := next(left, None)) is not None:
-                running.add(pool.submit(play, trial, commit))
-            if not running:
-                return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                append(future.result(), path)
-                yield future.result()
+        for ended in as_completed([pool.submit(play, trial, commit) for trial in trials]):
+            append(ended.result(), path)
+            yield ended.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # those that run end; they are run again

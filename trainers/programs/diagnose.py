@@ -41,14 +41,14 @@ from trainers.steps import Episode, StepTable
 from trainers.steps.parquet import episode_files, read_episodes
 
 ENOUGH = 256
-"""Number of a run's first episodes that are read."""
+"""Least number of episodes that are read of a run, in whole iterations, where it has so many."""
 DIAGNOSE = Program(
     "envsuite diagnose [ENV | EPISODES]",
     f"""Show what credit assignment has to deal with: success at the start, variance within groups, states that repeat,
 what equal states hide, which steps decide. The model of model.path plays rollout.tasks groups of rollout.group_size
 episodes, as an iteration of training does; nothing is trained. ENV, an environment's id or file, is played instead of
-envs. EPISODES are there already and need no model: the folder of a run, of which the first {ENOUGH} are read, a file
-of episodes, or a datapool.
+envs. EPISODES are there already and need no model: the folder of a run, whose first iterations are read until there
+are {ENOUGH} episodes, a file of episodes, or a datapool.
 {ORDER}
 examples:
   envsuite diagnose --config configs/quickstart.yaml

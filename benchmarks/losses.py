@@ -131,7 +131,7 @@ class Cluster:
             words = [*ours, "serve", "http", "TextCraft-v0", "--host", node.address, "--port", str(PORT)]
         else:
             words = [*ours, "train", "--config", str(self.settings), "--nodes", str(TRAINING), "--node", str(number)]
-            words += ["--rendezvous", self.nodes[0].name, "--job", "39", "--max-restarts", "100"]
+            words += ["--rendezvous", self.nodes[0].name, "--job", "losses", "--max-restarts", "100"]
             words += ["--resume"] * any(self.run.glob("checkpoints/iteration-*"))
         variables = {"HOST": node.address, "PORT": str(PORT)}
         self.running[node.name] = node.start(words, self.logs / f"node{number}.log", **variables)

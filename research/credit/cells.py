@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def cell_of(name: str) -> Cell:
     for change in filter(None, changes.split(",")):
         key, _, text = change.partition("=")
         value = json.loads(text)
-        if key in ("size", "slack", "tasks", "group", "iterations", "horizon", "decisions", "start"):
+        if key in {one.name for one in fields(cell)}:
             cell = replace(cell, **{key: value})
         else:
             cell = replace(cell, dials={**cell.dials, key: value})

@@ -352,7 +352,8 @@ class HFEngine(Engine):
     def _admit(self) -> None:
         """Move waiting requests into the batch, and order it so that those that begin alike are neighbours."""
         budget, count = STEP_TOKENS, len(self._running)
-        while self._waiting and len(self._running) < self.max_batch and budget > 0 and self._has_room():
+        room = self._cache.room if self._waiting else 0.0
+        while self._waiting and len(self._running) < self.max_batch and budget > 0 and self._has_room(room):
             row = self._waiting.popleft()
             row.cached = self._cache.begin(row.context)
             computed = row.cached.length - row.cached.ready
@@ -363,10 +364,10 @@ class HFEngine(Engine):
         if len(self._running) > count:
             self._running.sort(key=lambda row: [] if row.cached is None else self._cache.pages_of(row.cached))
 
-    def _has_room(self) -> bool:
-        """Whether there is memory for the next request beside those that run, each as long as it may become."""
+    def _has_room(self, room: float) -> bool:
+        """Whether ``room`` tokens are enough for the next request beside those that run, each as long as it may be."""
         rows = (*self._running, self._waiting[0])
-        return len(rows) == 1 or sum(len(row.request.prompt_ids) + row.limit for row in rows) <= self._cache.room
+        return len(rows) == 1 or sum(len(row.request.prompt_ids) + row.limit for row in rows) <= room
 
     # -- the model -------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.recipes_rows import scaled_spear
+from envsuite.core.errors import unknown
 from research.credit.cells import PROMPT, Cell
 from trainers.credit.recipes import recipe
+from trainers.settings import checked
+from trainers.settings.words import read_file
 
 OBJECTIVE: Mapping[str, Any] = {
     "ratio": "token", "aggregation": "seq-mean-token-mean", "average": "steps", "clip_low": 0.2, "clip_high": 0.2,
@@ -43,12 +46,27 @@ ARMS: Mapping[str, Arm] = {
     "steppo": _of("steppo", {"lam": 1.0}, {"lam": 0.95}),
     "reinforce": _of("reinforce_pp", {"gamma": 1.0}, {"gamma": 0.99}),
     "hgpo": _of("hgpo", {"alpha": 1.0}, {"alpha": 0.0}),
-    "bipace": _of("bipace", {"credit": "q"}, {"credit": "mean"}),
     "scpo": Arm("gigpo+scpo", ({"shapers": {"scpo": {"alpha": 0.5}}}, {"shapers": {"scpo": {"alpha": 1.0}}})),
     "spear": Arm("grpo+spear", ({"replay": {"mask": 0.02}}, {"replay": {"mask": 0.0}})),
 }
 MAPPED = (REFERENCE, CEILING, "gigpo", "permuted", "g2po", "steppo")
 """The arms of the coarse map."""
+CLAIMED = ("reinforce", "hgpo", "scpo", "spear")
+"""The arms that stage 2 alone has, which are tuned on one cell."""
+
+
+def arm_of(name: str) -> Arm:
+    """Returns an arm by its name, or reads one from a YAML file: ``estimator``, ``options`` (two), and a ``recipe``.
+
+    Raises:
+        UnknownName: There is none of the name.
+        ConfigError: The file describes no arm.
+    """
+    if name.endswith(".yaml"):
+        return checked(Arm, {"recipe": REFERENCE, **read_file(name)})
+    if name not in ARMS:
+        raise unknown("arm", name, ARMS)
+    return ARMS[name]
 
 
 @dataclass(frozen=True)
@@ -81,7 +99,7 @@ def settings(trial: Trial, output: str) -> dict[str, Any]:
         trial: The run.
         output: Folder of its files.
     """
-    cell, arm = trial.cell, ARMS[trial.arm]
+    cell, arm = trial.cell, arm_of(trial.arm)
     kwargs = {**cell.kwargs, "tasks": cell.panel(trial.seed)}
     return {
         "name": "run", "output": output, "seed": trial.seed, "iterations": cell.iterations, "recipe": arm.recipe,

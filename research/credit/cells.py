@@ -92,7 +92,8 @@ def _named(horizon: int, decisions: int, start: float, **more: Any) -> Cell:
 
 
 TUNING = {cell.name: cell for cell in (_named(8, 3, 0.3), _named(16, 3, 0.3), _named(32, 3, 0.3))}
-"""One for each horizon; no other stage has them."""
+TUNING["h16-k3-p30-large"] = replace(TUNING["h16-k3-p30"], name="h16-k3-p30-large", size="large")
+"""One for each horizon, and for the larger model; no other stage has them."""
 MAP = {
     cell.name: cell
     for cell in (

@@ -8,76 +8,21 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import orjson
 import yaml
 
 from envsuite.core.errors import DataError
 from research.credit.arms import Trial, settings
 from research.credit.cells import HELD_OUT, ROOT, Cell
+from research.credit.results import Result, append
 from trainers.policy.guard import Diverged
-
-RESULTS = Path(__file__).with_name("results.jsonl")
-
-
-@dataclass(frozen=True)
-class Result:
-    """A run that has ended."""
-
-    key: str
-    stage: str
-    cell: str
-    arm: str
-    seed: int
-    rate: float
-    option: int
-    success: tuple[float, ...] = ()
-    """Expected success of the policy on the panel, exact, before each iteration and after the last."""
-    held_out: tuple[float, float] = (0.0, 0.0)
-    """The same on walks of the split ``test``, before the first iteration and after the last."""
-    tokens: float = 0.0
-    """Response tokens."""
-    seconds: float = 0.0
-    """CPU time."""
-    base: str = ""
-    """Name of the base model, by the settings of its training."""
-    commit: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """Metrics of the first iteration, which tell what the base model's steps are like."""
-    error: str = ""
-    """Why it failed; empty where it did not."""
-
-    @property
-    def done(self) -> tuple[str, str]:
-        """The trial that was run, and its base model."""
-        return self.key, self.base
-
-    @property
-    def area(self) -> float:
-        """Area under the learning curve: mean success, without that of the base model, which all arms have."""
-        return sum(self.success[1:]) / (len(self.success) - 1)
-
-
-def read(path: Path = RESULTS) -> list[Result]:
-    """Returns all results, in the order in which they were written."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return [Result(**orjson.loads(line)) for line in lines]
-
-
-def append(result: Result, path: Path) -> None:
-    """Adds a result at the end of the file."""
-    with path.open("ab") as file:
-        file.write(orjson.dumps(asdict(result)) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def imitate(cell: Cell) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -10,17 +10,24 @@ from typing import Literal
 import numpy as np
 
 from envsuite.core.errors import UsageError
-from research.credit.arms import ARMS, MAPPED, REFERENCE, Trial
+from research.credit.arms import ARMS, CEILING, CLAIMED, MAPPED, REFERENCE, Trial
 from research.credit.cells import MAP, RATES, TUNING, Cell, cell_of
-from research.credit.runs import Result
+from research.credit.results import Result
 from trainers.settings import AtLeastOne, ConfigError, checked
 from trainers.settings.words import read_file
 
-STAGES = ("tune", "map", "confirm")
+STAGES = ("tune", "map", "confirm", "board")
 REGISTERED = Path(__file__).with_name("registered.yaml")
 """The hypotheses of stage 2, committed before its first run."""
 FIRST_SEED = 10
 """The first seed of stage 2: it has the tasks of none of the map's."""
+CONFIRMED = range(FIRST_SEED, FIRST_SEED + 30)
+"""The seeds of stage 2, unless it registers another number."""
+TUNED: Mapping[str, Sequence[str]] = {
+    "h8-k3-p30": MAPPED, "h16-k3-p30": (*MAPPED, *CLAIMED), "h32-k3-p30": MAPPED,
+    "h16-k3-p30-large": (REFERENCE, CEILING),
+}  # fmt: skip
+"""The arms that are tuned on each cell."""
 TUNING_SEEDS = (900, 901, 902)
 MAP_SEEDS = tuple(range(10))
 
@@ -58,6 +65,8 @@ class Registration:
     seeds: AtLeastOne = 30
     """Runs of each arm in each cell."""
     hypotheses: list[Hypothesis] = field(default_factory=list)
+    board: list[str] = field(default_factory=list)
+    """Cells of the leaderboard."""
 
 
 def registration() -> Registration:
@@ -71,11 +80,17 @@ def registration() -> Registration:
     return checked(Registration, read_file(str(REGISTERED)))
 
 
-def tuning() -> list[Trial]:
-    """Returns the trials that choose rate and setting: as many for each arm."""
+def tuning(asked: Sequence[str] = (), cells: Sequence[str] = tuple(TUNED)) -> list[Trial]:
+    """Returns the trials that choose rate and setting: as many for each arm.
+
+    Args:
+        asked: These arms alone; empty: all. A file of another's method is tuned on all ``cells``.
+        cells: Names of tuning cells.
+    """
     return [
-        Trial("tune", cell, arm, seed, rate, option)
-        for cell in TUNING.values() for arm in ARMS for seed in TUNING_SEEDS for rate in RATES for option in (0, 1)
+        Trial("tune", TUNING[cell], arm, seed, rate, option)
+        for cell in cells for arm in asked or TUNED[cell] if arm in TUNED[cell] or arm not in ARMS
+        for seed in TUNING_SEEDS for rate in RATES for option in (0, 1)
     ]  # fmt: skip
 
 
@@ -100,22 +115,30 @@ def tuned(stage: str, cell: Cell, arm: str, seeds: Sequence[int], results: Seque
     return [Trial(stage, cell, arm, seed, rate, option) for seed in seeds]
 
 
-def trials(stage: str, results: Sequence[Result]) -> list[Trial]:
+def trials(stage: str, results: Sequence[Result], arms: Sequence[str]) -> list[Trial]:
     """Returns the runs of a stage, those of a cell and a seed together.
+
+    Args:
+        stage: One of :data:`STAGES`.
+        results: What has been run.
+        arms: These alone; empty: all of the stage. Of the leaderboard, those that enter.
 
     Raises:
         UsageError: It needs results of a stage before, or a registration, that are not there.
     """
     if stage == "tune":
-        return tuning()
+        return tuning(arms)
+    asked = Registration() if stage == "map" else registration()
+    seeds = MAP_SEEDS if stage == "map" else range(FIRST_SEED, FIRST_SEED + asked.seeds)
+    wanted = [(name, arm) for name in MAP for arm in MAPPED] if stage == "map" else []
     if stage == "confirm":
-        asked = registration()
-        seeds = range(FIRST_SEED, FIRST_SEED + asked.seeds)
         wanted = [(name, arm) for one in asked.hypotheses for name in one.cells for arm in (one.against, one.arm)]
-        found = [
-            trial for name, arm in dict.fromkeys(wanted)
-            for trial in tuned("confirm", cell_of(name), arm, seeds, results)
-        ]  # fmt: skip
-        return sorted(found, key=lambda trial: trial.seed)
-    found = [trial for cell in MAP.values() for arm in MAPPED for trial in tuned("map", cell, arm, MAP_SEEDS, results)]
+    each = [(cell_of(name), arm) for name, arm in dict.fromkeys(wanted) if not arms or arm in arms]
+    if stage == "board":
+        each = [(cell_of(name), arm) for name in asked.board for arm in arms]
+        first = tuning(arms, tuple(dict.fromkeys(cell.tuned for cell, _ in each)))
+        if {trial.done for trial in first} - {result.done for result in results}:
+            return first
+    name = "map" if stage == "map" else "confirm"
+    found = [trial for cell, arm in each for trial in tuned(name, cell, arm, seeds, results)]
     return sorted(found, key=lambda trial: trial.seed)

@@ -11,7 +11,7 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from research.credit.__main__ import main
 from research.credit.cells import MAP, TUNING, cell_of
 from research.credit.report import verdict_table
-from research.credit.runs import Result, append, read
+from research.credit.results import Result, append, read
 from research.credit.stages import FIRST_SEED, MAP_SEEDS, Hypothesis, Registration, chosen
 from trainers.settings import ConfigError
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
 from trainers.credit.diagnosis import MEASURES, Measure, diagnosed, states_apart, untold
+from trainers.credit.map import AXES, load, told
 from trainers.credit.rows import by_agent
 from trainers.gateway.managers import manager_of
 from trainers.policy.coupling import gradient_cosines
@@ -87,13 +88,14 @@ def _main(arguments: Sequence[str]) -> int:
     counts = {"episodes": len(episodes) - failed, "groups": len({e.group_id for e in episodes}), "failed": failed}
     where = ", ".join(sorted({episode.env_id for episode in episodes}))
     missing = untold(measures)
+    place = told(load(), {name: measures[name].value for name in AXES})
     if "json" in command.options:
-        body = {"environment": where, **counts, "measures": as_json(measures), "untold": missing}
+        body = {"environment": where, **counts, "measures": as_json(measures), "untold": missing, "map": place}
         write_atomically(Path(command.options["json"]), json.dumps(body, indent=1).encode())
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     console.print(f"{where}; " + ", ".join(f"{name}: {count:,}" for name, count in counts.items()))
     console.print(shown(measures))
-    for line in missing:
+    for line in (*missing, *place):
         console.print(f"\n{line}")
     return 0
 

@@ -3,9 +3,9 @@
     python -m benchmarks.alarms            # trains what is missing, then the report; goes on where it was stopped
     python -m benchmarks.alarms --report   # of what is there
 
-Healthy runs are those of docs/arena.md on Sokoban, half as long again, and the quick start with 4 tasks an iteration;
-bounds are fitted on even seeds and tested on odd ones, likewise on every second of --healthy. A collapse is one of them
-with one thing wrong. Sokoban needs its base model: envsuite imitate --config research/arena/configs/sokoban-base.yaml
+Healthy runs are of Sokoban with panels of eight levels, and of the quick start with 4 tasks an iteration; bounds are
+fitted on even seeds and tested on odd ones, likewise on every second of --healthy. A collapse is one of them with one
+thing wrong. Sokoban needs its base model: envsuite imitate --config benchmarks/alarms-sokoban-base.yaml
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import yaml
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+import envsuite  # noqa: F401  # registers the environments
 from benchmarks.queue import ROOT
 from benchmarks.recipes_report import trained
-from research.arena.tasks import Trial, settings
+from research.credit.arms import OBJECTIVE
 from trainers.credit.estimators.groups import episode_codes
 from trainers.credit.shapers import SHAPERS, Shaper
 from trainers.report.events import Event
@@ -42,7 +44,11 @@ from trainers.run.training import main as train
 from trainers.settings.words import merge
 from trainers.steps import StepTable
 
-WORLDS, METHODS = ("sokoban", "sokoban-1"), ("grpo", "gigpo", "steppo")
+WORLDS: Mapping[str, Mapping[str, Any]] = {
+    "sokoban": {"boxes": 2, "pushes": [3, 8]},
+    "sokoban-1": {"boxes": 1, "pushes": [2, 4]},
+}
+METHODS = ("grpo", "gigpo", "steppo")
 SEEDS = (0, 1, 2)
 ITERATIONS = {"healthy": 12, "rate": 6, "length": 12, "penalty": 12, "engine": 5, "template": 3}
 """Of the runs, by their kinds."""
@@ -145,6 +151,26 @@ class Job:
         return train(["--config", str(file), *where, *resume])
 
 
+def levels(world: str, method: str, seed: int) -> dict[str, Any]:
+    """Returns the settings of a run on eight levels of Sokoban, which follow from the seed.
+
+    Args:
+        world: One of :data:`WORLDS`.
+        method: A recipe.
+        seed: At least 0; imitation has seen no level of its world.
+    """
+    config = yaml.safe_load((ROOT / "benchmarks" / "alarms-sokoban.yaml").read_text(encoding="utf-8"))
+    (env,) = config["envs"]
+    env["kwargs"] |= {"level_seed": 1000 + seed, **WORLDS[world]}
+    env["max_episode_steps"] = 15 if world == "sokoban-1" else 20
+    made = gymnasium.make(env["id"], disable_env_checker=True, **env["kwargs"])
+    env["kwargs"]["tasks"] = [*made.unwrapped.tasks.ids(env["split"])[:8]]  # type: ignore[attr-defined]
+    made.close()
+    config["method"] |= {"objective": dict(OBJECTIVE)}
+    config["model"]["path"] = str(ROOT / config["model"]["path"])
+    return {**config, "name": world, "seed": seed, "recipe": method}
+
+
 def jobs(out: Path, seeds: Sequence[int]) -> list[Job]:
     """Returns all runs, seed by seed."""
     quick = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text(encoding="utf-8"))
@@ -154,12 +180,12 @@ def jobs(out: Path, seeds: Sequence[int]) -> list[Job]:
     }  # fmt: skip
     found = []
     for seed in seeds:
-        level = settings(Trial("sokoban", "grpo", seed, 3.0e-4))
+        level = levels("sokoban", "grpo", seed)
         for kind, wrong in collapses(out).items():
             room = {"rollout": {"sampling": {"max_tokens": 32}}} if kind == "length" else {}
             found.append(Job(kind, "sokoban", seed, merge(merge(level, room), wrong), out))
         for world, method in itertools.product(WORLDS, METHODS):
-            found.append(Job("healthy", f"{world}-{method}", seed, settings(Trial(world, method, seed, 3.0e-4)), out))
+            found.append(Job("healthy", f"{world}-{method}", seed, levels(world, method, seed), out))
     for seed, (kind, wrong) in itertools.product(seeds, {"healthy": {}, **collapses(out)}.items()):
         found.append(Job(kind, "quickstart", seed, merge(merge(quick, short), wrong), out))
     return found

@@ -26,7 +26,6 @@ from tiny_runs import write_settings
 from envsuite.core import ToolCall
 from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
-from research.arena.tasks import CONFIGS as ARENA
 from trainers.credit.config import EmbeddingConfig, MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.inertness import PATIENCE
@@ -258,7 +257,7 @@ def _silent(method: MethodConfig, rounds: Iterator[list[Episode]], caplog: pytes
     assert all(f"{term}/touched" in watched for term in crediting.estimator.distinguishing), watched
 
 
-CONFIGS = {**shipped_configs(), **{f"arena/{file.name}": file for file in sorted(ARENA.glob("*.yaml"))}}
+CONFIGS = shipped_configs()
 
 
 def _training(name: str) -> bool:
@@ -277,8 +276,7 @@ def test_every_configuration_is_silent(name: str, caplog: pytest.LogCaptureFixtu
     kwargs = {**env.kwargs, **small.get(env.id, WORLDS.get(env.id, {}))}
     horizon = min(env.max_episode_steps or 8, 20)
     env = replace(env, kwargs=kwargs, max_episode_steps=horizon)
-    skill = 0.25 if "arena/textcraft" in name else 0.7  # whose random moves seldom harm
-    rounds = (_played(env, 4, 6, seed, skill, config.method.greedy_baseline) for seed in range(ITERATIONS))
+    rounds = (_played(env, 4, 6, seed, 0.7, config.method.greedy_baseline) for seed in range(ITERATIONS))
     _silent(config.method, rounds, caplog)
 
 

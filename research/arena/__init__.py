@@ -1,1 +1,0 @@
-"""Methods of credit assignment on tasks where credit matters."""

@@ -18,6 +18,8 @@ OBJECTIVE: Mapping[str, Any] = {
     "kl": "none", "kl_coef": 0.0, "entropy_coef": 0.0,
 }  # fmt: skip
 """The objective of all arms; with one update per rollout, ratio and clip have no effect."""
+WARMUP = 3
+"""Updates of linear warm-up: without one, the first steps of AdamW at the best rates make policies collapse."""
 REFERENCE, CEILING = "grpo", "exact"
 
 
@@ -111,7 +113,7 @@ def settings(trial: Trial, output: str) -> dict[str, Any]:
             "sampling": {"temperature": 1.0, "max_tokens": 5}, "engine_options": {"cache_tokens": 65536},
         },
         "method": _method(arm, trial.option, cell),
-        "optim": {"lr": trial.rate, "schedule": "constant", "tokens_per_microbatch": 8192},
+        "optim": {"lr": trial.rate, "schedule": "constant", "warmup": WARMUP, "tokens_per_microbatch": 8192},
         "evaluation": {"envs": []}, "checkpoint_every": 1000, "episodes_every": 0, "report": False,
     }  # fmt: skip
 

@@ -43,7 +43,9 @@ def tuning_table(results: Sequence[Result]) -> Table:
                 cells.append("")
         if any(cells):
             rows.append((arm, *cells))
-    note = "Rate and setting with the greatest area on a cell of each horizon, of eight trials with three seeds each."
+    note = (
+        "Rate and setting whose least area of three seeds is the greatest of eight trials, on a cell of each horizon."
+    )
     return Table("tuning", "Chosen by tuning", note, ("arm", *TUNING), tuple(rows), "credit")
 
 

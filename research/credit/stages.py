@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 
 from envsuite.core.errors import UsageError
 from research.credit.arms import ARMS, CEILING, CLAIMED, MAPPED, REFERENCE, Trial
@@ -95,7 +94,9 @@ def tuning(asked: Sequence[str] = (), cells: Sequence[str] = tuple(TUNED)) -> li
 
 
 def chosen(results: Sequence[Result], cell: str, arm: str) -> tuple[float, int]:
-    """Returns the rate and the setting with the greatest mean area on a tuning cell.
+    """Returns the rate and the setting whose least area on a tuning cell is the greatest.
+
+    The mean would choose a rate at which two runs of three learn fast and the third collapses.
 
     Raises:
         UsageError: A trial has no result yet.
@@ -106,7 +107,7 @@ def chosen(results: Sequence[Result], cell: str, arm: str) -> tuple[float, int]:
             areas.setdefault((result.rate, result.option), []).append(0.0 if result.error else result.area)
     if len(areas) != len(RATES) * 2 or any(len(found) != len(TUNING_SEEDS) for found in areas.values()):
         raise UsageError(f"{arm} is not tuned on {cell} yet: python -m research.credit tune")
-    return max(areas, key=lambda trial: float(np.mean(areas[trial])))
+    return max(areas, key=lambda trial: min(areas[trial]))
 
 
 def tuned(stage: str, cell: Cell, arm: str, seeds: Sequence[int], results: Sequence[Result]) -> list[Trial]:

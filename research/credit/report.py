@@ -44,7 +44,7 @@ def tuning_table(results: Sequence[Result]) -> Table:
         if any(cells):
             rows.append((arm, *cells))
     note = (
-        "Rate and setting whose least area of three seeds is the greatest of eight trials, on a cell of each horizon."
+        "Rate and setting, of eight trials, whose least area of three seeds is the greatest, on a cell of each horizon."
     )
     return Table("tuning", "Chosen by tuning", note, ("arm", *TUNING), tuple(rows), "credit")
 

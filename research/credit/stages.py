@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-
 from envsuite.core.errors import UsageError
 from research.credit.arms import ARMS, CEILING, CLAIMED, MAPPED, REFERENCE, Trial
 from research.credit.cells import MAP, RATES, TUNING, Cell, cell_of

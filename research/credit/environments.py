@@ -42,10 +42,8 @@ TASKS, EPISODES, TRIED = 16, 16, 2
 """Number of tasks; of episodes of each that are measured, and that are played with each share for its choice."""
 SLOW = {"PythonMath-v0": (8, 1), "BabyAI-v0": (8, 3)}
 """Number of tasks, and of random calls that are tried for one mistake, where steps take long."""
-COLUMNS = (
-    "success", "zero_variance_groups", "median_length", "repeated_states", "singletons", "alias", "decisive_steps",
-    "effective_decisions", "late_reward",
-)  # fmt: skip
+COLUMNS = ("success", "zero_variance_groups", "median_length", "repeated_states", "singletons", "alias",
+           "decisive_steps", "effective_decisions", "late_reward")  # fmt: skip
 """Measures of the table; ``alias`` is the largest of three."""
 _NONE: Any = np.empty(0)
 _TEXTS = ("other_prompts", "prompt", "response")

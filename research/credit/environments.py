@@ -1,6 +1,6 @@
 """Measures what credit assignment has to deal with in each environment, without a model (``docs/diagnose.md``).
 
-    python -m research.credit.environments                      # all environments: about four minutes of a core
+    python -m research.credit.environments                      # all environments: about three minutes of a core
     python -m research.credit.environments --only Sokoban-v0 --out runs/sokoban
 
 The environment's expert plays, a share of whose moves are random: groups of episodes of the same tasks of split train.
@@ -110,7 +110,8 @@ def row(env_id: str, share: float, measures: Mapping[str, Measure]) -> tuple[str
         one = measures.get(name) or max(alias, key=lambda one: -np.inf if one.value is None else one.value)
         scale, unit = (1.0, "") if MEASURES[one.name][0] == "mean" else (100.0, " %")
         ends = ", ".join(f"{scale * end:.0f}" for end in one.interval or ()) if name == "alias" else ""
-        cells.append("-" if one.value is None else f"{scale * one.value:.1f}{unit}" + (f" [{ends}]" if ends else ""))
+        number = "-" if one.value is None else f"{round(scale * one.value, 1) + 0.0:.1f}{unit}"
+        cells.append(number + (f" [{ends}]" if ends else ""))
     return env_id.removesuffix("-v0"), f"{share:g}", *cells
 
 

@@ -14,7 +14,7 @@ from envsuite.core.practice import Teacher
 from envsuite.core.spaces import ToolCalls
 
 TRIES = 24
-"""Random calls that are tried for one mistake."""
+"""Random calls that are tried for one mistake, by default."""
 
 
 class Following:
@@ -48,16 +48,18 @@ class Erring:
         player: Makes the right moves, and goes on from where a mistake led; environments must support snapshots.
         share: Probability that a move is a random one. First its kind (the first word of the command, or its tool) is
             drawn, then one of this kind.
+        tries: Random calls that are tried for one mistake; where none is possible, the move is the player's.
 
     Raises:
         UsageError: The share is no probability.
     """
 
-    def __init__(self, player: Teacher, share: float) -> None:
+    def __init__(self, player: Teacher, share: float, tries: int = TRIES) -> None:
         if not 0.0 <= share <= 1.0:
             raise UsageError(f"errs={share} is not a probability; give a number from 0 to 1")
         self.player = player
         self.share = share
+        self.tries = tries
 
     def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
@@ -67,17 +69,17 @@ class Erring:
             if not _possible(world, move.action):
                 return
             if rng.random() < self.share:
-                yield Move("", _mistake(world, move.action, rng))
+                yield Move("", _mistake(world, move.action, rng, self.tries))
             else:
                 yield move._replace(slip=False)
 
 
-def _mistake(env: ToolEnv, right: Action, rng: random.Random) -> Action:
+def _mistake(env: ToolEnv, right: Action, rng: random.Random, tries: int) -> Action:
     """Returns a random action that is possible and not ``right``; ``right`` if none was found."""
     drawn, space = np.random.default_rng(rng.getrandbits(32)), env.action_space
     assert isinstance(space, ToolCalls) and space.propose is not None
     kinds: dict[str, list[Action]] = {}
-    for _ in range(TRIES):
+    for _ in range(tries):
         action = (space.propose(drawn),)
         others = kinds.setdefault(_kind(action), [])
         if action != right and action not in others and _possible(env, action):

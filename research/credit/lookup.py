@@ -13,11 +13,14 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from benchmarks.tables import Table
 from envsuite.data import write_atomically
+from envsuite.evaluation.statistics.paired import paired_permutation
 from research.credit.arms import CEILING, MAPPED, REFERENCE, Trial, settings
 from research.credit.cells import MAP, ROOT, Cell
 from research.credit.results import Result, areas, difference
 from research.credit.runs import imitate
+from research.differences import LEVEL
 from trainers.credit.map import AXES, Map, Spot, best_of, nearest
 
 FILE = ROOT / "trainers" / "credit" / "map.json"
@@ -65,10 +68,20 @@ def held_out(known: Sequence[Spot]) -> list[tuple[str, str, str, float, float]]:
         common, near = usual(others), nearest(others, cell.measures)
         chosen = common if near is None else best_of(near)
         gain = {arm: cell.gain.get(arm, (0.0,))[0] for arm in METHODS}
-        rows.append(
-            (best_of(cell), chosen, common, max(gain.values()) - gain[chosen], max(gain.values()) - gain[common])
-        )
+        most = max(gain.values())
+        rows.append((best_of(cell), chosen, common, most - gain[chosen], most - gain[common]))
     return rows
+
+
+def table(known: Sequence[Spot]) -> Table:
+    """Returns what is chosen in each cell by the others, and the points of area that it loses to the best method."""
+    rows = [
+        (spot.name, best, chosen, f"{lost:.1f}", common, f"{usually:.1f}")
+        for spot, (best, chosen, common, lost, usually) in zip(known, held_out(known), strict=True)
+    ]
+    note = "Lost: points of area to the best method there. Usual: the method that is best on average over the others."
+    heads = ("cell", "best", "nearest cell's", "lost", "usual", "lost")
+    return Table("lookup", "Chosen for cells that are held out", note, heads, tuple(rows), "credit")
 
 
 def write(results: Sequence[Result]) -> Path:
@@ -82,6 +95,7 @@ def write(results: Sequence[Result]) -> Path:
         f"on held-out cells the nearest cell's best method was the best one in {hits} of {len(rows)} and lost "
         f"{lost:.1f} points of area, always the usual one ({common}) in {always} and lost {usually:.1f}"
     )
-    atlas = Map(known, common, lost < usually, tested)
+    better = np.array([row[4] - row[3] for row in rows])
+    atlas = Map(known, common, bool(better.mean() > 0.0 and paired_permutation(better) < LEVEL), tested)
     write_atomically(FILE, (json.dumps(asdict(atlas), indent=1) + "\n").encode())
     return FILE

@@ -13,13 +13,14 @@ from scipy import stats
 from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
 from envsuite.evaluation.statistics.paired import holm, paired_permutation
-from research.credit import board
+from research.credit import board, lookup
 from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
 from research.credit.cells import MAP, TUNING
 from research.credit.results import Areas, Result, areas, difference
 from research.credit.stages import CONFIRMED, REGISTERED, Hypothesis, Registration, chosen, registration
 from research.credit.tabular import SHARES, gain
 from research.differences import LEVEL, Difference, detectable
+from trainers.credit.map import load
 from trainers.report.plots import BLUE, GREY, ORANGE, figure
 
 
@@ -139,7 +140,7 @@ def rates_table(results: Sequence[Result]) -> Table:
 def sharing_table() -> Table:
     """Returns what exact credit adds to GRPO without a network, by what states share and success at the start."""
     rows = []
-    for cell in [*TUNING.values()][:3]:
+    for cell in [TUNING[name] for name in dict.fromkeys(cell.tuned for cell in MAP.values())]:
         for start in (0.02, 0.05, 0.15, 0.4):
             mine = replace(cell, start=start)
             gains = (Difference(gain(mine, mine, CONFIRMED, shares)) for shares in SHARES)
@@ -203,7 +204,7 @@ def write(results: Sequence[Result], folder: Path) -> list[Path]:
     registered = registration() if REGISTERED.exists() else Registration()
     made = (
         tuning_table(results), rates_table(results), map_table(results), verdict_table(results, registered),
-        sharing_table(), board.table(board.read()), cost_table(results),
+        sharing_table(), lookup.table(load().spots), board.table(board.read()), cost_table(results),
     )  # fmt: skip
     tables = [table for table in made if table.rows]
     found = [folder / "credit.md", folder / "credit.tex"]

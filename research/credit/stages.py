@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from envsuite.core.errors import UsageError
-from research.credit.arms import ARMS, MAPPED, REFERENCE, Trial
+from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE, SAMPLED, Trial
 from research.credit.cells import MAP, RATES, TUNING, Cell, cell_of
 from research.credit.runs import Result
 from trainers.settings import AtLeastOne, ConfigError, checked
@@ -75,7 +75,8 @@ def tuning() -> list[Trial]:
     """Returns the trials that choose rate and setting: as many for each arm."""
     return [
         Trial("tune", cell, arm, seed, rate, option)
-        for cell in TUNING.values() for arm in ARMS for seed in TUNING_SEEDS for rate in RATES for option in (0, 1)
+        for cell in TUNING.values() for arm in (ARMS if cell.exact else SAMPLED)
+        for seed in TUNING_SEEDS for rate in RATES for option in (0, 1)
     ]  # fmt: skip
 
 
@@ -95,7 +96,13 @@ def chosen(results: Sequence[Result], cell: str, arm: str) -> tuple[float, int]:
 
 
 def tuned(stage: str, cell: Cell, arm: str, seeds: Sequence[int], results: Sequence[Result]) -> list[Trial]:
-    """Returns the runs of an arm on a cell, with the settings that were chosen for it."""
+    """Returns the runs of an arm on a cell, with the settings that were chosen for it.
+
+    Raises:
+        UsageError: The arm is not tuned yet, or needs values that nobody knows.
+    """
+    if arm == CEILING and not cell.exact:
+        raise UsageError(f"{cell.name} has no arm {arm}: nobody knows the values of {cell.env}; take {SAMPLED}")
     rate, option = chosen(results, cell.tuned or cell.name, arm)
     return [Trial(stage, cell, arm, seed, rate, option) for seed in seeds]
 

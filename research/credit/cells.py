@@ -111,11 +111,13 @@ class Level(Cell):
     def imitation(self) -> dict[str, Any]:
         """Returns the settings of the base model's training, on worlds that are in no split of the run's."""
         shape = {"layers": 4, "width": 64, "heads": 4, "key_heads": 4, "head_width": 16, "feed_forward": 160}
-        games = [{"kwargs": {**self.kwargs, "source": "generated", "worlds": 100_000}, "player": {"stray": 0.25}}]
-        stage = {"steps": 600, "max_steps": 14, "lr": 4.0e-3, "lr_end": 3.0e-4, "games": games}
+        worlds = {"kwargs": {**self.kwargs, "source": "generated", "worlds": 100_000}}
+        first = {"steps": 600, "max_steps": 14, "lr": 4.0e-3, "games": [{**worlds, "player": {"stray": 0.25}}]}
+        erring = {"steps": 60, "max_steps": 20, "lr": 1.0e-3, "games": [{**worlds, "errs": 0.15}]}
+        stages = [{**stage, "lr_end": 3.0e-4} for stage in (first, erring)]
         return {
             "seed": 0, "env": self.env, "architecture": {**shape, "context": 192}, "prompt": dict(self.prompt),
-            "batch": 64, "epochs": 4, "stages": [stage],
+            "batch": 64, "epochs": 4, "stages": stages,
         }  # fmt: skip
 
     def panel(self, seed: int) -> list[str]:
@@ -132,7 +134,7 @@ def _named(horizon: int, decisions: int, start: float, **more: Any) -> Cell:
     return Cell(name, horizon, decisions, start, **more)
 
 
-BABYAI = Level("babyai", 16, 2, 0.3, {"level": "PutNextLocalS5N3"}, slack=0)
+BABYAI = Level("babyai", 20, 2, 0.15, {"level": "PutNextLocalS5N3"}, slack=0)
 """Among three objects: which to take, and next to which to put it; its tuning has other tasks than stage 2."""
 TUNING = {cell.name: cell for cell in (_named(8, 3, 0.3), _named(16, 3, 0.3), _named(32, 3, 0.3), BABYAI)}
 """One for each horizon, which no other stage has, and the world that is not ours."""

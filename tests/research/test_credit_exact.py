@@ -258,7 +258,7 @@ def test_success_in_the_world_that_is_not_ours_is_that_of_played_episodes(
 ) -> None:
     monkeypatch.setattr(cells, "BASES", tmp_path / "bases")
     cell = replace(cells.BABYAI, dials={"level": "GoToObjS4"}, horizon=8, tasks=2, iterations=2)
-    (stage,) = (settings := cell.imitation())["stages"]
+    stage, _ = (settings := cell.imitation())["stages"]
     settings |= {"output": str(cell.base), "batch": 16, "warmup": 5, "stages": [{**stage, "steps": 60}]}
     (tmp_path / "imitate.yaml").write_text(yaml.safe_dump(settings))
     assert imitate(["--config", str(tmp_path / "imitate.yaml")]) == 0

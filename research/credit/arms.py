@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.recipes_rows import scaled_spear
 from envsuite.core.errors import unknown
-from research.credit.cells import PROMPT, Cell
+from research.credit.cells import Cell
 from trainers.credit.recipes import recipe
 from trainers.settings import checked
 from trainers.settings.words import read_file
@@ -53,6 +53,8 @@ ARMS: Mapping[str, Arm] = {
 }
 MAPPED = (REFERENCE, CEILING, "gigpo", "permuted", "g2po", "steppo")
 """The arms of the coarse map."""
+SAMPLED = (REFERENCE, "gigpo", "g2po", "steppo")
+"""The arms of a world whose values nobody knows."""
 CLAIMED = ("reinforce", "hgpo", "scpo", "spear")
 """The arms that stage 2 alone has, which are tuned on one cell."""
 
@@ -102,19 +104,22 @@ def settings(trial: Trial, output: str) -> dict[str, Any]:
         output: Folder of its files.
     """
     cell, arm = trial.cell, arm_of(trial.arm)
-    kwargs = {**cell.kwargs, "tasks": cell.panel(trial.seed)}
+    world = {"id": cell.env, "split": "train", "max_episode_steps": cell.steps}
+    world["kwargs"] = {**cell.kwargs, "tasks": cell.panel(trial.seed)}
+    sampling = {"temperature": 1.0, "max_tokens": 5}
+    other = {**world, "split": "test", "kwargs": {**cell.kwargs, "tasks": cell.held_out()}}
+    measured = {"envs": [] if cell.exact else [other], "repeats": 2, "sampling": sampling}
     return {
         "name": "run", "output": output, "seed": trial.seed, "iterations": cell.iterations, "recipe": arm.recipe,
         "model": {"path": str(cell.base)},
-        "envs": [{"id": "Bifurcation-v0", "split": "train", "kwargs": kwargs, "max_episode_steps": cell.steps}],
-        "prompt": dict(PROMPT),
+        "envs": [world], "prompt": dict(cell.prompt),
         "rollout": {
             "tasks": cell.tasks, "group_size": cell.group, "slots": cell.tasks * cell.group,
-            "sampling": {"temperature": 1.0, "max_tokens": 5}, "engine_options": {"cache_tokens": 65536},
+            "sampling": sampling, "engine_options": {"cache_tokens": 65536},
         },
         "method": _method(arm, trial.option, cell),
         "optim": {"lr": trial.rate, "schedule": "constant", "warmup": WARMUP, "tokens_per_microbatch": 8192},
-        "evaluation": {"envs": []}, "checkpoint_every": 1000, "episodes_every": 0, "report": False,
+        "evaluation": measured, "checkpoint_every": 1000, "episodes_every": 0, "report": False,
     }  # fmt: skip
 
 

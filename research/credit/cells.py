@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from envsuite.core.errors import unknown
 
@@ -26,12 +26,17 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 RATES = (4.0e-4, 8.0e-4, 1.6e-3, 3.2e-3)
 """Learning rates that each arm's tuning tries, with both values of its setting."""
 HELD_OUT = 16
-"""Walks of the split ``test`` that a policy is measured on before and after."""
+"""Tasks of the split ``test`` that a policy is measured on before and after."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """A world and the success of its base model, which are dials of their own."""
+
+    env: ClassVar[str] = "Bifurcation-v0"
+    prompt: ClassVar[Mapping[str, Any]] = PROMPT
+    exact: ClassVar[bool] = True
+    """Whether the values of its states are known."""
 
     name: str
     horizon: int
@@ -71,7 +76,7 @@ class Cell:
         stage: dict[str, Any] = {"steps": 400, "max_steps": self.steps, "lr": 5.0e-3, "lr_end": 3.0e-4}
         stage["games"] = [{"kwargs": self.kwargs, "errs": round(self.errs, 6)}]
         return {
-            "seed": 0, "env": "Bifurcation-v0", "architecture": {**shape, **SIZES[self.size]}, "prompt": dict(PROMPT),
+            "seed": 0, "env": self.env, "architecture": {**shape, **SIZES[self.size]}, "prompt": dict(self.prompt),
             "batch": 64, "stages": [stage],
         }  # fmt: skip
 
@@ -85,15 +90,55 @@ class Cell:
         """Returns the tasks of all iterations of a run."""
         return [f"train-{(seed * self.tasks + n) % 400}" for n in range(self.tasks)]
 
+    def held_out(self) -> list[str]:
+        """Returns the tasks of the split ``test`` that a policy is measured on before and after."""
+        return [f"test-{n}" for n in range(HELD_OUT)]
+
+
+@dataclass(frozen=True)
+class Level(Cell):
+    """A level of BabyAI-v0: a world that is not ours; success is sampled, and nobody knows the values."""
+
+    env = "BabyAI-v0"
+    prompt: ClassVar[Mapping[str, Any]] = {**PROMPT, "template": str(ROOT / "configs" / "babyai.jinja")}
+    exact = False
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Arguments of the environment."""
+        return dict(self.dials)
+
+    def imitation(self) -> dict[str, Any]:
+        """Returns the settings of the base model's training, on worlds that are in no split of the run's."""
+        shape = {"layers": 4, "width": 64, "heads": 4, "key_heads": 4, "head_width": 16, "feed_forward": 160}
+        worlds = {"kwargs": {**self.kwargs, "source": "generated", "worlds": 100_000}}
+        first = {"steps": 600, "max_steps": 14, "lr": 4.0e-3, "games": [{**worlds, "player": {"stray": 0.25}}]}
+        erring = {"steps": 60, "max_steps": 20, "lr": 1.0e-3, "games": [{**worlds, "errs": 0.15}]}
+        stages = [{**stage, "lr_end": 3.0e-4} for stage in (first, erring)]
+        return {
+            "seed": 0, "env": self.env, "architecture": {**shape, "context": 192}, "prompt": dict(self.prompt),
+            "batch": 64, "epochs": 4, "stages": stages,
+        }  # fmt: skip
+
+    def panel(self, seed: int) -> list[str]:
+        """Returns the tasks of all iterations of a run."""
+        return [f"{self.dials['level']}/{(seed * self.tasks + n) % 1000}" for n in range(self.tasks)]
+
+    def held_out(self) -> list[str]:
+        """Returns the tasks of the split ``test`` that a policy is measured on before and after."""
+        return [f"{self.dials['level']}/{1100 + n}" for n in range(HELD_OUT)]
+
 
 def _named(horizon: int, decisions: int, start: float, **more: Any) -> Cell:
     name = f"h{horizon}-k{decisions}-p{round(100 * start)}"
     return Cell(name, horizon, decisions, start, **more)
 
 
-TUNING = {cell.name: cell for cell in (_named(8, 3, 0.3), _named(16, 3, 0.3), _named(32, 3, 0.3))}
+BABYAI = Level("babyai", 20, 2, 0.15, {"level": "PutNextLocalS5N3"}, slack=0)
+"""Among three objects: which to take, and next to which to put it; its tuning has other tasks than stage 2."""
+TUNING = {cell.name: cell for cell in (_named(8, 3, 0.3), _named(16, 3, 0.3), _named(32, 3, 0.3), BABYAI)}
 TUNING["h16-k3-p30-large"] = replace(TUNING["h16-k3-p30"], name="h16-k3-p30-large", size="large")
-"""One for each horizon, and for the larger model; no other stage has them."""
+"""One for each horizon, which no other stage has, the world that is not ours, and the larger model."""
 MAP = {
     cell.name: cell
     for cell in (

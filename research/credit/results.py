@@ -28,9 +28,9 @@ class Result:
     rate: float
     option: int
     success: tuple[float, ...] = ()
-    """Expected success of the policy on the panel, exact, before each iteration and after the last."""
+    """Expected success of the policy on the panel, exact or sampled, before each iteration and after the last."""
     held_out: tuple[float, float] = (0.0, 0.0)
-    """The same on walks of the split ``test``, before the first iteration and after the last."""
+    """The same on tasks of the split ``test``, before the first iteration and after the last."""
     tokens: float = 0.0
     """Response tokens."""
     seconds: float = 0.0

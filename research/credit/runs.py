@@ -20,9 +20,10 @@ import yaml
 
 from envsuite.core.errors import DataError
 from research.credit.arms import Trial, settings
-from research.credit.cells import HELD_OUT, ROOT, Cell
+from research.credit.cells import ROOT, Cell
 from research.credit.results import Result, append
 from trainers.policy.guard import Diverged
+from trainers.steps import Episode
 
 
 def imitate(cell: Cell) -> None:
@@ -81,21 +82,33 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
     config: TrainConfig = parse(["--config", str(file)]).config
     cell = trial.cell
     run = Run(config, make_accelerator(config.process_timeout), Progress(cell.iterations, console=Console(quiet=True)))
-    policy = Policy(run.model, temperature=1.0, compute_dtype="float32")
-    env: Any = gymnasium.make("Bifurcation-v0", disable_env_checker=True, **cell.kwargs).unwrapped
-    panel, test = cell.panel(trial.seed), [f"test-{n}" for n in range(HELD_OUT)]
-    walks, held_out = (Walks(env, ids, cell.steps, config.prompt, run.tokenizer) for ids in (panel, test))
-    credit = ExactCredit(walks, policy, config.optim, trial.arm == "exact")
-    run.crediting.providers = (*run.crediting.providers, credit)
-    run.rollouts = Shown(run.rollouts, credit)  # type: ignore[assignment]
+    if cell.exact:
+        policy = Policy(run.model, temperature=1.0, compute_dtype="float32")
+        env: Any = gymnasium.make(cell.env, disable_env_checker=True, **cell.kwargs).unwrapped
+        ids = cell.panel(trial.seed), cell.held_out()
+        walks, test = (Walks(env, tasks, cell.steps, config.prompt, run.tokenizer) for tasks in ids)
+        credit = ExactCredit(walks, policy, config.optim, trial.arm == "exact")
+        run.crediting.providers = (*run.crediting.providers, credit)
+        run.rollouts = Shown(run.rollouts, credit)  # type: ignore[assignment]
+
+    def held_out() -> float:
+        if cell.exact:
+            return test.expected(test.values(policy, config.optim))
+        run.sync()
+        return _solved(run.evaluator.play(0))
+
     with run.stop, closing(run.rollouts), closing(run.engine), closing(run.folder), run.trackers:
         run.open(None)
-        before = held_out.expected(held_out.values(policy, config.optim))
+        before = held_out()
         for _ in range(cell.iterations):
             iterate(run)
-        after = held_out.expected(held_out.values(policy, config.optim))
-        success = [*credit.success, walks.expected(walks.values(policy, config.optim))]
+        after = held_out()
         records = read_metrics(run.folder.path / "metrics.jsonl")
+        if cell.exact:
+            success = [*credit.success, walks.expected(walks.values(policy, config.optim))]
+        else:
+            last = run.rollouts(cell.iterations + 1)
+            success = [*(record["train/success"] for record in records), _solved(last.episodes)]
     kept = ("train/success", "train/valid_actions", "train/zero_variance_groups", "train/grad_norm")
     return {
         "success": tuple(round(value, 5) for value in success),
@@ -103,6 +116,10 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
         "tokens": records[-1]["train/tokens_total"],
         "metrics": {name: round(records[0][name], 5) for name in kept},
     }
+
+
+def _solved(episodes: Sequence[Episode]) -> float:
+    return sum(episode.success for episode in episodes) / len(episodes)
 
 
 def _prepare() -> None:

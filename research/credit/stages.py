@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from envsuite.core.errors import UsageError
-from research.credit.arms import ARMS, CEILING, CLAIMED, MAPPED, REFERENCE, Trial
+from research.credit.arms import ARMS, CEILING, CLAIMED, MAPPED, REFERENCE, SAMPLED, Trial
 from research.credit.cells import MAP, RATES, TUNING, Cell, cell_of
 from research.credit.results import Result
 from trainers.settings import AtLeastOne, ConfigError, checked
@@ -23,7 +23,7 @@ CONFIRMED = range(FIRST_SEED, FIRST_SEED + 30)
 """The seeds of stage 2, unless it registers another number."""
 TUNED: Mapping[str, Sequence[str]] = {
     "h8-k3-p30": MAPPED, "h16-k3-p30": (*MAPPED, *CLAIMED), "h32-k3-p30": MAPPED,
-    "h16-k3-p30-large": (REFERENCE, CEILING),
+    "h16-k3-p30-large": (REFERENCE, CEILING), "babyai": SAMPLED,
 }  # fmt: skip
 """The arms that are tuned on each cell."""
 TUNING_SEEDS = (900, 901, 902)
@@ -110,7 +110,13 @@ def chosen(results: Sequence[Result], cell: str, arm: str) -> tuple[float, int]:
 
 
 def tuned(stage: str, cell: Cell, arm: str, seeds: Sequence[int], results: Sequence[Result]) -> list[Trial]:
-    """Returns the runs of an arm on a cell, with the settings that were chosen for it."""
+    """Returns the runs of an arm on a cell, with the settings that were chosen for it.
+
+    Raises:
+        UsageError: The arm is not tuned yet, or needs values that nobody knows.
+    """
+    if arm == CEILING and not cell.exact:
+        raise UsageError(f"{cell.name} has no arm {arm}: nobody knows the values of {cell.env}; take {SAMPLED}")
     rate, option = chosen(results, cell.tuned or cell.name, arm)
     return [Trial(stage, cell, arm, seed, rate, option) for seed in seeds]
 

@@ -6,7 +6,7 @@ import copy
 import importlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -250,6 +250,26 @@ def test_the_exact_advantage_has_the_mean_zero_at_each_state_and_success_is_as_e
     solved = np.array([episode.steps[-1].info["success"] for episode in played.episodes])
     assert len(solved) == TASKS * GROUP and 0.02 < solved.mean() < 0.98
     assert abs(solved.mean() - played.expected) < 4.0 * solved.std() / np.sqrt(len(solved))
+
+
+@pytest.mark.seconds
+def test_success_in_the_world_that_is_not_ours_is_that_of_played_episodes(
+    exact: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "BASES", tmp_path / "bases")
+    cell = replace(cells.BABYAI, dials={"level": "GoToObjS4"}, horizon=8, tasks=2, iterations=2)
+    stage, _ = (settings := cell.imitation())["stages"]
+    settings |= {"output": str(cell.base), "batch": 16, "warmup": 5, "stages": [{**stage, "steps": 60}]}
+    (tmp_path / "imitate.yaml").write_text(yaml.safe_dump(settings))
+    assert imitate(["--config", str(tmp_path / "imitate.yaml")]) == 0
+    result = runs.play(arms.Trial("tune", cell, "gigpo", 900, 4e-4, 0), "")
+    assert not result.error, result.error
+    success, held_out = np.array(result.success) * 2 * cell.group, np.array(result.held_out) * 2 * cells.HELD_OUT
+    assert success.shape == (3,) and 0 < success.mean() < 2 * cell.group
+    for counted in (success, held_out):
+        np.testing.assert_allclose(counted, np.round(counted), atol=1e-3)
+    assert result.success[0] == result.metrics["train/success"]
+    assert result.base == cell.base.name != cells.BABYAI.base.name
 
 
 @given(step_tables(max_episodes=5), st.integers(0, 99))

@@ -9,10 +9,11 @@ import pytest
 
 from envsuite.core.errors import EnvsuiteError, UsageError
 from research.credit.__main__ import main
-from research.credit.cells import MAP, TUNING, cell_of
+from research.credit.arms import SAMPLED
+from research.credit.cells import BABYAI, MAP, TUNING, cell_of
 from research.credit.report import verdict_table
 from research.credit.results import Result, append, read
-from research.credit.stages import FIRST_SEED, MAP_SEEDS, Hypothesis, Registration, chosen
+from research.credit.stages import FIRST_SEED, MAP_SEEDS, TUNING_SEEDS, Hypothesis, Registration, chosen, tuned, tuning
 from trainers.settings import ConfigError
 
 CELL = "h8-k2-p15"
@@ -37,6 +38,23 @@ def test_stage_2_has_the_tasks_of_none_of_the_maps_runs() -> None:
         after = [task for seed in range(FIRST_SEED, FIRST_SEED + 30) for task in cell.panel(seed)]
         assert not before & {*after} and len({*after}) == len(after)
         assert cell.tuned in TUNING
+
+
+def test_a_walk_s_base_model_keeps_the_name_that_results_have() -> None:
+    names = {name: cell.base.name for name, cell in TUNING.items() if (cell.exact, cell.size) == (True, "small")}
+    assert names == {"h8-k3-p30": "e4787f4f21d9", "h16-k3-p30": "1f76fc8c16ba", "h32-k3-p30": "c077f77d2e11"}
+
+
+def test_the_world_that_is_not_ours_is_tuned_on_other_tasks_and_has_no_exact_arm() -> None:
+    before = {task for seed in TUNING_SEEDS for task in BABYAI.panel(seed)}
+    after = [task for seed in range(FIRST_SEED, FIRST_SEED + 30) for task in BABYAI.panel(seed)]
+    assert not before & {*after} and len({*after}) == len(after)
+    assert cell_of("babyai") is BABYAI and not BABYAI.tuned
+    assert {trial.arm for trial in tuning() if trial.cell is BABYAI} == {*SAMPLED}
+    for cell in (BABYAI, cell_of("babyai:horizon=20")):
+        with pytest.raises(UsageError, match="has no arm exact: nobody knows the values of BabyAI-v0") as caught:
+            tuned("confirm", cell, "exact", [10], [])
+        assert "\n" not in str(caught.value)
 
 
 def test_a_verdict_takes_all_registered_runs_and_corrects_for_all_that_is_registered() -> None:

@@ -20,6 +20,7 @@ from research.credit.arms import CEILING, MAPPED, REFERENCE, Trial, settings
 from research.credit.cells import MAP, ROOT, Cell
 from research.credit.results import Result, areas, difference
 from research.credit.runs import imitate
+from research.credit.stages import MAP_SEEDS
 from research.differences import LEVEL
 from trainers.credit.map import AXES, Map, Spot, best_of, nearest
 
@@ -44,12 +45,14 @@ def measured(cell: Cell) -> dict[str, float | None]:
 
 
 def spots(results: Sequence[Result]) -> list[Spot]:
-    """Returns the cells of the map with what each method, and exact credit, adds there."""
+    """Returns the cells of the map that have all runs, with what each method, and exact credit, adds there."""
     found, made = areas(results, "map"), []
     for cell in MAP.values():
         apart = {
             arm: difference(found, cell.name, arm, REFERENCE) for arm in MAPPED if arm not in (REFERENCE, "permuted")
         }
+        if any(len(one.pairs) < len(MAP_SEEDS) for one in apart.values()):
+            continue
         gain = {arm: [round(float(end), 2) for end in (one.mean, *one.interval)] for arm, one in apart.items()}
         made.append(Spot(cell.name, measured(cell), gain))
     return made

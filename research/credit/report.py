@@ -60,12 +60,12 @@ def map_table(results: Sequence[Result]) -> Table:
         starts = [r.held_out[0] for r in results if r.stage == "map" and r.cell == cell.name and not r.error]
         others = [_points(difference(found, cell.name, arm, REFERENCE)) for arm in MAPPED if arm != REFERENCE]
         start, mean = f"{100 * starts[0]:.0f}" if starts else "", f"{np.mean([*reference.values()]):.1f}"
-        rows.append((str(cell.horizon), str(cell.decisions), start, mean, *others))
+        rows.append((str(cell.horizon), str(cell.decisions), start, str(len(reference)), mean, *others))
     note = (
         "Start: success of the base model on held-out walks, percent. Area: mean success over all iterations. Others: "
     )
-    note += "points of area above GRPO's, ten pairs of runs, 95 % interval of Student's t. A map, not a result."
-    heads = ("horizon", "decisions", "start", "grpo", *(arm for arm in MAPPED if arm != REFERENCE))
+    note += "points of area above GRPO's over pairs of runs, 95 % interval of Student's t. A map, not a result."
+    heads = ("horizon", "decisions", "start", "pairs", "grpo", *(arm for arm in MAPPED if arm != REFERENCE))
     return Table("map", "The coarse map", note, heads, tuple(rows), "credit")
 
 

@@ -44,9 +44,7 @@ def tuning_table(results: Sequence[Result]) -> Table:
                 cells.append("")
         if any(cells):
             rows.append((arm, *cells))
-    note = (
-        "Rate and setting, of eight trials, whose least area of three seeds is the greatest, on a cell of each horizon."
-    )
+    note = "Of eight trials, the one whose least area of three seeds is the greatest; on cells that no other stage has."
     return Table("tuning", "Chosen by tuning", note, ("arm", *TUNING), tuple(rows), "credit")
 
 

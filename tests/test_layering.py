@@ -36,7 +36,7 @@ LAYERS = {
         {"run"},
         {"planning", "programs", "commands", "train"},
     ),
-    "research": ({"differences"}, {"lab", "fleet", "credit"}),
+    "research": ({"lab", "fleet", "credit"},),
 }
 NEVER_IN_PRODUCT = {"research", "benchmarks"}
 NEVER_IN_ENVSUITE = {

@@ -18,10 +18,10 @@ from envsuite.data import write_atomically
 from envsuite.evaluation.statistics.paired import paired_permutation
 from research.credit.arms import CEILING, MAPPED, REFERENCE, Trial, settings
 from research.credit.cells import MAP, ROOT, Cell
+from research.credit.differences import LEVEL
 from research.credit.results import Result, areas, difference
 from research.credit.runs import imitate
 from research.credit.stages import MAP_SEEDS
-from research.differences import LEVEL
 from trainers.credit.map import AXES, Map, Spot, best_of, nearest
 
 FILE = ROOT / "trainers" / "credit" / "map.json"

@@ -16,10 +16,10 @@ from envsuite.evaluation.statistics.paired import holm, paired_permutation
 from research.credit import board, lookup
 from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
 from research.credit.cells import MAP, TUNING
+from research.credit.differences import LEVEL, Difference, detectable
 from research.credit.results import Areas, Result, areas, difference
 from research.credit.stages import CONFIRMED, REGISTERED, Hypothesis, Registration, chosen, registration
 from research.credit.tabular import SHARES, gain
-from research.differences import LEVEL, Difference, detectable
 from trainers.credit.map import load
 from trainers.report.plots import BLUE, GREY, ORANGE, figure
 

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from envsuite.core.errors import UsageError
-from research.differences import Difference
+from research.credit.differences import Difference
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 

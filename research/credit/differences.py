@@ -35,15 +35,6 @@ class Difference:
         half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * float(self.pairs.std(ddof=1)) / math.sqrt(n)
         return self.mean - half, self.mean + half
 
-    @property
-    def p(self) -> float:
-        """Returns the p-value of the paired t-test; 1 with fewer than two seeds."""
-        if len(self.pairs) < 2:
-            return 1.0
-        if not self.pairs.std() > 0.0:
-            return float(not self.pairs.any())
-        return float(stats.ttest_1samp(self.pairs, 0.0).pvalue)
-
 
 def detectable(deviation: float, seeds: int, comparisons: int) -> float:
     """Returns the difference that a paired t-test over so many seeds finds with a chance of 80 %.

@@ -28,7 +28,7 @@ class Row:
 
     arm: str
     date: str
-    """Of the entry, UTC."""
+    """Day of the entry, UTC."""
     commit: str
     """That its last run was made with."""
     lines: int

@@ -26,7 +26,7 @@ from trainers.credit.map import AXES, Map, Spot, best_of, nearest
 
 FILE = ROOT / "trainers" / "credit" / "map.json"
 METHODS = tuple(arm for arm in MAPPED if arm not in (CEILING, "permuted"))
-"""What can be suggested."""
+"""Methods that can be suggested."""
 
 
 def measured(cell: Cell) -> dict[str, float | None]:

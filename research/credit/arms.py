@@ -17,9 +17,10 @@ OBJECTIVE: Mapping[str, Any] = {
     "ratio": "token", "aggregation": "seq-mean-token-mean", "average": "steps", "clip_low": 0.2, "clip_high": 0.2,
     "kl": "none", "kl_coef": 0.0, "entropy_coef": 0.0,
 }  # fmt: skip
-"""The objective of all arms; with one update per rollout, ratio and clip have no effect."""
-WARMUP = 3
-"""Updates of linear warm-up: without one, the first steps of AdamW at the best rates make policies collapse."""
+"""The objective of all arms."""
+STEPS: Mapping[str, Any] = {"minibatches": 8, "warmup": 24}
+"""Eight optimiser steps an iteration; those of the first three warm up. One large step of AdamW for each iteration makes
+policies collapse at the rates at which they learn fastest."""
 REFERENCE, CEILING = "grpo", "exact"
 
 
@@ -118,7 +119,7 @@ def settings(trial: Trial, output: str) -> dict[str, Any]:
             "sampling": sampling, "engine_options": {"cache_tokens": 65536},
         },
         "method": _method(arm, trial.option, cell),
-        "optim": {"lr": trial.rate, "schedule": "constant", "warmup": WARMUP, "tokens_per_microbatch": 8192},
+        "optim": {"lr": trial.rate, "schedule": "constant", **STEPS, "tokens_per_microbatch": 8192},
         "evaluation": measured, "checkpoint_every": 1000, "episodes_every": 0, "report": False,
     }  # fmt: skip
 

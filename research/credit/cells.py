@@ -23,7 +23,7 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "small": {"layers": 2, "width": 64, "feed_forward": 128},
     "large": {"layers": 6, "width": 160, "feed_forward": 448},
 }
-RATES = (4.0e-4, 8.0e-4, 1.6e-3, 3.2e-3)
+RATES = (2.0e-4, 4.0e-4, 8.0e-4, 1.6e-3)
 """Learning rates that each arm's tuning tries, with both values of its setting."""
 HELD_OUT = 16
 """Tasks of the split ``test`` that a policy is measured on before and after."""

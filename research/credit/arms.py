@@ -19,8 +19,8 @@ OBJECTIVE: Mapping[str, Any] = {
 }  # fmt: skip
 """The objective of all arms."""
 STEPS: Mapping[str, Any] = {"minibatches": 8, "warmup": 24}
-"""Eight optimiser steps an iteration; those of the first three warm up. One large step of AdamW for each iteration makes
-policies collapse at the rates at which they learn fastest."""
+"""Eight optimiser steps an iteration; those of the first three iterations warm up. With one large step of AdamW for
+each, policies collapse at the rates at which they learn fastest."""
 REFERENCE, CEILING = "grpo", "exact"
 
 

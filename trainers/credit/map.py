@@ -82,6 +82,8 @@ def best_of(spot: Spot) -> str:
 
 def told(atlas: Map, measures: Mapping[str, float | None]) -> list[str]:
     """Returns lines for a reader: the nearest cell, what was measured there, and a suggestion or why there is none."""
+    if not atlas.spots:
+        return []
     spot = nearest(atlas.spots, measures)
     if spot is None:
         return ["map: no cell is near, so it says nothing of this environment (docs/credit.md)"]

@@ -30,7 +30,6 @@ from torch import Tensor
 import envsuite  # noqa: F401  # registers the environments
 from benchmarks.queue import ROOT
 from benchmarks.recipes_report import trained
-from research.credit.arms import OBJECTIVE
 from trainers.credit.estimators.groups import episode_codes
 from trainers.credit.shapers import SHAPERS, Shaper
 from trainers.report.events import Event
@@ -166,7 +165,6 @@ def levels(world: str, method: str, seed: int) -> dict[str, Any]:
     made = gymnasium.make(env["id"], disable_env_checker=True, **env["kwargs"])
     env["kwargs"]["tasks"] = [*made.unwrapped.tasks.ids(env["split"])[:8]]  # type: ignore[attr-defined]
     made.close()
-    config["method"] |= {"objective": dict(OBJECTIVE)}
     config["model"]["path"] = str(ROOT / config["model"]["path"])
     return {**config, "name": world, "seed": seed, "recipe": method}
 

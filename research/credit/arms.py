@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.recipes_rows import scaled_spear
-from envsuite.core.errors import unknown
-from research.credit.cells import Cell
+from envsuite.core.errors import UsageError, unknown
+from research.credit.cells import ROOT, Cell
+from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.recipes import recipe
 from trainers.settings import checked
 from trainers.settings.words import read_file
@@ -19,9 +24,9 @@ OBJECTIVE: Mapping[str, Any] = {
 }  # fmt: skip
 """The objective of all arms."""
 STEPS: Mapping[str, Any] = {"minibatches": 8, "warmup": 24}
-"""Eight optimiser steps an iteration; those of the first three iterations warm up. With one large step of AdamW for
+"""Eight optimiser steps an iteration, of which the first 24 warm up. With one large step of AdamW for
 each, policies collapse at the rates at which they learn fastest."""
-REFERENCE, CEILING = "grpo", "exact"
+REFERENCE, CEILING, CONTROL = "grpo", "exact", "permuted"
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ ARMS: Mapping[str, Arm] = {
     REFERENCE: _of("grpo", {"compare": {"normalise": "std"}}, {"compare": {"normalise": "mean"}}),
     CEILING: _of("grpo", {"scale": "none"}, {"scale": "batch"}, estimator="exact"),
     "gigpo": _of("gigpo", {"step_weight": 1.0}, {"step_weight": 3.0}),
-    "permuted": _of("grpo", *_GIGPO, estimator="permuted"),
+    CONTROL: _of("grpo", *_GIGPO, estimator="permuted"),
     "g2po": _of("g2po", {"step_weight": 1.0}, {"step_weight": 3.0}),
     "steppo": _of("steppo", {"lam": 1.0}, {"lam": 0.95}),
     "reinforce": _of("reinforce_pp", {"gamma": 1.0}, {"gamma": 0.99}),
@@ -52,7 +57,7 @@ ARMS: Mapping[str, Arm] = {
     "scpo": Arm("gigpo+scpo", ({"shapers": {"scpo": {"alpha": 0.5}}}, {"shapers": {"scpo": {"alpha": 1.0}}})),
     "spear": Arm("grpo+spear", ({"replay": {"mask": 0.02}}, {"replay": {"mask": 0.0}})),
 }
-MAPPED = (REFERENCE, CEILING, "gigpo", "permuted", "g2po", "steppo")
+MAPPED = (REFERENCE, CEILING, "gigpo", CONTROL, "g2po", "steppo")
 """The arms of the coarse map."""
 SAMPLED = (REFERENCE, "gigpo", "g2po", "steppo")
 """The arms of a world whose values nobody knows."""
@@ -74,6 +79,18 @@ def arm_of(name: str) -> Arm:
     return ARMS[name]
 
 
+def source(name: str) -> Path:
+    """Returns the file of an arm's estimator.
+
+    Raises:
+        UsageError: The arm is no method that others could have.
+    """
+    arm = arm_of(name)
+    if name in (CEILING, CONTROL):
+        raise UsageError(f"{name} is no method: it is there to be compared with")
+    return Path(inspect.getfile(ESTIMATORS[arm.estimator or recipe(arm.recipe).method["estimator"]]))
+
+
 @dataclass(frozen=True)
 class Trial:
     """A run."""
@@ -89,7 +106,16 @@ class Trial:
     @property
     def key(self) -> str:
         """Its identity among the results."""
-        return f"{self.stage} {self.cell.name} {self.arm} seed {self.seed} rate {self.rate:g} option {self.option}"
+        run = f"{self.stage} {self.cell.name} {self.arm} seed {self.seed} rate {self.rate:g} option {self.option}"
+        return f"{run} settings {self.digest}"
+
+    @property
+    def digest(self) -> str:
+        """First digits of the SHA-256 of its settings, and of the file of a method that is not ours."""
+        config = {**settings(self, ""), "model": ""}  # whose name `done` has
+        own = source(self.arm).read_bytes() if self.arm not in ARMS else b""
+        text = json.dumps(config, sort_keys=True).replace(str(ROOT), "")
+        return hashlib.sha256(text.encode() + own).hexdigest()[:8]
 
     @property
     def done(self) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,12 +12,12 @@ import orjson
 
 from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
-from research.credit.arms import REFERENCE, arm_of
+from research.credit.arms import REFERENCE, source
 from research.credit.results import Result, areas, difference
 from research.credit.stages import FIRST_SEED, registration
-from trainers.credit.estimators import ESTIMATORS
-from trainers.credit.recipes import recipe
 
+CLOSE = 0.001
+"""Success at the start may differ by so much, by rounding."""
 BOARD = Path(__file__).with_name("board.jsonl")
 
 
@@ -31,12 +30,10 @@ class Row:
     """Day of the entry, UTC."""
     commit: str
     """That its last run was made with."""
-    lines: int
-    """Lines of the method's file that are neither blank nor comments."""
     runs: str
     """SHA-256 of the success of all its runs, by cell and seed."""
     source: str
-    """SHA-256 of the method's file."""
+    """SHA-256 of the file of its estimator."""
     gain: dict[str, list[float]]
     """Points of area above GRPO's by cell, with the 95 % interval."""
 
@@ -45,7 +42,7 @@ def enter(arm: str, results: Sequence[Result]) -> Row:
     """Returns the row of an arm.
 
     Raises:
-        UsageError: Runs are missing, of the arm or of GRPO.
+        UsageError: Runs are missing, of the arm or of GRPO, or start from different base models.
     """
     asked, gain = registration(), dict[str, list[float]]()
     found, seeds = areas(results, "confirm"), range(FIRST_SEED, FIRST_SEED + asked.seeds)
@@ -53,16 +50,19 @@ def enter(arm: str, results: Sequence[Result]) -> Row:
         for name in (arm, REFERENCE):
             if missing := {*seeds} - {*found.get((cell, name), {})}:
                 raise UsageError(f"{name} has no run of {cell} for {len(missing)} of {asked.seeds} seeds")
+        runs = [run for run in results if (run.stage, run.cell) == ("confirm", cell) and not run.error]
+        first = {(run.arm, run.seed): run.success[0] for run in runs}
+        both = [seed for seed in seeds if (arm, seed) in first and (REFERENCE, seed) in first]
+        if any(abs(first[arm, seed] - first[REFERENCE, seed]) > CLOSE for seed in both):
+            raise UsageError(f"{cell}: runs of {arm} start from another base model than GRPO's; run GRPO here, too")
         apart = difference(found, cell, arm, REFERENCE)
         gain[cell] = [round(value, 2) for value in (apart.mean, *apart.interval)]
     mine = [r for r in results if r.stage == "confirm" and r.arm == arm and r.cell in asked.board and r.seed in seeds]
     played = sorted((result.cell, result.seed, result.success, result.error) for result in mine)
-    one = arm_of(arm)
-    file = Path(inspect.getfile(ESTIMATORS[one.estimator or recipe(one.recipe).method["estimator"]]))
-    code = [line for line in file.read_text(encoding="utf-8").splitlines() if line.split("#")[0].strip()]
-    digest, own = hashlib.sha256(orjson.dumps(played)).hexdigest(), hashlib.sha256(file.read_bytes()).hexdigest()
+    own = hashlib.sha256(source(arm).read_bytes()).hexdigest()
+    digest = hashlib.sha256(orjson.dumps(played)).hexdigest()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Row(arm, today, mine[-1].commit, len(code), digest[:16], own[:16], gain)
+    return Row(arm, today, mine[-1].commit, digest[:16], own[:16], gain)
 
 
 def read() -> list[Row]:

@@ -60,6 +60,11 @@ class Cell:
         return {"horizon": self.horizon, "decisions": self.decisions, **self.dials}
 
     @property
+    def tuning(self) -> str:
+        """Name of the cell whose tuning it takes."""
+        return self.tuned or self.name
+
+    @property
     def steps(self) -> int:
         """Most steps of an episode."""
         return self.horizon + self.slack
@@ -161,7 +166,7 @@ def cell_of(name: str) -> Cell:
     known = {**TUNING, **MAP}
     if name not in known:
         raise unknown("cell", name, known)
-    cell = known[name]
+    cell = replace(known[name], tuned=known[name].tuning)
     for change in filter(None, changes.split(",")):
         key, _, text = change.partition("=")
         value = json.loads(text)
@@ -169,4 +174,6 @@ def cell_of(name: str) -> Cell:
             cell = replace(cell, **{key: value})
         else:
             cell = replace(cell, dials={**cell.dials, key: value})
-    return replace(cell, name=f"{name}:{changes}") if changes else cell
+    if cell.size != known[name].size and cell.tuned == known[name].tuning:
+        cell = replace(cell, tuned=f"{cell.tuned}-{cell.size}")
+    return replace(cell, name=f"{name}:{changes}") if changes else known[name]

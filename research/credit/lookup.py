@@ -14,9 +14,10 @@ import numpy as np
 import yaml
 
 from benchmarks.tables import Table
+from envsuite.core.errors import DataError, UsageError
 from envsuite.data import write_atomically
 from envsuite.evaluation.statistics.paired import paired_permutation
-from research.credit.arms import CEILING, MAPPED, REFERENCE, Trial, settings
+from research.credit.arms import CEILING, CONTROL, MAPPED, REFERENCE, Trial, settings
 from research.credit.cells import MAP, ROOT, Cell
 from research.credit.differences import LEVEL
 from research.credit.results import Result, areas, difference
@@ -25,7 +26,7 @@ from research.credit.stages import MAP_SEEDS
 from trainers.credit.map import AXES, Map, Spot, best_of, nearest
 
 FILE = ROOT / "trainers" / "credit" / "map.json"
-METHODS = tuple(arm for arm in MAPPED if arm not in (CEILING, "permuted"))
+METHODS = tuple(arm for arm in MAPPED if arm not in (CEILING, CONTROL))
 """Methods that can be suggested."""
 
 
@@ -39,20 +40,26 @@ def measured(cell: Cell) -> dict[str, float | None]:
         config["rollout"] |= {"tasks": 16, "group_size": 16, "slots": 64}
         file.write_text(yaml.safe_dump(config))
         command = [sys.executable, "-m", "envsuite.cli", "diagnose", "--config", str(file), "--json", str(out)]
-        subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+        ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+        if ended.returncode:
+            raise DataError(f"the base model of {cell.name} was not diagnosed: {ended.stderr[-2000:]}")
         found = json.loads(out.read_text())["measures"]
     return {name: None if (value := found[name]["value"]) is None else round(value, 4) for name in AXES}
 
 
 def spots(results: Sequence[Result]) -> list[Spot]:
-    """Returns the cells of the map that have all runs, with what each method, and exact credit, adds there."""
+    """Returns the cells of the map with what each method, and exact credit, adds there.
+
+    Raises:
+        UsageError: Runs are missing.
+    """
     found, made = areas(results, "map"), []
     for cell in MAP.values():
         apart = {
             arm: difference(found, cell.name, arm, REFERENCE) for arm in MAPPED if arm not in (REFERENCE, "permuted")
         }
         if any(len(one.pairs) < len(MAP_SEEDS) for one in apart.values()):
-            continue
+            raise UsageError(f"{cell.name} has not all runs of the map yet: python -m research.credit map")
         gain = {arm: [round(float(end), 2) for end in (one.mean, *one.interval)] for arm, one in apart.items()}
         made.append(Spot(cell.name, measured(cell), gain))
     return made
@@ -72,7 +79,7 @@ def held_out(known: Sequence[Spot]) -> list[tuple[str, str, str, float, float]]:
         chosen = common if near is None else best_of(near)
         gain = {arm: cell.gain.get(arm, (0.0,))[0] for arm in METHODS}
         most = max(gain.values())
-        rows.append((best_of(cell), chosen, common, most - gain[chosen], most - gain[common]))
+        rows.append((max(gain, key=lambda arm: gain[arm]), chosen, common, most - gain[chosen], most - gain[common]))
     return rows
 
 

@@ -19,7 +19,7 @@ from research.credit.cells import MAP, TUNING
 from research.credit.differences import LEVEL, Difference, detectable
 from research.credit.results import Areas, Result, areas, difference
 from research.credit.stages import CONFIRMED, REGISTERED, Hypothesis, Registration, chosen, registration
-from research.credit.tabular import SHARES, gain
+from research.credit.tabular import SHARES, pairs
 from trainers.credit.map import load
 from trainers.report.plots import BLUE, GREY, ORANGE, figure
 
@@ -44,7 +44,7 @@ def tuning_table(results: Sequence[Result]) -> Table:
                 cells.append("")
         if any(cells):
             rows.append((arm, *cells))
-    note = "Of eight trials, the one whose least area of three seeds is the greatest; on cells that no other stage has."
+    note = "Of eight trials, the one whose least area of three seeds is the greatest; on cells or tasks of its own."
     return Table("tuning", "Chosen by tuning", note, ("arm", *TUNING), tuple(rows), "credit")
 
 
@@ -130,7 +130,10 @@ def rates_table(results: Sequence[Result]) -> Table:
             least = np.mean([100 * r.area for r in mine if (r.arm, r.rate, r.option) == (REFERENCE, rate, option)])
             other = max(area[rate, 0], area[rate, 1])
             rows.append((cell, arm, f"{own[0]:g}", f"{area[own] - least:+.1f}", f"{other - least:+.1f}"))
-    note = "Points of area above GRPO's, means of three tuning seeds, with the arm's own rate and with GRPO's."
+    note = (
+        "Points of area above GRPO's, means of the three seeds that chose the rates: with the arm's own rate, and with "
+        "GRPO's and the better setting."
+    )
     return Table("rates", "At its own rate, and at GRPO's", note, ("cell", "arm", "rate", "own", "GRPO's"),
                  tuple(rows), "credit")  # fmt: skip
 
@@ -138,14 +141,15 @@ def rates_table(results: Sequence[Result]) -> Table:
 def sharing_table() -> Table:
     """Returns what exact credit adds to GRPO without a network, by what states share and success at the start."""
     rows = []
-    for cell in [TUNING[name] for name in dict.fromkeys(cell.tuned for cell in MAP.values())]:
+    for cell in [TUNING[name] for name in dict.fromkeys(cell.tuning for cell in MAP.values())]:
         for start in (0.02, 0.05, 0.15, 0.4):
             mine = replace(cell, start=start)
-            gains = (Difference(gain(mine, mine, CONFIRMED, shares)) for shares in SHARES)
-            rows.append((str(cell.horizon), f"{100 * start:.0f}", *map(_points, gains)))
+            runs = [pairs(mine, mine, CONFIRMED, shares) for shares in SHARES]
+            shown = [f"{_points(Difference(exact - grpo))}, {grpo.mean():.0f}" for exact, grpo in runs]
+            rows.append((str(cell.horizon), f"{100 * start:.0f}", *shown))
     note = (
-        "Points of area that exact credit adds to GRPO's in walks with three forks, 30 pairs of runs, rates tuned: "
-        "softmax policies with logits for each text, for each kind of place, or summed over the parts of a text."
+        "Points of area that exact credit adds to GRPO's in walks with three forks, and GRPO's area; 30 pairs of runs, "
+        "rates tuned: logits for each text, for each kind of place, or summed over the parts of a text."
     )
     return Table("sharing", "Without a network", note, ("horizon", "start", *SHARES), tuple(rows), "credit")
 

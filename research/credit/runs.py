@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -43,7 +43,8 @@ def imitate(cell: Cell) -> None:
         ended = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
         if ended.returncode:
             raise DataError(f"the base model of {cell.name} was not trained: {ended.stderr[-2000:]}")
-        made.rename(cell.base)
+        with suppress(OSError):  # another program was faster
+            made.rename(cell.base)
 
 
 def play(trial: Trial, commit: str) -> Result:
@@ -132,7 +133,8 @@ def _prepare() -> None:
 def _commit() -> str:
     """Returns the commit, marked where what runs differs from it."""
     of = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=False)
-    changed = of(["git", "diff", "--quiet", "HEAD", "--", "envsuite", "trainers", "configs", "research/credit/*.py"])
+    sources = ("envsuite", "trainers", "configs", "benchmarks", "research/credit/*.py")
+    changed = of(["git", "diff", "--quiet", "HEAD", "--", *sources])
     return of(["git", "rev-parse", "--short=12", "HEAD"]).stdout.strip() + "-changed" * bool(changed.returncode)
 
 

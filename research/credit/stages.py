@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from envsuite.core.errors import UsageError
-from research.credit.arms import ARMS, CEILING, CLAIMED, MAPPED, REFERENCE, SAMPLED, Trial
+from research.credit.arms import CEILING, CLAIMED, MAPPED, REFERENCE, SAMPLED, Trial
 from research.credit.cells import MAP, RATES, TUNING, Cell, cell_of
 from research.credit.results import Result
 from trainers.settings import AtLeastOne, ConfigError, checked
@@ -78,16 +78,16 @@ def registration() -> Registration:
     return checked(Registration, read_file(str(REGISTERED)))
 
 
-def tuning(asked: Sequence[str] = (), cells: Sequence[str] = tuple(TUNED)) -> list[Trial]:
+def tuning(asked: Sequence[str] = (), cells: Sequence[str] = ()) -> list[Trial]:
     """Returns the trials that choose rate and setting: as many for each arm.
 
     Args:
-        asked: These arms alone; empty: all. A file of another's method is tuned on all ``cells``.
-        cells: Names of tuning cells.
+        asked: These arms alone; empty: all.
+        cells: Cells that the asked arms are tuned on; empty: those that they have in :data:`TUNED`.
     """
     return [
         Trial("tune", TUNING[cell], arm, seed, rate, option)
-        for cell in cells for arm in asked or TUNED[cell] if arm in TUNED[cell] or arm not in ARMS
+        for cell in cells or TUNED for arm in asked or TUNED[cell] if cells or arm in TUNED[cell]
         for seed in TUNING_SEEDS for rate in RATES for option in (0, 1)
     ]  # fmt: skip
 
@@ -100,13 +100,13 @@ def chosen(results: Sequence[Result], cell: str, arm: str) -> tuple[float, int]:
     Raises:
         UsageError: A trial has no result yet.
     """
-    areas: dict[tuple[float, int], list[float]] = {}
+    areas: dict[tuple[float, int], dict[int, float]] = {}
     for result in results:
         if result.stage == "tune" and result.cell == cell and result.arm == arm:
-            areas.setdefault((result.rate, result.option), []).append(0.0 if result.error else result.area)
+            areas.setdefault((result.rate, result.option), {})[result.seed] = 0.0 if result.error else result.area
     if len(areas) != len(RATES) * 2 or any(len(found) != len(TUNING_SEEDS) for found in areas.values()):
         raise UsageError(f"{arm} is not tuned on {cell} yet: python -m research.credit tune")
-    return max(areas, key=lambda trial: min(areas[trial]))
+    return max(areas, key=lambda trial: min(areas[trial].values()))
 
 
 def tuned(stage: str, cell: Cell, arm: str, seeds: Sequence[int], results: Sequence[Result]) -> list[Trial]:
@@ -117,7 +117,7 @@ def tuned(stage: str, cell: Cell, arm: str, seeds: Sequence[int], results: Seque
     """
     if arm == CEILING and not cell.exact:
         raise UsageError(f"{cell.name} has no arm {arm}: nobody knows the values of {cell.env}; take {SAMPLED}")
-    rate, option = chosen(results, cell.tuned or cell.name, arm)
+    rate, option = chosen(results, cell.tuning, arm)
     return [Trial(stage, cell, arm, seed, rate, option) for seed in seeds]
 
 
@@ -141,8 +141,9 @@ def trials(stage: str, results: Sequence[Result], arms: Sequence[str]) -> list[T
         wanted = [(name, arm) for one in asked.hypotheses for name in one.cells for arm in (one.against, one.arm)]
     each = [(cell_of(name), arm) for name, arm in dict.fromkeys(wanted) if not arms or arm in arms]
     if stage == "board":
+        arms = tuple(dict.fromkeys((REFERENCE, *arms)))
         each = [(cell_of(name), arm) for name in asked.board for arm in arms]
-        first = tuning(arms, tuple(dict.fromkeys(cell.tuned for cell, _ in each)))
+        first = tuning(arms, tuple(dict.fromkeys(cell.tuning for cell, _ in each)))
         if {trial.done for trial in first} - {result.done for result in results}:
             return first
     name = "map" if stage == "map" else "confirm"

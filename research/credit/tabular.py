@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -61,7 +61,8 @@ def train(cell: Cell, seed: int, rate: float, exact: bool, shares: Shares) -> Fl
         logits = start + weights[rows].sum(3)
         chances = np.exp(logits - logits.max(-1, keepdims=True))
         chances /= chances.sum(-1, keepdims=True)
-        passing = np.where(right < 0, 1.0, np.take_along_axis(chances[:, :, 0], right[..., None] % 3, 2)[..., 0])
+        chosen = np.take_along_axis(chances[:, :, 0], right[..., None] % kind.doors, 2)[..., 0]
+        passing = np.where(right < 0, 1.0, chosen)
         value = np.cumprod(passing[:, ::-1], 1)[:, ::-1]
         success.append(float(value[:, 0].mean()))
         if iteration == cell.iterations:
@@ -97,7 +98,7 @@ def tuned_rate(cell: Cell, exact: bool, shares: Shares) -> float:
     return max(RATES, key=lambda rate: float(areas(cell, TUNING_SEEDS, rate, exact, shares).mean()))
 
 
-def gain(cell: Cell, tuning: Cell, seeds: Iterable[int], shares: Shares) -> Floats:
-    """Returns what exact credit adds to GRPO's area in a cell, in points, for each seed; rates are tuned on another."""
+def pairs(cell: Cell, tuning: Cell, seeds: Sequence[int], shares: Shares) -> tuple[Floats, Floats]:
+    """Returns the areas of exact credit and of GRPO in a cell, for each seed; rates are tuned on another."""
     one, other = (areas(cell, seeds, tuned_rate(tuning, exact, shares), exact, shares) for exact in (True, False))
-    return one - other
+    return one, other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from research.credit import board, stages
 from research.credit.__main__ import main
 from research.credit.arms import Trial, arm_of
-from research.credit.cells import cell_of
+from research.credit.cells import RATES, cell_of
 from research.credit.results import Result, append
 from research.credit.stages import FIRST_SEED, tuning
 
@@ -35,7 +36,7 @@ def run(trial: Trial, area: float) -> Result:
 def runs(arm: str, area: float) -> list[Result]:
     """The runs of the leaderboard's cells, each a little better than the one before."""
     return [
-        run(Trial("confirm", cell_of(cell), arm, FIRST_SEED + seed, 4e-4, 0), area + 0.01 * seed)
+        run(Trial("confirm", cell_of(cell), arm, FIRST_SEED + seed, RATES[0], 0), area + 0.01 * seed)
         for cell in CELLS for seed in range(SEEDS)
     ]  # fmt: skip
 
@@ -43,7 +44,7 @@ def runs(arm: str, area: float) -> list[Result]:
 def test_a_row_has_the_gain_of_each_cell_and_hashes_of_runs_and_method() -> None:
     results = [*runs("grpo", 0.3), *runs("g2po", 0.35)]
     row = board.enter("g2po", results)
-    assert row.gain == {cell: [5.0, 5.0, 5.0] for cell in CELLS} and row.commit == "abc" and row.lines > 20
+    assert row.gain == {cell: [5.0, 5.0, 5.0] for cell in CELLS} and row.commit == "abc"
     assert board.enter("g2po", [*results[::-1]]).runs == row.runs
     other = board.enter("g2po", [*runs("grpo", 0.3), *runs("g2po", 0.351)])
     assert (
@@ -60,6 +61,11 @@ def test_a_row_has_the_gain_of_each_cell_and_hashes_of_runs_and_method() -> None
 def test_a_row_needs_all_runs() -> None:
     with pytest.raises(UsageError, match="g2po has no run of h8-k2-p15 for 1 of 4 seeds"):
         board.enter("g2po", [*runs("grpo", 0.3), *runs("g2po", 0.3)[1:]])
+    with pytest.raises(UsageError, match="exact is no method"):
+        board.enter("exact", [*runs("grpo", 0.3), *runs("exact", 0.3)])
+    other = [replace(one, success=(0.1, *one.success[1:])) for one in runs("g2po", 0.3)]
+    with pytest.raises(UsageError, match="start from another base model"):
+        board.enter("g2po", [*runs("grpo", 0.3), *other])
 
 
 def test_a_method_of_a_package_enters_by_a_file(
@@ -69,13 +75,20 @@ def test_a_method_of_a_package_enters_by_a_file(
     file.write_text("estimator: rloo\noptions: [{options: {}}, {shapers: {scale: {factor: 2.0}}}]\n")
     arm = arm_of(str(file))
     assert (arm.recipe, arm.estimator, len(arm.options)) == ("grpo", "rloo", 2)
-    for trial in tuning([str(file)]):
+    for trial in tuning([str(file), "grpo"], ("h8-k3-p30", "h16-k3-p30")):
         append(run(trial, 0.3), results)
     for one in [*runs("grpo", 0.3), *runs(str(file), 0.4)]:
         append(one, results)
     assert main(["board", "--arms", str(file), "--results", str(results)]) == 0
     (row,) = board.read()
     assert row.gain[CELLS[0]] == [10.0, 10.0, 10.0] and "+10.0" in capsys.readouterr().out
+    cell = cell_of("h8-k2-p15")
+    first, second = (Trial("tune", cell, str(file), 900, RATES[0], option) for option in (0, 1))
+    before = first.key
+    file.write_text("estimator: rloo\noptions: [{options: {}}, {shapers: {scale: {factor: 3.0}}}]\n")
+    assert first.key == before != second.key  # the other setting is another run
+    file.write_text("estimator: dr_grpo\noptions: [{options: {}}, {}]\n")
+    assert first.key != before
     file.write_text("estimator: rloo\noptions: [{}]\n")
     assert main(["board", "--arms", str(file), "--results", str(results)]) == 2
     assert "options" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 
 from envsuite.bifurcation.world import Kind, State, Walk
 from research.credit.cells import Cell
-from research.credit.tabular import SHARES, Shares, gain, train
+from research.credit.tabular import SHARES, Shares, pairs, train
 
 CELL = Cell("tiny", 5, 2, 0.3, tasks=2, group=4, iterations=1)
 
@@ -73,8 +73,11 @@ def test_an_update_is_that_of_plain_loops(shares: Shares, exact: bool) -> None:
         assert abs(found[1] - found[0]) > 1e-3
 
 
-def test_where_nothing_is_shared_and_success_is_common_exact_credit_adds_little_and_where_it_is_rare_much() -> None:
+def test_without_sharing_grpo_is_near_the_most_and_with_it_exact_credit_has_room() -> None:
     cell = Cell("small", 8, 3, 0.4)
-    common, rare = (gain(mine, mine, range(10), "nothing").mean() for mine in (cell, replace(cell, start=0.02)))
-    assert common < 2.0 and rare > 15.0
-    assert gain(cell, cell, range(10), "parts").mean() > 5.0
+    exact, grpo = pairs(cell, cell, range(10), "nothing")
+    assert exact.shape == grpo.shape == (10,) and 98.0 < grpo.mean() < exact.mean()
+    exact, grpo = pairs(replace(cell, start=0.02), replace(cell, start=0.02), range(10), "nothing")
+    assert grpo.mean() < 80.0 and (exact - grpo).mean() > 15.0
+    exact, grpo = pairs(cell, cell, range(10), "parts")
+    assert grpo.mean() < 80.0 and (exact - grpo).mean() > 5.0

@@ -75,9 +75,9 @@ def nearest(spots: Sequence[Spot], measures: Mapping[str, float | None]) -> Spot
 
 
 def best_of(spot: Spot) -> str:
-    """Returns the method with the greatest gain in a cell; ``grpo`` where none has any."""
-    gains = {"grpo": (0.0,), **spot.gain}
-    return max((arm for arm in gains if arm != ORACLE), key=lambda arm: gains[arm][0])
+    """Returns the method with the greatest gain of those above 0 beyond chance; ``grpo`` where there is none."""
+    gains = {arm: gain[0] for arm, gain in spot.gain.items() if arm != ORACLE and gain[1] > 0.0}
+    return max({"grpo": 0.0, **gains}.items(), key=lambda one: one[1])[0]
 
 
 def told(atlas: Map, measures: Mapping[str, float | None]) -> list[str]:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.credit.lookup import held_out
 from trainers.credit.map import AXES, FAR, Map, Spot, best_of, distance, load, nearest, told
 
 MEASURES = st.fixed_dictionaries({
@@ -47,16 +46,6 @@ def test_a_suggestion_is_made_only_by_a_map_whose_choices_held() -> None:
     assert "short" in lines[0] and "exact +8.0 [+7.0, +9.0]" in lines[0] and lines[1] == "suggested: g2po"
     assert told(Map(spots, "g2po", False, "a test"), spots[0].measures)[1] == "no method is suggested: a test"
     assert len(told(Map(spots, "g2po", True, "a test"), {})) == 1
-
-
-def test_choices_are_tested_on_cells_that_they_have_not_seen() -> None:
-    sizes = [(f"{length}-{success}", length, success) for length in (8.0, 9.0, 32.0, 34.0) for success in (0.2, 0.4)]
-    apart = [spot(*size, g2po=4.0 if size[1] < 16 else -2.0, gigpo=-3.0 if size[1] < 16 else 2.0) for size in sizes]
-    rows = held_out(apart)
-    assert all(best == chosen and lost == 0.0 for best, chosen, _, lost, _ in rows)
-    assert sum(usual for *_, usual in rows) > 10.0
-    alike = [spot(*size, g2po=4.0, gigpo=1.0) for size in sizes]
-    assert [row[3:] for row in held_out(alike)] == [(0.0, 0.0)] * len(sizes)
 
 
 def test_the_package_s_map_is_whole() -> None:

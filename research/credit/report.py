@@ -144,7 +144,7 @@ def sharing_table() -> Table:
     for cell in [TUNING[name] for name in dict.fromkeys(cell.tuning for cell in MAP.values())]:
         for start in (0.02, 0.05, 0.15, 0.4):
             mine = replace(cell, start=start)
-            runs = [pairs(mine, mine, CONFIRMED, shares) for shares in SHARES]
+            runs = [pairs(mine, CONFIRMED, shares) for shares in SHARES]
             shown = [f"{_points(Difference(exact - grpo))}, {grpo.mean():.0f}" for exact, grpo in runs]
             rows.append((str(cell.horizon), f"{100 * start:.0f}", *shown))
     note = (

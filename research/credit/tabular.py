@@ -16,8 +16,9 @@ SHARES: tuple[Shares, ...] = ("nothing", "kind", "parts")
 """A policy has logits for each text; for each kind of place; or sums them over the parts of a text: its kind, its
 number, whether the walk is lost, and what all texts have in common."""
 RATES = tuple(float(10**power) for power in np.arange(1.0, 5.1, 0.5))
-"""Learning rates that are tried on the tuning cell."""
+"""Learning rates that are tried, with :data:`TUNING_SEEDS`."""
 TUNING_SEEDS = range(900, 908)
+"""Seeds that no other stage has."""
 
 
 def parts_of(kinds: NDArray[np.int64], count: int, shares: Shares) -> NDArray[np.int64]:
@@ -28,9 +29,10 @@ def parts_of(kinds: NDArray[np.int64], count: int, shares: Shares) -> NDArray[np
         count: Number of kinds.
         shares: What states share.
     """
-    kind, number, lost = np.broadcast_arrays(kinds[..., None], np.arange(kinds.shape[1])[:, None], range(2))
+    places = kinds.shape[1]
+    kind, number, lost = np.broadcast_arrays(kinds[..., None], np.arange(places)[:, None], range(2))
     each = {"nothing": [kind + count * (lost + 2 * number)], "kind": [kind]}
-    return np.stack(each.get(shares, [kind, count + number, count + 40 + lost, 0 * lost + count + 42]), -1)
+    return np.stack(each.get(shares, [kind, count + number, count + places + lost, 0 * lost + count + places + 2]), -1)
 
 
 def train(cell: Cell, seed: int, rate: float, exact: bool, shares: Shares) -> Floats:
@@ -98,7 +100,7 @@ def tuned_rate(cell: Cell, exact: bool, shares: Shares) -> float:
     return max(RATES, key=lambda rate: float(areas(cell, TUNING_SEEDS, rate, exact, shares).mean()))
 
 
-def pairs(cell: Cell, tuning: Cell, seeds: Sequence[int], shares: Shares) -> tuple[Floats, Floats]:
-    """Returns the areas of exact credit and of GRPO in a cell, for each seed; rates are tuned on another."""
-    one, other = (areas(cell, seeds, tuned_rate(tuning, exact, shares), exact, shares) for exact in (True, False))
+def pairs(cell: Cell, seeds: Sequence[int], shares: Shares) -> tuple[Floats, Floats]:
+    """Returns the areas of exact credit and of GRPO in a cell in percent, for each seed; rates are tuned on others."""
+    one, other = (areas(cell, seeds, tuned_rate(cell, exact, shares), exact, shares) for exact in (True, False))
     return one, other

@@ -75,9 +75,9 @@ def test_an_update_is_that_of_plain_loops(shares: Shares, exact: bool) -> None:
 
 def test_without_sharing_grpo_is_near_the_most_and_with_it_exact_credit_has_room() -> None:
     cell = Cell("small", 8, 3, 0.4)
-    exact, grpo = pairs(cell, cell, range(10), "nothing")
+    exact, grpo = pairs(cell, range(10), "nothing")
     assert exact.shape == grpo.shape == (10,) and 98.0 < grpo.mean() < exact.mean()
-    exact, grpo = pairs(replace(cell, start=0.02), replace(cell, start=0.02), range(10), "nothing")
+    exact, grpo = pairs(replace(cell, start=0.02), range(10), "nothing")
     assert grpo.mean() < 80.0 and (exact - grpo).mean() > 15.0
-    exact, grpo = pairs(cell, cell, range(10), "parts")
+    exact, grpo = pairs(cell, range(10), "parts")
     assert grpo.mean() < 80.0 and (exact - grpo).mean() > 5.0

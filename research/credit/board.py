@@ -14,7 +14,7 @@ from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
 from research.credit.arms import REFERENCE, source
 from research.credit.results import Result, areas, difference
-from research.credit.stages import FIRST_SEED, registration
+from research.credit.stages import registration
 
 CLOSE = 0.001
 """Success at the start may differ by so much, by rounding."""
@@ -45,7 +45,7 @@ def enter(arm: str, results: Sequence[Result]) -> Row:
         UsageError: Runs are missing, of the arm or of GRPO, or start from different base models.
     """
     asked, gain = registration(), dict[str, list[float]]()
-    found, seeds = areas(results, "confirm"), range(FIRST_SEED, FIRST_SEED + asked.seeds)
+    found, seeds = areas(results, "confirm"), asked.numbers
     for cell in asked.board:
         for name in (arm, REFERENCE):
             if missing := {*seeds} - {*found.get((cell, name), {})}:

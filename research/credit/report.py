@@ -18,7 +18,7 @@ from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
 from research.credit.cells import MAP, TUNING
 from research.credit.differences import LEVEL, Difference, detectable
 from research.credit.results import Areas, Result, areas, difference
-from research.credit.stages import CONFIRMED, REGISTERED, Hypothesis, Registration, chosen, registration
+from research.credit.stages import REGISTERED, Hypothesis, Registration, chosen, registration
 from research.credit.tabular import SHARES, pairs
 from trainers.credit.map import load
 from trainers.report.plots import BLUE, GREY, ORANGE, figure
@@ -144,7 +144,7 @@ def sharing_table() -> Table:
     for cell in [TUNING[name] for name in dict.fromkeys(cell.tuning for cell in MAP.values())]:
         for start in (0.02, 0.05, 0.15, 0.4):
             mine = replace(cell, start=start)
-            runs = [pairs(mine, CONFIRMED, shares) for shares in SHARES]
+            runs = [pairs(mine, Registration().numbers, shares) for shares in SHARES]
             shown = [f"{_points(Difference(exact - grpo))}, {grpo.mean():.0f}" for exact, grpo in runs]
             rows.append((str(cell.horizon), f"{100 * start:.0f}", *shown))
     note = (

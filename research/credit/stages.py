@@ -19,8 +19,6 @@ REGISTERED = Path(__file__).with_name("registered.yaml")
 """The hypotheses of stage 2, committed before its first run."""
 FIRST_SEED = 10
 """The first seed of stage 2: it has the tasks of none of the map's."""
-CONFIRMED = range(FIRST_SEED, FIRST_SEED + 30)
-"""The seeds of stage 2, unless it registers another number."""
 TUNED: Mapping[str, Sequence[str]] = {
     "h8-k3-p30": MAPPED, "h16-k3-p30": (*MAPPED, *CLAIMED), "h32-k3-p30": MAPPED,
     "h16-k3-p30-large": (REFERENCE, CEILING), "babyai": SAMPLED,
@@ -65,6 +63,11 @@ class Registration:
     hypotheses: list[Hypothesis] = field(default_factory=list)
     board: list[str] = field(default_factory=list)
     """Cells of the leaderboard."""
+
+    @property
+    def numbers(self) -> range:
+        """Seeds of the runs."""
+        return range(FIRST_SEED, FIRST_SEED + self.seeds)
 
 
 def registration() -> Registration:
@@ -135,7 +138,7 @@ def trials(stage: str, results: Sequence[Result], arms: Sequence[str]) -> list[T
     if stage == "tune":
         return tuning(arms)
     asked = Registration() if stage == "map" else registration()
-    seeds = MAP_SEEDS if stage == "map" else range(FIRST_SEED, FIRST_SEED + asked.seeds)
+    seeds = MAP_SEEDS if stage == "map" else asked.numbers
     wanted = [(name, arm) for name in MAP for arm in MAPPED] if stage == "map" else []
     if stage == "confirm":
         wanted = [(name, arm) for one in asked.hypotheses for name in one.cells for arm in (one.against, one.arm)]

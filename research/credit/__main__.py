@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from envsuite.core.errors import EnvsuiteError
+from envsuite.exits import status_of
 from research.credit import board, lookup
 from research.credit.arms import arm_of
 from research.credit.report import write
@@ -45,15 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=Path("runs/credit"), help="folder of tables and figures")
-    args, console = parser.parse_args(arguments), Console()
-    try:
-        return _main(args, console)
-    except (EnvsuiteError, BrokenProcessPool) as error:
-        console.print(f"error: {error}", style="red", markup=False, highlight=False)
-        return 1 if isinstance(error, BrokenProcessPool) else 2
-    except KeyboardInterrupt:
-        console.print("stopped; the same command goes on")
-        return 130
+    args = parser.parse_args(arguments)
+    return status_of(lambda: _main(args, Console()))
 
 
 def _main(args: argparse.Namespace, console: Console) -> int:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from functools import partial
 from multiprocessing import get_context
@@ -145,6 +146,9 @@ def run_all(trials: Sequence[Trial], path: Path, jobs: int) -> Iterator[Result]:
         trials: The runs.
         path: File of the results.
         jobs: Runs at a time.
+
+    Raises:
+        DataError: A base model was not trained, or a process was killed.
     """
     commit = _commit()
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -155,5 +159,7 @@ def run_all(trials: Sequence[Trial], path: Path, jobs: int) -> Iterator[Result]:
         for ended in as_completed([pool.submit(play, trial, commit) for trial in trials]):
             append(ended.result(), path)
             yield ended.result()
+    except BrokenProcessPool:
+        raise DataError("a process was killed, for memory perhaps; the same command goes on, with --jobs 1") from None
     finally:
         pool.shutdown(cancel_futures=True)  # those that run end; they are run again

@@ -91,6 +91,6 @@ def test_a_method_of_a_package_enters_by_a_file(
     assert first.key != before
     file.write_text("estimator: rloo\noptions: [{}]\n")
     assert main(["board", "--arms", str(file), "--results", str(results)]) == 2
-    assert "options" in capsys.readouterr().out
+    assert "options" in capsys.readouterr().err
     with pytest.raises(EnvsuiteError, match="unknown arm 'median'"):
         arm_of("median")

@@ -108,4 +108,4 @@ def test_hypotheses_and_results_that_make_no_sense_are_refused(
         append(one, file)
     assert [one.key for one in read(file)] == [one.key for one in runs]
     assert main(["map", "--plan", "--results", str(file)]) == 2
-    assert "is not tuned on" in capsys.readouterr().out
+    assert "is not tuned on" in capsys.readouterr().err

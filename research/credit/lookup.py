@@ -55,9 +55,7 @@ def spots(results: Sequence[Result]) -> list[Spot]:
     """
     found, made = areas(results, "map"), []
     for cell in MAP.values():
-        apart = {
-            arm: difference(found, cell.name, arm, REFERENCE) for arm in MAPPED if arm not in (REFERENCE, "permuted")
-        }
+        apart = {arm: difference(found, cell.name, arm, REFERENCE) for arm in (CEILING, *METHODS) if arm != REFERENCE}
         if any(len(one.pairs) < len(MAP_SEEDS) for one in apart.values()):
             raise UsageError(f"{cell.name} has not all runs of the map yet: python -m research.credit map")
         gain = {arm: [round(float(end), 2) for end in (one.mean, *one.interval)] for arm, one in apart.items()}

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -44,8 +44,11 @@ def imitate(cell: Cell) -> None:
         ended = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
         if ended.returncode:
             raise DataError(f"the base model of {cell.name} was not trained: {ended.stderr[-2000:]}")
-        with suppress(OSError):  # another program was faster
+        try:
             made.rename(cell.base)
+        except OSError:
+            if not cell.base.exists():  # where it is, another program was faster
+                raise
 
 
 def play(trial: Trial, commit: str) -> Result:

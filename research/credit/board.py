@@ -13,6 +13,7 @@ import orjson
 from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
 from research.credit.arms import REFERENCE, source
+from research.credit.differences import shown as points
 from research.credit.results import Result, areas, difference
 from research.credit.stages import registration
 
@@ -84,7 +85,7 @@ def table(rows: Sequence[Row]) -> Table:
     shown = []
     for row in order:
         each = [row.gain.get(cell) for cell in cells]
-        gains = ["" if one is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*one) for one in each]
+        gains = ["" if one is None else points(*one) for one in each]
         shown.append((row.arm, *gains, row.date, row.commit, row.runs, row.source))
     note = "Points of area above GRPO's with 95 % intervals; hashes of the runs and of the method's file."
     return Table(

@@ -36,6 +36,11 @@ class Difference:
         return self.mean - half, self.mean + half
 
 
+def shown(mean: float, low: float, high: float) -> str:
+    """Returns a difference in points as tables have it, with its interval."""
+    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
 def detectable(deviation: float, seeds: int, comparisons: int) -> float:
     """Returns the difference that a paired t-test over so many seeds finds with a chance of 80 %.
 

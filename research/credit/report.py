@@ -16,7 +16,7 @@ from envsuite.evaluation.statistics.paired import holm, paired_permutation
 from research.credit import board, lookup
 from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
 from research.credit.cells import MAP, TUNING
-from research.credit.differences import LEVEL, Difference, detectable
+from research.credit.differences import LEVEL, Difference, detectable, shown
 from research.credit.results import Areas, Result, areas, difference
 from research.credit.stages import REGISTERED, Hypothesis, Registration, chosen, registration
 from research.credit.tabular import SHARES, pairs
@@ -25,10 +25,7 @@ from trainers.report.plots import BLUE, GREY, ORANGE, figure
 
 
 def _points(one: Difference) -> str:
-    if len(one.pairs) < 2:
-        return ""
-    low, high = one.interval
-    return f"{one.mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return shown(one.mean, *one.interval) if len(one.pairs) > 1 else ""
 
 
 def tuning_table(results: Sequence[Result]) -> Table:
@@ -145,8 +142,8 @@ def sharing_table() -> Table:
         for start in (0.02, 0.05, 0.15, 0.4):
             mine = replace(cell, start=start)
             runs = [pairs(mine, Registration().numbers, shares) for shares in SHARES]
-            shown = [f"{_points(Difference(exact - grpo))}, {grpo.mean():.0f}" for exact, grpo in runs]
-            rows.append((str(cell.horizon), f"{100 * start:.0f}", *shown))
+            cells = [f"{_points(Difference(exact - grpo))}, {grpo.mean():.0f}" for exact, grpo in runs]
+            rows.append((str(cell.horizon), f"{100 * start:.0f}", *cells))
     note = (
         "Points of area that exact credit adds to GRPO's in walks with three forks, and GRPO's area; 30 pairs of runs, "
         "rates tuned: logits for each text, for each kind of place, or summed over the parts of a text."

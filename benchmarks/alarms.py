@@ -43,10 +43,8 @@ from trainers.run.training import main as train
 from trainers.settings.words import merge
 from trainers.steps import StepTable
 
-WORLDS: Mapping[str, Mapping[str, Any]] = {
-    "sokoban": {"boxes": 2, "pushes": [3, 8]},
-    "sokoban-1": {"boxes": 1, "pushes": [2, 4]},
-}
+WORLDS = {"sokoban": (2, [3, 8], 20), "sokoban-1": (1, [2, 4], 15)}
+"""Boxes, pushes and steps of the worlds of Sokoban."""
 METHODS = ("grpo", "gigpo", "steppo")
 SEEDS = (0, 1, 2)
 ITERATIONS = {"healthy": 12, "rate": 6, "length": 12, "penalty": 12, "engine": 5, "template": 3}
@@ -160,8 +158,8 @@ def levels(world: str, method: str, seed: int) -> dict[str, Any]:
     """
     config = yaml.safe_load((ROOT / "benchmarks" / "alarms-sokoban.yaml").read_text(encoding="utf-8"))
     (env,) = config["envs"]
-    env["kwargs"] |= {"level_seed": 1000 + seed, **WORLDS[world]}
-    env["max_episode_steps"] = 15 if world == "sokoban-1" else 20
+    boxes, pushes, env["max_episode_steps"] = WORLDS[world]
+    env["kwargs"] |= {"level_seed": 1000 + seed, "boxes": boxes, "pushes": pushes}
     made = gymnasium.make(env["id"], disable_env_checker=True, **env["kwargs"])
     env["kwargs"]["tasks"] = [*made.unwrapped.tasks.ids(env["split"])[:8]]  # type: ignore[attr-defined]
     made.close()

@@ -62,7 +62,7 @@ MAPPED = (REFERENCE, CEILING, "gigpo", CONTROL, "g2po", "steppo")
 SAMPLED = (REFERENCE, "gigpo", "g2po", "steppo")
 """The arms of a world whose values nobody knows."""
 CLAIMED = ("reinforce", "hgpo", "scpo", "spear")
-"""The arms that stage 2 alone has, which are tuned on one cell."""
+"""The arms that stage 2 alone has, tuned for the horizons at which it has them."""
 
 
 def arm_of(name: str) -> Arm:

@@ -142,7 +142,7 @@ def _named(horizon: int, decisions: int, start: float, **more: Any) -> Cell:
 BABYAI = Level("babyai", 20, 2, 0.15, {"level": "PutNextLocalS5N3"}, slack=0)
 """Among three objects: which to take, and next to which to put it; its tuning has other tasks than stage 2."""
 TUNING = {cell.name: cell for cell in (_named(8, 3, 0.3), _named(16, 3, 0.3), _named(32, 3, 0.3), BABYAI)}
-TUNING["h16-k3-p30-large"] = replace(TUNING["h16-k3-p30"], name="h16-k3-p30-large", size="large")
+TUNING["h8-k3-p30-large"] = replace(TUNING["h8-k3-p30"], name="h8-k3-p30-large", size="large")
 """One for each horizon, which no other stage has, the world that is not ours, and the larger model."""
 MAP = {
     cell.name: cell

@@ -20,8 +20,8 @@ REGISTERED = Path(__file__).with_name("registered.yaml")
 FIRST_SEED = 10
 """The first seed of stage 2: it has the tasks of none of the map's."""
 TUNED: Mapping[str, Sequence[str]] = {
-    "h8-k3-p30": MAPPED, "h16-k3-p30": (*MAPPED, *CLAIMED), "h32-k3-p30": MAPPED,
-    "h16-k3-p30-large": (REFERENCE, CEILING), "babyai": SAMPLED,
+    "h8-k3-p30": (*MAPPED, *CLAIMED), "h16-k3-p30": (*MAPPED, "scpo"), "h32-k3-p30": MAPPED,
+    "h8-k3-p30-large": (REFERENCE, CEILING), "babyai": SAMPLED,
 }  # fmt: skip
 """The arms that are tuned on each cell."""
 TUNING_SEEDS = (900, 901, 902)

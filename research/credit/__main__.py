@@ -70,7 +70,7 @@ def _main(args: argparse.Namespace, console: Console) -> int:
 def _run(args: argparse.Namespace, console: Console) -> int:
     """Runs what is left of a stage; returns how many runs these were."""
     results = read(args.results)
-    wanted = [one for one in trials(args.stage, results, args.arms) if not args.cells or one.cell.name in args.cells]
+    wanted = trials(args.stage, results, args.arms, args.cells or ())
     known = {result.done for result in results}
     left = [trial for trial in wanted if trial.done not in known]
     console.print(f"{args.stage}: {len(wanted)} runs, {len(wanted) - len(left)} done")

@@ -124,19 +124,20 @@ def tuned(stage: str, cell: Cell, arm: str, seeds: Sequence[int], results: Seque
     return [Trial(stage, cell, arm, seed, rate, option) for seed in seeds]
 
 
-def trials(stage: str, results: Sequence[Result], arms: Sequence[str]) -> list[Trial]:
+def trials(stage: str, results: Sequence[Result], arms: Sequence[str], cells: Sequence[str] = ()) -> list[Trial]:
     """Returns the runs of a stage, those of a cell and a seed together.
 
     Args:
         stage: One of :data:`STAGES`.
         results: What has been run.
         arms: These alone; empty: all of the stage. Of the leaderboard, those that enter.
+        cells: Those of these cells alone; empty: all.
 
     Raises:
         UsageError: It needs results of a stage before, or a registration, that are not there.
     """
     if stage == "tune":
-        return tuning(arms)
+        return [trial for trial in tuning(arms) if not cells or trial.cell.name in cells]
     asked = Registration() if stage == "map" else registration()
     seeds = MAP_SEEDS if stage == "map" else asked.numbers
     wanted = [(name, arm) for name in MAP for arm in MAPPED] if stage == "map" else []
@@ -150,5 +151,6 @@ def trials(stage: str, results: Sequence[Result], arms: Sequence[str]) -> list[T
         if {trial.done for trial in first} - {result.done for result in results}:
             return first
     name = "map" if stage == "map" else "confirm"
+    each = [(cell, arm) for cell, arm in each if not cells or cell.name in cells]
     found = [trial for cell, arm in each for trial in tuned(name, cell, arm, seeds, results)]
     return sorted(found, key=lambda trial: trial.seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,8 @@ def measured(cell: Cell) -> dict[str, float | None]:
         config["rollout"] |= {"tasks": 16, "group_size": 16, "slots": 64}
         file.write_text(yaml.safe_dump(config))
         command = [sys.executable, "-m", "envsuite.cli", "diagnose", "--config", str(file), "--json", str(out)]
-        ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads that wait for cores are many times slower
+        ended = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
         if ended.returncode:
             raise DataError(f"the base model of {cell.name} was not diagnosed: {ended.stderr[-2000:]}")
         found = json.loads(out.read_text())["measures"]

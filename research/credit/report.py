@@ -151,6 +151,27 @@ def sharing_table() -> Table:
     return Table("sharing", "Without a network", note, ("horizon", "start", *SHARES), tuple(rows), "credit")
 
 
+def measures_table(results: Sequence[Result]) -> Table:
+    """Returns means of what runs ended with, by arm: of the map's cells together, and of each of stage 2."""
+    runs: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        if result.stage != "tune":
+            runs.setdefault(("the map" if result.stage == "map" else result.cell, result.arm), []).append(result)
+    rows = []
+    for (cell, arm), mine in runs.items():
+        ended = [result for result in mine if not result.error]
+        worse = sum(result.success[-1] < result.success[0] for result in ended)
+        each = [(r.area, r.success[-1], r.held_out[1], r.tokens / 1e5, r.seconds / 1e2) for r in ended]
+        means = (f"{100 * value:.1f}" for value in np.mean(each, 0))
+        rows.append((cell, arm, str(len(mine)), str(len(mine) - len(ended)), str(worse), *means))
+    note = (
+        "Worse: runs that end with less success than they began with. Area, success after the last iteration, and that "
+        "on held-out tasks: percent. Tokens: thousands of the responses. Seconds of a core."
+    )
+    heads = ("cell", "arm", "runs", "failed", "worse", "area", "last", "held out", "tokens", "seconds")
+    return Table("measures", "How runs end", note, heads, tuple(rows), "credit")
+
+
 def cost_table(results: Sequence[Result]) -> Table:
     """Returns runs, failures and core-hours by stage."""
     rows = []
@@ -203,7 +224,8 @@ def write(results: Sequence[Result], folder: Path) -> list[Path]:
     registered = registration() if REGISTERED.exists() else Registration()
     made = (
         tuning_table(results), rates_table(results), map_table(results), verdict_table(results, registered),
-        sharing_table(), lookup.table(load().spots), board.table(board.read()), cost_table(results),
+        sharing_table(), lookup.table(load().spots), board.table(board.read()), measures_table(results),
+        cost_table(results),
     )  # fmt: skip
     tables = [table for table in made if table.rows]
     found = [folder / "credit.md", folder / "credit.tex"]

@@ -190,18 +190,19 @@ def draw_map(results: Sequence[Result], path: Path) -> None:
     with figure(path, 9.0, 3.4, size=8) as drawn:
         axes = drawn.subplots(1, 3, sharey=True)
         for axis, arm in zip(axes, (CEILING, "g2po", "gigpo"), strict=True):
-            for decisions, start in sorted(lines):
+            for number, (decisions, start) in enumerate(sorted(lines)):
                 name = f"{decisions} decisions, {start:.0%} at the start"
                 cells = [cell for cell in MAP.values() if (cell.decisions, cell.start) == (decisions, start)]
                 apart = [difference(found, cell.name, arm, REFERENCE) for cell in cells]
                 ends = np.array([one.interval for one in apart])
                 mean = np.array([one.mean for one in apart])
+                place = np.arange(len(horizons)) + 0.12 * (number - 1.5)
                 axis.errorbar(
-                    [cell.horizon for cell in cells], mean, np.abs(ends.T - mean), capsize=3, label=name,
+                    place, mean, np.abs(ends.T - mean), label=name, marker="o",
                     color=BLUE if decisions == 2 else ORANGE, linestyle="-" if start < 0.3 else "--",
                 )  # fmt: skip
             axis.axhline(0.0, color=GREY, linewidth=0.8)
-            axis.set(title=arm, xlabel="places of a walk", xticks=horizons)
+            axis.set(title=arm, xlabel="places of a walk", xticks=range(len(horizons)), xticklabels=horizons)
         axes[0].set_ylabel("points of area above GRPO")
         axes[0].legend(frameon=False)
 

@@ -9,11 +9,22 @@ import pytest
 
 from envsuite.core.errors import EnvsuiteError, UsageError
 from research.credit.__main__ import main
-from research.credit.arms import SAMPLED
-from research.credit.cells import BABYAI, MAP, TUNING, cell_of
+from research.credit.arms import SAMPLED, arm_of
+from research.credit.cells import BABYAI, MAP, RATES, TUNING, cell_of
 from research.credit.report import verdict_table
 from research.credit.results import Result, append, read
-from research.credit.stages import FIRST_SEED, MAP_SEEDS, TUNING_SEEDS, Hypothesis, Registration, chosen, tuned, tuning
+from research.credit.stages import (
+    FIRST_SEED,
+    MAP_SEEDS,
+    TUNING_SEEDS,
+    Hypothesis,
+    Registration,
+    chosen,
+    registration,
+    trials,
+    tuned,
+    tuning,
+)
 from trainers.settings import ConfigError
 
 CELL = "h8-k2-p15"
@@ -55,6 +66,27 @@ def test_the_world_that_is_not_ours_is_tuned_on_other_tasks_and_has_no_exact_arm
         with pytest.raises(UsageError, match="has no arm exact: nobody knows the values of BabyAI-v0") as caught:
             tuned("confirm", cell, "exact", [10], [])
         assert "\n" not in str(caught.value)
+
+
+def test_what_is_registered_has_cells_and_arms_that_are_there() -> None:
+    asked = registration()
+    assert len({one.name for one in asked.hypotheses}) == len(asked.hypotheses) and asked.board
+    for name in {*asked.board, *(cell for one in asked.hypotheses for cell in one.cells)}:
+        assert cell_of(name).name == name and cell_of(name).tuning in TUNING
+    for one in asked.hypotheses:
+        assert arm_of(one.arm) != arm_of(one.against)
+
+
+def test_runs_of_some_cells_need_no_tuning_of_others() -> None:
+    runs = [
+        result(one.arm, one.seed, one.rate, "h8-k3-p30", stage="tune", rate=one.rate, option=one.option)
+        for one in tuning(["grpo"]) if one.cell.name == "h8-k3-p30"
+    ]  # fmt: skip
+    found = trials("confirm", runs, ["grpo"], ["h8-k2-p40"])
+    assert [one.seed for one in found] == [*registration().numbers] and {one.rate for one in found} == {max(RATES)}
+    assert {one.cell.name for one in trials("tune", [], ["grpo"], ["babyai"])} == {"babyai"}
+    with pytest.raises(UsageError, match="grpo is not tuned on h16-k3-p30 yet"):
+        trials("confirm", runs, ["grpo"], ["h8-k2-p40", "h16-k5-p15"])
 
 
 def test_a_verdict_takes_all_registered_runs_and_corrects_for_all_that_is_registered() -> None:

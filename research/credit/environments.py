@@ -29,6 +29,7 @@ from envsuite.evaluation.players import Random
 from envsuite.exits import status_of
 from envsuite.remote.making import make_player
 from trainers.credit.diagnosis import MEASURES, Measure, diagnosed, untold
+from trainers.credit.map import AXES, load, nearest
 from trainers.credit.rows import by_agent
 from trainers.imitation.erring import TRIES, Erring, Following
 from trainers.programs.diagnose import as_json
@@ -50,7 +51,8 @@ _TEXTS = ("other_prompts", "prompt", "response")
 NOTE = (
     f"{TASKS} tasks of split train (8 of PythonMath and BabyAI), {EPISODES} episodes each, played by the expert, some "
     "of whose moves are random; all are where it knows none. alias: the largest of three, with its interval; the "
-    "experts of ALFWorld and BabyAI remember what happened. PaperSearchTeam: of each agent. -: cannot be told."
+    "experts of ALFWorld and BabyAI remember what happened. PaperSearchTeam: of each agent. map: the nearest cell. -: cannot be "
+    "told."
 )
 
 
@@ -112,7 +114,8 @@ def row(env_id: str, share: float, measures: Mapping[str, Measure]) -> tuple[str
         ends = ", ".join(f"{scale * end:.0f}" for end in one.interval or ()) if name == "alias" else ""
         number = "-" if one.value is None else f"{round(scale * one.value, 1) + 0.0:.1f}{unit}"
         cells.append(number + (f" [{ends}]" if ends else ""))
-    return env_id.removesuffix("-v0"), f"{share:g}", *cells
+    near = nearest(load().spots, {name: measures[name].value for name in AXES})
+    return env_id.removesuffix("-v0"), f"{share:g}", *cells, near.name if near else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,7 +128,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser("python -m research.credit.environments", description="See docs/diagnose.md.")
     parser.add_argument("--only", nargs="+", metavar="ENV", default=known, help="these environments alone")
     parser.add_argument("--out", type=Path, default=Path("runs/credit"), help="folder of the table and the measures")
-    args, heads = parser.parse_args(arguments), ("", "random", *(name.replace("_", " ") for name in COLUMNS))
+    args, heads = parser.parse_args(arguments), ("", "random", *(name.replace("_", " ") for name in COLUMNS), "map")
     for env_id in [spec_of(name).id for name in args.only]:
         played, measures = measured(env_id)
         rows.append(row(env_id, played["share"], measures))

@@ -51,8 +51,8 @@ _TEXTS = ("other_prompts", "prompt", "response")
 NOTE = (
     f"{TASKS} tasks of split train (8 of PythonMath and BabyAI), {EPISODES} episodes each, played by the expert, some "
     "of whose moves are random; all are where it knows none. alias: the largest of three, with its interval; the "
-    "experts of ALFWorld and BabyAI remember what happened. PaperSearchTeam: of each agent. map: the nearest cell. -: cannot be "
-    "told."
+    "experts of ALFWorld and BabyAI remember what happened. PaperSearchTeam: of each agent. map: the nearest cell. -: "
+    "cannot be told."
 )
 
 

@@ -28,19 +28,18 @@ def _points(one: Difference) -> str:
     return shown(one.mean, *one.interval) if len(one.pairs) > 1 else ""
 
 
+def _chosen(results: Sequence[Result], cell: str, arm: str) -> tuple[float, int] | None:
+    try:
+        return chosen(results, cell, arm)
+    except UsageError:
+        return None
+
+
 def tuning_table(results: Sequence[Result]) -> Table:
     """Returns the rate and the setting of each arm."""
-    rows = []
-    for arm in ARMS:
-        cells = []
-        for cell in TUNING:
-            try:
-                rate, option = chosen(results, cell, arm)
-                cells.append(f"{rate:g}, {'first' if option == 0 else 'second'}")
-            except UsageError:
-                cells.append("")
-        if any(cells):
-            rows.append((arm, *cells))
+    found = [(arm, *(_chosen(results, cell, arm) for cell in TUNING)) for arm in ARMS]
+    rows = [(arm, *(f"{one[0]:g}, {('first', 'second')[one[1]]}" if one else "" for one in each))
+            for arm, *each in found if any(each)]  # fmt: skip
     note = "Of eight trials, the one whose least area of three seeds is the greatest; on cells or tasks of its own."
     return Table("tuning", "Chosen by tuning", note, ("arm", *TUNING), tuple(rows), "credit")
 
@@ -118,15 +117,12 @@ def rates_table(results: Sequence[Result]) -> Table:
     for cell in TUNING:
         mine = [result for result in results if (result.stage, result.cell) == ("tune", cell)]
         for arm in MAPPED[1:]:
-            try:
-                (rate, option), own = chosen(results, cell, REFERENCE), chosen(results, cell, arm)
-            except UsageError:
+            least, own = _chosen(results, cell, REFERENCE), _chosen(results, cell, arm)
+            if not least or not own:
                 continue
-            area = {name: float(np.mean([100 * r.area for r in mine if (r.arm, r.rate, r.option) == (arm, *name)]))
-                    for name in (own, (rate, 0), (rate, 1))}  # fmt: skip
-            least = np.mean([100 * r.area for r in mine if (r.arm, r.rate, r.option) == (REFERENCE, rate, option)])
-            other = max(area[rate, 0], area[rate, 1])
-            rows.append((cell, arm, f"{own[0]:g}", f"{area[own] - least:+.1f}", f"{other - least:+.1f}"))
+            names = [(REFERENCE, *least), (arm, *own), (arm, least[0], 0), (arm, least[0], 1)]
+            area = [np.mean([100 * r.area for r in mine if (r.arm, r.rate, r.option) == name]) for name in names]
+            rows.append((cell, arm, f"{own[0]:g}", f"{area[1] - area[0]:+.1f}", f"{max(area[2:]) - area[0]:+.1f}"))
     note = (
         "Points of area above GRPO's, means of the three seeds that chose the rates: with the arm's own rate, and with "
         "GRPO's and the better setting."
@@ -160,10 +156,9 @@ def measures_table(results: Sequence[Result]) -> Table:
     rows = []
     for (cell, arm), mine in runs.items():
         ended = [result for result in mine if not result.error]
-        worse = sum(result.success[-1] < result.success[0] for result in ended)
         each = [(r.area, r.success[-1], r.held_out[1], r.tokens / 1e5, r.seconds / 1e2) for r in ended]
-        means = (f"{100 * value:.1f}" for value in np.mean(each, 0))
-        rows.append((cell, arm, str(len(mine)), str(len(mine) - len(ended)), str(worse), *means))
+        counts = len(mine), len(mine) - len(ended), sum(r.success[-1] < r.success[0] for r in ended)
+        rows.append((cell, arm, *map(str, counts), *(f"{100 * value:.1f}" for value in np.mean(each, 0))))
     note = (
         "Worse: runs that end with less success than they began with. Area, success after the last iteration, and that "
         "on held-out tasks: percent. Tokens: thousands of the responses. Seconds of a core."

@@ -63,7 +63,7 @@ def _main(args: argparse.Namespace, console: Console) -> int:
     if args.stage == "board" and not args.plan:
         for arm in args.arms:
             board.add(board.enter(arm, read(args.results)))
-        console.print(board.table(board.read()).markdown(), highlight=False)
+        console.print(board.table(board.read()).markdown(), highlight=False, soft_wrap=True)
     return 0
 
 

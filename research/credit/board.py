@@ -57,7 +57,7 @@ def enter(arm: str, results: Sequence[Result]) -> Row:
         if any(abs(first[arm, seed] - first[REFERENCE, seed]) > CLOSE for seed in both):
             raise UsageError(f"{cell}: runs of {arm} start from another base model than GRPO's; run GRPO here, too")
         apart = difference(found, cell, arm, REFERENCE)
-        gain[cell] = [round(value, 2) for value in (apart.mean, *apart.interval)]
+        gain[cell] = [round(value, 4) for value in (apart.mean, *apart.interval)]
     mine = [r for r in results if r.stage == "confirm" and r.arm == arm and r.cell in asked.board and r.seed in seeds]
     played = sorted((result.cell, result.seed, result.success, result.error) for result in mine)
     own = hashlib.sha256(source(arm).read_bytes()).hexdigest()

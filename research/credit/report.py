@@ -71,17 +71,20 @@ def verdict_table(results: Sequence[Result], registered: Registration) -> Table:
     raw = [_p(apart, one) if there else 1.0 for apart, one, there in zip(pairs, family, whole, strict=True)]
     rows = []
     for one, apart, there, p in zip(family, pairs, whole, holm(raw) if raw else [], strict=True):
-        told = (_points(apart), f"{p:.4f}", _verdict(apart, one, p)) if there else ("", "", "not run yet")
+        told = ("", "", "", "not run yet")
+        if there:
+            told = (_points(apart), f"{np.median(apart.pairs):+.1f}", f"{p:.4f}", _verdict(apart, one, p))
         power = "" if one.test == "slope" else f"{detectable(one.deviation, registered.seeds, len(family)):.1f}"
         rows.append(
             (one.name, f"{one.arm}, {one.against}: {', '.join(one.cells)}", str(len(apart.pairs)), *told, power)
         )
     note = (
-        "Points of area, mean over the cells of a seed; p: names exchanged pair by pair (10,000 draws), or one-sided "
-        "t-tests where the claim is equivalence, corrected by Holm over all that is registered. Detectable: with a "
-        "chance of 80 % after Bonferroni, by the deviation that was registered."
+        "Points of area, mean over the cells of a seed, and the median of seeds, which is not tested. p: names "
+        "exchanged pair by pair (10,000 draws), or one-sided t-tests where the claim is equivalence, corrected by Holm "
+        "over all that is registered. Detectable: with a chance of 80 % after Bonferroni, by the deviation that was "
+        "registered."
     )
-    heads = ("hypothesis", "compares", "pairs", "difference", "p", "verdict", "detectable")
+    heads = ("hypothesis", "compares", "pairs", "difference", "median", "p", "verdict", "detectable")
     return Table("verdicts", "Registered hypotheses", note, heads, tuple(rows), "credit")
 
 

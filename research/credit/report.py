@@ -37,9 +37,9 @@ def _chosen(results: Sequence[Result], cell: str, arm: str) -> tuple[float, int]
 
 def tuning_table(results: Sequence[Result]) -> Table:
     """Returns the rate and the setting of each arm."""
-    found = [(arm, *(_chosen(results, cell, arm) for cell in TUNING)) for arm in ARMS]
+    found = {arm: [_chosen(results, cell, arm) for cell in TUNING] for arm in ARMS}
     rows = [(arm, *(f"{one[0]:g}, {('first', 'second')[one[1]]}" if one else "" for one in each))
-            for arm, *each in found if any(each)]  # fmt: skip
+            for arm, each in found.items() if any(each)]  # fmt: skip
     note = "Of eight trials, the one whose least area of three seeds is the greatest; on cells or tasks of its own."
     return Table("tuning", "Chosen by tuning", note, ("arm", *TUNING), tuple(rows), "credit")
 

@@ -59,7 +59,7 @@ ARMS: Mapping[str, Arm] = {
 }
 MAPPED = (REFERENCE, CEILING, "gigpo", CONTROL, "g2po", "steppo")
 """The arms of the coarse map."""
-SAMPLED = (REFERENCE, "gigpo", "g2po", "steppo")
+SAMPLED = (REFERENCE, "gigpo", "g2po")
 """The arms of a world whose values nobody knows."""
 CLAIMED = ("reinforce", "hgpo", "scpo", "spear")
 """The arms that stage 2 alone has, tuned for the horizons at which it has them."""

@@ -143,14 +143,15 @@ def trials(stage: str, results: Sequence[Result], arms: Sequence[str], cells: Se
     wanted = [(name, arm) for name in MAP for arm in MAPPED] if stage == "map" else []
     if stage == "confirm":
         wanted = [(name, arm) for one in asked.hypotheses for name in one.cells for arm in (one.against, one.arm)]
-    each = [(cell_of(name), arm) for name, arm in dict.fromkeys(wanted) if not arms or arm in arms]
     if stage == "board":
         arms = tuple(dict.fromkeys((REFERENCE, *arms)))
-        each = [(cell_of(name), arm) for name in asked.board for arm in arms]
+        wanted = [(name, arm) for name in asked.board for arm in arms]
+    each = [(cell_of(name), arm) for name, arm in dict.fromkeys(wanted)
+            if (not arms or arm in arms) and (not cells or name in cells)]  # fmt: skip
+    if stage == "board":
         first = tuning(arms, tuple(dict.fromkeys(cell.tuning for cell, _ in each)))
         if {trial.done for trial in first} - {result.done for result in results}:
             return first
     name = "map" if stage == "map" else "confirm"
-    each = [(cell, arm) for cell, arm in each if not cells or cell.name in cells]
     found = [trial for cell, arm in each for trial in tuned(name, cell, arm, seeds, results)]
     return sorted(found, key=lambda trial: trial.seed)

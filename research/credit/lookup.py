@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,14 +12,14 @@ import numpy as np
 import yaml
 
 from benchmarks.tables import Table
-from envsuite.core.errors import DataError, UsageError
+from envsuite.core.errors import UsageError
 from envsuite.data import write_atomically
 from envsuite.evaluation.statistics.paired import paired_permutation
 from research.credit.arms import CEILING, CONTROL, MAPPED, REFERENCE, Trial, settings
 from research.credit.cells import MAP, ROOT, Cell
 from research.credit.differences import LEVEL
 from research.credit.results import Result, areas, difference
-from research.credit.runs import imitate
+from research.credit.runs import command, imitate
 from research.credit.stages import MAP_SEEDS
 from trainers.credit.map import AXES, Map, Spot, best_of, nearest
 
@@ -40,11 +37,8 @@ def measured(cell: Cell) -> dict[str, float | None]:
         config["envs"][0]["kwargs"] = cell.kwargs
         config["rollout"] |= {"tasks": 16, "group_size": 16, "slots": 64}
         file.write_text(yaml.safe_dump(config))
-        command = [sys.executable, "-m", "envsuite.cli", "diagnose", "--config", str(file), "--json", str(out)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads that wait for cores are many times slower
-        ended = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
-        if ended.returncode:
-            raise DataError(f"the base model of {cell.name} was not diagnosed: {ended.stderr[-2000:]}")
+        words = ["diagnose", "--config", str(file), "--json", str(out)]
+        command(words, f"the base model of {cell.name} was not diagnosed")
         found = json.loads(out.read_text())["measures"]
     return {name: None if (value := found[name]["value"]) is None else round(value, 4) for name in AXES}
 

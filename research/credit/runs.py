@@ -27,6 +27,18 @@ from trainers.policy.guard import Diverged
 from trainers.steps import Episode
 
 
+def command(words: Sequence[str], failed: str) -> None:
+    """Runs a command of ``envsuite`` on one thread: several that wait for cores are many times slower.
+
+    Raises:
+        DataError: It failed; ``failed`` says what that means.
+    """
+    line, environment = [sys.executable, "-m", "envsuite.cli", *words], {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(line, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
+    if ended.returncode:
+        raise DataError(f"{failed}: {ended.stderr[-2000:]}")
+
+
 def imitate(cell: Cell) -> None:
     """Trains the base model of a cell, unless it is there.
 
@@ -39,11 +51,7 @@ def imitate(cell: Cell) -> None:
     with tempfile.TemporaryDirectory(dir=cell.base.parent) as folder:
         file, made = Path(folder) / "imitate.yaml", Path(folder) / "base"
         file.write_text(yaml.safe_dump({**cell.imitation(), "output": str(made)}))
-        command = [sys.executable, "-m", "envsuite.cli", "imitate", "--config", str(file)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(command, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
-        if ended.returncode:
-            raise DataError(f"the base model of {cell.name} was not trained: {ended.stderr[-2000:]}")
+        command(["imitate", "--config", str(file)], f"the base model of {cell.name} was not trained")
         try:
             made.rename(cell.base)
         except OSError:

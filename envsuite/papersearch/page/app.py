@@ -47,7 +47,6 @@ FILES = {
     "/graph.js": ("graph.js", "text/javascript"),
     "/elements.js": ("elements.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/cytoscape.min.js": ("vendor/cytoscape.min.js", "text/javascript"),
 }
 EXPORTS = {"bibtex": (bibtex, "application/x-bibtex", "bib"), "csv": (as_csv, "text/csv", "csv")}
 POLICY = (

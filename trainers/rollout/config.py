@@ -247,12 +247,8 @@ class RolloutConfig:
     that ramble do not keep all others waiting. By default only the environment ends an episode."""
     staleness: Count = 0
     """Most updates that may have changed the weights since they sampled a token that is trained on. 0: an iteration
-    plays its episodes, then updates. Above: the episodes of the next iterations are played meanwhile
-    (docs/asynchronous.md)."""
-    overlap: Literal["turns", "process"] = "turns"
-    """With staleness, how rollout and update overlap. ``turns``: in one process, one after the other; unfinished
-    episodes go on after the update. ``process``: episodes are played in a process of their own, with a copy of the
-    model, on another GPU or other cores, while the update runs."""
+    plays its episodes, then updates. Above: an update starts when its groups are whole, and unfinished episodes of
+    later groups go on after it (docs/asynchronous.md)."""
     agent: AgentConfig | None = None
     """An agent of yours plays the episodes, in training and evaluation; null: the prompts of this run do."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)

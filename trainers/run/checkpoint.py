@@ -364,7 +364,7 @@ def prune(root: Path, keep: int, best: Path | None = None) -> None:
 FREE = (
     *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints", "alarms"),
     *("episodes_every", "report", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
-    *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness", "rollout.overlap"),
+    *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness"),
     *("rollout.place", "rollout.place_options", "envs[].url", "model.shard"),
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""

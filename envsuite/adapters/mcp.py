@@ -14,11 +14,12 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Adapted, classes, imported, reason
+from envsuite.adapters.base import Adapted, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.functions import function_in
 from envsuite.core.options import Options, option
+from envsuite.interpreter.confined import reason
 
 HORIZON = 30
 ANSWER = Tool.of_string("answer", "Gives the answer, which ends the episode.", "text", "The answer.")

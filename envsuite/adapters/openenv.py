@@ -8,10 +8,11 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Adapted, SeedOptions, classes, imported, reason
+from envsuite.adapters.base import Adapted, SeedOptions, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.core.options import option
+from envsuite.interpreter.confined import reason
 
 HORIZON = 200
 _EXTRA = "'envsuite[bridges]'"

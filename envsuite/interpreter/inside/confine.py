@@ -19,7 +19,7 @@ DIGITS = 1_000_000
 
 
 def confine(setting: Setting, bounds: Bounds, folder: str) -> None:
-    """Confines this process, and seeds what is random in it.
+    """Confines this process.
 
     Args:
         setting: How sessions are isolated.
@@ -32,7 +32,6 @@ def confine(setting: Setting, bounds: Bounds, folder: str) -> None:
     os.chdir(folder)
     os.environ["HOME"] = os.environ["TMPDIR"] = folder
     os.umask(0o077)
-    _seed()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if setting.mode != "unisolated":
         kernel.no_new_rights()
@@ -60,7 +59,8 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _seed() -> None:
+def seed() -> None:
+    """Seeds what is random in this process."""
     sys.set_int_max_str_digits(DIGITS)
     random.seed(0)
     if "numpy" in sys.modules:

@@ -18,7 +18,7 @@ import tempfile
 import time
 
 from envsuite.interpreter.inside import cell, kernel
-from envsuite.interpreter.inside.confine import confine
+from envsuite.interpreter.inside.confine import confine, seed
 from envsuite.interpreter.inside.output import Output
 from envsuite.interpreter.inside.root import WORK
 from envsuite.interpreter.inside.settings import Bounds, MemoryMeter, Setting
@@ -120,6 +120,7 @@ class Guard:
         try:
             os.setpgid(0, 0)
             cell.arrange(control, out, err)
+            seed()
             confine(self.setting, self.bounds, WORK if self.alone else self.folder or "/")
             cell.main()
         except MemoryError:

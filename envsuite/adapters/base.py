@@ -68,6 +68,12 @@ class Adapted(ToolEnv):
         self.options: Any = self.takes.of(self._given)
         self._session = ExitStack()  # what close() ends; it can be filled again
         self.tools = self._prepare()
+        try:
+            for tool in self.tools:
+                tool.check()
+        except DataError as error:
+            self.close()
+            raise DataError(f"{self.takes.env_id}: {error}") from error
         rows, lists = self._rows or self._seeds(), dict[str, list[str]]()
         for task, row in rows.items():
             lists.setdefault(str(row.get("split", "train")), []).append(task)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 
+from envsuite.core.errors import DataError
+from envsuite.core.schemas import make_validator
+
 if TYPE_CHECKING:
     import jsonschema_rs
 
@@ -93,15 +96,26 @@ class Tool:
 
     @cached_property
     def _validator(self) -> jsonschema_rs.Validator:
-        import jsonschema_rs
+        try:
+            return make_validator(self.parameters)
+        except DataError as error:
+            raise DataError(f"the arguments of the tool {self.name!r} are {error}") from error
 
-        return jsonschema_rs.validator_for(dict(self.parameters))
+    def check(self) -> Self:
+        """Returns the tool, whose schema can be used.
+
+        Raises:
+            DataError: The schema is none, or refers to something outside itself.
+        """
+        assert self._validator is not None
+        return self
 
     def problem(self, arguments: object) -> str | None:
         """Returns in one line why ``arguments`` do not fit the schema; ``None`` if they do."""
+        validator = self._validator
         try:
             orjson.dumps(arguments)  # refuses what the validator accepts: unpaired surrogates, huge integers
-            for error in self._validator.iter_errors(arguments):
+            for error in validator.iter_errors(arguments):
                 where = ".".join(str(part) for part in error.instance_path)
                 return f"argument {where}: {error.message}" if where else error.message
         except (ValueError, TypeError) as error:

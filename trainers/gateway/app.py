@@ -25,8 +25,9 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.remote.deadlines import TimedConnection
+from envsuite.remote.guard import Guard, is_private
 from envsuite.remote.tokens import check_token
-from envsuite.serving.bridges.settings import LOOPBACK
 from trainers.gateway import anthropic_api, openai_api
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import listener
@@ -58,7 +59,7 @@ _PASSED = ("content-type", "accept", "anthropic-version", "anthropic-beta")
 _PROXY_SECONDS = 600.0
 
 
-class _Connection(H11Protocol):
+class _Connection(TimedConnection, H11Protocol):
     """One connection of a client, which knows whether it has got its answers."""
 
     gateway: Gateway
@@ -133,8 +134,8 @@ def _connection(scope: Scope) -> _Connection:
 class _App:
     """The routes."""
 
-    def __init__(self, gateway: Gateway, most_bytes: int) -> None:
-        self.gateway, self.most_bytes = gateway, most_bytes
+    def __init__(self, gateway: Gateway, most_bytes: int, guard: Guard) -> None:
+        self.gateway, self.most_bytes, self.guard = gateway, most_bytes, guard
         routes = [
             Route(_CHAT, self.ask, methods=["POST"]),
             Route(_MESSAGES, self.ask, methods=["POST"]),
@@ -152,6 +153,10 @@ class _App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request; what was sent before it on the same connection has been read."""
         _connection(scope).settle(True)
+        request = Request(scope)
+        if (refusal := self.guard.refusal(request.method, request.url.path, request.headers.get)) is not None:
+            await _failed(request, Refused(refusal.status, "forbidden", refusal.detail))(scope, receive, send)
+            return
         await self.app(scope, receive, send)
 
     async def ask(self, request: Request) -> Response:
@@ -303,7 +308,7 @@ def _start(
     gateway: Gateway, host: str, port: int, token: str | None, most_bytes: int
 ) -> tuple[str, uvicorn.Server, threading.Thread]:
     check_token(token)
-    if token is None and host not in LOOPBACK:
+    if token is None and not is_private(host):
         raise UsageError(f"the gateway is to listen at {host}, which other machines reach: give the operator a token")
     gateway.operator = token or gateway.operator
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -312,7 +317,8 @@ def _start(
     except OSError as error:
         raise UsageError(f"the gateway cannot listen at {host}:{port}: {error.strerror or error}") from error
     config = uvicorn.Config(
-        _App(gateway, most_bytes), http=type("_Bound", (_Connection,), {"gateway": gateway}), loop="asyncio",
+        _App(gateway, most_bytes, Guard(is_private(host), who="gateway")),
+        http=type("_Bound", (_Connection,), {"gateway": gateway}), loop="asyncio",
         ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False, server_header=False,
         proxy_headers=False, timeout_keep_alive=60, timeout_graceful_shutdown=1,
     )  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, TypeVar
 
-import jsonschema_rs
 import orjson
 
+from envsuite.core.errors import DataError
+from envsuite.core.schemas import check_schema
 from envsuite.core.tools import Tool
 from trainers.gateway.messages import Refused
 
@@ -120,10 +121,10 @@ class Fields:
         if _NAME.fullmatch(name := self.need("name", str)) is None:
             raise wrong(self.path("name"), "must be 1 to 128 letters, digits, points, _ and -")
         parameters = self.may(schema, dict) or {"type": "object", "properties": {}}
-        try:  # "$schema" would be fetched
-            jsonschema_rs.meta.validate({key: value for key, value in parameters.items() if key != "$schema"})
-        except ValueError as error:
-            raise wrong(self.path(schema), f"is no JSON Schema: {str(error).splitlines()[0][:200]}") from error
+        try:
+            check_schema(parameters)
+        except DataError as error:
+            raise wrong(self.path(schema), f"is {error}") from error
         return Tool(name, self.may("description", str) or "", parameters)
 
 

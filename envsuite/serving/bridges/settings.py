@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from envsuite.core.errors import UsageError
+from envsuite.remote.guard import is_private
 from envsuite.remote.tokens import check_token
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
@@ -44,4 +43,4 @@ class Settings:
     @property
     def private(self) -> bool:
         """Whether only this machine can connect."""
-        return self.host in LOOPBACK
+        return is_private(self.host)

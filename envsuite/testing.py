@@ -113,6 +113,7 @@ def checks(environment: str | EnvSpec, **kwargs: Any) -> list[Check]:
         register(environment)
         environment = environment.id
     spec = spec_of(environment)
+    environment = spec.id
     runs = [*ANYWHERE]
     if spec.players:
         runs.append(players)

@@ -16,6 +16,7 @@ import orjson
 
 from envsuite.adapters.base import Adapted, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.boundary import CodeError, number
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.functions import function_in
 from envsuite.core.options import Options, option
@@ -127,9 +128,9 @@ class Mcp(Adapted):
         self._calls.append(said)
         try:
             reward = self._reward(self._task, self._calls)
-            value = float(reward or 0.0)
         except Exception as error:
-            raise UsageError(f"reward={self.options.reward} fails after {call.name} ({reason(error)})") from error
+            raise CodeError(f"reward={self.options.reward} fails after {call.name} ({reason(error)})") from error
+        value = number(reward or 0.0, f"what {self.options.reward} returned")
         if reward is None and not own:
             return Outcome(said["text"], error=said["text"] if said["error"] else None)
         return Outcome(said["text"], value, done=True, success=value >= 1, score=min(max(value, 0.0), 1.0))

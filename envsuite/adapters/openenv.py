@@ -10,6 +10,7 @@ import orjson
 
 from envsuite.adapters.base import Adapted, SeedOptions, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.boundary import CodeError, number
 from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.core.options import option
 from envsuite.interpreter.confined import reason
@@ -121,8 +122,11 @@ class OpenEnv(Adapted):
         return Outcome(problem, error=problem)
 
     def _outcome(self, told: dict[str, Any]) -> Outcome:
-        seen, reward, done = told["observation"], float(told.get("reward") or 0.0), bool(told.get("done"))
+        seen, done = told["observation"], bool(told.get("done"))
         info = {"error": seen.get("error"), **(seen.get("metadata") or {})}
+        if done and told.get("reward") is None and info["error"] is not None:
+            raise CodeError(f"the server ended the episode without a reward: {info['error']}")
+        reward = number(told.get("reward") or 0.0, "the server's reward")
         self._total += reward
         self._cut = done and bool(info.get("truncated")) and not info.get("terminated")
         said = seen.get("text", seen.get("result"))

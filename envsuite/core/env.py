@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import gymnasium
 import numpy as np
 
+from envsuite.core import boundary
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.images import Images, Pixels
 from envsuite.core.options import Options
 from envsuite.core.snapshots import Snapshot, checked
 from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
 from envsuite.core.tasks import TaskSet
-from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action, shortened
+from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action, shortened, with_integers
 
 
 class Observation(TypedDict):
@@ -278,10 +279,14 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         """
         known = checked(token, self._of(), type(self).__name__)
         described = self._describe(known["task_id"])
-        self._resume(known["task_id"], known["world"])
+        with boundary.boundary(self._where(known["task_id"])):
+            self._resume(known["task_id"], known["world"])
         self._task_split, self._task_type = described
         self._task_id, self._instruction, self._done = known["task_id"], known["task"], known["done"]
         return ToolEnv._observe(self, Outcome(known["text"], commands=tuple(known["commands"])))
+
+    def _where(self, task_id: str) -> str:
+        return f"task {task_id} of {self.tasks.env_id}"
 
     def _of(self) -> dict[str, str]:
         """Returns what a snapshot of the environment is of."""
@@ -314,13 +319,16 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             UnknownTask: The id does not exist.
             UsageError: An option is unknown, or the split is empty.
         """
-        outcome = self._start(self._draw(seed, options or {}))
-        return self._observe(outcome), self._info(outcome)
+        task_id = self._draw(seed, options or {})
+        with boundary.boundary(self._where(task_id)):
+            outcome = self._start(task_id)
+            return self._observe(outcome), self._info(outcome)
 
     def _start(self, task_id: str) -> Outcome:
         """Starts an episode of ``task_id``; where that fails, the last one goes on."""
         described = self._describe(task_id)
-        self._instruction, outcome = self._begin(task_id)
+        instruction, outcome = self._begin(task_id)
+        self._instruction = boundary.text(instruction)
         self._task_split, self._task_type = described
         self._task_id = task_id
         self._done = False
@@ -360,9 +368,15 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             raise UsageError(f"{type(self).__name__}.step called {when}; call reset() first")
         if (problem := check_action(action, self.tools, self.max_calls)) is not None:
             return self._refuse(problem, self._last["commands"])
-        outcome = self._execute(action)
-        self._done = outcome.done
-        return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
+        try:
+            outcome = self._execute(with_integers(action, self.tools))
+            reward = boundary.number(outcome.reward, f"the reward of {action[-1].name}")
+            boundary.number(outcome.score, f"the score of {action[-1].name}")
+            self._done = outcome.done
+            return self._observe(outcome), reward, outcome.done, False, self._info(outcome)
+        except BaseException as error:
+            boundary.settle(error, self._where(self._task_id))
+            raise
 
     def refuse(self, problem: str) -> tuple[Observation, float, bool, bool, StepInfo]:
         """Consumes a step for an output that could not be parsed as an action.
@@ -386,7 +400,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         return f"{self._last['task']}\n\n{self._last['text']}"
 
     def _observe(self, outcome: Outcome) -> Observation:
-        self._last = Observation(task=self._instruction, text=outcome.text, commands=outcome.commands)
+        text, commands = boundary.text(outcome.text), tuple(map(boundary.text, outcome.commands))
+        self._last = Observation(task=self._instruction, text=text, commands=commands)
         if self.images:
             self._last["images"] = self._view()
         return self._last
@@ -394,13 +409,13 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     def _info(self, outcome: Outcome) -> StepInfo:
         return StepInfo(
             valid=outcome.error is None,
-            error=outcome.error,
+            error=None if outcome.error is None else boundary.text(outcome.error),
             success=outcome.success,
             score=outcome.score,
             task_id=self._task_id,
             task_type=self._task_type,
             split=self._task_split,
-            state_key=self._state_key(),
+            state_key=boundary.text(self._state_key()),
             metrics=outcome.metrics,
             versions=self.versions.copy(),
         )

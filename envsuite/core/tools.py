@@ -138,6 +138,33 @@ def shortened(reason: str) -> str:
     return f"{reason[:500]}… ({len(reason):,} characters) …{reason[-300:]}"
 
 
+def with_integers(action: Action, tools: Sequence[Tool]) -> Action:
+    """Returns valid calls whose whole floats are integers where a schema asks for these: to JSON Schema, 1.0 is 1."""
+    if not any(isinstance(value, float | list | dict) for call in action for value in call.arguments.values()):
+        return action
+    forms = {tool.name: tool.parameters for tool in tools}
+    return [ToolCall(call.name, _with_integers(dict(call.arguments), forms[call.name])) for call in action]
+
+
+def _with_integers(value: Any, form: Any) -> Any:
+    if not isinstance(form, Mapping):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        kinds = form.get("type")
+        if kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds):
+            return int(value)
+        same = (one for one in form.get("enum", [form.get("const")]) if one == value and not isinstance(one, bool))
+        value = next(same, value)
+    elif isinstance(value, list):
+        value = [_with_integers(item, form.get("items")) for item in value]
+    elif isinstance(value, dict):
+        inner, rest = form.get("properties", {}), form.get("additionalProperties")
+        value = {name: _with_integers(item, inner.get(name, rest)) for name, item in value.items()}
+    for part in (part for key in ("anyOf", "oneOf", "allOf") for part in form.get(key, ())):
+        value = _with_integers(value, part)
+    return value
+
+
 def check_action(action: object, tools: Sequence[Tool], max_calls: int) -> str | None:
     """Returns why ``action`` is not a valid :data:`Action` for ``tools``, shortened; ``None`` if it is."""
     problem = _problem(action, tools, max_calls)

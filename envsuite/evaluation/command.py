@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from envsuite.core.errors import DataError, UsageError
+from envsuite.core.naming import registered
 from envsuite.evaluation.evaluate import Machinery, Played, evaluate
 from envsuite.evaluation.progress import Notes, Shown
 from envsuite.evaluation.prompting import EXAMPLES as DEMONSTRATIONS
@@ -153,7 +154,7 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
         raise UsageError("--name is for the model of --policy endpoint; players have their own")
     prompted = list(_prompted(arguments)) if ENDPOINT in arguments.policy else []
     policies = list(dict.fromkeys(arguments.policy))
-    for env_id in dict.fromkeys(arguments.environments):
+    for env_id in dict.fromkeys(map(registered, arguments.environments)):
         options = dict(_option(text) for text in arguments.option)
         if arguments.types:
             options["tasks"] = sorted(set(arguments.types))

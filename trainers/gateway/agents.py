@@ -16,6 +16,7 @@ import gymnasium
 import orjson
 
 from envsuite.core import Action, Observation, ToolEnv
+from envsuite.core.boundary import boundary, number, reason
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.players import Player
@@ -66,6 +67,8 @@ class Played:
         """The last observation."""
         self.done = False
         """Whether the episode is over: it takes no further call."""
+        self.failure: str | None = None
+        """Why the environment failed in a call."""
         self.offered: tuple[Tool, ...] = tuple(world.tools)
         """Its tools."""
         self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
@@ -97,7 +100,13 @@ class Played:
         with self._stepping:
             if self.done or self._session is None:
                 raise UsageError("the episode is over; return from the agent")
-            observation, reward, terminated, truncated, info = self._env.step(action)
+            try:
+                observation, reward, terminated, truncated, info = self._env.step(action)
+            except Exception as error:  # of an environment: no fault of the agent, whatever it does with it
+                self.done, self.failure = True, f"the environment failed: {reason(error)}"
+                with self._gateway.lock:
+                    self._session.end(self.failure)
+                raise
             self.text, self.done = observation["text"], terminated or truncated
             with self._gateway.lock:
                 self._session.observe(float(reward), dict(info))
@@ -228,11 +237,12 @@ class FunctionAgent(Agent):
 
     def _run(self, job: Job) -> None:
         try:
-            found = self.function(job.task, job.client)
-            reward = None if found is None else float(found)
-        except Exception as error:  # of somebody's agent: anything
-            told = f"{type(error).__name__}: {error}".splitlines()[0]
-            job.ended.set_result(Outcome(error=None if isinstance(error, Refused) else f"{self.place} raised {told}"))
+            with boundary(f"task {job.task.id}"):
+                found = self.function(job.task, job.client)
+                reward = None if found is None else number(found, f"what {self.place} returned")
+        except BaseException as error:  # of somebody's agent: anything; this thread is its own
+            told = f"{self.place} raised {reason(error)}"
+            job.ended.set_result(Outcome(error=None if isinstance(error, Refused) else told))
             return
         job.ended.set_result(Outcome(reward))
 
@@ -356,7 +366,7 @@ class AgentManager:
             world = Played(env, plan.task_id, self.gateway)
             text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
         except Exception as error:  # of an environment: a lost server, a fault of its own
-            text, failed = "", f"{env_id}: {type(error).__name__}: {error}"
+            text, failed = "", f"{env_id}: {reason(error)}"
         limits = Limits(config.requests, config.tokens, config.seconds)
         session = self.gateway.open(plan, limits, {"env_id": env_id, "task": text})
         played = world if self.agent.plays and config.environment else None
@@ -383,9 +393,12 @@ class AgentManager:
 
     def _outcome(self, one: _Running) -> Outcome | None:
         """How an agent ended; ``None`` while it works."""
-        session, now = one.job.session, self.gateway.clock()
+        session, now, played = one.job.session, self.gateway.clock(), one.job.client.env
+        failure = None if played is None else played.failure
         if one.job.ended.done():
             outcome = one.job.ended.result()
+            if failure is not None:
+                return Outcome(error=failure)
             # An agent whose requests are refused beyond its limits may fail at that, which is no failure of its own.
             return replace(outcome, error=None) if session.limited and session.steps else outcome
         if session.ended is None and now > session.until:
@@ -397,7 +410,7 @@ class AgentManager:
             one.over = now
             one.job.stop()
         waits = self.agent.grace if self.agent.plays else self.config.reward_within * (session.reward is None)
-        return Outcome() if now > one.over + waits else None
+        return Outcome(error=failure) if now > one.over + waits else None
 
     def _ended(self, one: _Running, outcome: Outcome) -> Episode:
         session = one.job.session
@@ -407,7 +420,10 @@ class AgentManager:
             session.reward = outcome.reward
         played = one.job.client.env
         if one.env is not None and one.job.ended.done() and (played is None or played.leave()):  # else it may be played
-            self._free[one.plan.env].append(one.env)
+            if played is None or played.failure is None:
+                self._free[one.plan.env].append(one.env)
+            else:
+                one.env.close()
         episode = session.episode(outcome.error)
         if episode.error is not None:
             self.timing.dropped_tokens += sum(len(step.response_ids) for step in episode.steps)

@@ -35,7 +35,7 @@ class EnvConfig:
         for name in ("id", "split", "url", "max_episode_steps"):
             if name in self.kwargs:
                 raise ConfigError(f"envs: kwargs.{name} is {self.kwargs[name]!r}; write {name} beside kwargs instead")
-        registered(self.id)
+        object.__setattr__(self, "id", registered(self.id))
 
 
 @dataclass(frozen=True)

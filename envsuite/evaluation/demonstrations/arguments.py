@@ -43,8 +43,7 @@ def made(env_id: str, **arguments: Any) -> ToolEnv:
         UsageError: It is none of envsuite's, or does not take a value.
         EnvsuiteError: As the environment's own.
     """
-    spec_of(env_id)
-    env = make(env_id, **arguments)
+    env = make(spec_of(env_id).id, **arguments)
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is a {type(env).__name__}, not a ToolEnv")
     return env

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from importlib import metadata
+from typing import Any
 
 from envsuite.core.errors import MissingExtra, WorkerLost
 from envsuite.interpreter.confined import Confined, Loaded, Lost, Raised, origin
@@ -20,6 +21,8 @@ SECONDS = 2.0
 """Processor time of a comparison."""
 PATIENCE = 60.0
 """Wall-clock seconds after which the process counts as lost, however busy the machine is."""
+_PRECISION = 100
+"""Digits to which numbers are compared that have no exact form."""
 
 
 def version() -> str:
@@ -101,8 +104,31 @@ def load(settings: object) -> Loaded:
         right, answer, prose = request
         wanted = parse(f"${right}$", parsing_timeout=None)
         given = parse(answer if prose else f"${answer}$", parsing_timeout=None)
+        same_number = bool(wanted and given) and _same_number(wanted[0], given[0])
+        if same_number is not None:
+            return same_number
         # an inequality may be answered where an interval is asked for, as the other way round
-        return bool(wanted and given and verify(wanted, given, allow_set_relation_comp=True, timeout_seconds=None))
+        return bool(verify(wanted, given, 6, _PRECISION, allow_set_relation_comp=True, timeout_seconds=None))
 
     same((r"\sqrt{2}", "2", False))  # what it loads when it is first used
     return Loaded(None, same)
+
+
+def _same_number(right: Any, answer: Any) -> bool | None:
+    """Compares two numbers, complex ones too, of any size; returns ``None`` where one of them is no number.
+
+    Numbers that are not rational are compared to :data:`_PRECISION` digits, or to six where one has a decimal.
+    """
+    from sympy import Expr, Float, I  # type: ignore[import-untyped]
+
+    if not isinstance(right, Expr) or not isinstance(answer, Expr):
+        return None
+    one, other = (
+        number.subs({symbol: I for symbol in number.free_symbols if symbol.name == "i"}).doit() for number in (right, answer)
+    )
+    if not one.is_number or not other.is_number:
+        return None
+    if one == other or (one.is_Rational and other.is_Rational) or one.is_infinite or other.is_infinite:
+        return bool(one == other)
+    a, b = one.evalf(_PRECISION), other.evalf(_PRECISION)
+    return bool(abs(a - b) <= abs(a) * Float(10) ** (-6 if one.has(Float) or other.has(Float) else 10 - _PRECISION))

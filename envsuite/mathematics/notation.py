@@ -1,0 +1,168 @@
+r"""What answers are written in: Unicode, decoration, LaTeX and Python's notation.
+
+Nothing is evaluated: text becomes other text, or a fraction. Any text is read in time that is bounded by its length.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import NamedTuple
+
+_SIGNS = str.maketrans(
+    {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u00b0": "^\\circ ", "\u00b2": "^2"}
+    | {
+        "\u221a": "\\sqrt ",
+        "\u03c0": "\\pi ",
+        "\u221e": "\\infty ",
+        "\u2264": "\\le ",
+        "\u2265": "\\ge ",
+        "\u00b3": "^3",
+    }
+    | {"\u2260": "\\ne ", "\u2208": "\\in ", "\u222a": "\\cup ", "\u2229": "\\cap ", "\u2205": "\\emptyset "}
+    | dict.fromkeys('\u200b\ufeff`"', "")
+)
+_DECORATION = r"\\(?:underline|fbox|boxed|mathbf)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+_REWRITTEN = [
+    (re.compile(pattern), by)
+    for pattern, by in (
+        (r"\\?\$|\\[()]|\\(?:left|right)(?![a-z])|(?<!\\)\\[\[\]]", ""),
+        (r"\\%|\s*\bper ?cent\b", "%"),
+        (r",\\!\s*|\{,\}|(?<=[0-9])(?:\\,|~)(?=[0-9]{3}(?![0-9]))", ","),  # between thousands
+        (r"(?<!\\)\\[,;:> ]|\\q?quad|(?<!\\)\\!|[~\s]+", " "),
+        (r"\\cdot|\\times|(?<=[0-9]) ?x ?(?=10 ?\^)", "*"),
+        (r"\\div(?![a-z])", "/"),
+        (r"\\varnothing|\\\{ *\\\}", r"\\emptyset"),
+        *[(_DECORATION, r"\1")] * 2,
+        (r"\\mathrm\{([a-z])\}", r"\1"),
+        (r"(?<![A-Za-z\\])(pi|sqrt)(?![A-Za-z])", r"\\\1 "),
+        (r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|([0-9]))\s*(?:\{([^{}]*)\}|([0-9]))", r"\\frac{\1\2}{\3\4}"),
+        (r"\\sqrt\s*(?:([0-9]+)|\(([^()]*)\))", r"\\sqrt{\1\2}"),
+        (r"(?:\*\*|\^)\s*(-?[0-9]+)", r"^{\1}"),
+        (r"\*\*", "^"),
+        (r"(?<=[0-9]) ?\* ?10 ?\^ ?\{([+-]?[0-9]{1,3})\}(?![0-9])", r"e\1"),
+        (r"(?<=[+\-/]) (?=[0-9])|(?<=[0-9]) (?=[/%_])", ""),
+        (r"\(([0-9.]+)\) ?(?=\^)", r"\1"),
+        (r"(?i)^(?:\\text\{)? *(?:there (?:is|are) )?no (?:real )?solutions?\}?$", r"\\emptyset"),
+        (r"(?i)^(?:\\text\{)? *all real(?: number)?s\}?$|^\(-\\infty, *\+?\\infty\)$", r"\\mathbb{R}"),
+        (r"^([a-z]) in (?=[\[(])", r"\1 \\in "),
+        (r"^\\\{ *[a-z] *(?::|\||\\mid) *(.*)\\\}$", r"\1"),  # of a set given by a condition, the condition
+        (r"^\|([a-z])\| *(<|\\leq?) *([0-9.]+)$", r"-\3 \2 \1 \2 \3"),
+    )
+]
+"""Patterns of what changes no value, and what is written for it, in this order."""
+_STYLED = re.compile(r"\\(?:text(?:bf|rm|it)?|mbox|mathrm|operatorname)\s*\{([^{}]*)\}")
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|\S")
+_RECURRING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\{([0-9]+)\}")
+_FRACTION = re.compile(r"\\frac\{([+-]?[0-9]+)\}\{([0-9]+)\}")
+_NUMBER = re.compile(
+    r"([+-]?) *(?:([0-9]+) +(?=[0-9]+/))?"
+    r"([+-]?[0-9]+/[0-9]+|(?:[0-9]{1,3}(?:[, ][0-9]{3})+|[0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?)(%?)"
+)
+_LONGEST_PYTHON, _MOST_NODES = 200, 100
+_PYTHONIC = re.compile(r"[A-Za-z]\(|\*\*|\b(?:pi|I|oo|inf)\b|[0-9][ij]\b")
+_PYTHON = re.compile(r"(?:[0-9.]+(?:e[+-]?[0-9]+)?j?(?![\w.])|[A-Za-z][A-Za-z0-9]*(?!\w)|[ +\-*/().,])+")
+_NAMES = {"pi": "\\pi ", "E": "e", "I": "i", "j": "i", "inf": "\\infty ", "oo": "\\infty "}
+_FORMS: dict[object, str] = {
+    ast.Add: "({}+{})", ast.Sub: "({}-{})", ast.Mult: "{}*{}", ast.Pow: "({})^{{{}}}", ast.USub: "-{}", ast.UAdd: "{}",
+    **dict.fromkeys((ast.Div, "Fraction", "Rational"), "\\frac{{{}}}{{{}}}"), "sqrt": "\\sqrt{{{}}}", "abs": "|{}|",
+    **{name: f"\\{name}({{}})" for name in ("sin", "cos", "tan", "ln")}, "log": "\\ln({})", "exp": "e^{{{}}}",
+    **dict.fromkeys(("comb", "binomial"), "\\binom{{{}}}{{{}}}"),
+}  # fmt: skip
+"""LaTeX of Python's operators and functions."""
+
+
+def plain(text: str) -> str:
+    r"""Returns an expression without what changes no value, with fractions, roots and powers written in one way."""
+    text = _of_python(text.translate(_SIGNS).strip(" \t\n*'").rstrip("."))
+    for pattern, by in _REWRITTEN:
+        text = pattern.sub(by, text)
+    text = _RECURRING.sub(_as_fraction, text.strip(" *").rstrip(".").strip())
+    if text.count("}") > text.count("{"):
+        text = text.rstrip("} ")
+    return text
+
+
+def unstyled(text: str) -> str:
+    r"""Returns ``text`` with the words of ``\text{…}`` and the like in the open."""
+    return " ".join(_STYLED.sub(r" \1", text).replace(" ^", "^").split())
+
+
+def tokens(text: str) -> list[str]:
+    """Returns what an expression consists of, so that blanks that mean nothing are gone."""
+    return _TOKEN.findall(text)
+
+
+class Number(NamedTuple):
+    """A number as it was written."""
+
+    value: Fraction
+    percent: bool = False
+    places: int = 0
+    """Decimal places, of the value."""
+    digits: int = 0
+    """Significant digits of a decimal; 0 for what is exact."""
+
+    def rounds(self, exact: Fraction) -> bool:
+        """Returns whether this is a decimal of six digits or more to which ``exact`` is rounded or cut off.
+
+        The last places of 15 digits and more are those of a computer's arithmetic, and may differ.
+        """
+        scale = Fraction(10) ** self.places
+        near = self.value * scale in (round(exact * scale), int(exact * scale))
+        return (self.digits >= 6 and near) or (self.digits >= 15 and abs(exact - self.value) <= abs(exact) / 10**12)
+
+
+def number(text: str) -> Number | None:
+    """Reads an integer, decimal, fraction, mixed number or percentage; ``None`` for all else."""
+    if (match := _NUMBER.fullmatch(_FRACTION.sub(r" \1/\2", text).strip())) is None:
+        return None
+    sign, mixed, written, percent = match.groups("")
+    written = re.sub("[, ]", "", written)
+    try:
+        value = (int(mixed or 0) + Fraction(written)) * (-1 if sign == "-" else 1) / (100 if percent else 1)
+    except (ValueError, ZeroDivisionError):  # a point alone, or a fraction that has no value
+        return None
+    if written.isdigit() or "/" in written:
+        return Number(value, bool(percent))
+    _, digits, exponent = Decimal(written).as_tuple()
+    return Number(value, bool(percent), 2 * bool(percent) - int(exponent), len(digits))
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    """Returns a recurring decimal as a fraction."""
+    whole, first, period = match.groups()
+    value = int((whole + first + period) or 0) - int((whole + first) or 0)
+    return f"\\frac{{{value}}}{{{(10 ** len(period) - 1) * 10 ** len(first)}}}"
+
+
+def _of_python(text: str) -> str:
+    """Returns a Python expression of few nodes, all of them known, as LaTeX; any other text as it is."""
+    code = re.sub(r"(?<=[0-9])i\b", "j", text.replace("^", "**"))
+    if len(code) > _LONGEST_PYTHON or not _PYTHONIC.search(text) or not _PYTHON.fullmatch(code):
+        return text
+    try:
+        tree = ast.parse(code, mode="eval")
+        return text if len([*ast.walk(tree)]) > _MOST_NODES else _latex(tree.body, code)
+    except (SyntaxError, LookupError):  # it is no Python, or has something that has no form here
+        return text
+
+
+def _latex(node: ast.expr, code: str) -> str:
+    form: object
+    match node:
+        case ast.Constant():
+            return code[node.col_offset : node.end_col_offset].replace("j", "i")
+        case ast.Name(id=name):
+            return name if len(name) == 1 and name not in _NAMES else _NAMES[name]
+        case ast.UnaryOp(op=op, operand=inner):
+            form, parts = type(op), [inner]
+        case ast.BinOp(left=left, op=op, right=right):
+            form, parts = type(op), [left, right]
+        case ast.Call(func=ast.Name(id=form) | ast.Attribute(attr=form), args=parts):
+            pass
+        case _:
+            raise KeyError(type(node))
+    return _FORMS[form].format(*(_latex(part, code) for part in parts))

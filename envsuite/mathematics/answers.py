@@ -85,7 +85,7 @@ def is_right(right: str, answer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_right(right: str, answer: str) -> bool:
-    wanted, given = plain(right), plain(extracted(answer))
+    wanted, given = plain(extracted(right)), plain(extracted(answer))
     if not given:
         return False
     if tokens(given) == tokens(wanted):

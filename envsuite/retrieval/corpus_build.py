@@ -203,7 +203,7 @@ class _Stage:
             if self._read % STEP == 0:
                 self._save()
         if not self._numbers:
-            raise DataError(f"{self._source.name}: has no document")
+            raise DataError("; ".join((f"{self._source.name}: has no document", *self._source.problems.lines())))
         self._save()
         progress.done("documents", len(self._numbers))
 

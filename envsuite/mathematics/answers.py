@@ -30,12 +30,11 @@ _ATOM = r"(?:[0-9]+(?:\.[0-9]+)?(?:\^\{-?[0-9/.]+\})?|\\sqrt(?:\[[0-9]+\])?\{[0-
 _VALUE = re.compile(rf"[+-]?(?:{_ATOM}(?:/{_ATOM})?|\\frac\{{[+-]?{_ATOM}\}}\{{[+-]?{_ATOM}\}}|[0-9]+!)%?")
 """Forms of a number that are values: powers, roots, fractions of such, a factorial."""
 _PURE = re.compile(r"(?=.*[0-9])(?:[0-9+\-*/^().,!{} ]|\\(?:frac|sqrt|binom|pi)(?![a-z]))+")
-_WORD = r"[^\W\d_]{3,}(?![^\W\d_])"
-_SHORT = r"(?:[kcdmn]?m|[km]?g|m?[sl]|L|h|min)"
+_SHORT = r"(?:[kcdmn]?m|[km]?g|m?[sl]|h)"
 _NAME = re.compile(r" *(?:\\?(?!sqrt|ln|log|sin|cos|tan|exp|frac)[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\([^()]*\))?)? *")
 _MEASURE = re.compile(
-    r"(?<=[0-9}%)!])(?: *\^(?:\\circ|\{ *\\circ *\}))?"
-    rf"( *(?:(?:{_WORD}|(?<=[ /])[^\W\d_]{{2}}(?![^\W\d_])|{_SHORT}(?![^\W\d_]))(?:\^\{{-?[1-4]\}})?|[/. ])*)$"
+    r"(?<=[0-9}%)!])(?: *\^ *(?:\\circ|\{ *\\circ *\}))?( *(?:(?:[^\W\d_]{3,}|(?<=[ /])(?:[^\W\d_]{2}|[mgshL])|"
+    rf"(?<=[0-9}}]){_SHORT})(?![^\W\d_])(?: ?\^ ?\{{-?[1-4]\}})?|[/. ])*)$"
 )
 _METRIC = re.compile(rf"{_SHORT}(?:\^\{{[0-9]\}})?")
 _SCALE = re.compile(r"(?:dozen|half|hundred|thousand|[mbtr]+illion)s?\b", re.IGNORECASE)
@@ -50,9 +49,7 @@ _HEDGED = re.compile(
     re.IGNORECASE,
 )
 _BASED = re.compile(r"(?:[a-z] ?= ?)?\(?(-?[0-9A-Za-z]+)\)?(?:_\{?\(?([0-9a-z]+)\)?\}?)?")
-_COUNTS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
-)
+_COUNTS = "zero one two three four five six seven eight nine ten eleven twelve".split()
 _WORDS = re.compile(r"\(?(?:an? |the )?((?=.*[^\W\d_])[^\W_]+(?:[ -][^\W_]+)*)\)?", re.IGNORECASE)
 _BRACKETED = (re.compile(r"\\?\{.*\\?\}"), re.compile(r"\([^()]*,[^()]*\)"))
 _SHORT_DECIMAL = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]{1,5})(?![0-9.e])")

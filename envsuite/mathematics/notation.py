@@ -11,47 +11,30 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
-_SIGNS = str.maketrans(
-    {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u00b0": "^\\circ ", "\u00b2": "^2"}
-    | {
-        "\u221a": "\\sqrt ",
-        "\u03c0": "\\pi ",
-        "\u221e": "\\infty ",
-        "\u2264": "\\le ",
-        "\u2265": "\\ge ",
-        "\u00b3": "^3",
-    }
-    | {"\u2260": "\\ne ", "\u2208": "\\in ", "\u222a": "\\cup ", "\u2229": "\\cap ", "\u2205": "\\emptyset "}
-    | dict.fromkeys('\u200b\ufeff`"', "")
-)
-_DECORATION = r"\\(?:underline|fbox|boxed|mathbf)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
-_REWRITTEN = [
-    (re.compile(pattern), by)
-    for pattern, by in (
-        (r"\\?\$|\\[()]|\\(?:left|right)(?![a-z])|(?<!\\)\\[\[\]]", ""),
-        (r"\\%|\s*\bper ?cent\b", "%"),
-        (r",\\!\s*|\{,\}|(?<=[0-9])(?:\\,|~)(?=[0-9]{3}(?![0-9]))", ","),  # between thousands
-        (r"(?<!\\)\\[,;:> ]|\\q?quad|(?<!\\)\\!|[~\s]+", " "),
-        (r"\\cdot|\\times|(?<=[0-9]) ?x ?(?=10 ?\^)", "*"),
-        (r"\\div(?![a-z])", "/"),
-        (r"\\varnothing|\\\{ *\\\}", r"\\emptyset"),
-        *[(_DECORATION, r"\1")] * 2,
-        (r"\\mathrm\{([a-z])\}", r"\1"),
-        (r"(?<![A-Za-z\\])(pi|sqrt)(?![A-Za-z])", r"\\\1 "),
-        (r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|([0-9]))\s*(?:\{([^{}]*)\}|([0-9]))", r"\\frac{\1\2}{\3\4}"),
-        (r"\\sqrt\s*(?:([0-9]+)|\(([^()]*)\))", r"\\sqrt{\1\2}"),
-        (r"(?:\*\*|\^)\s*(-?[0-9]+)", r"^{\1}"),
-        (r"\*\*", "^"),
-        (r"(?<=[0-9]) ?\* ?10 ?\^ ?\{([+-]?[0-9]{1,3})\}(?![0-9])", r"e\1"),
-        (r"(?<=[+\-/]) (?=[0-9])|(?<=[0-9]) (?=[/%_])", ""),
-        (r"\(([0-9.]+)\) ?(?=\^)", r"\1"),
-        (r"(?i)^(?:\\text\{)? *(?:there (?:is|are) )?no (?:real )?solutions?\}?$", r"\\emptyset"),
-        (r"(?i)^(?:\\text\{)? *all real(?: number)?s\}?$|^\(-\\infty, *\+?\\infty\)$", r"\\mathbb{R}"),
-        (r"^([a-z]) in (?=[\[(])", r"\1 \\in "),
-        (r"^\\\{ *[a-z] *(?::|\||\\mid) *(.*)\\\}$", r"\1"),  # of a set given by a condition, the condition
-        (r"^\|([a-z])\| *(<|\\leq?) *([0-9.]+)$", r"-\3 \2 \1 \2 \3"),
+_SIGNS = str.maketrans(dict.fromkeys('\u200b\ufeff`"', "")) | {
+    ord(sign): f" {text} "
+    for sign, text in zip(
+        "\u2212\u2013\u00d7\u00b7\u00f7\u221a\u03c0\u221e\u2264\u2265\u2260\u2208\u222a\u2229\u2205\u00b0\u00b2\u00b3",
+        r"- - * * / \sqrt \pi \infty \le \ge \ne \in \cup \cap \emptyset ^\circ ^2 ^3".split(),
+        strict=True,
     )
-]
+}
+_DECORATION = (r"\\(?:underline|fbox|boxed|mathbf)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1")
+_REWRITTEN = [(re.compile(pattern, re.IGNORECASE), by) for pattern, by in (
+    (r"\\?\$|\\[()]|\\(?:left|right)(?![a-z])|(?<!\\)\\[\[\]]", ""), (r"\\%|\s*\bper ?cent\b", "%"),
+    (r",\\!\s*|\{,\}|(?<=[0-9])(?:\\,|~)(?=[0-9]{3}(?![0-9]))", ","),  # between thousands
+    (r"(?<!\\)\\[,;:> ]|\\q?quad|(?<!\\)\\!|[~\s]+", " "), (r"\\varnothing|\\\{ *\\\}", r"\\emptyset"),
+    (r"\\cdot|\\times|(?<=[0-9]) ?x ?(?=10 ?\^)", "*"), (r"\\div(?![a-z])", "/"),
+    _DECORATION, _DECORATION, (r"\\mathrm\{([a-z])\}", r"\1"), (r"(?<![a-z\\])(pi|sqrt)(?![a-z])", r"\\\1 "),
+    (r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|([0-9]))\s*(?:\{([^{}]*)\}|([0-9]))", r"\\frac{\1\2}{\3\4}"),
+    (r"\\sqrt\s*(?:([0-9]+)|\(([^()]*)\))", r"\\sqrt{\1\2}"), (r"(?:\*\*|\^)\s*(-?[0-9]+)", r"^{\1}"), (r"\*\*", "^"),
+    (r"(?<=[0-9]) ?\* ?10 ?\^ ?\{([+-]?[0-9]{1,3})\}(?![0-9])", r"e\1"), (r"\(([0-9.]+)\) ?(?=\^)", r"\1"),
+    (r"(?<=[+\-/]) +(?=[0-9])|(?<=[0-9]) +(?=[/%_])", ""), (r"^ *([a-z]) in (?=[\[(])", r"\1 \\in "),
+    (r"^(?:\\text\{)? *(?:there (?:is|are) )?no (?:real )?solutions?\}?$", r"\\emptyset"),
+    (r"^(?:\\text\{)? *all real(?: number)?s\}?$|^\(-\\infty, *\+?\\infty\)$", r"\\mathbb{R}"),
+    (r"^\\\{ *[a-z] *(?::|\||\\mid) *(.*)\\\}$", r"\1"),  # of a set given by a condition, the condition
+    (r"^\|([a-z])\| *(<|\\leq?) *([0-9.]+)$", r"-\3 \2 \1 \2 \3"),
+)]  # fmt: skip
 """Patterns of what changes no value, and what is written for it, in this order."""
 _STYLED = re.compile(r"\\(?:text(?:bf|rm|it)?|mbox|mathrm|operatorname)\s*\{([^{}]*)\}")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|\S")

@@ -124,7 +124,8 @@ def _same_number(right: Any, answer: Any) -> bool | None:
     if not isinstance(right, Expr) or not isinstance(answer, Expr):
         return None
     one, other = (
-        number.subs({symbol: I for symbol in number.free_symbols if symbol.name == "i"}).doit() for number in (right, answer)
+        number.subs({symbol: I for symbol in number.free_symbols if symbol.name == "i"}).doit()
+        for number in (right, answer)
     )
     if not one.is_number or not other.is_number:
         return None

@@ -23,7 +23,7 @@ _DECORATION = (r"\\(?:underline|fbox|boxed|mathbf)\s*\{((?:[^{}]|\{[^{}]*\})*)\}
 _REWRITTEN = [(re.compile(pattern, re.IGNORECASE), by) for pattern, by in (
     (r"\\?\$|\\[()]|\\(?:left|right)(?![a-z])|(?<!\\)\\[\[\]]", ""), (r"\\%|\s*\bper ?cent\b", "%"),
     (r",\\!\s*|\{,\}|(?<=[0-9])(?:\\,|~)(?=[0-9]{3}(?![0-9]))", ","),  # between thousands
-    (r"(?<!\\)\\[,;:> ]|\\q?quad|(?<!\\)\\!|[~\s]+", " "), (r"\\varnothing|\\\{ *\\\}", r"\\emptyset"),
+    (r"(\\\\)|\\[,;:> !]|\\q?quad|[~\s]+", r"\1 "), (r"\\varnothing|\\\{ *\\\}", r"\\emptyset"),
     (r"\\cdot|\\times|(?<=[0-9]) ?x ?(?=10 ?\^)", "*"), (r"\\div(?![a-z])", "/"),
     _DECORATION, _DECORATION, (r"\\mathrm\{([a-z])\}", r"\1"), (r"(?<![a-z\\])(pi|sqrt)(?![a-z])", r"\\\1 "),
     (r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|([0-9]))\s*(?:\{([^{}]*)\}|([0-9]))", r"\\frac{\1\2}{\3\4}"),

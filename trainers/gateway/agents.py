@@ -69,6 +69,8 @@ class Played:
         """Whether the episode is over: it takes no further call."""
         self.failure: str | None = None
         """Why the environment failed in a call."""
+        self.about = {name: str(self._info.get(name, "")) for name in ("task_type", "split")}
+        """Type and split of the task."""
         self.offered: tuple[Tool, ...] = tuple(world.tools)
         """Its tools."""
         self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
@@ -79,7 +81,7 @@ class Played:
         self._session = session
         session.played = self
         session.state_key = str(self._info.get("state_key", ""))
-        session.about |= {name: str(self._info.get(name, "")) for name in ("task_type", "split")} | {"task": self.goal}
+        session.about["task"] = self.goal
         session.outcome = dict(self._info)
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
@@ -361,14 +363,15 @@ class AgentManager:
 
     def _start(self, plan: EpisodePlan) -> _Running:
         config, env_id = self.config, self.factories[plan.env].env_id
-        env, world, failed = self._env(plan.env), None, ""
+        env, world, failed, about = self._env(plan.env), None, "", {"env_id": env_id}
         try:
             world = Played(env, plan.task_id, self.gateway)
             text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
+            about |= world.about
         except Exception as error:  # of an environment: a lost server, a fault of its own
             text, failed = "", f"{env_id}: {reason(error)}"
         limits = Limits(config.requests, config.tokens, config.seconds)
-        session = self.gateway.open(plan, limits, {"env_id": env_id, "task": text})
+        session = self.gateway.open(plan, limits, {**about, "task": text})
         played = world if self.agent.plays and config.environment else None
         job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, played), session)
         if world is None:

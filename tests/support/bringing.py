@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,11 @@ def serve_sessions(url: str, token: str, over: threading.Event, protocol: str = 
                 continue
             if given.status_code != 200:
                 continue
-            one = given.json()
-            turns(lambda messages: own["ask"](one["base_url"], one["key"], messages, protocol), None, one["task"])
-            http.post(f"/sessions/{one['id']}/reward", json={"reward": 0.5})
-            http.post(f"/sessions/{one['id']}/end")
+            session = given.json()
+            turns(partial(_say, own["ask"], session, protocol), None, session["task"])
+            http.post(f"/sessions/{session['id']}/reward", json={"reward": 0.5})
+            http.post(f"/sessions/{session['id']}/end")
+
+
+def _say(ask: Callable[..., str], session: dict[str, Any], protocol: str, messages: list[dict[str, str]]) -> str:
+    return ask(session["base_url"], session["key"], messages, protocol)

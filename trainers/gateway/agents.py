@@ -23,6 +23,7 @@ from envsuite.core.players import Player
 from envsuite.core.tools import Tool, ToolCall, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
+from trainers.gateway.credit import Acted
 from trainers.gateway.gateway import MODEL, Gateway
 from trainers.gateway.messages import Refused
 from trainers.gateway.session import Limits, Session
@@ -46,7 +47,7 @@ World = gymnasium.Env[Observation, Action]
 class Played:
     """The environment of an episode, which the agent plays while it asks the model.
 
-    Rewards, validity and states belong to the answer that the agent got last.
+    Rewards and validity belong to the answers that its calls came from (:mod:`trainers.gateway.credit`).
 
     Args:
         env: The environment.
@@ -84,21 +85,26 @@ class Played:
         session.about["task"] = self.goal
         session.outcome = dict(self._info)
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
+    def call(self, name: str, arguments: dict[str, Any], call_id: str = "") -> str:
         """Calls a tool; returns what it answers, also where the call is invalid.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments.
+            call_id: Id of the call in the model's answer: the reward is this answer's.
 
         Raises:
             UsageError: The episode is over.
         """
-        return self.step([ToolCall(name, arguments)])
+        return self.step([ToolCall(name, arguments)], call_id=call_id)
 
     def type(self, command: str) -> str:
         """Types a command, as the codec ``tags`` reads it; returns what the environment answers."""
         parsed = TYPED.parse(f"<action>{command}</action>", self.offered, 1)
-        return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action)
+        return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action, command)
 
-    def step(self, action: Sequence[ToolCall]) -> str:
-        """As :meth:`call`, with several calls of one step."""
+    def step(self, action: Sequence[ToolCall], command: str = "", call_id: str = "") -> str:
+        """As :meth:`call`, with several calls of one step, and the text that they were read from."""
         with self._stepping:
             if self.done or self._session is None:
                 raise UsageError("the episode is over; return from the agent")
@@ -109,9 +115,10 @@ class Played:
                 with self._gateway.lock:
                     self._session.end(self.failure)
                 raise
-            self.text, self.done = observation["text"], terminated or truncated
+            before, self.text, self.done = self.text, observation["text"], terminated or truncated
+            made = Acted(tuple(action), command, call_id, before, self.text, float(reward), dict(info))
             with self._gateway.lock:
-                self._session.observe(float(reward), dict(info))
+                self._session.observe(made)
                 self._session.truncated = truncated and not terminated
             return self.text
 

@@ -54,6 +54,7 @@ def read(body: bytes, headers: Mapping[str, str], counting: bool = False) -> Ask
         masking=tuple(_masking(fields, tools)),
         replaced=fields.given("temperature", "top_p", "top_k"),
         state_key=fields.object("metadata").may("state_key", str) or "",
+        parent=fields.object("metadata").may("parent", str) or "",
         body=b"messages" + canonical(fields, "stream", "service_tier"),
         shown={"stream": fields.may("stream", bool)},
     )

@@ -90,6 +90,8 @@ class Ask:
     """Sampling settings in place of which those of the run are taken."""
     state_key: str = ""
     """Identity of the state, where the agent says it."""
+    parent: str = ""
+    """Id of the answer that it is asked about or for, where the agent says it: that of a judge's request."""
     body: bytes = b""
     """The fields in which two requests are the same, as JSON."""
     shown: dict[str, Any] = field(default_factory=dict)
@@ -104,6 +106,11 @@ class Ask:
             [message.key for message in self.messages]
         except TypeError as error:
             raise Refused(400, "invalid_value", f"a call cannot be written again: {error}", param="messages") from error
+
+    @property
+    def last_said(self) -> Message | None:
+        """The last message of the assistant."""
+        return next((message for message in reversed(self.messages) if message.role == "assistant"), None)
 
     @property
     def observation(self) -> str:

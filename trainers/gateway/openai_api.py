@@ -46,6 +46,7 @@ def read(body: bytes, headers: Mapping[str, str]) -> Ask:
         masking=tuple(_masking(fields, tools)),
         replaced=fields.given(*_SAMPLING),
         state_key=fields.object("metadata").may("state_key", str) or "",
+        parent=fields.object("metadata").may("parent", str) or "",
         body=b"chat" + canonical(fields, *_SHOWN),
         shown={
             "stream": fields.may("stream", bool),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from envsuite.core import Action
 from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
+from trainers.gateway.credit import Acted, Place, credited
 from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.sequences import Prompt, Sequences, Writer
 from trainers.rollout.engine import Completion
@@ -61,9 +62,10 @@ class Asked:
     """Whether a client has got the answer: only then is it a step."""
     sent: list[Callable[[], bool]] = field(default_factory=list)
     """Connections that it was sent through; each says whether it has arrived, as far as is known now."""
-    outcome: dict[str, Any] = field(default_factory=dict)
-    """Info of an environment about the step: ``reward``, ``valid``, …"""
+    root: int = -1
+    """The first request of its conversation, this one or an earlier one."""
     state_key: str = ""
+    """Identity of the environment's state when it came."""
 
     def quoted(self, messages: Sequence[Message]) -> bool:
         """Whether messages have an answer to it."""
@@ -78,8 +80,8 @@ class Playable(Protocol):
     text: str
     tools: list[dict[str, Any]]
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Calls a tool; returns what it answers."""
+    def call(self, name: str, arguments: dict[str, Any], call_id: str = "") -> str:
+        """Calls a tool; returns what it answers. ``call_id`` is the call's in the model's answer."""
         ...
 
     def advised(self, player: Player) -> Action | None:
@@ -125,8 +127,8 @@ class Session:
         """Why it takes no further requests; ``None`` while it does."""
         self.played: Playable | None = None
         """The environment that the agent plays."""
-        self.stepped = False
-        """Whether an environment has been played."""
+        self.actions: list[Acted] = []
+        """Steps of the environment."""
         self.limited = False
         """Whether a limit of its own ended it."""
         self.truncated = False
@@ -155,11 +157,18 @@ class Session:
         if same is not None and not same.delivered and not failed:
             return same, False
         self.spend()
-        taken = Asked(len(self.asked), ask, self.sequences.prompt(ask.messages, ask.tools))
-        taken.state_key = ask.state_key or self.state_key or _key(ask.observation)
+        taken = Asked(len(self.asked), ask, self.sequences.prompt(ask.messages, ask.tools), state_key=self.state_key)
+        taken.root = self._root(taken)
         self.asked.append(taken)
         self._last[digest] = taken
         return taken, True
+
+    def _root(self, taken: Asked) -> int:
+        """The first request of a conversation: they go on from one another, or share more than system messages."""
+        before, left = taken.prompt.parent, taken.prompt.left
+        if left is not None and any(message.role != "system" for message in taken.ask.messages[: left[1]]):
+            before = left[0]
+        return taken.number if before is None else self.asked[before].root
 
     def withdraw(self, taken: Asked) -> None:
         """Takes back the last request, which the engine is not asked."""
@@ -258,16 +267,12 @@ class Session:
             if asked.sent and not asked.delivered and which(asked) and any(arrived() for arrived in asked.sent):
                 self.delivered(asked)
 
-    def observe(self, reward: float, info: dict[str, Any]) -> None:
-        """Records what an environment answered to the calls of the last answer; rewards of several are added."""
+    def observe(self, action: Acted) -> None:
+        """Records a step of the environment."""
         self.settle()
-        self.outcome, self.stepped = dict(info), True
-        self.state_key = str(info.get("state_key", ""))
-        asked = max((a for a in self.asked if a.delivered), key=lambda a: a.number, default=None)
-        if asked is not None:
-            before = float(asked.outcome.get("reward", 0.0))
-            valid = bool(asked.outcome.get("valid", True)) and bool(info.get("valid", True))
-            asked.outcome = {**info, "reward": before + reward, "valid": valid}
+        self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
+        sent = tuple(asked for asked in self.asked if asked.delivered or asked.sent)
+        self.actions.append(replace(action, asked=sent, requests=len(self.asked)))
 
     @property
     def steps(self) -> int:
@@ -289,21 +294,22 @@ class Session:
             error: Why the episode failed; it is counted and left out.
         """
         self.settle()
-        steps: list[Step] = []
-        for asked in self.asked:
-            if asked.delivered:
-                steps += [self._step(len(steps) + i, asked, c) for i, c in enumerate(asked.done.result())]
+        delivered = [asked for asked in self.asked if asked.delivered]
+        actions = credited(self.actions, delivered) if delivered else {}
+        places = [(asked, i) for asked in delivered for i in range(len(asked.choices))]
+        steps = [self._step(t, *place, actions.get((place[0].number, place[1]), ())) for t, place in enumerate(places)]
         played, posted = "success" in self.outcome, self.reward
         if error is None and not steps:
             failed = [str(asked.done.exception()) for asked in self.asked if asked.done.done()]
             why = f" ({failed[-1]})" if failed else ""
             error = f"AgentSilent: the agent got no answer of the model, so there is nothing to train on{why}"
-        played = played and (self.stepped or posted is None)
+        played = played and (bool(self.actions) or posted is None)
         if error is None and posted is None and not played:
             why = f"was cut ({self.ended}), and no reward came" if self.limited else "has ended without a reward"
             error = f"NoReward: the episode {why}; it is counted and left out"
         if posted is not None and steps:
-            steps[-1] = replace(steps[-1], reward=steps[-1].reward + posted)
+            t = _last(places, actions)
+            steps[t] = replace(steps[t], reward=steps[t].reward + posted)
         sound, total = error is None, sum(step.reward for step in steps)
         score = float(self.outcome["score"]) if played else min(1.0, max(0.0, total))
         return Episode(
@@ -324,10 +330,10 @@ class Session:
             unanswered=error is not None and error.startswith("NoReward"),
         )
 
-    def _step(self, t: int, asked: Asked, choice: Choice) -> Step:
-        completion, outcome, prompt = choice.completion, asked.outcome, asked.prompt
-        action = tuple(call for call, _ in choice.message.calls) or None
-        valid = bool(outcome.get("valid", not choice.problem))
+    def _step(self, t: int, asked: Asked, index: int, actions: Sequence[Acted]) -> Step:
+        choice, prompt, ask = asked.choices[index], asked.prompt, asked.ask
+        completion, calls = choice.completion, tuple(call for call, _ in choice.message.calls)
+        own = "\0".join([*(message.text for message in ask.messages if message.role == "system"), ask.observation])
         place = {"request": asked.number, "parent": prompt.parent, "left": prompt.left}
         about = {**place, "vocabulary": self.writer.vocabulary}
         return Step(
@@ -337,15 +343,26 @@ class Session:
             response_logprobs=completion.logprobs,
             policy_version=completion.policy_version,
             finish_reason=completion.finish_reason,
-            observation=asked.ask.observation,
-            state_key=asked.state_key,
-            action=action or _spoken(choice.message),
+            observation=ask.observation,
+            state_key=ask.state_key or (asked.state_key if actions else "") or _key(own),
+            action=calls or _spoken(choice.message),
             parse_error=choice.problem or None,
-            valid=valid,
-            reward=float(outcome.get("reward", 0.0)),
-            info={**outcome, "gateway": about},
+            valid=all(bool(action.info.get("valid", True)) for action in actions) if actions else not choice.problem,
+            reward=float(sum(action.reward for action in actions)),
+            info={**(actions[-1].info if actions else {}), "gateway": about},
             experts=completion.experts,
         )
+
+
+def _last(places: Sequence[tuple[Asked, int]], actions: Mapping[Place, Sequence[Acted]]) -> int:
+    """The step that has the posted reward: the last answer of the conversations that have acted, if there are some.
+
+    Of several choices it is the one that acted, else the first one.
+    """
+    roots = {asked.root for asked, index in places if (asked.number, index) in actions}
+    steps = [(asked.number, (asked.number, i) in actions, -i, t) for t, (asked, i) in enumerate(places)
+             if not roots or asked.root in roots]  # fmt: skip
+    return max(steps)[-1]
 
 
 def _spoken(message: Message) -> Sequence[ToolCall]:

@@ -24,7 +24,7 @@ from envsuite.core.tools import Tool, ToolCall, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
 from trainers.gateway.credit import Acted
-from trainers.gateway.gateway import MODEL, Gateway
+from trainers.gateway.gateway import CONTEXT, MODEL, Gateway
 from trainers.gateway.messages import Refused
 from trainers.gateway.session import Limits, Session
 from trainers.gateway.teaching import TYPED, ExpertEngine
@@ -310,6 +310,7 @@ class AgentManager:
     ) -> None:
         self.engine, self.gateway, self.url, self.agent = engine, gateway, url, agent
         self.config, self.factories, self.slots, self.attempts = config, factories, slots, attempts
+        self.gateway.context = min(engine.max_length or CONTEXT, 1 << 22)
         self.timing = Timing()
         self._free: list[list[World]] = [[] for _ in factories]
 

@@ -145,7 +145,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _head(session: Session, asked: Asked) -> dict[str, Any]:
-    name = f"msg_{session.plan.episode_id}_{asked.number}"
+    name = f"msg_{session.name}_{asked.number}"
     return {"id": name, "type": "message", "role": "assistant", "model": asked.ask.model}
 
 

@@ -26,7 +26,7 @@ class Acted:
     calls: tuple[ToolCall, ...]
     """Empty where none could be read."""
     command: str
-    """The text that the agent typed; "" where it called tools."""
+    """The text that the agent typed, where it did."""
     call_id: str
     """The id that the call has in the model's answer, where the agent says it."""
     before: str
@@ -43,11 +43,10 @@ class Acted:
     @property
     def words(self) -> list[str]:
         """Texts that stand in an answer which the action was read from."""
-        if self.command or not self.calls:
-            return [_plain(self.command)] if self.command.strip() else []
         values = [value for call in self.calls for value in call.arguments.values()]
-        texts = [value if isinstance(value, str) else orjson.dumps(value).decode() for value in values]
-        return [plain for text in texts if (plain := _plain(text))] or [_plain(call.name) for call in self.calls]
+        some = values or [call.name for call in self.calls] or [self.command]
+        texts = [_plain(value if isinstance(value, str) else orjson.dumps(value).decode()) for value in some]
+        return [text for text in texts if text]
 
 
 class _Answer:
@@ -91,8 +90,8 @@ def credited(actions: Sequence[Acted], asked: Sequence[Asked]) -> dict[Place, li
     answers = [_Answer(one, index) for one in asked for index in range(len(one.choices))]
     replies, roots = defaultdict[bytes, list[tuple[int, str]]](list), set[int]()
     for answer in answers:
-        if (said := answer.asked.ask.last_said) is not None:
-            replies[said.key].append((answer.asked.number, answer.question))
+        said = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]
+        replies[said[-1] if said else b""].append((answer.asked.number, answer.question))
     for action in actions:
         sent = {one.number for one in action.asked}
         some = [answer for answer in answers if answer.asked.number in sent] or answers[:1]

@@ -94,6 +94,10 @@ class Ask:
     """Id of the answer that it is asked about or for, where the agent says it: that of a judge's request."""
     body: bytes = b""
     """The fields in which two requests are the same, as JSON."""
+    repeats: bool = False
+    """Whether the client says that it has sent it before."""
+    name: str = ""
+    """The client's name of the request, the same where it repeats it (``Idempotency-Key``)."""
     shown: dict[str, Any] = field(default_factory=dict)
     """Fields that an interface needs for its answer: ``stream``, ``logprobs``, …"""
 
@@ -106,11 +110,6 @@ class Ask:
             [message.key for message in self.messages]
         except TypeError as error:
             raise Refused(400, "invalid_value", f"a call cannot be written again: {error}", param="messages") from error
-
-    @property
-    def last_said(self) -> Message | None:
-        """The last message of the assistant."""
-        return next((message for message in reversed(self.messages) if message.role == "assistant"), None)
 
     @property
     def observation(self) -> str:

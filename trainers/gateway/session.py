@@ -18,6 +18,7 @@ from trainers.gateway.sequences import Prompt, Sequences, Writer
 from trainers.rollout.engine import Completion
 from trainers.rollout.episode import EpisodePlan
 from trainers.steps import Episode, Step
+from trainers.steps.records import as_tokens
 
 _NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the model writes none
 
@@ -27,6 +28,7 @@ class Limits:
     """Limits of one episode."""
 
     requests: int = 200
+    """Each choice of a request counts, and each count of tokens."""
     tokens: int | None = None
     """Sampled tokens of all answers; ``None`` for no limit."""
     seconds: float = 600.0
@@ -48,13 +50,21 @@ class Choice:
     """The text of ``stop`` that ended it."""
 
 
-@dataclass
+_BLANK = Prompt(as_tokens([]), (), (), "")
+
+
+@dataclass(eq=False)
 class Asked:
     """A request that was taken."""
 
     number: int
     ask: Ask
-    prompt: Prompt
+    prompt: Prompt = _BLANK
+    """Without tokens until it is rendered."""
+    clients: list[Callable[[], bool]] = field(default_factory=list)
+    """Those that wait for the answer; each says whether it is still there."""
+    most: int = 0
+    """Most tokens of each choice, which are kept for it until it is answered."""
     done: Future[list[Choice]] = field(default_factory=Future)
     """Answered when all choices are there; a :class:`~trainers.gateway.messages.Refused` where there are none."""
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -115,8 +125,16 @@ class Session:
         self.sequences = Sequences(writer)
         self.writer = writer
         self.asked: list[Asked] = []
+        self.number = 0
+        """By which the operator names it; the gateway counts its sessions."""
+        self.name = _key(key)[:12]
+        """Differs from that of every other session; ids of answers have it."""
+        self.used = 0
+        """Requests that count."""
         self.tokens = 0
         """Sampled tokens of all answers, delivered or not."""
+        self.kept = 0
+        """Tokens that answers under way may still sample."""
         self.reward: float | None = None
         """The reward that was posted; ``None`` before."""
         self.state_key = ""
@@ -136,44 +154,81 @@ class Session:
         self.forwarded = 0
         """Requests that another endpoint has answered."""
         self._calls = 0
-        self._last: dict[bytes, Asked] = {}
-        """The last request of each body."""
+        self._same: dict[bytes, list[Asked]] = {}
+        """The requests of each body."""
 
-    def take(self, ask: Ask, now: float) -> tuple[Asked, bool]:
-        """Takes a request.
+    def take(
+        self, ask: Ask, now: float, most: int = 1 << 20, client: Callable[[], bool] = lambda: True
+    ) -> tuple[Asked, bool]:
+        """Takes a request; unless it is a repeated one, :meth:`begin` or :meth:`refuse` follows.
+
+        Args:
+            ask: The request.
+            now: Seconds, monotonic.
+            most: Most tokens of an answer.
+            client: Says whether the client is still there.
 
         Returns:
-            It, and whether the engine is to be asked: not where the same request is on its way, or its answer reached
-            nobody.
+            It, and whether it is a new one: not where a client repeats a request whose answer has reached nobody.
 
         Raises:
             Refused: The session is over, or its limits are reached.
         """
         self.check(now)
-        digest = hashlib.blake2b(ask.body, digest_size=16).digest()
-        same = self._last.get(digest)
         self.settle(lambda asked: asked.quoted(ask.messages))
-        failed = same is not None and same.done.done() and same.done.exception() is not None
-        if same is not None and not same.delivered and not failed:
-            return same, False
-        self.spend()
-        taken = Asked(len(self.asked), ask, self.sequences.prompt(ask.messages, ask.tools), state_key=self.state_key)
-        taken.root = self._root(taken)
+        same = self._same.setdefault(hashlib.blake2b(b"\0".join([ask.body, ask.name.encode()])).digest(), [])
+        if (repeated := self._repeated(ask, same)) is not None:
+            repeated.clients.append(client)
+            return repeated, False
+        if ask.parent and re.fullmatch(rf"[a-z]+[-_]{self.name}[-_]\d+", ask.parent) is None:
+            raise Refused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
+        most = self._most(ask, most)
+        self.spend(ask.count)
+        self.kept += most * ask.count
+        taken = Asked(len(self.asked), replace(ask, body=b""), clients=[client], most=most, state_key=self.state_key)
         self.asked.append(taken)
-        self._last[digest] = taken
+        same.append(taken)
         return taken, True
 
-    def _root(self, taken: Asked) -> int:
+    def _repeated(self, ask: Ask, same: Sequence[Asked]) -> Asked | None:
+        """The request that a client repeats: it says so, or the client that has sent it is gone."""
+        some = [asked for asked in same if not asked.done.done() or asked.done.exception() is None]
+        if ask.name:
+            return some[-1] if some else None
+        left = [asked for asked in some if not asked.delivered]
+        lost = [asked for asked in left if not any(present() for present in asked.clients)]
+        return next(iter(lost or [asked for asked in left if ask.repeats and not asked.sent]), None)
+
+    def _most(self, ask: Ask, most: int) -> int:
+        """Most tokens of each choice."""
+        most = most if ask.max_tokens is None else min(most, ask.max_tokens)
+        if self.limits.tokens is not None:
+            most = min(most, (self.limits.tokens - self.tokens - self.kept) // ask.count)
+        if most < 1 and self.kept:
+            raise Refused(429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0)
+        if most < 1:
+            self.end("the session has used its tokens")
+            raise self._over(f"the session may sample {self.limits.tokens} tokens; end the episode")
+        return most
+
+    def begin(self, taken: Asked, prompt: Prompt) -> bool:
+        """Gives a request its prompt; returns whether the engine is to be asked."""
+        taken.prompt, taken.root = prompt, self._root(taken, prompt)
+        return not taken.done.done()
+
+    def refuse(self, taken: Asked, error: Exception) -> None:
+        """Gives back what a request has taken, which the engine is not asked."""
+        self.used -= taken.ask.count
+        self.kept -= taken.most * taken.ask.count
+        if not taken.done.done():
+            taken.done.set_exception(error)
+
+    def _root(self, taken: Asked, prompt: Prompt) -> int:
         """The first request of a conversation: they go on from one another, or share more than system messages."""
-        before, left = taken.prompt.parent, taken.prompt.left
+        before, left = prompt.parent, prompt.left
         if left is not None and any(message.role != "system" for message in taken.ask.messages[: left[1]]):
             before = left[0]
         return taken.number if before is None else self.asked[before].root
-
-    def withdraw(self, taken: Asked) -> None:
-        """Takes back the last request, which the engine is not asked."""
-        self.asked.remove(taken)
-        self._last = {digest: asked for digest, asked in self._last.items() if asked is not taken}
 
     def check(self, now: float) -> None:
         """Refuses what comes after the end.
@@ -186,18 +241,20 @@ class Session:
         if self.ended is not None:
             raise Refused(401, "session_ended", f"this key's session has ended: {self.ended}")
 
-    def spend(self) -> None:
-        """Refuses a request beyond the limits.
+    def spend(self, count: int = 1) -> None:
+        """Counts a request; refuses one beyond the limits.
+
+        Args:
+            count: Number of answers that it asks for.
 
         Raises:
             Refused: The session has used what it may.
         """
-        if len(self.asked) + self.forwarded >= self.limits.requests:
+        if self.used + count > self.limits.requests:
             self.end("the session has made its last request")
-            raise self._over(f"the session may make {self.limits.requests} requests; end the episode")
-        if self.limits.tokens is not None and self.tokens >= self.limits.tokens:
-            self.end("the session has used its tokens")
-            raise self._over(f"the session may sample {self.limits.tokens} tokens; end the episode")
+            most = self.limits.requests
+            raise self._over(f"the session may make {most} requests, each choice counts, and has made {self.used}")
+        self.used += count
 
     def _over(self, message: str) -> Refused:
         return Refused(403, "session_limit", message)
@@ -211,14 +268,10 @@ class Session:
             if not asked.done.done():
                 asked.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
 
-    def most_tokens(self, ask: Ask, most: int) -> int:
-        """Most tokens of an answer."""
-        left = most if self.limits.tokens is None else min(most, self.limits.tokens - self.tokens)
-        return max(1, left if ask.max_tokens is None else min(left, ask.max_tokens))
-
     def answered(self, asked: Asked, number: int, completion: Completion) -> None:
         """Takes the engine's answer."""
         self.tokens += completion.count
+        self.kept -= asked.most
         if asked.done.done():
             return
         if completion.error is not None:
@@ -258,6 +311,7 @@ class Session:
         if asked.delivered or not asked.done.done() or asked.done.exception() is not None:
             return
         asked.delivered = True
+        asked.clients.clear()
         for choice in asked.done.result():
             self.sequences.said(asked.number, asked.prompt, choice.message, choice.completion.token_ids)
 

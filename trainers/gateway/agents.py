@@ -23,7 +23,8 @@ from envsuite.core.players import Player
 from envsuite.core.tools import Tool, ToolCall, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
-from trainers.gateway.gateway import MODEL, Gateway
+from trainers.gateway.credit import Acted
+from trainers.gateway.gateway import CONTEXT, MODEL, Gateway
 from trainers.gateway.messages import Refused
 from trainers.gateway.session import Limits, Session
 from trainers.gateway.teaching import TYPED, ExpertEngine
@@ -46,7 +47,7 @@ World = gymnasium.Env[Observation, Action]
 class Played:
     """The environment of an episode, which the agent plays while it asks the model.
 
-    Rewards, validity and states belong to the answer that the agent got last.
+    Rewards and validity belong to the answers that its calls came from (:mod:`trainers.gateway.credit`).
 
     Args:
         env: The environment.
@@ -69,6 +70,8 @@ class Played:
         """Whether the episode is over: it takes no further call."""
         self.failure: str | None = None
         """Why the environment failed in a call."""
+        self.about = {name: str(self._info.get(name, "")) for name in ("task_type", "split")}
+        """Type and split of the task."""
         self.offered: tuple[Tool, ...] = tuple(world.tools)
         """Its tools."""
         self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
@@ -79,24 +82,29 @@ class Played:
         self._session = session
         session.played = self
         session.state_key = str(self._info.get("state_key", ""))
-        session.about |= {name: str(self._info.get(name, "")) for name in ("task_type", "split")} | {"task": self.goal}
+        session.about["task"] = self.goal
         session.outcome = dict(self._info)
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
+    def call(self, name: str, arguments: dict[str, Any], call_id: str = "") -> str:
         """Calls a tool; returns what it answers, also where the call is invalid.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments.
+            call_id: Id of the call in the model's answer: the reward is this answer's.
 
         Raises:
             UsageError: The episode is over.
         """
-        return self.step([ToolCall(name, arguments)])
+        return self.step([ToolCall(name, arguments)], call_id=call_id)
 
     def type(self, command: str) -> str:
         """Types a command, as the codec ``tags`` reads it; returns what the environment answers."""
         parsed = TYPED.parse(f"<action>{command}</action>", self.offered, 1)
-        return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action)
+        return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action, command)
 
-    def step(self, action: Sequence[ToolCall]) -> str:
-        """As :meth:`call`, with several calls of one step."""
+    def step(self, action: Sequence[ToolCall], command: str = "", call_id: str = "") -> str:
+        """As :meth:`call`, with several calls of one step, and the text that they were read from."""
         with self._stepping:
             if self.done or self._session is None:
                 raise UsageError("the episode is over; return from the agent")
@@ -107,9 +115,10 @@ class Played:
                 with self._gateway.lock:
                     self._session.end(self.failure)
                 raise
-            self.text, self.done = observation["text"], terminated or truncated
+            before, self.text, self.done = self.text, observation["text"], terminated or truncated
+            made = Acted(tuple(action), command, call_id, before, self.text, float(reward), dict(info))
             with self._gateway.lock:
-                self._session.observe(float(reward), dict(info))
+                self._session.observe(made)
                 self._session.truncated = truncated and not terminated
             return self.text
 
@@ -301,6 +310,7 @@ class AgentManager:
     ) -> None:
         self.engine, self.gateway, self.url, self.agent = engine, gateway, url, agent
         self.config, self.factories, self.slots, self.attempts = config, factories, slots, attempts
+        self.gateway.context = min(engine.max_length or CONTEXT, 1 << 22)
         self.timing = Timing()
         self._free: list[list[World]] = [[] for _ in factories]
 
@@ -361,14 +371,15 @@ class AgentManager:
 
     def _start(self, plan: EpisodePlan) -> _Running:
         config, env_id = self.config, self.factories[plan.env].env_id
-        env, world, failed = self._env(plan.env), None, ""
+        env, world, failed, about = self._env(plan.env), None, "", {"env_id": env_id}
         try:
             world = Played(env, plan.task_id, self.gateway)
             text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
+            about |= world.about
         except Exception as error:  # of an environment: a lost server, a fault of its own
             text, failed = "", f"{env_id}: {reason(error)}"
         limits = Limits(config.requests, config.tokens, config.seconds)
-        session = self.gateway.open(plan, limits, {"env_id": env_id, "task": text})
+        session = self.gateway.open(plan, limits, {**about, "task": text})
         played = world if self.agent.plays and config.environment else None
         job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, played), session)
         if world is None:

@@ -54,6 +54,7 @@ def read(body: bytes, headers: Mapping[str, str], counting: bool = False) -> Ask
         masking=tuple(_masking(fields, tools)),
         replaced=fields.given("temperature", "top_p", "top_k"),
         state_key=fields.object("metadata").may("state_key", str) or "",
+        parent=fields.object("metadata").may("parent", str) or "",
         body=b"messages" + canonical(fields, "stream", "service_tier"),
         shown={"stream": fields.may("stream", bool)},
     )
@@ -144,7 +145,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _head(session: Session, asked: Asked) -> dict[str, Any]:
-    name = f"msg_{session.plan.episode_id}_{asked.number}"
+    name = f"msg_{session.name}_{asked.number}"
     return {"id": name, "type": "message", "role": "assistant", "model": asked.ask.model}
 
 

@@ -18,8 +18,10 @@ import socket
 import struct
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -31,8 +33,8 @@ from envsuite.remote.tokens import check_token
 from trainers.gateway import anthropic_api, openai_api
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import listener
-from trainers.gateway.messages import Refused
-from trainers.gateway.reading import read_json
+from trainers.gateway.messages import Ask, Refused
+from trainers.gateway.reading import read_json, size_of
 from trainers.gateway.session import Asked, Choice, Session
 
 try:
@@ -40,6 +42,7 @@ try:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.datastructures import Headers
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
@@ -57,6 +60,7 @@ _CHAT, _MESSAGES = "/v1/chat/completions", "/v1/messages"
 _APIS = {_CHAT: openai_api, _MESSAGES: anthropic_api}
 _PASSED = ("content-type", "accept", "anthropic-version", "anthropic-beta")
 _PROXY_SECONDS = 600.0
+_SMALL = 1 << 14  # bytes of a request whose size is not looked at
 
 
 class _Connection(TimedConnection, H11Protocol):
@@ -84,6 +88,10 @@ class _Connection(TimedConnection, H11Protocol):
         """Whether the client has what was sent, or is still there to read it; of any thread."""
         with self.gateway.lock:
             return not self.over and self._whole()
+
+    def present(self) -> bool:
+        """Whether the client is still there; of any thread."""
+        return not self.over
 
     def _whole(self) -> bool:
         number = self.transport.get_extra_info("socket").fileno()
@@ -166,8 +174,8 @@ class _App:
         body = await self.body(request)
         if self.gateway.proxied and (name := read_json(body).value.get("model")) in self.gateway.proxied:
             return await self.forward(request, key, str(name), body)
-        ask = await run_in_threadpool(api.read, body, request.headers)
-        session, asked = await run_in_threadpool(self.gateway.ask, key, ask)
+        ask = await run_in_threadpool(self.read, api.read, body, request.headers)
+        session, asked = await run_in_threadpool(self.gateway.ask, key, ask, _connection(request.scope).present)
         choices = await _answered(asked.done, request)
         if ask.shown["stream"]:
             stream = b"".join(api.chunks(session, asked, choices, ask.shown))
@@ -193,7 +201,8 @@ class _App:
         """Counts the tokens of a prompt."""
         key = _key(request)
         self.gateway.session(key)
-        ask = await run_in_threadpool(anthropic_api.read, await self.body(request), request.headers, True)
+        reading = partial(anthropic_api.read, counting=True)
+        ask = await run_in_threadpool(self.read, reading, await self.body(request), request.headers)
         return _json({"input_tokens": await run_in_threadpool(self.gateway.count, key, ask)})
 
     async def models(self, request: Request) -> Response:
@@ -216,7 +225,7 @@ class _App:
         if (session := self.gateway.next()) is None:
             return Response(status_code=204, headers={"Retry-After": "1"})
         return _json({
-            "id": session.plan.episode_id, "key": session.key, "base_url": f"{request.base_url}v1",
+            "id": session.number, "key": session.key, "base_url": f"{request.base_url}v1",
             "model": self.gateway.names[0], "task": session.about.get("task", ""), "task_id": session.plan.task_id,
         })  # fmt: skip
 
@@ -229,11 +238,23 @@ class _App:
         elif request.url.path.endswith("/end"):
             self.gateway.finish(number)
         session = self.gateway.numbered(number)
-        sequences = sum(asked.prompt.parent is None for asked in list(session.asked))
+        begun = [asked.prompt for asked in list(session.asked) if len(asked.prompt.ids)]
+        sequences = sum(prompt.parent is None for prompt in begun)
         return _json({
             "id": number, "requests": len(session.asked), "forwarded": session.forwarded, "tokens": session.tokens,
             "sequences": sequences, "reward": session.reward, "ended": session.ended,
         })  # fmt: skip
+
+    def read(self, reading: Callable[[bytes, Headers], Ask], body: bytes, headers: Headers) -> Ask:
+        """A request, with what its headers say of its being repeated.
+
+        Raises:
+            Refused: It is wrong, or the context cannot hold it: then no messages are made of it.
+        """
+        if len(body) > _SMALL:
+            self.gateway.check_size(*size_of(read_json(body)))
+        counted = headers.get("x-stainless-retry-count", "0").strip("0")
+        return replace(reading(body, headers), repeats=bool(counted), name=headers.get("idempotency-key", ""))
 
     async def body(self, request: Request) -> bytes:
         """The body of a request.
@@ -241,15 +262,16 @@ class _App:
         Raises:
             Refused: It is too large; the rest is not kept.
         """
-        found = bytearray()
+        fits = (1 << 20) + 6 * self.gateway.context * self.gateway.writer.longest  # however it is written
+        found, most = bytearray(), min(self.most_bytes, fits)
         size = int(request.headers.get("content-length", 0))  # checked by h11
-        if size <= self.most_bytes:
+        if size <= most:
             async for part in request.stream():
                 found += part
-                if (size := len(found)) > self.most_bytes:
+                if (size := len(found)) > most:
                     break
-        if size > self.most_bytes:
-            raise Refused(413, "request_too_large", f"the body has more than {self.most_bytes:,} bytes; send less")
+        if size > most:
+            raise Refused(413, "request_too_large", f"the body has more than {most:,} bytes; send less")
         return bytes(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,8 @@ from envsuite.core.errors import EnvsuiteError
 from trainers.gateway.messages import Refused
 from trainers.gateway.session import Playable
 
+CALL_ID = "tool_call_id"
+"""The field of a call's ``_meta`` with the id that the call has in the model's answer."""
 MAX_BODY = 2**20
 """Most bytes of a request."""
 
@@ -79,7 +82,8 @@ def _server(played: Playable, turn: anyio.CapacityLimiter) -> Server[Any]:
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         try:
-            text = await anyio.to_thread.run_sync(played.call, params.name, params.arguments or {}, limiter=turn)
+            call = partial(played.call, params.name, params.arguments or {}, str((params.meta or {}).get(CALL_ID, "")))
+            text = await anyio.to_thread.run_sync(call, limiter=turn)
         except EnvsuiteError as error:
             return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
         return types.CallToolResult(content=[types.TextContent(text=text)])

@@ -90,8 +90,14 @@ class Ask:
     """Sampling settings in place of which those of the run are taken."""
     state_key: str = ""
     """Identity of the state, where the agent says it."""
+    parent: str = ""
+    """Id of the answer that it is asked about or for, where the agent says it: that of a judge's request."""
     body: bytes = b""
     """The fields in which two requests are the same, as JSON."""
+    repeats: bool = False
+    """Whether the client says that it has sent it before."""
+    name: str = ""
+    """The client's name of the request, the same where it repeats it (``Idempotency-Key``)."""
     shown: dict[str, Any] = field(default_factory=dict)
     """Fields that an interface needs for its answer: ``stream``, ``logprobs``, …"""
 

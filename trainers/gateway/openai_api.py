@@ -16,7 +16,7 @@ from trainers.gateway.session import Asked, Choice, Session
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
 """Settings in place of which those of the run are taken."""
 _MASKS = ("logit_bias", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
-_SHOWN = ("stream", "stream_options", "logprobs", "top_logprobs", "user", "safety_identifier", "store", "service_tier")
+_SHOWN = ("stream", "stream_options", "logprobs", "top_logprobs", "store", "service_tier")
 """Fields that change what is shown of an answer, or nothing: a request that differs in them alone is the same."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -46,6 +46,7 @@ def read(body: bytes, headers: Mapping[str, str]) -> Ask:
         masking=tuple(_masking(fields, tools)),
         replaced=fields.given(*_SAMPLING),
         state_key=fields.object("metadata").may("state_key", str) or "",
+        parent=fields.object("metadata").may("parent", str) or "",
         body=b"chat" + canonical(fields, *_SHOWN),
         shown={
             "stream": fields.may("stream", bool),
@@ -157,7 +158,7 @@ def pieces(text: str, length: int = 64) -> Iterator[str]:
 def _head(session: Session, asked: Asked, choices: Sequence[Choice], kind: str) -> dict[str, Any]:
     version = max((int(v) for choice in choices for v in choice.completion.policy_version), default=0)
     return {
-        "id": f"chatcmpl-{session.plan.episode_id}-{asked.number}",
+        "id": f"chatcmpl-{session.name}-{asked.number}",
         "object": kind,
         "created": int(time.time()),
         "model": asked.ask.model,

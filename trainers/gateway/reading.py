@@ -151,3 +151,18 @@ def canonical(fields: Fields, *without: str) -> bytes:
         return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
         raise wrong("body", f"cannot be written again: {error}") from error
+
+
+def size_of(fields: Fields) -> tuple[int, int]:
+    """Returns the characters of what a request has rendered, and the fewest tokens of its messages, parts and tools."""
+    characters = tokens = 0
+    left = [fields.value.get(name) for name in ("messages", "input", "system", "instructions", "tools")]
+    while left:
+        if isinstance(value := left.pop(), str):
+            characters += len(value)
+        elif isinstance(value, dict):
+            tokens += 2 if "role" in value else "type" in value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return characters, tokens

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -19,6 +22,7 @@ from envsuite.prompting.template import conversation_ids
 from trainers.gateway.messages import Message, Refused, digests
 from trainers.steps.records import Tokens, as_tokens
 
+_LONG = 1 << 16  # characters of a conversation that is encoded apart
 _LOST = "\N{REPLACEMENT CHARACTER}"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # as SentencePiece names a byte
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -28,6 +32,9 @@ _LETTERS = {chr(byte): byte for byte in _PRINTED} | {chr(256 + n): byte for n, b
 
 
 class _Vocabulary(Protocol):
+    def get_vocab(self) -> dict[str, int]:
+        """Returns the ids of tokens by their names."""
+
     def convert_ids_to_tokens(self, ids: int) -> Any:
         """Returns the name of a token."""
 
@@ -50,6 +57,8 @@ class Writer:
         self.specials = specials_of(tokenizer)
         self.vocabulary = vocabulary_of(tokenizer)
         """Equal where token ids mean the same."""
+        self.longest = max(16, *map(len, cast(_Vocabulary, tokenizer).get_vocab()))
+        """Most characters that a token stands for."""
         self.codec: NativeCodec | None = None
         self.lacks = ""
         """Why the chat template has no tools; "" where it has."""
@@ -57,6 +66,7 @@ class Writer:
             self.codec = NativeCodec(tokenizer, arguments)
         except UsageError as error:
             self.lacks = str(error)
+        self._short, self._long = threading.Lock(), threading.Lock()
 
     def messages(self, messages: Sequence[Message]) -> Messages:
         """The messages as the chat template takes them."""
@@ -88,13 +98,23 @@ class Writer:
     def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: tuple[int, int] = (0, 0)) -> list[int]:
         """Token ids of the conversation after so many messages and characters.
 
+        Encoding changes a tokenizer's state, so there is one encoding at a time; a long conversation is encoded by a
+        copy of the tokenizer, so that no short one waits for it.
+
         Raises:
             Refused: The chat template does not show a message as it is.
         """
+        long = sum(len(message.text) for message in messages) + 100 * len(messages) > _LONG
         try:
-            return conversation_ids(self.render, self.messages(messages), self.tools(tools), self.specials, after)
+            with self._long if long else self._short:
+                render = self._copy if long else self.render
+                return conversation_ids(render, self.messages(messages), self.tools(tools), self.specials, after)
         except UsageError as error:
             raise Refused(400, "invalid_messages", str(error)) from error
+
+    @cached_property
+    def _copy(self) -> Renderer:
+        return replace(self.render, tokenizer=copy.deepcopy(self.tokenizer))
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether an answer ends with a control token that ends it."""
@@ -132,7 +152,9 @@ class Writer:
                 continue
             ends = (found.end() for found in self.specials.finditer(text) if found.group() not in inner)
             end = next(ends, None)
-            ids = ids_of(self.tokenizer, text[:end]) + ([int(self.tokenizer.eos_token_id)] if end is None else [])
+            with self._short:
+                ids = ids_of(self.tokenizer, text[:end])
+            ids += [int(self.tokenizer.eos_token_id)] if end is None else []
             if self.read(ids, prompt.tools)[0].key == one.key:
                 return ids
         shown = repr(said.text or [call.name for call, _ in said.calls])[:80]

@@ -108,7 +108,7 @@ def test_a_key_opens_its_own_session_until_that_ends(made: Made) -> None:
     one, other = place.open(Limits(requests=2)), place.open(Limits(seconds=-1.0))
     statuses = [ask(place, CHAT, key, body()).status_code for key in (one.key, "agent-no", "-", "secret", other.key)]
     assert statuses == [200, 401, 401, 401, 401]
-    assert ask(place, f"/sessions/{one.plan.episode_id}/reward", one.key, {"reward": 1.0}).status_code == 403
+    assert ask(place, f"/sessions/{one.number}/reward", one.key, {"reward": 1.0}).status_code == 403
     assert ask(place, "/sessions", one.key, b"").status_code == 403 and one.reward is None
     over = [ask(place, MESSAGES, one.key, body(str(i), max_tokens=5)) for i in range(3)]
     assert [reply.status_code for reply in over] == [200, 403, 401]

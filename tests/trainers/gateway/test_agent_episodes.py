@@ -214,9 +214,9 @@ def test_a_service_posts_its_reward_after_the_end_or_is_left_out(made: Callable[
                 time.sleep(0.01)
             client = Client(gateway, "", session.key, None)
             asked(client, [Message("user", session.about["task"])])
-            gateway.finish(session.plan.episode_id)
+            gateway.finish(session.number)
             if number == 0:
-                gateway.reward(session.plan.episode_id, 1.0)
+                gateway.reward(session.number, 1.0)
 
     thread = threading.Thread(target=service)
     thread.start()

@@ -16,10 +16,9 @@ from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.interpreter import Interpreter, Limits, Session, open_interpreter
 from envsuite.interpreter.registry import ISOLATED
-from envsuite.mathematics import answers, dapo, prompts
+from envsuite.mathematics import answers, dapo, judge, prompts
 from envsuite.mathematics.answers import MOST_CHARACTERS
 from envsuite.mathematics.generate import KINDS, LEVELS
-from envsuite.mathematics.judge import version
 from envsuite.mathematics.problem import Problem
 from envsuite.mathematics.tasks import load
 
@@ -29,7 +28,7 @@ MOST_CALLS = 8
 MOST_PROBLEMS = 100_000
 REWARDS = {"exact": (1.0, 0.0), "signed": (1.0, -1.0), "format": (1.0, 0.0)}
 """Rewards of a right and of a wrong answer, by the names of ``reward=``."""
-SCORERS = {"value": answers.is_right, "math-verify": answers.is_right_by_math_verify, "dapo": dapo.is_right}
+SCORERS = {"value": answers.is_right, "math-verify": judge.is_right, "dapo": dapo.is_right}
 """Whether an answer is right, by the names of ``scorer=``."""
 _KEEPS_STATE = ("ok", "error")  # ways in which a run can end without the loss of the session's state
 WELL_FORMED = 0.1
@@ -101,8 +100,8 @@ class PythonMathEnv(ToolEnv):
             str(options.source), options.problem_seed, options.problems, options.kinds, options.difficulty
         )
         self.reward, self.scorer, self.max_calls = options.reward, options.scorer, options.max_calls
-        versions = {} if self.scorer == "dapo" else {"math-verify": version()}
-        versions |= {} if self.scorer == "value" else {"scorer": self.scorer}
+        needed = {} if self.scorer == "dapo" else {"math-verify": judge.version()}
+        versions = needed | ({} if self.scorer == "value" else {"scorer": self.scorer})
         self._interpreter: Interpreter = open_interpreter(options.interpreter, Limits(seconds=float(options.seconds)))
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode, versions)
         self._session: Session | None = None

@@ -54,6 +54,11 @@ def same_expression(right: str, answer: str, prose: bool = False) -> bool:
     return _JUDGE.same(right, answer, prose)
 
 
+def is_right(right: str, answer: str) -> bool:
+    """Returns math-verify's own verdict: the value counts, of whatever is left to be evaluated, too."""
+    return same_expression(right, answer, prose=True)
+
+
 class Judge:
     """The process that compares, and the right to ask it. Any thread may ask; one is answered at a time."""
 

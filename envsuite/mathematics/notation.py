@@ -11,17 +11,15 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
-_SIGNS = str.maketrans(dict.fromkeys('\u200b\ufeff`"', "")) | {
-    ord(sign): f" {text} "
-    for sign, text in zip(
-        "\u2212\u2013\u00d7\u00b7\u00f7\u221a\u03c0\u221e\u2264\u2265\u2260\u2208\u222a\u2229\u2205\u00b0\u00b2\u00b3",
-        r"- - * * / \sqrt \pi \infty \le \ge \ne \in \cup \cap \emptyset ^\circ ^2 ^3".split(),
-        strict=True,
-    )
-}
+_SIGNS = str.maketrans(dict.fromkeys('\u200b\ufeff`"', "")) | {ord(sign): f" {text} " for sign, text in zip(
+    "\u2212\u2013\u00d7\u00b7\u00f7\u221a\u03c0\u221e\u2264\u2265\u2260\u2208\u222a\u2229\u2205\u00b0\u00b9\u00b2\u00b3\u2074"
+    "\u2075\u2076\u2077\u2078\u2079\u00bd\u00bc\u00be",
+    r"- - * * / \sqrt \pi \infty \le \ge \ne \in \cup \cap \emptyset ^\circ ^1 ^2 ^3 ^4 "
+    r"^5 ^6 ^7 ^8 ^9 \frac12 \frac14 \frac34".split(), strict=True,
+)}  # fmt: skip
 _DECORATION = (r"\\(?:underline|fbox|boxed|mathbf)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1")
 _REWRITTEN = [(re.compile(pattern, re.IGNORECASE), by) for pattern, by in (
-    (r"\\?\$|\\[()]|\\(?:left|right)(?![a-z])|(?<!\\)\\[\[\]]", ""), (r"\\%|\s*\bper ?cent\b", "%"),
+    (r"\\?\$|\\[()]|\\displaystyle|\\(?:left|right)(?![a-z])|(?<!\\)\\[\[\]]", ""), (r"\\%|\s*\bper ?cent\b", "%"),
     (r",\\!\s*|\{,\}|(?<=[0-9])(?:\\,|~)(?=[0-9]{3}(?![0-9]))", ","),  # between thousands
     (r"(\\\\)|\\[,;:> !]|\\q?quad|[~\s]+", r"\1 "), (r"\\varnothing|\\\{ *\\\}", r"\\emptyset"),
     (r"\\cdot|\\times|(?<=[0-9]) ?x ?(?=10 ?\^)", "*"), (r"\\div(?![a-z])", "/"),
@@ -30,15 +28,16 @@ _REWRITTEN = [(re.compile(pattern, re.IGNORECASE), by) for pattern, by in (
     (r"\\sqrt\s*(?:([0-9]+)|\(([^()]*)\))", r"\\sqrt{\1\2}"), (r"(?:\*\*|\^)\s*(-?[0-9]+)", r"^{\1}"), (r"\*\*", "^"),
     (r"(?<=[0-9]) ?\* ?10 ?\^ ?\{([+-]?[0-9]{1,3})\}(?![0-9])", r"e\1"), (r"\(([0-9.]+)\) ?(?=\^)", r"\1"),
     (r"(?<=[+\-/]) +(?=[0-9])|(?<=[0-9]) +(?=[/%_])", ""), (r"^ *([a-z]) in (?=[\[(])", r"\1 \\in "),
-    (r"^(?:\\text\{)? *(?:there (?:is|are) )?no (?:real )?solutions?\}?$", r"\\emptyset"),
+    (r"^(?:\\text\{)? *(?:there (?:is|are) )?no (?:real )?solutions?\}?$|^(?:\\text\{)? *none\}?$", r"\\emptyset"),
     (r"^(?:\\text\{)? *all real(?: number)?s\}?$|^\(-\\infty, *\+?\\infty\)$", r"\\mathbb{R}"),
-    (r"^\\\{ *[a-z] *(?::|\||\\mid) *(.*)\\\}$", r"\1"),  # of a set given by a condition, the condition
+    (r"^\\\{ *[a-z] *(?:\\in *\\mathbb\{R\} *)?(?::|\||\\mid) *(.*)\\\}$", r"\1"),  # a set's condition
     (r"^\|([a-z])\| *(<|\\leq?) *([0-9.]+)$", r"-\3 \2 \1 \2 \3"),
 )]  # fmt: skip
 """Patterns of what changes no value, and what is written for it, in this order."""
 _STYLED = re.compile(r"\\(?:text(?:bf|rm|it)?|mbox|mathrm|operatorname)\s*\{([^{}]*)\}")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|\S")
 _RECURRING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\{([0-9]+)\}")
+_SHORT = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]{1,5})(?![0-9.e])")
 _FRACTION = re.compile(r"\\frac\{([+-]?[0-9]+)\}\{([0-9]+)\}")
 _NUMBER = re.compile(
     r"([+-]?) *(?:([0-9]+) +(?=[0-9]+/))?"
@@ -62,7 +61,7 @@ def plain(text: str) -> str:
     text = _of_python(text.translate(_SIGNS).strip(" \t\n*'").rstrip("."))
     for pattern, by in _REWRITTEN:
         text = pattern.sub(by, text)
-    text = _RECURRING.sub(_as_fraction, text.strip(" *").rstrip(".").strip())
+    text = _RECURRING.sub(_recurring, text.strip(" *").rstrip(".").strip())
     if text.count("}") > text.count("{"):
         text = text.rstrip("} ")
     return text
@@ -114,11 +113,15 @@ def number(text: str) -> Number | None:
     return Number(value, bool(percent), 2 * bool(percent) - int(exponent), len(digits))
 
 
-def _as_fraction(match: re.Match[str]) -> str:
+def exact(text: str) -> str:
+    """Returns an expression with decimals of few digits as fractions: math-verify would round before it compares."""
+    return _SHORT.sub(lambda m: f"\\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", text)
+
+
+def _recurring(match: re.Match[str]) -> str:
     """Returns a recurring decimal as a fraction."""
-    whole, first, period = match.groups()
-    value = int((whole + first + period) or 0) - int((whole + first) or 0)
-    return f"\\frac{{{value}}}{{{(10 ** len(period) - 1) * 10 ** len(first)}}}"
+    value = int("".join(match.groups())) - int(match[1] + match[2] or 0)
+    return f"\\frac{{{value}}}{{{10 ** len(match[2] + match[3]) - 10 ** len(match[2])}}}"
 
 
 def _of_python(text: str) -> str:
@@ -138,7 +141,7 @@ def _latex(node: ast.expr, code: str) -> str:
     match node:
         case ast.Constant():
             return code[node.col_offset : node.end_col_offset].replace("j", "i")
-        case ast.Name(id=name):
+        case ast.Name(id=name) | ast.Attribute(attr=name):
             return name if len(name) == 1 and name not in _NAMES else _NAMES[name]
         case ast.UnaryOp(op=op, operand=inner):
             form, parts = type(op), [inner]

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from envsuite.mathematics.answers import is_right, is_right_by_math_verify
+from envsuite.mathematics.answers import is_right
+from envsuite.mathematics.env import SCORERS
 from envsuite.mathematics.generate import BY_STRATUM
 from envsuite.mathematics.problem import Problem
 from envsuite.mathematics.source import builtin_problems
@@ -72,6 +73,6 @@ def test_repeating_the_question_is_wrong_in_any_dress(task_type: str) -> None:
 
 
 def test_math_verify_as_it_is_evaluates_the_question_and_is_an_option() -> None:
-    problem = builtin_problems().problem("arithmetic-1/test#0")
-    assert any(is_right_by_math_verify(problem.answer, answer) for answer in repeated(problem))
-    assert is_right_by_math_verify("42", r"\boxed{42}") and not is_right_by_math_verify("42", "43")
+    problem, judged = builtin_problems().problem("arithmetic-1/test#0"), SCORERS["math-verify"]
+    assert any(judged(problem.answer, answer) for answer in repeated(problem))
+    assert judged("42", r"\boxed{42}") and not judged("42", "43")

@@ -1,4 +1,4 @@
-r"""What answers are written in: Unicode, decoration, LaTeX and Python's notation.
+r"""Notations of answers: Unicode, decoration, LaTeX and Python's notation.
 
 Nothing is evaluated: text becomes other text, or a fraction. Any text is read in time that is bounded by its length.
 """

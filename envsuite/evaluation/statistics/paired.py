@@ -198,7 +198,8 @@ def _tango(gaps: Floats) -> tuple[Floats, Floats]:
     better, worse = np.maximum(gaps, 0).sum(-1), np.maximum(-gaps, 0).sum(-1)
 
     def bound(sign: int) -> Floats:
-        inside, outside = (better - worse) / tasks, np.full(better.shape, -float(sign))
+        inside: Floats = (better - worse) / tasks
+        outside = np.full(better.shape, -float(sign))
         for _ in range(50):
             middle = (inside + outside) / 2
             linear, rest = (2 * tasks - better + worse) * middle - better - worse, middle * (1 - middle)

@@ -24,8 +24,8 @@ from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError, WorkerLost, unknown
 from envsuite.core.functions import drawn
 from envsuite.core.options import Options, option
-from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Raised, origin
 from envsuite.core.settings import read_json
+from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Raised, origin
 
 _DRAWS = 100
 """Draws of a random call until it fits the schema of its tool."""

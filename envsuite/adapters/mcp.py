@@ -21,8 +21,8 @@ from envsuite.core.boundary import CodeError, number
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.functions import function_in
 from envsuite.core.options import Options, option
-from envsuite.interpreter.confined import reason
 from envsuite.core.settings import read_json
+from envsuite.interpreter.confined import reason
 
 HORIZON = 30
 ANSWER = Tool.of_string("answer", "Gives the answer, which ends the episode.", "text", "The answer.")

@@ -26,7 +26,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def status_of(command: Callable[[], int], prefix: str = "error") -> int:
-    """Runs a command, and returns its exit status.
+    """Runs a command, whose output is escaped, and returns its exit status.
 
     Args:
         command: Returns its status.
@@ -36,6 +36,13 @@ def status_of(command: Callable[[], int], prefix: str = "error") -> int:
         The command's own; 2 after an error that a user can mend, a full disk among them; 130 after Ctrl-C; 0 where the
         reader of its output is gone.
     """
+    from envsuite.core.escaping import streams
+
+    with streams():
+        return _status_of(command, prefix)
+
+
+def _status_of(command: Callable[[], int], prefix: str) -> int:
     from envsuite.core.errors import EnvsuiteError
 
     status = 0

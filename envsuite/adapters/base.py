@@ -18,13 +18,13 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
-import orjson
 
 from envsuite.core import Action, DataError, Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError, WorkerLost, unknown
 from envsuite.core.functions import drawn
 from envsuite.core.options import Options, option
+from envsuite.core.settings import read_json
 from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Raised, origin
 
 _DRAWS = 100
@@ -131,7 +131,7 @@ def _stated(name: str) -> dict[str, Any]:
     """Returns the options in the file ``NAME.json`` of the present folder; none where there is no such file."""
     file = Path(f"{name}.json")
     try:
-        return {**orjson.loads(file.read_bytes())} if file.is_file() else {}
+        return {**read_json(file.read_bytes(), str(file))} if file.is_file() else {}
     except (ValueError, TypeError) as error:
         raise DataError(f"{file}: not a JSON object of options ({error})") from error
 

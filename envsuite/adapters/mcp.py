@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from envsuite.core.boundary import CodeError, number
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.functions import function_in
 from envsuite.core.options import Options, option
+from envsuite.core.settings import read_json
 from envsuite.interpreter.confined import reason
 
 HORIZON = 30
@@ -139,7 +141,11 @@ class Mcp(Adapted):
 def _read(goals: str | Sequence[Any], env_id: str) -> dict[str, dict[str, Any]]:
     """Returns the tasks by their ids."""
     try:
-        lines = goals if not isinstance(goals, str) else map(orjson.loads, Path(goals).read_bytes().splitlines())
+        lines = (
+            goals
+            if not isinstance(goals, str)
+            else map(read_json, Path(goals).read_bytes().splitlines(), repeat(goals))
+        )
         rows = [{"goal": str(line)} if isinstance(line, str) else {**line, "goal": line["goal"]} for line in lines]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(f"goals of {env_id}: not texts, or mappings with goal ({reason(error)})") from error

@@ -7,6 +7,7 @@ number where a number is wanted, and text that can be encoded.
 from __future__ import annotations
 
 import math
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,12 +51,12 @@ def settle(error: BaseException, where: str, depth: int = 1) -> None:
     told = isinstance(error, EnvsuiteError) and not isinstance(error, CodeError)  # such a message says it all
     if told or isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue):
         return
-    note = "; ".join(filter(None, (_place(error, depth), where)))
-    if isinstance(error, Exception):
-        error.add_note(note)
+    own = isinstance(error, Exception)
+    raised = error if own else CodeError(f"{type(error).__name__} was raised: {error}")
+    for note in filter(None, (_place(error, depth), where)):
+        raised.add_note(note)
+    if own:
         return
-    raised = CodeError(f"{type(error).__name__} was raised: {error}")
-    raised.add_note(note)
     raise raised.with_traceback(error.__traceback__) from error
 
 
@@ -95,6 +96,11 @@ def text(value: str) -> str:
     except UnicodeEncodeError:
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return value
+
+
+def without_task(reason: str) -> str:
+    """Returns a :func:`reason` of an episode without its task, so that equal reasons can be counted."""
+    return re.sub(r" \(task .* of \S+\)", "", reason)
 
 
 def reason(error: BaseException) -> str:

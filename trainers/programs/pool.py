@@ -21,6 +21,7 @@ from envsuite.exits import status_of
 from trainers.pool import Pool, Query, Writer
 from trainers.report.html import printable
 from trainers.settings import checked
+from trainers.settings.console import EscapingConsole
 from trainers.settings.words import described, over
 from trainers.steps import Episode
 from trainers.steps.parquet import write_episodes
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         for setting in described(Query) if "name" not in words else ():
             one.add_argument(f"--{setting.path}", nargs="?", const="true", metavar="VALUE", help=setting.text)
     given = parser.parse_args(arguments)
-    return status_of(lambda: _run(given, Console(highlight=False, markup=False)))
+    return status_of(lambda: _run(given, EscapingConsole(highlight=False)))
 
 
 def _run(given: argparse.Namespace, out: Console) -> int:

@@ -10,6 +10,7 @@ import orjson
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.naming import spec_of
+from envsuite.core.settings import read_json
 from envsuite.remote.making import make
 
 
@@ -54,6 +55,6 @@ def _option(text: str) -> tuple[str, Any]:
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in max_distractors=3")
     try:
-        return name, orjson.loads(value)
+        return name, read_json(value, f"--option {name}")
     except orjson.JSONDecodeError:
         return name, value

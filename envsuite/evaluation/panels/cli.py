@@ -17,6 +17,7 @@ from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import DataError
 from envsuite.core.naming import registered, spec_of
 from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.settings import read_json
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.panels.comparing import differences
 from envsuite.evaluation.panels.computing import panel_of
@@ -227,6 +228,6 @@ def _option(text: str) -> tuple[str, Any]:
     if not mark or not name.isidentifier():
         raise UsageError(f"--option {text}: give NAME=VALUE, e.g. max_distractors=5")
     try:
-        return name, orjson.loads(value)
+        return name, read_json(value, f"--option {name}")
     except orjson.JSONDecodeError:
         return name, value

@@ -191,7 +191,7 @@ class AgentConfig:
     """Names of other models, each with the address of its endpoint, whose answers are not recorded. A key stands in the
     environment: {judge: https://$JUDGE_KEY@example.org/v1}."""
     requests: AtLeastOne = 200
-    """Most requests of an episode."""
+    """Most requests of an episode; each choice counts, and each count of tokens."""
     tokens: AtLeastOne | None = None
     """Most sampled tokens of an episode."""
     seconds: Positive = 600.0

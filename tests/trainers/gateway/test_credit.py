@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from bringing import PROTOCOLS, agent_settings
 from hypothesis import given
 from hypothesis import strategies as st
-from talking import Place
+from talking import Place, ask, body
 
 from envsuite.core.tools import ToolCall
 from envsuite.vector import EnvFactory
@@ -163,3 +164,27 @@ def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_actio
             found[asked.number, index] = next(at).reward
     if distinct and posted is None and "alone" not in {acted.command for acted in session.actions}:
         assert {place: reward for place, reward in found.items() if reward} == expected
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_an_agent_says_which_answer_acts_by_the_calls_id_and_by_the_parent_of_a_judge(path: str, made: Any) -> None:
+    call = '<tool_call>\n{"name": "do", "arguments": {"command": "go"}}\n</tool_call>'
+    place = made(lambda prompt: call)
+    session, env = place.open(), Played(EnvFactory("counting_world:Counting-v0").make(), "one", place.gateway)
+    env.joined(session)
+    tools = env.tools if "chat" in path else [{**env.tools[0]["function"], "input_schema": {"type": "object"}}]
+    sent = body("Go", max_tokens=64, tools=tools)
+    first, second = (ask(place, path, session.key, {**sent, "metadata": {"x": str(n)}}).json() for n in range(2))
+    judged = ask(place, path, session.key, {**sent, "metadata": {"parent": second["id"], "state_key": "mine"}})
+    assert judged.status_code == 200
+    wrong = ask(place, path, session.key, {**sent, "metadata": {"parent": "chatcmpl-0-0"}})
+    assert wrong.status_code == 400 and "metadata.parent" in wrong.text
+    ids = [asked.choices[0].message.calls[0][1] for asked in session.asked]
+    named = {"name": "do", "arguments": {"command": "go"}, "_meta": {"tool_call_id": ids[0]}}
+    headers = {"Authorization": f"Bearer {session.key}", "Accept": "application/json, text/event-stream"}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": named}
+    assert httpx2.post(f"{place.url}/env/mcp", json=request, headers=headers).json()["result"]["content"]
+    env.call("do", {"command": "go"})
+    steps = session.episode("").steps
+    assert rewards(steps) == [1.0, 2.0, 0.0] and first["id"] != second["id"]
+    assert [step.state_key for step in steps] == ["0", "0", "mine"]

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import orjson
@@ -47,10 +47,8 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Mount, Route
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    from trainers.gateway.environment import environment_app
 except ImportError as error:
     raise MissingExtra(f"the gateway needs {error.name}: pip install 'envsuite[gateway]'") from error
 
@@ -149,7 +147,7 @@ class _App:
             Route(f"{_MESSAGES}/count_tokens", self.count, methods=["POST"]),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{name:path}", self.models, methods=["GET"]),
-            Mount("/env", environment_app(gateway.played)),
+            Mount("/env", self.play),
             Route("/sessions", self.next, methods=["POST"]),
             Route("/sessions/{number:int}", self.operate, methods=["GET"]),
             Route("/sessions/{number:int}/reward", self.operate, methods=["POST"]),
@@ -182,6 +180,17 @@ class _App:
             return _Answer(stream, "text/event-stream", session, asked)
         whole = orjson.dumps(api.answer(session, asked, choices, ask.shown))
         return _Answer(whole, "application/json", session, asked)
+
+    async def play(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Plays the environment of a session, by MCP."""
+        await self.environment(scope, receive, send)
+
+    @cached_property
+    def environment(self) -> ASGIApp:
+        """The environments, whose package is imported by the first agent that asks for one."""
+        from trainers.gateway.environment import environment_app
+
+        return environment_app(self.gateway.played)
 
     async def forward(self, request: Request, key: str, name: str, body: bytes) -> Response:
         """Has another endpoint answer; nothing of it is recorded."""

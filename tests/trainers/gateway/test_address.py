@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -20,6 +24,7 @@ from trainers.gateway.session import Limits
 from trainers.rollout.config import AgentConfig
 
 Made = Callable[..., Place]
+ROOT = Path(__file__).resolve().parents[3]
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 FUNCTION = {"type": "function", "function": TOOL}
 
@@ -232,6 +237,13 @@ def test_a_model_that_another_endpoint_has_is_asked_there_and_nothing_of_it_is_r
     assert ask(place, CHAT, session.key, body(model="gone")).status_code == 502
     assert ask(place, CHAT, session.key, body(model="judge")).status_code == 403
     assert not session.asked
+
+
+def test_the_gateway_needs_no_mcp_until_an_agent_asks_for_an_environment() -> None:
+    code = "import sys; sys.modules |= {'mcp': None, 'mcp_types': None}; import trainers.gateway.app"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gateway"]
+    assert "mcp>=1.30" in extra, "crewai 1.15 wants mcp below 2, strands 1.62 below 2.2"
 
 
 def test_no_key_is_logged(made: Made, caplog: pytest.LogCaptureFixture) -> None:

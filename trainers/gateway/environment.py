@@ -80,7 +80,8 @@ def _server(played: Playable, turn: anyio.CapacityLimiter) -> Any:
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> Any:
         wrong = False
         try:
-            call = partial(played.call, params.name, params.arguments or {}, str(dict(params.meta or {}).get(CALL_ID, "")))
+            given = str(dict(params.meta or {}).get(CALL_ID, ""))
+            call = partial(played.call, params.name, params.arguments or {}, given)
             text = await anyio.to_thread.run_sync(call, limiter=turn)
         except EnvsuiteError as error:
             text, wrong = str(error), True

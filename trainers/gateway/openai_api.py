@@ -18,7 +18,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty
 _MASKS = ("logit_bias", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 _SHOWN = ("stream", "stream_options", "logprobs", "top_logprobs", "store", "service_tier")
 """Fields that change what is shown of an answer, or nothing: a request that differs in them alone is the same."""
-_HARMLESS = (*_SHOWN, "prompt_cache_key", "prompt_cache_retention")
+_HARMLESS = (*_SHOWN, "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 _MOST = ("max_completion_tokens", "max_tokens")
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 

@@ -41,6 +41,7 @@ def read(body: bytes, headers: Mapping[str, str]) -> Ask:
         masking=(*masking(fields, tools), *formats),
         replaced=fields.given("temperature", "top_p"),
         state_key=fields.object("metadata").may("state_key", str) or "",
+        parent=fields.object("metadata").may("parent", str) or "",
         body=b"responses" + canonical(fields, "stream", "store", "stream_options", "service_tier"),
         shown={"stream": fields.may("stream", bool), "tools": fields.get("tools") or []},
         ignored=(*strict(fields), *text.unread(), *fields.unread(*_HARMLESS)),

@@ -36,6 +36,7 @@ from trainers.rollout.manager import Watcher
 from trainers.rollout.rollout import Keeper
 from trainers.rollout.timing import Timing
 from trainers.settings import ConfigError
+from trainers.settings.shipped import located
 from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
@@ -227,7 +228,7 @@ class FunctionAgent(Agent):
     """``function(task, client) -> reward | None``, each episode in a thread.
 
     Args:
-        place: ``file.py:function``.
+        place: ``file.py:function``; ``examples/agents.py`` is installed with the trainer.
 
     Raises:
         ConfigError: It is not there.
@@ -236,7 +237,8 @@ class FunctionAgent(Agent):
     def __init__(self, place: str) -> None:
         self.place = place
         try:
-            self.function = function_in(place)
+            file, _, name = place.rpartition(":")
+            self.function = function_in(f"{located(file)}:{name}" if file else place)
         except UsageError as error:
             raise ConfigError(f"rollout.agent.function: {error}") from error
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import orjson
@@ -30,7 +30,7 @@ from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.remote.deadlines import TimedConnection
 from envsuite.remote.guard import Guard, is_private
 from envsuite.remote.tokens import check_token
-from trainers.gateway import anthropic_api, openai_api
+from trainers.gateway import anthropic_api, openai_api, responses_api
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import listener
 from trainers.gateway.messages import Ask, Refused
@@ -47,17 +47,15 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Mount, Route
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    from trainers.gateway.environment import environment_app
 except ImportError as error:
     raise MissingExtra(f"the gateway needs {error.name}: pip install 'envsuite[gateway]'") from error
 
 MOST_BYTES = 16 << 20
 """Most bytes of a request."""
-_CHAT, _MESSAGES = "/v1/chat/completions", "/v1/messages"
-_APIS = {_CHAT: openai_api, _MESSAGES: anthropic_api}
+_CHAT, _RESPONSES, _MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+_APIS = {_CHAT: openai_api, _RESPONSES: responses_api, _MESSAGES: anthropic_api}
 _PASSED = ("content-type", "accept", "anthropic-version", "anthropic-beta")
 _PROXY_SECONDS = 600.0
 _SMALL = 1 << 14  # bytes of a request whose size is not looked at
@@ -145,11 +143,11 @@ class _App:
     def __init__(self, gateway: Gateway, most_bytes: int, guard: Guard) -> None:
         self.gateway, self.most_bytes, self.guard = gateway, most_bytes, guard
         routes = [
-            Route(_CHAT, self.ask, methods=["POST"]),
-            Route(_MESSAGES, self.ask, methods=["POST"]),
+            *(Route(path, self.ask, methods=["POST"]) for path in _APIS),
             Route(f"{_MESSAGES}/count_tokens", self.count, methods=["POST"]),
             Route("/v1/models", self.models, methods=["GET"]),
-            Mount("/env", environment_app(gateway.played)),
+            Route("/v1/models/{name:path}", self.models, methods=["GET"]),
+            Mount("/env", self.play),
             Route("/sessions", self.next, methods=["POST"]),
             Route("/sessions/{number:int}", self.operate, methods=["GET"]),
             Route("/sessions/{number:int}/reward", self.operate, methods=["POST"]),
@@ -183,6 +181,17 @@ class _App:
         whole = orjson.dumps(api.answer(session, asked, choices, ask.shown))
         return _Answer(whole, "application/json", session, asked)
 
+    async def play(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Plays the environment of a session, by MCP."""
+        await self.environment(scope, receive, send)
+
+    @cached_property
+    def environment(self) -> ASGIApp:
+        """The environments, whose package is imported by the first agent that asks for one."""
+        from trainers.gateway.environment import environment_app
+
+        return environment_app(self.gateway.played)
+
     async def forward(self, request: Request, key: str, name: str, body: bytes) -> Response:
         """Has another endpoint answer; nothing of it is recorded."""
         self.gateway.forward(key)
@@ -206,12 +215,15 @@ class _App:
         return _json({"input_tokens": await run_in_threadpool(self.gateway.count, key, ask)})
 
     async def models(self, request: Request) -> Response:
-        """Lists the names of models."""
+        """Lists the models, or describes the one that the path names."""
         if not self.gateway.is_operator(key := _key(request)):
             self.gateway.session(key)
         names = (*self.gateway.names, *self.gateway.proxied)
         about = {"object": "model", "created": 0, "owned_by": "envsuite", "type": "model"}
         rows = [{"id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z", **about} for name in names]
+        if (wanted := request.path_params.get("name")) is not None:
+            self.gateway.check_model(wanted, *self.gateway.proxied)
+            return _json(rows[names.index(wanted)])
         return _json({"object": "list", "data": rows, "has_more": False, "first_id": names[0], "last_id": names[-1]})
 
     def _check_operator(self, request: Request) -> None:
@@ -317,11 +329,12 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 def _failed(request: Request, error: Exception) -> Response:
     """The answer to a request that failed, in the form of its interface."""
     if isinstance(error, HTTPException):
-        text = f"{request.method} {request.url.path[:200]}: {error.detail}; agents ask at {_CHAT} and {_MESSAGES}"
+        text = f"{request.method} {request.url.path[:200]}: {error.detail}; agents ask at {', '.join(_APIS)}"
         error = Refused(error.status_code, "unknown_url", text)
     elif not isinstance(error, Refused):
         error = Refused(500, "internal_error", "the gateway failed; its log says how")
-    api = anthropic_api if request.url.path.startswith(_MESSAGES) else openai_api
+    anthropic = request.url.path.startswith(_MESSAGES) or "anthropic-version" in request.headers
+    api = anthropic_api if anthropic else openai_api
     later = {} if error.retry_after is None else {"Retry-After": f"{math.ceil(error.retry_after)}"}
     return _json(api.problem(error), error.status, later)
 

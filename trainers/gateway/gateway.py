@@ -203,27 +203,37 @@ class Gateway:
         self._asked[number] = session, asked, choice
         self._waiting.append(Request(number, asked.prompt.ids, drawn, episode, seed))
 
-    def _check(self, ask: Ask) -> None:
-        if ask.model not in self.names:
+    def check_model(self, name: str, *others: str) -> None:
+        """Refuses a name that no model has.
+
+        Raises:
+            Refused: It is neither a name of the model that is trained nor one of ``others``.
+        """
+        if name not in (*self.names, *others):
             known = ", ".join((*self.names, *self.proxied))
-            raise Refused(404, "model_not_found", f"there is no model {ask.model[:80]!r}; there is {known}")
+            raise Refused(404, "model_not_found", f"there is no model {name[:80]!r}; there is {known}")
+
+    def _check(self, ask: Ask) -> None:
+        self.check_model(ask.model)
         if ask.masking:
             what = ", ".join(ask.masking)
             if self.masking == "refuse":
                 raise Refused(
                     400, "unsupported_parameter",
-                    f"{what} would mask the distribution that is trained on; leave it out, or let the run set "
-                    "agent.masking: ignore, which answers as if it were not there",
+                    f"{what} would mask the distribution that is trained on; leave it out, or set "
+                    "rollout.agent.masking to ignore, and the request is answered as if it were not there",
                 )  # fmt: skip
             self.counts["unmasked"] += 1
             self.tell(f"{what}: ignored, since it would mask the distribution that is trained on")
         if ask.replaced:
             self.counts["replaced"] += 1
             self.tell(f"{', '.join(ask.replaced)} of an agent: replaced by the run's sampling settings")
+        for name in ask.ignored:
+            self.tell(f"{name[:40]!r} of an agent: ignored")
 
     def tell(self, text: str) -> None:
-        """Logs a text once."""
-        if text not in self._told:
+        """Logs a text once; of texts that agents make up, the first thousand."""
+        if text not in self._told and len(self._told) < 1000:
             self._told.add(text)
             _LOG.warning("gateway: %s", text)
 

@@ -88,6 +88,8 @@ class Ask:
     """Fields that would mask the distribution that is sampled from: ``tool_choice``, ``response_format``, …"""
     replaced: tuple[str, ...] = ()
     """Sampling settings in place of which those of the run are taken."""
+    ignored: tuple[str, ...] = ()
+    """Further fields that change nothing, such as ``reasoning_effort``."""
     state_key: str = ""
     """Identity of the state, where the agent says it."""
     parent: str = ""

@@ -41,10 +41,16 @@ class Fields:
             raise wrong(where or "body", "must be an object")
         self.value: dict[str, Any] = value or {}
         self.where = where
+        self._read: set[str] = set()
 
     def path(self, name: str) -> str:
         """The path of a field."""
         return f"{self.where}.{name}" if self.where else name
+
+    def get(self, name: str) -> Any:
+        """A field as it was sent; ``None`` where it is absent."""
+        self._read.add(name)
+        return self.value.get(name)
 
     def may(self, name: str, kind: type[T], least: float = -_INF, most: float = _INF) -> T | None:
         """A field of a kind; ``None`` where it is absent or null.
@@ -52,8 +58,7 @@ class Fields:
         Raises:
             Refused: It is of another kind, or a number outside ``least`` to ``most``.
         """
-        found = self.value.get(name)
-        if found is None:
+        if (found := self.get(name)) is None:
             return None
         if not isinstance(found, int | float if kind is float else kind) or isinstance(found, bool) is not (
             kind is bool
@@ -71,19 +76,25 @@ class Fields:
 
     def object(self, name: str) -> Fields:
         """A field that is an object; one without fields where it is absent."""
-        return Fields(self.value.get(name), self.path(name))
+        return Fields(self.get(name), self.path(name))
 
     def objects(self, name: str) -> list[Fields]:
         """A field that is an array of objects; none where it is absent."""
         return [Fields(one, f"{self.path(name)}[{i}]") for i, one in enumerate(self.may(name, list) or ())]
 
     def given(self, *names: str) -> tuple[str, ...]:
-        """Those of the names that are there, and are neither null nor empty."""
-        return tuple(name for name in names if self.value.get(name) not in (None, {}, [], ""))
+        """Those of the names that are there, and are neither null, false nor empty."""
+        some = {name: self.get(name) for name in names}
+        return tuple(name for name, value in some.items() if value is not False and value not in (None, {}, [], ""))
+
+    def unread(self, *harmless: str) -> tuple[str, ...]:
+        """Paths of the fields that are there and nothing has read, besides those that are harmless."""
+        left = [name for name in self.value if name not in self._read and name not in harmless]
+        return tuple(self.path(name) for name in self.given(*left))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A field that is a text, or an array of texts, none of which is empty."""
-        found = self.value.get(name)
+        found = self.get(name)
         some = (found,) if isinstance(found, str) else tuple(self.may(name, list) or ())
         if not all(isinstance(one, str) and one for one in some):
             raise wrong(self.path(name), "must be texts that are not empty")
@@ -91,7 +102,7 @@ class Fields:
 
     def content(self, name: str = "content") -> str:
         """A text, or the texts of an array of parts, one a line."""
-        found = self.value.get(name)
+        found = self.get(name)
         return found if isinstance(found, str) else "\n".join(part.text() for part in self.objects(name))
 
     def text(self) -> str:

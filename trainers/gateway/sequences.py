@@ -122,19 +122,25 @@ class Writer:
         inner = frozenset() if self.codec is None else self.codec.inner_tokens
         return self.specials.fullmatch(last) is not None and last not in inner
 
-    def read(self, ids: Sequence[int], tools: Sequence[Tool]) -> tuple[Message, str]:
+    def read(self, ids: Sequence[int], tools: Sequence[Tool], rest: str = "") -> tuple[Message, str]:
         """Reads an answer.
+
+        Args:
+            ids: Its tokens.
+            tools: What it may call.
+            rest: Its end, from the text that stopped it on: no part of the message.
 
         Returns:
             The message, and why it has no calls where it tries to: then all of it is text.
         """
+        plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).removesuffix(rest)
         if self.codec is None:
-            return Message("assistant", str(self.tokenizer.decode(list(ids), skip_special_tokens=True))), ""
-        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+            return Message("assistant", plain), ""
+        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False)).removesuffix(rest)
         said = self.codec.said(text, tools)
         problem = said.problem or _unwritable(said.called)
-        if problem and said.called:  # one that is malformed was made along with the others
-            plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+        cut = bool(rest) and not said.called and not said.thought  # as it was said, white space included
+        if cut or (problem and said.called):  # one that is malformed was made along with the others
             return Message("assistant", plain), problem
         return Message("assistant", said.text, said.called, said.thought), problem
 

@@ -286,18 +286,17 @@ class Session:
             asked.done.set_result([asked.choices[i] for i in range(asked.ask.count)])
 
     def _choice(self, ask: Ask, completion: Completion) -> Choice:
-        kept = completion
+        kept, rest, stopped = completion, "", ""
         if ask.stop and (cut := _stopped(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
-            ids, text, stopped = cut
+            ids, rest, stopped = cut
             kept = Completion(
                 completion.request_id, completion.token_ids[:ids], completion.logprobs[:ids], "stop",
                 completion.policy_version[:ids],
             )  # fmt: skip
-            return Choice(Message("assistant", text), kept, "stop", stopped=stopped)
-        message, problem = self.writer.read(kept.token_ids.tolist(), ask.tools)
+        message, problem = self.writer.read(kept.token_ids.tolist(), ask.tools, rest)
         message = replace(message, calls=tuple((call, self._unique(given)) for call, given in message.calls))
         reason = "tool_calls" if message.calls else kept.finish_reason
-        return Choice(message, kept, reason, problem)
+        return Choice(message, kept, reason, problem, stopped)
 
     def _unique(self, given: str) -> str:
         """The id of a call: the model's own, or one that no other call of the session has."""
@@ -432,8 +431,8 @@ def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[i
     """Where a text of ``stop`` ends an answer.
 
     Returns:
-        Number of tokens up to its end, the text before it, and the text of ``stop``; ``None`` where the answer has
-        none of them.
+        Number of tokens up to its end, the text of these from its begin on, and the text of ``stop``; ``None`` where
+        the answer has none of them.
     """
 
     def text(count: int) -> str:
@@ -450,4 +449,4 @@ def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[i
         low, high = (low, middle) if first(text(middle)) is not None else (middle, high)
     said = text(high)
     at, word = first(said) or (len(said), "")
-    return high, said[:at], word
+    return high, said[at:], word

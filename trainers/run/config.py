@@ -181,7 +181,6 @@ class TrainConfig:
             raise ConfigError(f"pool stores whole episodes of the weights that they update; leave out {name}")
         if self.pool is not None and self.pool.take is not None:
             playing = {
-                "rollout.agent": rollout.agent,
                 "method.oracle": self.method.oracle,
                 "method.greedy_baseline": self.method.greedy_baseline,
                 "method.refill_rounds": self.method.refill_rounds,

@@ -138,11 +138,14 @@ def _stated(name: str) -> dict[str, Any]:
         raise DataError(f"{file}: not a JSON object of options ({error})") from error
 
 
-def words_missing(env_id: str, error: LookupError) -> Exception:
+def words_missing(env_id: str, error: Exception) -> Exception:
     """Returns what to raise for an error of NLTK: how to get the words that it does not have; for others, the error."""
-    missing = re.search(r"nltk\.download\('([^']+)'\)", str(error))
-    told = f"{env_id} reads words of NLTK: python -m nltk.downloader {missing[1] if missing else ''}"
-    return DataError(told) if missing else error
+    cause: BaseException | None = error
+    while cause is not None:  # a game that then fetches them may not, and fails in another way
+        if missing := re.search(r"nltk\.download\('([^']+)'\)", str(cause)):
+            return DataError(f"{env_id} reads words of NLTK: python -m nltk.downloader {missing[1]}")
+        cause = cause.__context__
+    return error
 
 
 def imported(module: str, package: str) -> ModuleType:

@@ -52,7 +52,7 @@ class Loaded:
     """Code that an origin has loaded."""
 
     about: object
-    """What the program is told of it, as plain JSON."""
+    """Description for the program, as plain JSON."""
     handle: Handler
     """Answers the requests of a process."""
     readable: tuple[str, ...] = ()

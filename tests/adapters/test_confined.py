@@ -206,7 +206,8 @@ FEW = {"textarena/Countdown-v0", "textarena/Cryptarithm-v0", "textarena/Slitherl
 
 
 @pytest.mark.parametrize(
-    "env_id", [pytest.param(one, marks=() if one in FEW else pytest.mark.slow) for one in adapted_ids()]
+    "env_id",
+    [pytest.param(one, marks=pytest.mark.seconds if one in FEW else pytest.mark.slow) for one in adapted_ids()],
 )
 def test_no_text_breaks_an_episode_of_an_environment_that_is_installed(env_id: str) -> None:
     try:
@@ -240,6 +241,7 @@ def test_no_text_at_all_breaks_one(env_id: str) -> None:
     env.close()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("env_id", [*(f"reasoning_gym/{name}" for name in EVALUATED), "gem/rg.countdown"])
 def test_a_scorer_that_evaluates_answers_writes_no_file(env_id: str, tmp_path: Path) -> None:
     pytest.importorskip(env_id.partition("/")[0], reason="needs the package")

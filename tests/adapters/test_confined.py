@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.adapters.base import Apart, World
-from envsuite.core import Outcome, Tool, ToolCall, UsageError
+from envsuite.core import Outcome, Tool, ToolCall, UsageError, WorkerLost
 from envsuite.interpreter import confined
 
 EVALUATED = (
@@ -96,9 +96,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv("A_TOKEN", "secret")
-    confined.origin("envsuite.adapters.base:load").close()  # the next one has the environment of this test
+def env() -> Iterator[Any]:
     env = Evaluating()
     env.reset(seed=0)
     yield env
@@ -154,7 +152,9 @@ def test_evaluated_text_does_nothing_outside_its_process_and_the_episode_goes_on
     assert said(env, "value = 2")[0]["text"] == "2 2", "as if the action had not been"
 
 
-def test_nothing_is_inherited_and_nothing_reaches_other_episodes(env: Any) -> None:
+def test_nothing_is_inherited_and_nothing_reaches_other_episodes(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", "secret")
+    confined.origin("envsuite.adapters.base:load").close()  # the next one is started with the token
     assert said(env, "import os; value = os.environ.get('A_TOKEN')")[0]["text"] == "1 None"
     files = "import os; value = [n for n in range(3, 99) if os.path.exists(f'/dev/fd/{n}')]"
     assert said(env, files)[0]["text"] == "2 [3]", "the socket of the process alone"
@@ -193,13 +193,17 @@ def adapted_ids() -> list[str]:
         try:
             module = __import__(f"envsuite.adapters.{package}", fromlist=["names"])
             found += [
-                f"{package}/{name}" for name in sorted(module.names()) if not name.startswith(("math", "code", "qa"))
+                f"{package}/{name}"
+                for name in sorted(module.names())
+                if not name.startswith(("math", "code", "qa", "rg.boxnet", "boxnet"))
             ]
         except ImportError:
             pass
     return found
 
 
+BOXNET = "reasoning_gym/boxnet"
+"""A data set whose scorer fails at every answer, with its default settings."""
 FEW = {"textarena/Countdown-v0", "textarena/Cryptarithm-v0", "textarena/Slitherlink-v0", "gem/rg.countdown"} | {
     f"reasoning_gym/{name}" for name in EVALUATED
 }
@@ -224,6 +228,15 @@ def test_no_text_breaks_an_episode_of_an_environment_that_is_installed(env_id: s
         assert reward == reward and info["valid"] == (info["error"] is None)
     assert valid, "an environment at which every action fails is broken"
     env.close()
+
+
+@pytest.mark.seconds
+def test_a_scorer_that_fails_at_every_answer_breaks_the_episode() -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the package")
+    env = made(BOXNET)
+    env.reset(seed=0)
+    with pytest.raises(WorkerLost, match="reasoning_gym/boxnet cannot play seed-"):
+        called(env, "answer", text="5")
 
 
 @pytest.mark.seconds

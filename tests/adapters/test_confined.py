@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.adapters.base import Apart, World
+from envsuite.adapters.reasoning_gym import Questions, ReasoningGym
 from envsuite.core import Outcome, Tool, ToolCall, UsageError, WorkerLost
 from envsuite.interpreter import confined
 
@@ -81,13 +82,32 @@ class Evaluation(World):
 
 class Evaluating(Apart):
     package, name, world = "gymnasium", "Evaluating", Evaluation
-    takes = type("Takes", (Apart.takes,), {"env_id": "test/Evaluating"})
+    takes: Any = type("Takes", (Apart.takes,), {"env_id": "test/Evaluating"})
 
     def _tools(self, about: Any) -> tuple[Tool, ...]:
         return (Tool.of_string("say", "Says.", "text", "What."),)
 
     def _propose(self, rng: Any) -> ToolCall:
         return ToolCall("say", {"text": "value = 1"})
+
+
+class Numbers(Questions):
+    """Questions whose scorer fails at what is no number."""
+
+    def prepare(self) -> None:
+        """Needs no package."""
+        self._questions = self
+
+    def __getitem__(self, place: int) -> Any:
+        return {"question": "?", "answer": self.options.settings["right"]}
+
+    def score_answer(self, answer: str, entry: Any) -> float:
+        return float(int(answer) == int(entry["answer"]))
+
+
+class Scored(ReasoningGym):
+    package, name, world = "gymnasium", "Scored", Numbers
+    takes: Any = type("Takes", (ReasoningGym.takes,), {"env_id": "test/Scored"})
 
 
 @pytest.fixture(autouse=True)
@@ -193,17 +213,13 @@ def adapted_ids() -> list[str]:
         try:
             module = __import__(f"envsuite.adapters.{package}", fromlist=["names"])
             found += [
-                f"{package}/{name}"
-                for name in sorted(module.names())
-                if not name.startswith(("math", "code", "qa", "rg.boxnet", "boxnet"))
+                f"{package}/{name}" for name in sorted(module.names()) if not name.startswith(("math", "code", "qa"))
             ]
         except ImportError:
             pass
     return found
 
 
-BOXNET = "reasoning_gym/boxnet"
-"""A data set whose scorer fails at every answer, with its default settings."""
 FEW = {"textarena/Countdown-v0", "textarena/Cryptarithm-v0", "textarena/Slitherlink-v0", "gem/rg.countdown"} | {
     f"reasoning_gym/{name}" for name in EVALUATED
 }
@@ -230,13 +246,15 @@ def test_no_text_breaks_an_episode_of_an_environment_that_is_installed(env_id: s
     env.close()
 
 
-@pytest.mark.seconds
-def test_a_scorer_that_fails_at_every_answer_breaks_the_episode() -> None:
-    pytest.importorskip("reasoning_gym", reason="needs the package")
-    env = made(BOXNET)
-    env.reset(seed=0)
-    with pytest.raises(WorkerLost, match="reasoning_gym/boxnet cannot play seed-"):
-        called(env, "answer", text="5")
+def test_a_scorer_that_fails_at_the_right_answer_too_breaks_the_episode() -> None:
+    for right, said in (("1", "x"), ("x", "y")):
+        env = Scored(settings={"right": right})
+        env.reset(seed=0)
+        if right == "1":
+            assert called(env, "answer", text=said)[1:3] == (0.0, True)
+            continue
+        with pytest.raises(WorkerLost, match=r"test/Scored cannot play seed-\d+: ValueError: invalid literal"):
+            called(env, "answer", text=said)
 
 
 @pytest.mark.seconds

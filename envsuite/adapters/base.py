@@ -29,8 +29,10 @@ from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Rais
 
 _DRAWS = 100
 """Draws of a random call until it fits the schema of its tool."""
-SECONDS = 10.0
+SECONDS = 2.0
 """Processor time that a package has for a step."""
+_BEGIN_SECONDS = 600.0
+"""Seconds that the beginning of an episode may take, to which no text of a model adds."""
 _OWN = Options.schema().keys()
 """Options that choose tasks, of which a world knows nothing."""
 
@@ -136,11 +138,14 @@ def _stated(name: str) -> dict[str, Any]:
         raise DataError(f"{file}: not a JSON object of options ({error})") from error
 
 
-def words_missing(env_id: str, error: LookupError) -> Exception:
+def words_missing(env_id: str, error: Exception) -> Exception:
     """Returns what to raise for an error of NLTK: how to get the words that it does not have; for others, the error."""
-    missing = re.search(r"nltk\.download\('([^']+)'\)", str(error))
-    told = f"{env_id} reads words of NLTK: python -m nltk.downloader {missing[1] if missing else ''}"
-    return DataError(told) if missing else error
+    cause: BaseException | None = error
+    while cause is not None:  # a game that then fetches them may not, and fails in another way
+        if missing := re.search(r"nltk\.download\('([^']+)'\)", str(cause)):
+            return DataError(f"{env_id} reads words of NLTK: python -m nltk.downloader {missing[1]}")
+        cause = cause.__context__
+    return error
 
 
 def imported(module: str, package: str) -> ModuleType:
@@ -253,8 +258,8 @@ class Apart(Adapted):
 
     world: ClassVar[type[World]]
     takes = ApartOptions
-    patience = PATIENCE
-    """Wall-clock seconds that a step may take."""
+    seconds, patience = SECONDS, PATIENCE
+    """Processor time that a step may take, and wall-clock time."""
     _process: Confined | None = None
 
     def _prepare(self) -> tuple[Tool, ...]:
@@ -269,18 +274,15 @@ class Apart(Adapted):
     def _forked(self) -> Confined:
         given = {name: value for name, value in self._given.items() if name not in _OWN}
         place = {"module": self.__module__, "name": self.name, "options": given}
-        try:
-            return origin("envsuite.adapters.base:load").open(place, self.options.confined)
-        except (Raised, Lost) as error:
-            raise WorkerLost(f"{self.takes.env_id} cannot be loaded: {error}") from error
+        return origin("envsuite.adapters.base:load").open(place, self.options.confined)
 
     def _opened(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[Confined, str, str]:
         """Begins an episode in a process of its own, and repeats calls; returns it, instruction and first text."""
         process = self._forked()
         try:
-            goal, text = process.ask({"task": task_id}, self.patience, self.patience)
+            goal, text = process.ask({"task": task_id}, _BEGIN_SECONDS, _BEGIN_SECONDS)
             for call in calls:
-                process.ask(call, SECONDS, self.patience)
+                process.ask(call, self.seconds, self.patience)
         except (Raised, Lost, EnvsuiteError) as error:
             process.close()
             if isinstance(error, EnvsuiteError):
@@ -306,7 +308,7 @@ class Apart(Adapted):
         for attempt in (1, 2):
             process, self._process = self._process or self._opened(self._played, self._calls)[0], None
             try:
-                told = process.ask(request, SECONDS, self.patience)
+                told = process.ask(request, self.seconds, self.patience)
                 outcome, self._cut = _outcome_of(told), told["cut"] is True
             except (Raised, EnvsuiteError, KeyError, TypeError, ValueError, OverflowError) as error:
                 process.close()  # the world may have changed before it failed

@@ -48,7 +48,7 @@ class Game(World):
         np.random.seed(0)
         try:
             self._game = gem.make(known.id, **settings)
-        except LookupError as error:
+        except (LookupError, OSError) as error:
             raise words_missing(f"gem/{self.name}", error) from error
         except Exception as error:
             raise UsageError(f"gem/{self.name} cannot be made: {reason(error)}") from error

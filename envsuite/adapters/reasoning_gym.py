@@ -17,6 +17,8 @@ from envsuite.interpreter.confined import reason
 HORIZON = 1
 ANSWER = Tool.of_string("answer", "Answers the question, which ends the episode.", "text", "The answer alone.")
 WRONG = "The answer is wrong."
+_RIGHT = "the right answer"
+"""Name of a call that gives the data set's own answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,8 @@ class Questions(World):
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
         """Scores an answer."""
-        score = float(self._questions.score_answer(arguments["text"], self._entry))
+        answer = self._entry["answer"] if name == _RIGHT else arguments["text"]
+        score = float(self._questions.score_answer(answer, self._entry))
         text = "The answer is right." if score >= 1 else WRONG
         return Outcome(text, reward=score, done=True, success=score >= 1, score=score), False
 
@@ -65,6 +68,12 @@ class ReasoningGym(Apart):
         return (ANSWER,)
 
     def _failed(self, problem: str) -> Outcome:
+        """Returns a wrong answer.
+
+        Raises:
+            WorkerLost: The scorer fails over the right answer, too.
+        """
+        self._opened(self._played, [{"tool": _RIGHT, "arguments": {}}])[0].close()
         return Outcome(WRONG, done=True)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:

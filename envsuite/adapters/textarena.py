@@ -30,7 +30,7 @@ class Game(World):
             self._game.reset(num_players=1, seed=int(task_id.removeprefix("seed-")))
         except (ValueError, AssertionError) as error:
             raise UsageError(f"textarena/{self.name} is not a game for one player: {error}") from error
-        except LookupError as error:
+        except (LookupError, OSError) as error:
             raise words_missing(f"textarena/{self.name}", error) from error
         goal, *texts = self._messages()
         return goal, "\n".join(texts)

@@ -124,7 +124,7 @@ class Verifiers(Apart):
     in_file = True
 
     def _tools(self, about: Any) -> tuple[Tool, ...]:
-        self.patience = self.options.deadline
+        self.seconds = self.patience = self.options.deadline
         self._rows = {task: {"split": task.partition("-")[0]} for task in about["tasks"]}
         own = [Tool(*told) for told in about["tools"]]
         if ANSWER.name in {tool.name for tool in own}:

@@ -7,10 +7,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, Self, TypedDict
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core import boundary
 from envsuite.core.errors import UsageError, unknown
@@ -104,6 +105,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     tools: tuple[Tool, ...]
     max_calls: int = 1
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     agents: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Agents that take turns -> names of the tools of each; empty where there is one agent.
 
@@ -115,6 +117,12 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
 
     A constructor may have parameters instead; then clients of a server may give those that are options, too.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Returns an environment that knows what it is made with, for :meth:`__reduce__`."""
+        env = super().__new__(cls)
+        env._made_with = (args, kwargs)
+        return env
 
     def __init__(
         self,
@@ -285,6 +293,15 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._task_id, self._instruction, self._done = known["task_id"], known["task"], known["done"]
         return ToolEnv._observe(self, Outcome(known["text"], commands=tuple(known["commands"])))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles how the environment was made, and its episode.
+
+        The copy is made with the same arguments and goes on with the episode where that can be restored; else it has
+        none, and the next reset is that of the environment.
+        """
+        kind, going = type(self), self.snapshot() if self.restorable and self._last is not None else None
+        return _copied, (f"{kind.__module__}:{kind.__qualname__}", *self._made_with, self.spec, self._next, going)
+
     def _where(self, task_id: str) -> str:
         return f"task {task_id} of {self.tasks.env_id}"
 
@@ -419,6 +436,17 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             metrics=outcome.metrics,
             versions=self.versions.copy(),
         )
+
+
+def _copied(
+    kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any, following: int, going: object
+) -> ToolEnv:
+    """Returns the environment that was pickled."""
+    env: Any = load_env_creator(kind)(*args, **kwargs)
+    env.spec, env._next = spec, following
+    if going is not None:
+        env.restore(going)
+    return env  # type: ignore[no-any-return]
 
 
 def _told(outcome: Outcome) -> Outcome:

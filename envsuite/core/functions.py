@@ -335,7 +335,9 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
     there = [value for value in vars(module).values() if isinstance(value, Environment)]
     if len(there) != 1:
         raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
-    setattr(module, _CLASS, there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12]))
+    kind = there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])
+    kind.__module__, kind.__qualname__ = module.__name__, _CLASS
+    setattr(module, _CLASS, kind)
     spec = EnvSpec(env_id, f"{module.__name__}:{_CLASS}", there[0].steps)
     register(spec)
     tell(f"{env_id}={file}")

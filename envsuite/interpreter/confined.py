@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core import errors
-from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.core.errors import EnvsuiteError, UsageError, WorkerLost
 from envsuite.core.processes import Child
 from envsuite.interpreter.inside.confine import confine
 from envsuite.interpreter.inside.root import LOADER_CACHE, SYSTEM_LIBRARIES
@@ -52,7 +52,7 @@ class Loaded:
     """Code that an origin has loaded."""
 
     about: object
-    """What the program is told of it, as plain JSON."""
+    """Description for the program, as plain JSON."""
     handle: Handler
     """Answers the requests of a process."""
     readable: tuple[str, ...] = ()
@@ -100,7 +100,6 @@ class Origin:
 
         Raises:
             EnvsuiteError: The code cannot be loaded, or not be confined.
-            Lost: The process ended before it began.
         """
         ours, theirs = socket.socketpair()
         order = {"settings": settings, "confined": confined, "folder": os.getcwd()}
@@ -112,8 +111,10 @@ class Origin:
                     self._stop()
                     self._order(order, theirs)
             return Confined(self, ours)
-        except BaseException:
+        except BaseException as error:
             ours.close()
+            if isinstance(error, Raised | Lost):
+                raise WorkerLost(f"{settings.get('name', self._entry)} cannot be loaded: {error}") from error
             raise
 
     def _order(self, order: Mapping[str, Any], theirs: socket.socket) -> None:
@@ -152,7 +153,7 @@ class Confined:
         channel: The socket of the process.
 
     Raises:
-        EnvsuiteError, Lost: As :meth:`Origin.open`.
+        EnvsuiteError, Raised, Lost: The code cannot be loaded.
     """
 
     def __init__(self, origin: Origin, channel: socket.socket) -> None:

@@ -33,8 +33,8 @@ _PURE = re.compile(r"(?=.*[0-9])(?:[0-9+\-*/^().,!{} ]|\\(?:frac|sqrt|binom|pi)(
 _SHORT = r"(?:[kcdmn]?m|[km]?g|m?[sl]|h)"
 _NAME = re.compile(r" *(?:\\?(?!sqrt|ln|log|sin|cos|tan|exp|frac)[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\([^()]*\))?)? *")
 _MEASURE = re.compile(
-    r"(?<=[0-9}%)!])(?: *\^ *(?:\\circ|\{ *\\circ *\}))?( *(?:(?:[^\W\d_]{3,}|(?<=[ /])(?:[^\W\d_]{2}|[mgshL])|"
-    rf"(?<=[0-9}}]){_SHORT})(?![^\W\d_])(?: ?\^ ?\{{-?[1-4]\}})?|[/. ])*)$"
+    r"(?<=[0-9}%)!])(?: *\^ *(?:\\circ|\{ *\\circ *\}))?( *(?:(?:[^\W\d_]{3,}|(?<=[ /(])(?:[^\W\d_]{2}|[mgshL])|"
+    rf"(?<=[0-9}}]){_SHORT})(?![^\W\d_])(?: ?\^ ?\{{-?[1-4]\}})?|[/. ]|(?<= )\(|(?<=[a-z])\))*)$"
 )
 _METRIC = re.compile(rf"{_SHORT}(?:\^\{{[0-9]\}})?")
 _SCALE = re.compile(r"(?:dozen|half|hundred|thousand|[mbtr]+illion)s?\b", re.IGNORECASE)

@@ -33,8 +33,8 @@ _PURE = re.compile(r"(?=.*[0-9])(?:[0-9+\-*/^().,!{} ]|\\(?:frac|sqrt|binom|pi)(
 _SHORT = r"(?:[kcdmn]?m|[km]?g|m?[sl]|h)"
 _NAME = re.compile(r" *(?:\\?(?!sqrt|ln|log|sin|cos|tan|exp|frac)[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\([^()]*\))?)? *")
 _MEASURE = re.compile(
-    r"(?<=[0-9}%)!])(?: *\^ *(?:\\circ|\{ *\\circ *\}))?( *(?:(?:[^\W\d_]{3,}|(?<=[ /])(?:[^\W\d_]{2}|[mgshL])|"
-    rf"(?<=[0-9}}]){_SHORT})(?![^\W\d_])(?: ?\^ ?\{{-?[1-4]\}})?|[/. ])*)$"
+    r"(?<=[0-9}%)!])(?: *\^ *(?:\\circ|\{ *\\circ *\}))?( *(?:(?:[^\W\d_]{3,}|(?<=[ /(])(?:[^\W\d_]{2}|[mgshL])|"
+    rf"(?<=[0-9}}]){_SHORT})(?![^\W\d_])(?: ?\^ ?\{{-?[1-4]\}})?|[/. ]|(?<= )\(|(?<=[a-z])\))*)$"
 )
 _METRIC = re.compile(rf"{_SHORT}(?:\^\{{[0-9]\}})?")
 _SCALE = re.compile(r"(?:dozen|half|hundred|thousand|[mbtr]+illion)s?\b", re.IGNORECASE)
@@ -98,7 +98,7 @@ def _is_right(right: str, answer: str) -> bool:
         return _same_in_base(based, given_words)
     if "dots" in wanted or (_HEDGED.search(given_words) and not _HEDGED.search(wanted_words)):
         return False
-    if any(one.fullmatch(wanted) and other.fullmatch(given) for one, other in (_BRACKETED, _BRACKETED[::-1])):
+    if any(first.fullmatch(wanted) and second.fullmatch(given) for first, second in (_BRACKETED, _BRACKETED[::-1])):
         return False
     if _is_wild(wanted) or _is_wild(given) or (_SUMMED.search(given) and not _SUMMED.search(wanted)):
         return False
@@ -122,10 +122,10 @@ def _quantity(text: str) -> Quantity | None:
     r"""Reads ``5``, ``x = 5`` or ``5 \text{ km}``; returns ``None`` for what is no number."""
     name, _, value = unstyled(text).rpartition("=")
     value, unit = _measured(value)
-    read = number(value)
-    if read is None or not _NAME.fullmatch(name) or (unit and "\\text" not in text and "\\m" not in text):
+    amount = number(value)
+    if amount is None or not _NAME.fullmatch(name) or (unit and "\\text" not in text and "\\m" not in text):
         return None  # 2xy is no number of xy
-    return Quantity(read, value, name.strip(), unit)
+    return Quantity(amount, value, name.strip(), unit)
 
 
 def _measured(text: str) -> tuple[str, str]:
@@ -150,16 +150,16 @@ def _states(wanted: Quantity, given: str) -> bool:
     for side in given.split("="):
         text, unit = _measured(side)
         form = _VALUE.fullmatch(text)
-        if (read := number(text)) is not None:
+        if (amount := number(text)) is not None:
             clash = unit != wanted.unit and _METRIC.fullmatch(unit) and _METRIC.fullmatch(wanted.unit)
-            if clash or _SCALE.match(unit) or not _equal(wanted.number, read):
+            if clash or _SCALE.match(unit) or not _equal(wanted.number, amount):
                 return False
         elif form or ("=" in given and _PURE.fullmatch(text)):
             if _is_wild(text) or not same_expression(wanted.text, text):
                 return False
         elif not _NAME.fullmatch(side) or (side.strip() and wanted.name not in ("", side.strip())):
             return False
-        states = states or read is not None or form is not None
+        states = states or amount is not None or form is not None
     return states
 
 

@@ -100,8 +100,8 @@ class PythonMathEnv(ToolEnv):
             str(options.source), options.problem_seed, options.problems, options.kinds, options.difficulty
         )
         self.reward, self.scorer, self.max_calls = options.reward, options.scorer, options.max_calls
-        needed = {} if self.scorer == "dapo" else {"math-verify": judge.version()}
-        versions = needed | ({} if self.scorer == "value" else {"scorer": self.scorer})
+        library = {} if self.scorer == "dapo" else {"math-verify": judge.version()}
+        versions = library | ({} if self.scorer == "value" else {"scorer": self.scorer})
         self._interpreter: Interpreter = open_interpreter(options.interpreter, Limits(seconds=float(options.seconds)))
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode, versions)
         self._session: Session | None = None

@@ -75,8 +75,8 @@ def _problem(line: bytes, where: str) -> tuple[Problem, str]:
 def _question(row: Mapping[str, Any]) -> str:
     value = next((row[name] for name in _TEXTS if name in row), None)
     if isinstance(value, list):  # a chat; what asks is the last that the user says
-        said = [one.get("content") for one in value if isinstance(one, dict) and one.get("role", "user") == "user"]
-        return _without_instructions(said[-1] if said else None)
+        turns = [turn for turn in value if isinstance(turn, dict) and turn.get("role", "user") == "user"]
+        return _without_instructions(turns[-1].get("content") if turns else None)
     body = row.get("body")
     text = f"{body.strip()} {value}" if isinstance(body, str) and isinstance(value, str) else value
     return text.strip() if isinstance(text, str) else ""

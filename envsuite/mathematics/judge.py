@@ -128,13 +128,13 @@ def _same_number(right: Any, answer: Any) -> bool | None:
 
     if not isinstance(right, Expr) or not isinstance(answer, Expr):
         return None
-    one, other = (
+    first, second = (
         number.subs({symbol: I for symbol in number.free_symbols if symbol.name == "i"}).doit()
         for number in (right, answer)
     )
-    if not one.is_number or not other.is_number:
+    if not first.is_number or not second.is_number:
         return None
-    if one == other or (one.is_Rational and other.is_Rational) or one.is_infinite or other.is_infinite:
-        return bool(one == other)
-    a, b = one.evalf(_PRECISION), other.evalf(_PRECISION)
-    return bool(abs(a - b) <= abs(a) * Float(10) ** (-6 if one.has(Float) or other.has(Float) else 10 - _PRECISION))
+    if first == second or (first.is_Rational and second.is_Rational) or first.is_infinite or second.is_infinite:
+        return bool(first == second)
+    a, b = first.evalf(_PRECISION), second.evalf(_PRECISION)
+    return bool(abs(a - b) <= abs(a) * Float(10) ** (-6 if first.has(Float) or second.has(Float) else 10 - _PRECISION))

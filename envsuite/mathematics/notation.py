@@ -101,15 +101,15 @@ def number(text: str) -> Number | None:
     """Reads an integer, decimal, fraction, mixed number or percentage; ``None`` for all else."""
     if (match := _NUMBER.fullmatch(_FRACTION.sub(r" \1/\2", text).strip())) is None:
         return None
-    sign, mixed, written, percent = match.groups("")
-    written = re.sub("[, ]", "", written)
+    sign, mixed, figures, percent = match.groups("")
+    figures = re.sub("[, ]", "", figures)
     try:
-        value = (int(mixed or 0) + Fraction(written)) * (-1 if sign == "-" else 1) / (100 if percent else 1)
+        value = (int(mixed or 0) + Fraction(figures)) * (-1 if sign == "-" else 1) / (100 if percent else 1)
     except (ValueError, ZeroDivisionError):  # a point alone, or a fraction that has no value
         return None
-    if written.isdigit() or "/" in written:
+    if figures.isdigit() or "/" in figures:
         return Number(value, bool(percent))
-    _, digits, exponent = Decimal(written).as_tuple()
+    _, digits, exponent = Decimal(figures).as_tuple()
     return Number(value, bool(percent), 2 * bool(percent) - int(exponent), len(digits))
 
 

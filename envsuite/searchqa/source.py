@@ -203,8 +203,8 @@ def question_files(path: Path) -> QuestionFiles:
     if next(files.self_contained(), None) is not None:
         return files
     folder = path if path.is_dir() else path.parent
-    beside = (file for file in sorted(folder.iterdir()) if "corpus" in file.name.lower())
-    return QuestionFiles([path], next((file for file in beside if file.name.endswith(_SUFFIXES)), None))
+    corpora = (file for file in sorted(folder.iterdir()) if "corpus" in file.name.lower())
+    return QuestionFiles([path], next((file for file in corpora if file.name.endswith(_SUFFIXES)), None))
 
 
 class _Heard(Problems):

@@ -205,7 +205,8 @@ def _recipe(path: Path) -> Recipe | None:
         group = NAMESPACE + body["group"] if "group" in body else None
         if not inputs or not isinstance(output, str) or not isinstance(count, int) or count < 1:
             raise ValueError("no ingredient, or the result is not an item, or not one or more of it")
-        if mod := next((name for name in (output, *(i.name for i in inputs)) if not name.startswith(NAMESPACE)), None):
+        names = (output, *(i.name for i in inputs))
+        if mod := next((name for name in names if ":" in name and not name.startswith(NAMESPACE)), None):
             raise ValueError(f"{mod!r} is not in the namespace {NAMESPACE!r}, and commands cannot name it")
         return Recipe(output, count, tuple(inputs), group)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:

@@ -93,8 +93,7 @@ def credited(actions: Sequence[Acted], asked: Sequence[Asked]) -> dict[Place, li
         said = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]
         replies[said[-1] if said else b""].append((answer.asked.number, answer.question))
     for action in actions:
-        sent = {one.number for one in action.asked}
-        some = [answer for answer in answers if answer.asked.number in sent] or answers[:1]
+        some = [answer for answer in answers if answer.asked in action.asked] or answers[:1]
         weights = {one.place: one.evidence(action, replies.get(one.message.key, ())) for one in some}
         most = max(weights.values())
         best = [one for one in some if weights[one.place] == most]

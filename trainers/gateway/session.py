@@ -63,6 +63,8 @@ class Asked:
     """Without tokens until it is rendered."""
     clients: list[Callable[[], bool]] = field(default_factory=list)
     """Those that wait for the answer; each says whether it is still there."""
+    same: list[Asked] = field(default_factory=list)
+    """All requests with its body."""
     most: int = 0
     """Most tokens of each choice, which are kept for it until it is answered."""
     done: Future[list[Choice]] = field(default_factory=Future)
@@ -129,6 +131,8 @@ class Session:
         """By which the operator names it; the gateway counts its sessions."""
         self.name = _key(key)[:12]
         """Differs from that of every other session; ids of answers have it."""
+        self.taken = 0
+        """Requests that have been taken, also where they were taken back."""
         self.used = 0
         """Requests that count."""
         self.tokens = 0
@@ -154,6 +158,7 @@ class Session:
         self.forwarded = 0
         """Requests that another endpoint has answered."""
         self._calls = 0
+        self._roots: dict[int, int] = {}
         self._same: dict[bytes, list[Asked]] = {}
         """The requests of each body."""
 
@@ -185,7 +190,8 @@ class Session:
         most = self._most(ask, most)
         self.spend(ask.count)
         self.kept += most * ask.count
-        taken = Asked(len(self.asked), replace(ask, body=b""), clients=[client], most=most, state_key=self.state_key)
+        taken = Asked(self.taken, replace(ask, body=b""), clients=[client], same=same, most=most)
+        taken.state_key, self.taken = self.state_key, self.taken + 1
         self.asked.append(taken)
         same.append(taken)
         return taken, True
@@ -213,11 +219,14 @@ class Session:
 
     def begin(self, taken: Asked, prompt: Prompt) -> bool:
         """Gives a request its prompt; returns whether the engine is to be asked."""
-        taken.prompt, taken.root = prompt, self._root(taken, prompt)
+        taken.prompt = prompt
+        taken.root = self._roots[taken.number] = self._root(taken, prompt)
         return not taken.done.done()
 
     def refuse(self, taken: Asked, error: Exception) -> None:
-        """Gives back what a request has taken, which the engine is not asked."""
+        """Takes back a request, which the engine is not asked."""
+        self.asked.remove(taken)
+        taken.same.remove(taken)
         self.used -= taken.ask.count
         self.kept -= taken.most * taken.ask.count
         if not taken.done.done():
@@ -228,7 +237,7 @@ class Session:
         before, left = prompt.parent, prompt.left
         if left is not None and any(message.role != "system" for message in taken.ask.messages[: left[1]]):
             before = left[0]
-        return taken.number if before is None else self.asked[before].root
+        return taken.number if before is None else self._roots[before]
 
     def check(self, now: float) -> None:
         """Refuses what comes after the end.
@@ -252,8 +261,7 @@ class Session:
         """
         if self.used + count > self.limits.requests:
             self.end("the session has made its last request")
-            most = self.limits.requests
-            raise self._over(f"the session may make {most} requests, each choice counts, and has made {self.used}")
+            raise self._over(f"the session may make {self.limits.requests} requests (each choice counts as one)")
         self.used += count
 
     def _over(self, message: str) -> Refused:
@@ -325,7 +333,7 @@ class Session:
         self.settle()
         self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
         sent = tuple(asked for asked in self.asked if asked.delivered or asked.sent)
-        self.actions.append(replace(action, asked=sent, requests=len(self.asked)))
+        self.actions.append(replace(action, asked=sent, requests=self.taken))
 
     @property
     def steps(self) -> int:
@@ -348,7 +356,7 @@ class Session:
         """
         self.settle()
         delivered = [asked for asked in self.asked if asked.delivered]
-        actions = credited(self.actions, delivered) if delivered else {}
+        actions = credited(self.actions, delivered) if delivered and self.actions else {}
         places = [(asked, i) for asked in delivered for i in range(len(asked.choices))]
         steps = [self._step(t, *place, actions.get((place[0].number, place[1]), ())) for t, place in enumerate(places)]
         played, posted = "success" in self.outcome, self.reward

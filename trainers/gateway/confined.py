@@ -27,6 +27,8 @@ from envsuite.interpreter.inside.wire import Garbled, receive, send
 
 WORK = "/episode"
 """Folder of an episode in the sandbox."""
+HOME = "home"
+"""Folder of a test's own files, in its fresh folder."""
 REQUEST = 64 * 2**20
 """Most bytes of a message."""
 OUTPUT = 64 * 1024
@@ -84,15 +86,18 @@ class _Guard:
         listening = self._isolate() if told["sandbox"] else None
         if listening is None and sys.platform == "linux":
             kernel.adopt_orphans()
-        for name, text in told["files"].items():
-            path = os.path.join(told["folder"], name)
-            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
-            os.chmod(path, 0o644)
+        self._write_files(told["folder"])
         send(channel, {"ready": True})
         if listening is not None:
             socket.send_fds(channel, [b"l"], [listening.fileno()])
             listening.close()
+
+    def _write_files(self, folder: str) -> None:
+        for name, text in self.told["files"].items():
+            path = os.path.join(folder, name)
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+            os.chmod(path, 0o644)
 
     def _isolate(self) -> socket.socket:
         """Moves to a sandbox, as its first process, and makes what all commands share: files in memory, a network."""
@@ -140,6 +145,8 @@ class _Guard:
             why, tail = self._watch(child, out, asked["seconds"], codes)
         finally:
             self._end(child, codes)
+            if asked["fresh"] and self.meter is None:
+                shutil.rmtree(asked["fresh"], ignore_errors=True)
         with open(refusal, "rb") as file:
             refused = file.read().decode()
         tail, _ = _read(out, tail)
@@ -202,6 +209,9 @@ class _Guard:
                 os.chdir(self.told["folder"])
                 if sys.platform == "linux":
                     kernel.die_with_parent(signal.SIGKILL)
+            if asked["fresh"]:
+                self._write_files(asked["fresh"])
+                os.mkdir(os.path.join(asked["fresh"], HOME))
             if asked["argv"]:
                 os.execve(asked["argv"][0], asked["argv"], asked["environment"])
             os._exit(0)

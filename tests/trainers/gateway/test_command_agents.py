@@ -97,6 +97,11 @@ def played(manager: AgentManager, count: int = 1) -> list[Episode]:
 
 def printed(manager: AgentManager) -> str:
     """What the command of one episode prints."""
+    return told(manager)[0]
+
+
+def told(manager: AgentManager) -> tuple[str, Episode]:
+    """One episode, with what its command and its test print."""
     jobs: list[Job] = []
     started = manager.agent.start
 
@@ -105,8 +110,8 @@ def printed(manager: AgentManager) -> str:
         started(job)
 
     manager.agent.start = start  # type: ignore[method-assign]
-    played(manager)
-    return str(jobs[0].output)
+    (episode,) = played(manager)
+    return str(jobs[0].output), episode
 
 
 BOTH = pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "process"])
@@ -222,6 +227,8 @@ def test_an_agent_cut_at_its_limits_is_still_graded(made: Made, sandbox: bool) -
         ("grep -q written note && ! env | grep -q API_KEY", 1.0),
         ("echo reward: nan", "printed 'reward: nan', which is no finite number"),
         ("echo reward: much", "printed 'reward: much'"),
+        ("echo reward: 1e308", "rollout.agent.reward_limit"),
+        ("echo reward: -1001", "no finite number from -1000 to 1000"),
         ("sleep 60", r"the test sh took longer than the 1 s of rollout.agent.test_seconds"),
     ],
 )
@@ -241,6 +248,71 @@ def test_an_agent_does_not_see_what_tests_it(made: Made, tmp_path: Path) -> None
     manager = made(f"ask('a'); assert not os.path.exists({str(hidden)!r})", test=["sh", str(hidden)], environment=False)
     (episode,) = played(manager)
     assert episode.error is None and episode.steps[0].reward == 0.5
+
+
+AGENT = PRELUDE + "ask('a'); home = os.environ['HOME']\n"
+SPOILS = {
+    "cheat": "",  # the next three are read from the folder of cases
+    "hack": "",
+    "hack2": "",
+    "startup files of shells and programs": """
+for name in (".bashrc", ".profile", ".gitconfig", ".config/pip/pip.conf", "sitecustomize.py", "json.py", "grep"):
+    path = os.path.join(home, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, "w").write("print('reward: 1'); raise SystemExit\\n")
+    os.chmod(path, 0o755)
+""",
+    "a process that stays": """
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        for path in ("new", os.environ["TMPDIR"] + "/new"): open(path, "w").write("{}")
+        os.replace("new", os.environ["ENVSUITE_TASK_FILE"])
+""",
+    "a folder in place of the task": "os.remove('task.json'); os.mkdir('task.json'); os.symlink('/tmp', 'home')",
+    "a full disk": """
+if home == "/episode": open("/tmp/home", "w"), open("/tmp/task.json", "w")
+try: open("big", "wb").write(bytes(17 << 20))
+except OSError: pass
+""",
+}
+CHECK = """
+import json, os, site, sys
+task = json.load(open(os.environ["ENVSUITE_TASK_FILE"]))
+assert task["id"] == os.environ["ENVSUITE_TASK_ID"] and task["text"]
+homes = {os.environ[name] for name in ("HOME", "TMPDIR")}
+assert len(homes) == 1 and not os.listdir(*homes)
+assert not site.ENABLE_USER_SITE and os.getcwd() not in sys.path and "" not in sys.path
+assert os.path.exists("task.json")  # and this is the folder of the command
+open(os.path.join(*homes, "a"), "w"), open("b", "w") if "disk" not in sys.argv[1] else None
+given = {"PATH", "HOME", "TMPDIR", "LANG", "ENVSUITE_TASK", "ENVSUITE_TASK_FILE", "ENVSUITE_TASK_ID", "LC_CTYPE"}
+assert set(os.environ) - given <= {"PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONPATH"}, os.environ
+print("reward: 0.25")
+"""
+"""An honest test: what of it fails, ends it with the reward 0."""
+
+
+@BOTH
+@pytest.mark.parametrize("spoil", SPOILS)
+@pytest.mark.parametrize("way", ["file", "program"])
+def test_no_command_decides_its_own_test(
+    made: Made, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, spoil: str, way: str, sandbox: bool
+) -> None:
+    monkeypatch.setenv("PATH", f":.:{os.environ['PATH']}")
+    code, check, reward = AGENT + SPOILS[spoil], CHECK, 0.25
+    if not SPOILS[spoil]:
+        folder = root.parent / "shared/cases" / ("security" if spoil == "cheat" else f"agents/{spoil}")
+        if not folder.is_dir():
+            pytest.skip(f"the cases of {folder} are not here")
+        code = (folder / ("cheat.py" if spoil == "cheat" else "solve.py")).read_text()
+        check, reward = (folder / "check.py").read_text(), 0.0
+    (tmp_path / "check.py").write_text(check)
+    written = {"file": [str(tmp_path / "check.py")], "program": ["-c", check]}[way]
+    manager = made(
+        code, environment=False, test=[os.path.realpath(sys.executable), *written, spoil], sandbox=sandbox, disk=16
+    )
+    output, episode = told(manager)
+    assert episode.error is None and [step.reward for step in episode.steps] == [reward], output
 
 
 @pytest.mark.parametrize(

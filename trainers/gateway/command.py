@@ -257,7 +257,8 @@ class CommandAgent(Agent):
       machine; ``envsuite`` and ``trainers``, which know answers, are empty folders there;
     - its folder and `/tmp`, in memory, with ``disk`` each;
     - no other processes, no rights, and none of the system calls that make namespaces, mount or trace;
-    - ``memory`` of all its processes, looked at 20 times a second, and as many ``processes``.
+    - ``memory`` of all its processes, looked at 20 times a second, and as many ``processes``; shared memory without a
+      file is within it, too, and counts until the command ends.
 
     It is not kept from using the processor, nor from sockets of files in folders that it may read, nor from what a
     kernel's error allows. Without the sandbox it may do whatever this user may, and only its time is limited. In

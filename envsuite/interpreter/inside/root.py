@@ -10,7 +10,9 @@ from envsuite.interpreter.inside import kernel
 
 SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 LOADER_CACHE = "/etc/ld.so.cache"
-DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
+ZEROS = "/dev/zero"
+"""A file of zeros: maps of the device that are shared would be memory that nothing counts."""
 PACKAGES = "/packages"
 """Folder of the packages in the sandbox."""
 GUARD = "/guard"
@@ -112,6 +114,8 @@ def make_root(
     for path, tree in devices.items():
         _make(root + path, False)
         kernel.place_tree(tree, root + path, devices=True)
+    _make(root + ZEROS, False)
+    os.truncate(root + ZEROS, 2**40)
     for path, link in {**links, "/dev/shm": WORK}.items():  # the latter for semaphores of multiprocessing
         os.makedirs(os.path.dirname(root + path), exist_ok=True)
         os.symlink(link, root + path)

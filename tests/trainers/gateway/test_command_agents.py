@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from hoarding import HELD, WAYS
 from mcp import Client as MCPClient
 from mcp.client.streamable_http import streamable_http_client
 from tiny_runs import BOOK, model, tokenizer
@@ -39,7 +40,7 @@ from trainers.steps import Episode
 
 FACTORY = EnvFactory("TextCraft-v0", {**BOOK, "max_episode_steps": 4})
 PRELUDE = """
-import json, os, socket, subprocess, sys, time, urllib.error, urllib.request
+import json, mmap, os, socket, subprocess, sys, time, urllib.error, urllib.request
 def post(url, body, key=os.environ.get("OPENAI_API_KEY", "")):
     kinds = {"Authorization": "Bearer " + key, "Content-Type": "application/json"}
     kinds["Accept"] = "application/json, text/event-stream"
@@ -191,6 +192,10 @@ def test_whatever_the_task_says_its_file_has_it(
         ("x = bytearray(80 << 20); time.sleep(60)", "more than the 64 MiB of rollout.agent.memory"),
         ("open('x', 'wb').write(bytes(17 << 20))", "exited with status 1, .* last: OSError: .*No space left on device"),
         ("[open(str(i), 'wb').write(bytes(1 << 20)) for i in range(17)]", "No space left on device"),
+        ("os.memfd_create('x')", "exited with status 1, .* last: OSError: .*Function not implemented"),
+        ("mmap.mmap(-1, 65 << 20)", "exited with status 1, .* last: OSError: .*Cannot allocate memory"),
+        ("[mmap.mmap(-1, 1 << 20) for _ in range(65)]", "exited with status 1, .* last: OSError: .*allocate memory"),
+        ("[os.open('/dev/null', 0) for _ in range(5000)]", "exited with status 1, .* last: OSError: .*Too many open"),
         ("while True: subprocess.Popen(['sleep', '60'])", "BlockingIOError|Resource temporarily unavailable"),
     ],
 )
@@ -200,6 +205,19 @@ def test_what_a_command_does_wrong_is_named(made: Made, code: str, told: str) ->
     assert episode.error is not None
     assert re.search(told, episode.error), episode.error
     assert "\n" not in episode.error
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_of_a_command_that_no_process_shows_is_limited(made: Made, way: str) -> None:
+    output, episode = told(made(HELD.replace("TAKE", WAYS[way]), memory=64, disk=16))
+    assert "more than the 64 MiB" in str(episode.error) or int(output) <= 64, (output, episode.error)
+
+
+def test_a_command_that_holds_more_than_its_memory_fails(made: Made, root: Path) -> None:
+    if not (path := root.parent / "shared/cases/security/bomb.py").is_file():
+        pytest.skip(f"{path} is not here")
+    output, episode = told(made(path.read_text("utf-8"), memory=256, environment=False))
+    assert episode.error is not None and "holding" not in output
 
 
 @pytest.mark.seconds

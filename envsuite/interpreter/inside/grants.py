@@ -11,7 +11,7 @@ from envsuite.interpreter.inside.syscalls import machine
 
 
 class Grants:
-    """What the processes of a session were granted.
+    """Grants to the processes of a session.
 
     Shared memory without a file stays in the kernel while a page of it is mapped anywhere, and in no process's figures
     where the others are not. When it is given back cannot be seen, so all that was ever granted counts.

@@ -100,6 +100,7 @@ def make_root(
     folders = {target: os.path.isdir(source) for target, source in placed.items()}
 
     root = WORK
+    os.umask(0o022)  # another user than this one looks into the folders
     kernel.mount("tmpfs", root, kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
     os.makedirs(root + WORK)
     if scratch is not None:

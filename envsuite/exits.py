@@ -55,6 +55,10 @@ def _status_of(command: Callable[[], int], prefix: str) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         leave_stdout()
+    except SystemExit as error:  # rich ends a command whose reader is gone
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        leave_stdout()
     except EnvsuiteError as error:
         sys.stderr.write(f"{prefix}: {error}\n")
         return MENDABLE
@@ -80,6 +84,14 @@ def is_full(error: Exception) -> bool:
 def full(error: Exception) -> str:
     """Returns the line on a full disk."""
     return f"a file could not be written ({error}); make room and run it again"
+
+
+def open_streams() -> None:
+    """Opens what a command was started without (``>&-``), as the null device: there, no file of its own may stand."""
+    if _is_command():
+        for name in ("stdin", "stdout", "stderr"):
+            if vars(sys)[name] is None:
+                setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
 
 
 def end_at_once() -> None:

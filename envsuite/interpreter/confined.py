@@ -282,7 +282,7 @@ def _limit(readable: tuple[str, ...], confined: bool | None) -> str | None:
         if confined is not False:
             if sys.platform != "linux":
                 raise OSError("it is not Linux")
-            confine(setting, Bounds(PATIENCE, MEMORY, 1, 0, 0), "/")
+            confine(setting, Bounds(PATIENCE, MEMORY, 1, 0, 0), "/", guarded=False)
             return None
     except OSError as error:
         if confined:

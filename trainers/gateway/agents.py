@@ -380,7 +380,7 @@ class AgentManager:
             about |= world.about
         except Exception as error:  # of an environment: a lost server, a fault of its own
             text, failed = "", f"{env_id}: {reason(error)}"
-        limits = Limits(config.requests, config.tokens, config.seconds)
+        limits = Limits(config.requests, config.tokens, config.seconds, config.reward_limit)
         session = self.gateway.open(plan, limits, {**about, "task": text})
         played = world if self.agent.plays and config.environment else None
         job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, played), session)

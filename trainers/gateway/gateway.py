@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import itertools
 import logging
-import math
 import secrets
 import threading
 import time
@@ -275,12 +274,13 @@ class Gateway:
         """Gives an episode its reward, beside what an environment gave; the last one counts.
 
         Raises:
-            Refused: There is no such session, or the value is not finite.
+            Refused: There is no such session, or the value is beyond the session's limit.
         """
         with self.lock:
             session = self.numbered(number)
-            if not math.isfinite(value):
-                raise Refused(400, "invalid_reward", f"the reward is {value}; it must be a finite number")
+            if not abs(value) <= (most := session.limits.reward):  # nor is nan
+                told = f"the reward is {value}; rollout.agent.reward_limit allows {-most:g} to {most:g}"
+                raise Refused(400, "invalid_reward", told)
             session.reward = value
             self._arrived.notify_all()
 

@@ -33,6 +33,8 @@ class Limits:
     """Sampled tokens of all answers; ``None`` for no limit."""
     seconds: float = 600.0
     """From the first to the last request."""
+    reward: float = 1000.0
+    """Largest reward that may be posted, above or below 0."""
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,8 @@ def test_the_operator_makes_sessions_gives_rewards_and_ends_them(made: Made) -> 
         "task_id": "task",
     }
     assert ask(place, CHAT, given["key"], body()).status_code == 200
-    assert ask(place, "/sessions/0/reward", "secret", {"reward": True}).status_code == 400
+    for reward in (True, 1e308, -1001, 1e999):  # the last one is infinite
+        assert ask(place, "/sessions/0/reward", "secret", {"reward": reward}).status_code == 400
     assert ask(place, "/sessions/0/reward", "secret", {"reward": 1}).json()["reward"] == 1.0
     told = ask(place, "/sessions/0/end", "secret", b"").json()
     assert (told["requests"], told["sequences"], told["ended"]) == (1, 1, "the agent is done")

@@ -38,7 +38,7 @@ class Guard:
     names: Collection[str] = ()
     """Further names of this machine that ``Host`` may have."""
     who: str = "server"
-    """What it guards, for messages."""
+    """Word for the guarded server, for messages."""
 
     def refusal(self, method: str, path: str, header: Callable[[str], str | None]) -> Problem | None:
         """Returns why a request is not answered; ``None`` if it is.

@@ -18,7 +18,7 @@ GENERATED = 1 << 30
 FOLDERS = ("corpora/generated", "webshop/generated", "alfworld/builtin", "alfworld/index")
 """Folders of the cache that have generated data alone."""
 _OWN = re.compile(r"\.(.+)\.(building|partial|lock|use)")
-"""What belongs to NAME: remains of its build, the lock of who builds it, and that of those who use it."""
+"""Files beside an entry NAME: remains of its build, the lock of who builds it, and that of those who use it."""
 
 
 def hold(path: Path, user: object) -> None:

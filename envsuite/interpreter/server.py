@@ -16,13 +16,14 @@ import orjson
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
 from envsuite.interpreter.base import SOURCE, Limits
 from envsuite.interpreter.inside.kernel import hide_from_equals
 from envsuite.interpreter.sessions import Sessions
-from envsuite.remote.guard import Guard, is_private
+from envsuite.remote.guard import Guard
 from envsuite.remote.listening import Dispatcher, Listener
-from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, Problem
+from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, TOKEN_VARIABLE, Problem
 from envsuite.remote.tokens import check_token
 
 log = logging.getLogger("envsuite.interpreter")
@@ -59,6 +60,11 @@ class Settings:
         if self.max_sessions < 1 or not self.idle_seconds > 0:
             raise UsageError("max_sessions must be at least 1, and idle_seconds above 0")
         check_token(self.token)
+        if self.interpreter == "unisolated" and self.token is None:
+            raise UsageError(
+                "the interpreter unisolated runs a client's code as this user: demand a token from clients, with "
+                f"--token-file or {TOKEN_VARIABLE}"
+            )
 
 
 def make_app(sessions: Sessions) -> Flask:

@@ -16,7 +16,7 @@ class TimedConnection(asyncio.Protocol):
     """A connection that ends where its client is too slow; to be mixed with a protocol of uvicorn."""
 
     unready: ClassVar[dict[TimedConnection, tuple[str, float]]]
-    """Of one server: each connection that waits for a whole request, with its address and since when."""
+    """Connections of one server that wait for a whole request, with their addresses and since when."""
     cycle: Any
     transport: Any
     _timer: asyncio.TimerHandle | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from envsuite.core.addresses import is_private
 from envsuite.remote.protocol import Problem
 from envsuite.remote.tokens import token_needed
 
@@ -19,17 +19,6 @@ BODY_SECONDS = 60.0
 """Seconds in which the body of a request must have come."""
 UNPROVEN_SECONDS = 0.2
 """Seconds that a connection has waited for its first whole request when it may make room for another one."""
-
-
-def is_private(host: str) -> bool:
-    """Returns whether a name or address leads to this machine alone."""
-    name = host.strip("[]").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -49,7 +38,7 @@ class Guard:
     names: Collection[str] = ()
     """Further names of this machine that ``Host`` may have."""
     who: str = "server"
-    """What it guards, for messages."""
+    """Word for the guarded server, for messages."""
 
     def refusal(self, method: str, path: str, header: Callable[[str], str | None]) -> Problem | None:
         """Returns why a request is not answered; ``None`` if it is.

@@ -13,8 +13,9 @@ from types import FrameType
 
 from flask import Blueprint
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
-from envsuite.remote.guard import Guard, is_private
+from envsuite.remote.guard import Guard
 from envsuite.remote.listening import CONNECTIONS, OTHER_FILES, REFUSED, Dispatcher, Listener
 from envsuite.serving.app import OPEN, make_app
 from envsuite.serving.front import Front, Inline, Offer, Place

@@ -26,9 +26,11 @@ from typing import Any
 
 import orjson
 
+from envsuite.core import http
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.remote.deadlines import TimedConnection
-from envsuite.remote.guard import Guard, is_private
+from envsuite.remote.guard import Guard
 from envsuite.remote.tokens import check_token
 from trainers.gateway import anthropic_api, openai_api, responses_api
 from trainers.gateway.gateway import Gateway
@@ -200,8 +202,8 @@ class _App:
         sent = {one: request.headers[one] for one in _PASSED if one in request.headers} | secret
         place = f"{url.copy_with(username='', password='')}{request.url.path.removeprefix('/v1')}"
         try:
-            async with httpx2.AsyncClient(timeout=_PROXY_SECONDS) as client:
-                reply = await client.post(place, content=body, headers=sent)
+            with httpx2.Client(timeout=_PROXY_SECONDS, trust_env=not is_private(url.host)) as client:
+                reply = await run_in_threadpool(http.ask, client, "POST", place, content=body, headers=sent)
         except httpx2.HTTPError as error:
             raise Refused(502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0) from error
         return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))
@@ -361,6 +363,7 @@ def _start(
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="gateway", daemon=True)
     thread.start()
     gateway.listen = listener(server)
+    http.bypass_proxy_here()  # for agents in this process
     at = listening.getsockname()[1]
     return f"http://[{host}]:{at}" if ":" in host else f"http://{host}:{at}", server, thread
 

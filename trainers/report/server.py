@@ -17,8 +17,9 @@ import orjson
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import DataError, UsageError
-from envsuite.remote.guard import Guard, is_private
+from envsuite.remote.guard import Guard
 from envsuite.remote.listening import Listener
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import check_token, token_needed

@@ -7,8 +7,8 @@ import errno
 import socket
 from dataclasses import dataclass
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
-from envsuite.remote.guard import is_private
 
 HOST = "127.0.0.1"
 PORT = 8765

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
-from envsuite.remote.guard import is_private
 from envsuite.remote.tokens import check_token
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,6 +17,7 @@ from envsuite.core.tools import ToolCall
 if TYPE_CHECKING:
     from trainers.gateway.session import Asked
 
+_RECENT = 256  # answers before an action that it may have come from
 Place = tuple[int, int]
 """An answer: number of its request, and index of the choice."""
 
@@ -35,18 +38,23 @@ class Acted:
     """Observation after the step."""
     reward: float
     info: Mapping[str, Any]
-    asked: tuple[Asked, ...] = ()
+    asked: frozenset[Asked] = frozenset()
     """Requests whose answers had been sent; the session knows them."""
     requests: int = 0
     """Number of requests that had come."""
 
-    @property
+    @cached_property
     def words(self) -> list[str]:
         """Texts that stand in an answer which the action was read from."""
         values = [value for call in self.calls for value in call.arguments.values()]
-        some = values or [call.name for call in self.calls] or [self.command]
-        texts = [_plain(value if isinstance(value, str) else orjson.dumps(value).decode()) for value in some]
+        parts = values or [call.name for call in self.calls] or [self.command]
+        texts = [_plain(part if isinstance(part, str) else orjson.dumps(part).decode()) for part in parts]
         return [text for text in texts if text]
+
+    @cached_property
+    def observations(self) -> tuple[str, str]:
+        """The observations before and after, without what formatting changes."""
+        return _plain(self.before), _plain(self.after)
 
 
 class _Answer:
@@ -58,11 +66,11 @@ class _Answer:
         self.actions: list[Acted] = []
 
     def evidence(self, action: Acted, replies: Sequence[tuple[int, str]]) -> tuple[bool, ...]:
-        """What says that an action came from it, the strongest first."""
+        """Signs that an action came from this answer, the strongest first."""
         left = [call for call, _ in self.message.calls]
         for call in (call for earlier in self.actions for call in earlier.calls if call in left):
             left.remove(call)
-        words, before, after = action.words, _plain(action.before), _plain(action.after)
+        words, (before, after) = action.words, action.observations
         quotes = min((_count(word, self.text) for word in words), default=0)
         return (
             bool(action.call_id) and any(given == action.call_id for _, given in self.message.calls),
@@ -87,21 +95,28 @@ def credited(actions: Sequence[Acted], asked: Sequence[Asked]) -> dict[Place, li
         actions: In their order.
         asked: Requests whose answers were delivered, in their order; at least one.
     """
-    answers = [_Answer(one, index) for one in asked for index in range(len(one.choices))]
+    answers = [_Answer(request, index) for request in asked for index in range(len(request.choices))]
     replies, roots = defaultdict[bytes, list[tuple[int, str]]](list), set[int]()
     for answer in answers:
         said = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]
         replies[said[-1] if said else b""].append((answer.asked.number, answer.question))
+    numbers = [answer.asked.number for answer in answers]
     for action in actions:
-        some = [answer for answer in answers if answer.asked in action.asked] or answers[:1]
-        weights = {one.place: one.evidence(action, replies.get(one.message.key, ())) for one in some}
-        most = max(weights.values())
-        best = [one for one in some if weights[one.place] == most]
-        own = [one for one in best if not any(about.text and _count(about.text, one.question) for about in best)]
+        end = bisect_left(numbers, action.requests)
+        recent = answers[max(0, end - _RECENT) : end]
+        candidates = [answer for answer in recent if answer.asked in action.asked] or answers[:1]
+        signs = [answer.evidence(action, replies.get(answer.message.key, ())) for answer in candidates]
+        most = max(signs)
+        best = [answer for answer, sign in zip(candidates, signs, strict=True) if sign == most]
+        judged = [
+            answer for answer in best if any(about.text and _count(about.text, answer.question) for about in best)
+        ]
         chosen = max(
-            own or best,
-            key=lambda one: (one.asked.root in roots, one.asked.number, bool(one.actions), -one.place[1]),
-        )
+            [answer for answer in best if answer not in judged] or best,
+            key=lambda answer: (
+                answer.asked.root in roots, answer.asked.number, bool(answer.actions), -answer.place[1]
+            ),
+        )  # fmt: skip
         chosen.actions.append(action)
         roots.add(chosen.asked.root)
     return {answer.place: answer.actions for answer in answers if answer.actions}

@@ -200,12 +200,12 @@ class Session:
 
     def _repeated(self, ask: Ask, same: Sequence[Asked]) -> Asked | None:
         """The request that a client repeats: it says so, or the client that has sent it is gone."""
-        some = [asked for asked in same if not asked.done.done() or asked.done.exception() is None]
+        sound = [asked for asked in same if not asked.done.done() or asked.done.exception() is None]
         if ask.name:
-            return some[-1] if some else None
-        left = [asked for asked in some if not asked.delivered]
-        lost = [asked for asked in left if not any(present() for present in asked.clients)]
-        return next(iter(lost or [asked for asked in left if ask.repeats and not asked.sent]), None)
+            return sound[-1] if sound else None
+        unread = [asked for asked in sound if not asked.delivered]
+        lost = [asked for asked in unread if not any(present() for present in asked.clients)]
+        return next(iter(lost or [asked for asked in unread if ask.repeats and not asked.sent]), None)
 
     def _most(self, ask: Ask, most: int) -> int:
         """Most tokens of each choice."""
@@ -334,7 +334,7 @@ class Session:
         """Records a step of the environment."""
         self.settle()
         self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
-        sent = tuple(asked for asked in self.asked if asked.delivered or asked.sent)
+        sent = frozenset(asked for asked in self.asked if asked.delivered or asked.sent)
         self.actions.append(replace(action, asked=sent, requests=self.taken))
 
     @property

@@ -80,6 +80,8 @@ def number(value: object, what: str) -> float:
     Raises:
         CodeError: It is no number, or not a finite one.
     """
+    if type(value) is float and math.isfinite(value):
+        return value
     try:
         made = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -91,6 +93,8 @@ def number(value: object, what: str) -> float:
 
 def text(value: str) -> str:
     """Returns a text in which halves of surrogate pairs, which cannot be encoded, are joined or replaced."""
+    if value.isascii():
+        return value
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -337,9 +337,12 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             UsageError: An option is unknown, or the split is empty.
         """
         task_id = self._draw(seed, options or {})
-        with boundary.boundary(self._where(task_id)):
+        try:
             outcome = self._start(task_id)
             return self._observe(outcome), self._info(outcome)
+        except BaseException as error:
+            boundary.settle(error, self._where(task_id))
+            raise
 
     def _start(self, task_id: str) -> Outcome:
         """Starts an episode of ``task_id``; where that fails, the last one goes on."""
@@ -387,8 +390,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             return self._refuse(problem, self._last["commands"])
         try:
             outcome = self._execute(with_integers(action, self.tools))
-            reward = boundary.number(outcome.reward, f"the reward of {action[-1].name}")
-            boundary.number(outcome.score, f"the score of {action[-1].name}")
+            reward = boundary.number(outcome.reward, "the reward of _call")
+            boundary.number(outcome.score, "the score of _call")
             self._done = outcome.done
             return self._observe(outcome), reward, outcome.done, False, self._info(outcome)
         except BaseException as error:
@@ -417,7 +420,9 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         return f"{self._last['task']}\n\n{self._last['text']}"
 
     def _observe(self, outcome: Outcome) -> Observation:
-        text, commands = boundary.text(outcome.text), tuple(map(boundary.text, outcome.commands))
+        text, commands = boundary.text(outcome.text), outcome.commands
+        if commands:
+            commands = tuple(map(boundary.text, commands))
         self._last = Observation(task=self._instruction, text=text, commands=commands)
         if self.images:
             self._last["images"] = self._view()

@@ -138,9 +138,20 @@ def shortened(reason: str) -> str:
     return f"{reason[:500]}… ({len(reason):,} characters) …{reason[-300:]}"
 
 
+_HOLDERS = (float, list, dict)
+"""Types of arguments that are, or may hold, whole floats."""
+
+
 def with_integers(action: Action, tools: Sequence[Tool]) -> Action:
     """Returns valid calls whose whole floats are integers where a schema asks for these: to JSON Schema, 1.0 is 1."""
-    if not any(isinstance(value, float | list | dict) for call in action for value in call.arguments.values()):
+    for call in action:
+        for value in call.arguments.values():
+            if isinstance(value, _HOLDERS):
+                break
+        else:
+            continue
+        break
+    else:
         return action
     forms = {tool.name: tool.parameters for tool in tools}
     return [ToolCall(call.name, _with_integers(dict(call.arguments), forms[call.name])) for call in action]

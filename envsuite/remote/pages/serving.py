@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Collection
 from typing import cast
@@ -28,6 +29,7 @@ HEADERS = {
 
 def serve(app: Flask, listener: socket.socket) -> None:
     """Serves the requests of a listening socket, until Ctrl-C."""
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page with ten pictures is not worth a warning
     server = Listener(app, "127.0.0.1", 0, _CUT_OFF, threads=_THREADS, listening=listener)
     try:
         while True:

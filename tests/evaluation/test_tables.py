@@ -19,6 +19,7 @@ from synthetic_results import draw, group, lost, write
 
 from benchmarks.recount import main as recount
 from envsuite.core.errors import UsageError
+from envsuite.core.escaping import cell
 from envsuite.evaluation.groups import groups_of, load_groups
 from envsuite.evaluation.sheets import make_sheets, make_wide_sheets
 from envsuite.evaluation.statistics import clustered_wilson
@@ -182,7 +183,7 @@ def test_the_formats_have_the_same_numbers() -> None:
 @example("\r")
 def test_any_name_leaves_every_table_in_form(name: str) -> None:
     told = formats([draw(name, tasks=3, seeds=1)])
-    assert [r["policy"] for r in csv.DictReader(io.StringIO(told["csv"], newline=""))] == [name] * 4
+    assert [r["policy"] for r in csv.DictReader(io.StringIO(told["csv"], newline=""))] == [cell(name)] * 4
     assert json.loads(told["json"])["rows"][0]["policy"] == name
     lines = told["text"].split("\n")
     assert len(lines) == 10 and len(told["markdown"].split("\n")) == 11

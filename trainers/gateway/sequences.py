@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -13,9 +13,9 @@ import orjson
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.codecs import NativeCodec
-from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, ids_of, specials_of, vocabulary_of
+from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
+from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, specials_of, vocabulary_of
 from envsuite.prompting.rendering import Refused as Unrenderable
-from envsuite.prompting.template import conversation_ids
 from trainers.gateway.messages import Message, Refused, digests
 from trainers.steps.records import Tokens, as_tokens
 
@@ -48,6 +48,7 @@ class Writer:
         self.render = Renderer(tokenizer, arguments or {})
         self.render.check()
         self.specials = specials_of(tokenizer)
+        self.added = added_tokens(tokenizer)
         self.vocabulary = vocabulary_of(tokenizer)
         """Equal where token ids mean the same."""
         self.codec: NativeCodec | None = None
@@ -59,18 +60,22 @@ class Writer:
             self.lacks = str(error)
 
     def messages(self, messages: Sequence[Message]) -> Messages:
-        """The messages as the chat template takes them."""
-        return [self._message(message) for message in messages]
+        """The messages as the chat template takes them, all texts broken (:mod:`envsuite.prompting.ordinary`)."""
+        return [self.added.broken_message(self._message(message, self.added.broken)) for message in messages]
 
-    def _message(self, message: Message) -> dict[str, Any]:
-        if message.role == "assistant" and self.codec is not None:
-            return self.codec.dialect.message(message.calls, message.thought, message.text)
+    def _message(self, message: Message, text: Callable[[str], str] = str) -> dict[str, Any]:
+        if message.role == "assistant":
+            shows = self.codec is not None and self.codec.dialect.shape.thought is not None
+            thought, said = map(text, message.apart if shows else (message.thought, message.text))
+            if self.codec is not None:
+                return self.codec.dialect.message(message.calls, thought, said)
+            return {"role": "assistant", "content": said}
         plain = {"role": message.role, "content": message.text}
         return {**plain, "tool_call_id": message.call_id} if message.role == "tool" else plain
 
     def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-        """The tools as the chat template takes them; ``None`` for none."""
-        return [tool.as_openai() for tool in tools] or None
+        """The tools as the chat template takes them, all texts broken; ``None`` for none."""
+        return self.added.broken_fields([tool.as_openai() for tool in tools]) or None
 
     def text(self, messages: Sequence[Message], tools: Sequence[Tool], *, prompt: bool = True) -> str:
         """The conversation as text; with ``prompt`` up to the place of the next answer.
@@ -78,22 +83,23 @@ class Writer:
         Raises:
             Refused: The chat template has no place for the tools, or for the messages as they are.
         """
+        return unbroken(self._rendered(self.messages(messages), tools, prompt))
+
+    def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: int = 0) -> list[int]:
+        """Token ids of the conversation after so many characters; all that the agent has written is ordinary text.
+
+        Raises:
+            Refused: As :meth:`text`.
+        """
+        return self.added.encoded(self.tokenizer, remainder(self._rendered(self.messages(messages), tools), after))
+
+    def _rendered(self, messages: Messages, tools: Sequence[Tool], prompt: bool = True) -> str:
+        """The conversation, in which all is broken that the chat template has not written."""
         if tools and self.codec is None:
             raise Refused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
         try:
-            return self.render(self.messages(messages), self.tools(tools), prompt=prompt)
+            return self.render(messages, self.tools(tools), prompt=prompt)
         except Unrenderable as error:
-            raise Refused(400, "invalid_messages", str(error)) from error
-
-    def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: tuple[int, int] = (0, 0)) -> list[int]:
-        """Token ids of the conversation after so many messages and characters.
-
-        Raises:
-            Refused: The chat template does not show a message as it is.
-        """
-        try:
-            return conversation_ids(self.render, self.messages(messages), self.tools(tools), self.specials, after)
-        except UsageError as error:
             raise Refused(400, "invalid_messages", str(error)) from error
 
     def ended(self, ids: Sequence[int]) -> bool:
@@ -132,18 +138,21 @@ class Writer:
                 continue
             ends = (found.end() for found in self.specials.finditer(text) if found.group() not in inner)
             end = next(ends, None)
-            ids = ids_of(self.tokenizer, text[:end]) + ([int(self.tokenizer.eos_token_id)] if end is None else [])
+            ids = self.added.encoded(self.tokenizer, text[:end]) + (
+                [int(self.tokenizer.eos_token_id)] if end is None else []
+            )
             if self.read(ids, prompt.tools)[0].key == one.key:
                 return ids
         shown = repr(said.text or [call.name for call, _ in said.calls])[:80]
         raise Refused(502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {shown}")
 
     def _answer(self, prompt: Prompt, said: Message) -> str | None:
-        """An answer's text after the generation prompt, with what the chat template writes after it."""
-        whole = self.text((*prompt.messages, said), prompt.tools, prompt=False)
-        if whole.startswith(prompt.text):
-            return whole[len(prompt.text) :]
-        before = self.text(prompt.messages, prompt.tools, prompt=False)
+        """An answer's text, broken, after the generation prompt, with what the chat template writes after it."""
+        asked = self.messages(prompt.messages)  # the answer's tags are such, as the model would sample them
+        whole = self._rendered([*asked, self._message(said)], prompt.tools, prompt=False)
+        if unbroken(whole).startswith(prompt.text):
+            return remainder(whole, len(prompt.text))
+        before = self._rendered(asked, prompt.tools, prompt=False)
         if self.codec is None or not whole.startswith(before):
             return None
         return self.codec.dialect.written(whole[len(before) :], said.thought)
@@ -238,14 +247,14 @@ class Sequences:
     def _follow(self, made: Prompt, count: int, end: _End) -> list[int] | None:
         """Token ids from the end of an answer to the end of the prompt; ``None`` where the template rewrote it."""
         if made.text.startswith(end.text):  # the template writes the answer as it was sampled
-            return self.writer.ids(made.messages, made.tools, (count, len(end.text)))
+            return self.writer.ids(made.messages, made.tools, len(end.text))
         said = self.writer.text(made.messages[:count], made.tools, prompt=False)
         if not (made.text.startswith(said) and said.startswith(end.prompt)):
             return None
         *_, last = (None, *self.writer.specials.finditer(said, len(end.prompt)))
         if last is None:  # nothing marks the end of the answer
             return None
-        return self.writer.ids(made.messages, made.tools, (count, last.end() if end.ended else last.start()))
+        return self.writer.ids(made.messages, made.tools, last.end() if end.ended else last.start())
 
     def said(self, request: int, prompt: Prompt, answer: Message, ids: Tokens) -> None:
         """Records an answer that the agent has got, from which requests may go on.

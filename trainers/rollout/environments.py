@@ -29,6 +29,7 @@ from envsuite.prompting import (
     make_memory,
 )
 from envsuite.prompting.shipped import shipped
+from envsuite.prompting.template import turn_stops
 from envsuite.vector import EnvFactory, make_vector
 from envsuite.vector.milestones import Kind, MilestoneFactory
 from trainers.processes.activity import ACTIVITY
@@ -178,6 +179,12 @@ def chat_codec_of(prompt: PromptConfig) -> Codec:
         prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought,
         plan=prompt.plan,
     )  # fmt: skip
+
+
+def ends_of(prompt: PromptConfig, tokenizer: ChatTokenizer, codec: Codec) -> tuple[int, ...]:
+    """Tokens that end an answer besides the model's own: the codec's, and that with which the template ends a turn."""
+    ends = turn_stops(Renderer(tokenizer, prompt.template_arguments))
+    return (*codec.stop_ids, *(end for end in ends if tokenizer.decode([end]) not in codec.inner_tokens))
 
 
 def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingConfig) -> None:

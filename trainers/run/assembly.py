@@ -47,6 +47,7 @@ from trainers.rollout.environments import (
     check_milestones,
     check_prompts,
     check_snapshots,
+    ends_of,
     make_manager,
     prompt_file_of,
     sampling_of,
@@ -174,7 +175,7 @@ class Run:
             scorer = next((part for part in providers if compares and REFERENCE in part.supplies), None)
             self.replay = SelfImitation(method.replay, accelerator, config.seed, scorer)
 
-        ends = stop_ids(self.model, self.tokenizer, codec.stop_ids)
+        ends = stop_ids(self.model, self.tokenizer, ends_of(config.prompt, self.tokenizer, codec))
         self.slots = min(rollout.slots, max(training_slots(config, ranks), evaluation_slots(config, ranks)))
         """Most episodes that this process plays at a time."""
         setup = EngineSetup(self.model, self.tokenizer, config.model, self.slots, accelerator, structure)

@@ -18,7 +18,7 @@ from trainers.policy.model import stop_ids
 from trainers.processes.cpu import keep_freed_memory
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineSetup
 from trainers.rollout.engines import answers_in_text, make_chat_engine, start_engine
-from trainers.rollout.environments import check_chat, check_prompts
+from trainers.rollout.environments import check_chat, check_prompts, ends_of
 from trainers.rollout.limits import check_limits
 from trainers.run.config import TrainConfig
 from trainers.run.origin import differing, origin_of
@@ -89,7 +89,7 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
             engine,
             config.model.path,
             tokenizer,
-            stop_ids(model, tokenizer, codec.stop_ids),
+            stop_ids(model, tokenizer, ends_of(config.prompt, tokenizer, codec)),
         )
 
 

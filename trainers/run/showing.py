@@ -73,12 +73,10 @@ def played(
         conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls, examples)
         conversation.start(observation)
         moves = itertools.repeat(None) if turns is None else turns(made)
-        eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
-        end = conversation.codec.stop_ids or eos
         for move in itertools.islice(moves, steps):
             action: Action = () if move is None else move.action
             text = "" if move is None else conversation.codec.write(action, move.thought, world.tools)
-            answer = (*tokenizer.encode(text, add_special_tokens=False), *end)
+            answer = (*tokenizer.encode(text, add_special_tokens=False), *conversation.end)
             yield Shown(conversation.prompt_ids(), answer)
             observation, _, terminated, truncated, _ = made.step(action)
             if terminated or truncated:

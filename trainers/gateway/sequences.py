@@ -16,9 +16,12 @@ from envsuite.prompting.codecs import NativeCodec
 from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
 from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, specials_of, vocabulary_of
 from envsuite.prompting.rendering import Refused as Unrenderable
-from trainers.gateway.messages import Message, Refused, digests
+from envsuite.prompting.template import MARK
+from trainers.gateway.messages import Message, Refused, Role, digests
 from trainers.steps.records import Tokens, as_tokens
 
+_SHAPES = 256
+"""Shapes of conversations of which it is kept what the chat template shows."""
 _LOST = "\N{REPLACEMENT CHARACTER}"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # as SentencePiece names a byte
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -49,6 +52,7 @@ class Writer:
         self.render.check()
         self.specials = specials_of(tokenizer)
         self.added = added_tokens(tokenizer)
+        self._shown: dict[tuple[tuple[tuple[Role, bool, bool], ...], bool], int | None] = {}
         self.vocabulary = vocabulary_of(tokenizer)
         """Equal where token ids mean the same."""
         self.codec: NativeCodec | None = None
@@ -81,9 +85,18 @@ class Writer:
         """The conversation as text; with ``prompt`` up to the place of the next answer.
 
         Raises:
-            Refused: The chat template has no place for the tools, or for the messages as they are.
+            Refused: The chat template has no place for the tools, or for the messages as they are; with ``prompt``,
+                nor may it leave one out.
         """
-        return unbroken(self._rendered(self.messages(messages), tools, prompt))
+        text = unbroken(self._rendered(self.messages(messages), tools, prompt))
+        shape = tuple((message.role, bool(message.text.strip()), bool(message.calls)) for message in messages)
+        if prompt and (lost := self._lost(shape, bool(tools))) is not None:
+            raise Refused(
+                400, "invalid_messages", f"the model's chat template shows no {messages[lost].role} message there; "
+                "put its text into another message, or give the model another template (model.chat_template)",
+                param=f"messages.{lost}",
+            )  # fmt: skip
+        return text
 
     def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: int = 0) -> list[int]:
         """Token ids of the conversation after so many characters; all that the agent has written is ordinary text.
@@ -92,6 +105,24 @@ class Writer:
             Refused: As :meth:`text`.
         """
         return self.added.encoded(self.tokenizer, remainder(self._rendered(self.messages(messages), tools), after))
+
+    def _lost(self, shape: tuple[tuple[Role, bool, bool], ...], tools: bool) -> int | None:
+        """Number of the first message without calls that the chat template leaves out of a conversation like this."""
+        if (shape, tools) not in self._shown:
+            call, told = ToolCall("probe", {}), [Tool("probe", "", {"type": "object", "properties": {}})]
+            marked = [
+                Message(
+                    role, f"{MARK}{i:06}" if text else "", ((call, "call00000"),) if calls else (), call_id="call00000"
+                )
+                for i, (role, text, calls) in enumerate(shape)
+            ]
+            shown = self._rendered(self.messages(marked), told if tools else ())
+            places = (i for i, (_, text, calls) in enumerate(shape) if text and not calls)
+            lost = next((i for i in places if f"{MARK}{i:06}" not in shown), None)
+            if len(self._shown) >= _SHAPES:
+                self._shown.clear()
+            self._shown[shape, tools] = lost
+        return self._shown[shape, tools]
 
     def _rendered(self, messages: Messages, tools: Sequence[Tool], prompt: bool = True) -> str:
         """The conversation, in which all is broken that the chat template has not written."""

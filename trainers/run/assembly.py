@@ -47,6 +47,7 @@ from trainers.rollout.environments import (
     check_milestones,
     check_prompts,
     check_snapshots,
+    check_vocabulary,
     ends_of,
     make_manager,
     prompt_file_of,
@@ -136,6 +137,8 @@ class Run:
             check_agent(config.rollout.agent)
         self.tokenizer = load_tokenizer(config.model)
         codec = check_prompts(config.prompt, self.tokenizer)
+        for i, env in enumerate(config.envs):
+            check_vocabulary(env, f"envs[{i}]", self.tokenizer)
         budget, shape = config.optim.tokens_per_microbatch, model_settings(config.model)
         hindsight = None
         if method.hindsight is not None:

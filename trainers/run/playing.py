@@ -18,7 +18,7 @@ from trainers.policy.model import stop_ids
 from trainers.processes.cpu import keep_freed_memory
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineSetup
 from trainers.rollout.engines import answers_in_text, make_chat_engine, start_engine
-from trainers.rollout.environments import check_chat, check_prompts, ends_of
+from trainers.rollout.environments import check_chat, check_prompts, check_vocabulary, ends_of
 from trainers.rollout.limits import check_limits
 from trainers.run.config import TrainConfig
 from trainers.run.origin import differing, origin_of
@@ -75,6 +75,8 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
         )  # fmt: skip
     tokenizer = load_tokenizer(config.model)
     codec = check_prompts(config.prompt, tokenizer)
+    for i, env in enumerate(config.evaluation.envs):
+        check_vocabulary(env, f"evaluation.envs[{i}]", tokenizer)
     check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout)
     model = load_model(config.model).requires_grad_(False)
     model.to(accelerator.device)

@@ -13,7 +13,7 @@ from envsuite.evaluation.examples import teacher_turns
 from envsuite.prompting import ChatTokenizer, NoRoom
 from trainers.policy.loading import load_tokenizer
 from trainers.rollout.config import EnvConfig, PromptConfig
-from trainers.rollout.environments import factory_of, make_conversation, tasks_of
+from trainers.rollout.environments import check_vocabulary, factory_of, make_conversation, tasks_of
 from trainers.run.config import TrainConfig
 from trainers.run.examples import examples_of
 from trainers.settings import ConfigError
@@ -111,6 +111,7 @@ def prompts(config: TrainConfig, env: EnvConfig, task: str | None, steps: int, e
         EnvsuiteError: As :func:`played`.
     """
     tokenizer = load_tokenizer(config.model)
+    check_vocabulary(env, "envs", tokenizer)
     settings = config.prompt
     how = f"codec {settings.codec}, memory {settings.memory}, template {settings.template or 'none'}"
     yield f"{env.id}, split {env.split}; {how}; tokenizer of {config.model.path}"

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import BY_NAME, tokenizer_of
+from families import BY_NAME, published, tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
 from talking import TOOL, Place
 
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.ordinary import added_tokens
-from trainers.gateway.messages import Ask, Message
+from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import Session
 from trainers.steps import Step
@@ -188,3 +188,20 @@ def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: s
 
     for place in ("system", "user", "assistant", "thought", "tool", "call", "schema", "key", "about"):
         assert control(place, "y") == control(place, attack), place
+
+
+@pytest.mark.parametrize("name", published()[::40])
+def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any, name: str) -> None:
+    tokenizer = tokenizer_of(smol, name)
+    writer = Writer(tokenizer)
+    system, first, answer, later = (
+        Message(role, f"{role}text{n}") for n, role in enumerate(("system", "user", "assistant", "user"))
+    )
+    cases = ((system, first, answer, later), (first, answer, system, later), (system, system, first), (first, later))
+    for messages in cases:
+        try:
+            shown = writer.text(messages, ())
+        except Refused as refused:
+            assert refused.status == 400
+        else:
+            assert all(shown.count(message.text) >= messages.count(message) for message in messages)

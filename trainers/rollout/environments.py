@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ from envsuite.prompting import (
     make_memory,
 )
 from envsuite.prompting.ordinary import added_tokens
+from envsuite.prompting.rendering import DAY, writes_day
 from envsuite.prompting.shipped import shipped
 from envsuite.prompting.template import turn_stops
 from envsuite.vector import EnvFactory, make_vector
@@ -218,6 +221,15 @@ def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingC
     for text, refused in wrong.items():
         if refused:
             raise ConfigError(f"rollout.engine is {rollout.engine!r}, which takes messages, not tokens, but {text}")
+
+
+def with_day(prompt: PromptConfig, tokenizer: ChatTokenizer, earlier: Mapping[str, Any]) -> PromptConfig:
+    """Returns ``prompt`` with the day that a chat template writes for today: that of ``earlier`` settings, or today."""
+    if DAY in prompt.template_arguments or not writes_day(tokenizer):
+        return prompt
+    known = (earlier.get("template_arguments") or {}).get(DAY)
+    day = str(known or datetime.date.today())
+    return replace(prompt, template_arguments={**prompt.template_arguments, DAY: day})
 
 
 def check_prompts(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:

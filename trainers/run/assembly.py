@@ -53,6 +53,7 @@ from trainers.rollout.environments import (
     prompt_file_of,
     sampling_of,
     tasks_of,
+    with_day,
 )
 from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
@@ -136,6 +137,10 @@ class Run:
         if config.rollout.agent is not None:
             check_agent(config.rollout.agent)
         self.tokenizer = load_tokenizer(config.model)
+        file = Path(config.output) / config.name / "config.yaml"
+        begun = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}) if file.is_file() else {}
+        config = replace(config, prompt=with_day(config.prompt, self.tokenizer, begun.get("prompt") or {}))
+        self.config = config
         codec = check_prompts(config.prompt, self.tokenizer)
         for i, env in enumerate(config.envs):
             check_vocabulary(env, f"envs[{i}]", self.tokenizer)

@@ -13,7 +13,7 @@ FOLDERS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart smollm2 test test-ci test-all freeze mutants check format bench docs site lock clean
+.PHONY: help setup quickstart smollm2 test test-seconds test-all freeze mutants check format bench docs site lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -34,13 +34,13 @@ smollm2: $(VENV)/.models  ## teach SmolLM2-135M to craft, by imitation and then 
 		$(if $(wildcard runs/smollm2/checkpoints/iteration-*),--resume)
 
 # What one of their many processes has compiled, the others read, whatever the shell says of bytecode.
-test test-ci test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-seconds test-all: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.models  ## the quick tests, the same ones each time
 	$(BIN)/python -m pytest -m "not slow and not seconds" -n $(TESTERS) --dist worksteal
 
-test-ci: $(VENV)/.models  ## those that take seconds, too: what every change must pass
-	$(BIN)/python -m pytest -m "not slow" -n $(TESTERS) --dist worksteal
+test-seconds: $(VENV)/.models  ## the tests that take seconds each; with `make check test`, what every change must pass
+	$(BIN)/python -m pytest -m "seconds and not slow" -n $(TESTERS) --dist worksteal
 
 test-all: $(VENV)/.models  ## every test, those that train included
 	$(BIN)/python -m pytest

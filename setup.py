@@ -1,4 +1,7 @@
-"""The build's one step that pyproject.toml cannot express: ``configs/`` is installed as ``trainers/configs/``."""
+"""The build's one step that pyproject.toml cannot express: ``configs/`` is installed as ``trainers/configs/``.
+
+``examples/agents.py`` likewise.
+"""
 
 from pathlib import Path
 
@@ -33,7 +36,7 @@ class WithConfigs(build_py):
         """Returns each configuration with the file that it is copied to."""
         target = Path(self.build_lib or "build/lib") / "trainers"
         files = (file for file in sorted(Path("configs").rglob("*")) if file.is_file() and file not in SOURCES)
-        return {str(file): str(target / file) for file in files}
+        return {str(file): str(target / file) for file in (*files, Path("examples/agents.py"))}
 
 
 setup(cmdclass={"build_py": WithConfigs})

@@ -179,6 +179,36 @@ def measure(interval: Interval, draws: int, seed: int = 0) -> list[tuple[float, 
     return sorted(cells, key=lambda cell: cell[0])
 
 
+def of_agreement(rng: np.random.Generator, tasks: int, share: float, favour: float, draws: int) -> float:
+    """Coverage of the interval of a difference where two policies differ on so large a share of tasks, one seed.
+
+    Args:
+        rng: Draws.
+        tasks: Number of tasks.
+        share: Of the tasks, on which one policy alone succeeds.
+        favour: Share of these on which it is the second.
+        draws: Number of evaluations.
+    """
+    kind, both = rng.random((draws, tasks)), rng.random((draws, tasks)) < 0.6
+    one, two = (
+        np.where(kind < share, (kind < share * favour) == second, both).astype(float) for second in (False, True)
+    )
+    low, high = paired_rates_interval((one, np.ones(1)), (two, np.ones(1)))
+    true = share * (2 * favour - 1)
+    return float(np.mean((low - 1e-9 <= true) & (true <= high + 1e-9)))
+
+
+def agreements(draws: int, seed: int = 0) -> Iterator[str]:
+    """Lines: the least coverage over three directions where policies nearly agree."""
+    rng = np.random.default_rng(seed)
+    for tasks in TASKS:
+        cells = [
+            min(of_agreement(rng, tasks, share, favour, draws) for favour in (0.5, 0.75, 1.0))
+            for share in (0.01, 0.03, 0.05, 0.1, 0.2)
+        ]
+        yield f"| {tasks} | " + " | ".join(f"{100 * cell:.1f}" for cell in cells) + " |"
+
+
 def exact_wilson(n: int, rate: float) -> float:
     """Coverage of Wilson's interval at one rate, exactly."""
     inside = [k for k in range(n + 1) if wilson(k, n)[0] <= rate <= wilson(k, n)[1]]
@@ -233,6 +263,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("|---|---:|---:|---:|---:|---:|---:|---|")
     for interval in INTERVALS:
         print(*_row(interval, measure(interval, draws)), sep="\n", flush=True)
+    print("\n| tasks | " + " | ".join(f"{share} % differ" for share in (1, 3, 5, 10, 20)) + " |")
+    print("|---|" + "---:|" * 5)
+    print(*agreements(draws), sep="\n", flush=True)
     print("\n| Wilson's interval at one rate | " + " | ".join(f"{p:g} %" for p in (1, 2, 5, 10, 30, 50)) + " |")
     print("|---|" + "---:|" * 6)
     for n in (5, 10, 20, 50, 100, 200, 500):

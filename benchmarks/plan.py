@@ -29,7 +29,6 @@ import torch
 from accelerate import Accelerator
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from benchmarks.vocabulary import memory
 from trainers.planning.dry_run import Rows, Trial
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import add_adapter
@@ -85,6 +84,12 @@ class Cell:
         kind = f"{self.train}, {self.dtype}, {'with' if self.checkpointing else 'without'} checkpointing"
         spread = "" if self.processes == 1 else f" | {self.processes} processes, shard: {self.shard}"
         return f"{kind}{spread} | {self.vocabulary:,} | {self.tokens:,}"
+
+
+def memory(field: str) -> int:
+    """``VmRSS`` or ``VmHWM`` (its highest value) of this process, bytes."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line.split()[1] for line in text.splitlines() if line.startswith(field)))
 
 
 def planned(cell: Cell) -> tuple[float, float]:

@@ -4,8 +4,9 @@
 process of one of its commands, Ctrl-C is answered with a line from then on.
 """
 
-from envsuite.exits import end_at_once
+from envsuite.exits import end_at_once, open_streams
 
+open_streams()
 end_at_once()
 
 from envsuite.core.naming import register, register_all  # noqa: E402  (it takes time)

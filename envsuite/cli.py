@@ -14,6 +14,7 @@ from typing import Any
 from envsuite import __version__
 from envsuite.core.commands import GROUP, Command
 from envsuite.core.errors import UnknownName, unknown
+from envsuite.core.http import bypass_proxy_here
 from envsuite.exits import status_of
 
 COMMANDS = {
@@ -126,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     traceback. 130: Ctrl-C. 3: ``eval run`` left episodes out, or the infrastructure broke some.
     """
     words = sys.argv[1:] if argv is None else list(argv)
+    bypass_proxy_here()
     return status_of(lambda: _run(words), "envsuite")
 
 

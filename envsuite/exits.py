@@ -26,7 +26,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def status_of(command: Callable[[], int], prefix: str = "error") -> int:
-    """Runs a command, and returns its exit status.
+    """Runs a command, whose output is escaped, and returns its exit status.
 
     Args:
         command: Returns its status.
@@ -36,6 +36,13 @@ def status_of(command: Callable[[], int], prefix: str = "error") -> int:
         The command's own; 2 after an error that a user can mend, a full disk among them; 130 after Ctrl-C; 0 where the
         reader of its output is gone.
     """
+    from envsuite.core.escaping import streams
+
+    with streams():
+        return _status_of(command, prefix)
+
+
+def _status_of(command: Callable[[], int], prefix: str) -> int:
     from envsuite.core.errors import EnvsuiteError
 
     status = 0
@@ -47,6 +54,10 @@ def status_of(command: Callable[[], int], prefix: str = "error") -> int:
         say()
         return INTERRUPTED
     except BrokenPipeError:
+        leave_stdout()
+    except SystemExit as error:  # rich ends a command whose reader is gone
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
         leave_stdout()
     except EnvsuiteError as error:
         sys.stderr.write(f"{prefix}: {error}\n")
@@ -73,6 +84,14 @@ def is_full(error: Exception) -> bool:
 def full(error: Exception) -> str:
     """Returns the line on a full disk."""
     return f"a file could not be written ({error}); make room and run it again"
+
+
+def open_streams() -> None:
+    """Opens what a command was started without (``>&-``), as the null device: there, no file of its own may stand."""
+    if _is_command():
+        for name in ("stdin", "stdout", "stderr"):
+            if vars(sys)[name] is None:
+                setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
 
 
 def end_at_once() -> None:

@@ -14,13 +14,17 @@ environment, the seed or task id, what was expected, and what came. Neither pyte
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
+import socket
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from threading import Barrier
 from typing import Any
 
 import gymnasium
@@ -30,6 +34,7 @@ from envsuite.core import Action, Observation, ToolCall, ToolEnv
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError
 from envsuite.core.naming import spec_of
+from envsuite.core.processes import Child, frame, receive
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
 from envsuite.core.tools import Tool, Unparsed
 from envsuite.remote.making import make_player
@@ -38,6 +43,7 @@ from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, MilestoneFactor
 SEEDS = (0, 1, 2)
 STEPS = 4
 """Sampled actions of an episode."""
+THREADS = 4
 Env = gymnasium.Env[Observation, Action]
 
 
@@ -113,7 +119,8 @@ def checks(environment: str | EnvSpec, **kwargs: Any) -> list[Check]:
         register(environment)
         environment = environment.id
     spec = spec_of(environment)
-    runs = [*ANYWHERE]
+    environment = spec.id
+    runs = [*ANYWHERE, *(() if "url" in kwargs else (processes,))]
     if spec.players:
         runs.append(players)
     if spec.milestones and "expert" in spec.players:
@@ -262,8 +269,70 @@ def rendering(check: Check) -> None:
     check.same("render() without render_mode", None, silent.render())
 
 
-ANYWHERE = (contract, splits, goals, episodes, malformed_actions, any_actions, misuse, snapshots, rendering)
+def pickles(check: Check) -> None:
+    """A pickled copy begins the episodes of the environment, and goes on with one that can be restored."""
+    env = check.make()
+    for seed in SEEDS:
+        copy: Env = pickle.loads(pickle.dumps(env))
+        check.opened.append(copy)
+        first = env.reset(seed=seed)
+        check.same(f"seed {seed}, reset of a copy", first, copy.reset(seed=seed))
+        for where, action in _sampled(check, env, seed, first[1]["task_id"]):
+            result = env.step(action)
+            check.same(f"{where}, of a copy", _comparable(result), _comparable(copy.step(action)))
+            if result[2] or result[3]:
+                break
+            if env.unwrapped.restorable:  # type: ignore[attr-defined]
+                copy = pickle.loads(pickle.dumps(copy))
+                check.opened.append(copy)
+
+
+def threads(check: Check) -> None:
+    """Episodes that are played in several threads at once are those that are played alone."""
+    alone, played = _episodes_of(check, check.make()), ThreadPoolExecutor(THREADS)
+    envs, together = [check.make() for _ in range(THREADS)], Barrier(THREADS)
+
+    def play(env: Env) -> list[Any]:
+        together.wait()
+        return _episodes_of(check, env)
+
+    with played:
+        for came in played.map(play, envs):
+            check.same("episodes beside others in threads", alone, came)
+
+
+ANYWHERE = (
+    *(contract, splits, goals, episodes, malformed_actions, any_actions, misuse, snapshots, rendering),
+    *(pickles, threads),
+)
 """Checks of every environment, here and on a server."""
+
+
+def processes(check: Check) -> None:
+    """A fresh process with another seed of Python's hashes has the same tasks and episodes."""
+    told = pickle.dumps((ENVIRONMENTS[check.env_id], check.kwargs))
+    other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    child = Child("envsuite.testing:play_apart", {"PYTHONHASHSEED": other_seed})
+    try:
+        child.socket.sendall(frame([told]))
+        (came,) = receive(child.socket)
+    except (EOFError, OSError) as error:
+        raise AssertionError(f"{check}: expected episodes of a fresh process, but it {child.stop(5.0)}") from error
+    finally:
+        child.stop()
+    check.same("hash of the tasks in a fresh process", check.world().tasks.hash, came[0])
+    for seed, (expected, played) in enumerate(zip(_episodes_of(check, check.make()), came[1], strict=True)):
+        check.same(f"seed {SEEDS[seed]}, episode in a fresh process", expected, played)
+
+
+def play_apart(channel: socket.socket) -> None:
+    """The main function of the fresh process: plays the episodes of an environment, and tells what came."""
+    spec, kwargs = receive(channel)[0]
+    register(spec)
+    check = Check(spec.id, processes, kwargs)
+    channel.sendall(frame([pickle.dumps((check.world().tasks.hash, _episodes_of(check, check.make())))]))
+    for env in check.opened:
+        env.close()
 
 
 def players(check: Check) -> None:
@@ -328,6 +397,19 @@ def server(check: Check) -> None:
 
 def _named(info: dict[str, Any]) -> tuple[str, str, str]:
     return info["task_id"], info["split"], info["task_type"]
+
+
+def _episodes_of(check: Check, env: Env) -> list[Any]:
+    """Returns what the episodes of all seeds say and pay, with sampled actions."""
+    played = []
+    for seed in SEEDS:
+        lines: list[Any] = [env.reset(seed=seed)]
+        for _, action in _sampled(check, env, seed, lines[0][1]["task_id"]):
+            lines.append((action, *_comparable(env.step(action))))
+            if lines[-1][3] or lines[-1][4]:
+                break
+        played.append(lines)
+    return played
 
 
 def _comparable(result: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module, metadata
+from math import isfinite
+from multiprocessing import active_children
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
-import orjson
 
 from envsuite.core import Action, DataError, Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv
 from envsuite.core.env import StepInfo
-from envsuite.core.errors import MissingExtra, unknown
+from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError, WorkerLost, unknown
 from envsuite.core.functions import drawn
 from envsuite.core.options import Options, option
+from envsuite.core.settings import read_json
+from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Raised, origin
 
 _DRAWS = 100
 """Draws of a random call until it fits the schema of its tool."""
+SECONDS = 2.0
+"""Processor time that a package has for a step."""
+_BEGIN_SECONDS = 600.0
+"""Seconds that the beginning of an episode may take, to which no text of a model adds."""
+_OWN = Options.schema().keys()
+"""Options that choose tasks, of which a world knows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +66,16 @@ class Adapted(ToolEnv):
     """The version of the tasks; ``None`` for that of the package."""
 
     def __init__(self, **given: object) -> None:
-        self.options: Any = self.takes.of({**(_stated(self.name) if self.in_file else {}), **given})
+        self._given = {**(_stated(self.name) if self.in_file else {}), **given}
+        self.options: Any = self.takes.of(self._given)
         self._session = ExitStack()  # what close() ends; it can be filled again
         self.tools = self._prepare()
+        try:
+            for tool in self.tools:
+                tool.check()
+        except DataError as error:
+            self.close()
+            raise DataError(f"{self.takes.env_id}: {error}") from error
         rows, lists = self._rows or self._seeds(), dict[str, list[str]]()
         for task, row in rows.items():
             lists.setdefault(str(row.get("split", "train")), []).append(task)
@@ -116,23 +133,19 @@ def _stated(name: str) -> dict[str, Any]:
     """Returns the options in the file ``NAME.json`` of the present folder; none where there is no such file."""
     file = Path(f"{name}.json")
     try:
-        return {**orjson.loads(file.read_bytes())} if file.is_file() else {}
+        return {**read_json(file.read_bytes(), str(file))} if file.is_file() else {}
     except (ValueError, TypeError) as error:
         raise DataError(f"{file}: not a JSON object of options ({error})") from error
 
 
-def reason(error: BaseException) -> str:
-    """Returns what happened, in one line: of a group of errors the first one."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def words_missing(env_id: str, error: LookupError) -> Exception:
+def words_missing(env_id: str, error: Exception) -> Exception:
     """Returns what to raise for an error of NLTK: how to get the words that it does not have; for others, the error."""
-    missing = re.search(r"nltk\.download\('([^']+)'\)", str(error))
-    told = f"{env_id} reads words of NLTK: python -m nltk.downloader {missing[1] if missing else ''}"
-    return DataError(told) if missing else error
+    cause: BaseException | None = error
+    while cause is not None:  # a game that then fetches them may not, and fails in another way
+        if missing := re.search(r"nltk\.download\('([^']+)'\)", str(cause)):
+            return DataError(f"{env_id} reads words of NLTK: python -m nltk.downloader {missing[1]}")
+        cause = cause.__context__
+    return error
 
 
 def imported(module: str, package: str) -> ModuleType:
@@ -165,31 +178,185 @@ def classes(
         if name not in (known := names()) and not others(name):
             raise unknown(f"environment of {kind.package}", name, map(str, known))
         env_id = f"{kind.__module__.rpartition('.')[2]}/{name}"
-        return type(kind.__name__, (kind,), {"name": name, "takes": type("Takes", (kind.takes,), {"env_id": env_id})})
+        takes = type("Takes", (kind.takes,), {"env_id": env_id})
+        own = {"name": name, "takes": takes, "__module__": kind.__module__, "__qualname__": name}
+        return type(kind.__name__, (kind,), own)
 
     return of
 
 
-class OwnRandom:
-    """Random numbers of a package that draws from Python's and NumPy's global generators, apart from all others.
+class World(ABC):
+    """A package's side of an environment: it plays in a confined process of its own for each episode.
 
     Args:
-        seed: Where they begin, at least 0.
+        name: The package's name of the environment.
+        options: Options of the environment.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._python = random.Random(seed).getstate()
-        self._numpy = np.random.RandomState(seed % 2**32).get_state()
+    readable: tuple[str, ...] = ()
+    """Folders of data that the package reads while it plays."""
 
-    @contextmanager
-    def drawing(self) -> Iterator[None]:
-        """Lets the package draw, from where it was the last time; others then draw as if it had not."""
-        python, numpy = random.getstate(), np.random.get_state()
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
+    def __init__(self, name: str, options: Any) -> None:
+        self.name, self.options = name, options
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Loads the package, once for all episodes.
+
+        Raises:
+            EnvsuiteError: It cannot be loaded, or cannot play in a confined process.
+        """
+
+    def about(self) -> dict[str, Any]:
+        """Returns what the environment is told of the world, as plain JSON."""
+        return {}
+
+    @abstractmethod
+    def begin(self, task_id: str) -> tuple[str, str]:
+        """Starts an episode, with Python's and NumPy's global random numbers seeded; returns instruction and text."""
+
+    @abstractmethod
+    def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
+        """Takes a step; returns what it led to, and whether it ends the episode though its task has not ended."""
+
+    def answer(self, request: dict[str, Any]) -> object:
+        """Answers a request of :class:`Apart`."""
+        if (task_id := request.get("task")) is None:
+            outcome, cut = self.call(request["tool"], request["arguments"])
+            return {**asdict(outcome), "cut": cut}
+        seed = int(task_id.rpartition("-")[2])
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        return self.begin(task_id)
+
+
+def load(settings: Mapping[str, Any]) -> Loaded:
+    """Loads a world in the process from which those of its episodes are forked."""
+    kind: type[Apart] = getattr(import_module(settings["module"]), settings["name"])
+    world = kind.world(kind.name, kind.takes.of(settings["options"]))
+    if active_children():
+        raise UsageError(f"{kind.takes.env_id} starts processes of its own, which cannot be confined")
+    gc.freeze()
+    return Loaded(world.about(), world.answer, world.readable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApartOptions(SeedOptions):
+    """Options of an environment whose package reads models' text."""
+
+    confined: bool = option(
+        True, "false lets the package's code do whatever this user may, e.g. ask a judge", offered=False
+    )
+
+
+class Apart(Adapted):
+    """An environment whose package reads models' text: it plays in a confined process, one for each episode.
+
+    An action over which the package fails, or takes too much time or memory, is invalid: nothing changes.
+    """
+
+    world: ClassVar[type[World]]
+    takes = ApartOptions
+    seconds, patience = SECONDS, PATIENCE
+    """Processor time that a step may take, and wall-clock time."""
+    _process: Confined | None = None
+
+    def _prepare(self) -> tuple[Tool, ...]:
+        process = self._forked()
+        process.close()
+        return self._tools(process.about)
+
+    @abstractmethod
+    def _tools(self, about: Any) -> tuple[Tool, ...]:
+        """Returns the tools of an environment, of whose world this is told."""
+
+    def _forked(self) -> Confined:
+        given = {name: value for name, value in self._given.items() if name not in _OWN}
+        place = {"module": self.__module__, "name": self.name, "options": given}
+        return origin("envsuite.adapters.base:load").open(place, self.options.confined)
+
+    def _opened(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[Confined, str, str]:
+        """Begins an episode in a process of its own, and repeats calls; returns it, instruction and first text."""
+        process = self._forked()
         try:
-            yield
-        finally:
-            self._python, self._numpy = random.getstate(), np.random.get_state()
-            random.setstate(python)
-            np.random.set_state(numpy)
+            goal, text = process.ask({"task": task_id}, _BEGIN_SECONDS, _BEGIN_SECONDS)
+            for call in calls:
+                process.ask(call, self.seconds, self.patience)
+        except (Raised, Lost, EnvsuiteError) as error:
+            process.close()
+            if isinstance(error, EnvsuiteError):
+                raise
+            raise WorkerLost(f"{self.takes.env_id} cannot play {task_id}: {error}") from error
+        return process, str(goal), str(text)
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        process, goal, text = self._opened(task_id)
+        self._end()
+        self._process = process
+        self._played, self._calls = task_id, list[dict[str, Any]]()
+        return goal, Outcome(text)
+
+    def goal(self, task_id: str) -> str:
+        """Returns the instruction of a task, whose episode is begun and ended."""
+        text = super().goal(task_id)
+        self._end()
+        return text
+
+    def _call(self, call: ToolCall) -> Outcome:
+        request = {"tool": call.name, "arguments": dict(call.arguments)}
+        for attempt in (1, 2):
+            process, self._process = self._process or self._opened(self._played, self._calls)[0], None
+            try:
+                told = process.ask(request, self.seconds, self.patience)
+                outcome, self._cut = _outcome_of(told), told["cut"] is True
+            except (Raised, EnvsuiteError, KeyError, TypeError, ValueError, OverflowError) as error:
+                process.close()  # the world may have changed before it failed
+                return self._failed(str(error) if isinstance(error, Raised | EnvsuiteError) else "it gave no result")
+            except Lost as error:
+                if error.late or not error.by_others or attempt == 2:
+                    return self._failed(f"it {error}")
+            else:
+                break
+        self._calls.append(request)
+        if outcome.done:
+            process.close()
+        else:
+            self._process = process
+        return outcome
+
+    def _failed(self, problem: str) -> Outcome:
+        """Returns what an action leads to over which the package failed."""
+        return Outcome(f"Invalid action: {problem}.", error=problem)
+
+    def _save(self) -> Any:
+        return [*self._calls]
+
+    def _resume(self, task_id: str, world: Any) -> None:
+        self._end()
+        self._played, self._calls = task_id, [*world]  # they are repeated when the next step is taken
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def close(self) -> None:
+        """Ends the process of the episode."""
+        self._end()
+        super().close()
+
+
+def _outcome_of(told: dict[str, Any]) -> Outcome:
+    """Returns the outcome that a confined process has told."""
+    reward, score = float(told["reward"]), float(told["score"])
+    if not isfinite(reward + score):
+        raise ValueError("the reward is not finite")
+    return Outcome(
+        str(told["text"]),
+        reward,
+        done=told["done"] is True,
+        success=told["success"] is True,
+        score=min(max(score, 0.0), 1.0),
+        metrics={str(name): float(value) for name, value in told["metrics"].items()},
+    )

@@ -6,69 +6,78 @@ the name of a module.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Adapted, OwnRandom, SeedOptions, classes, imported, reason, words_missing
+from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import UsageError
 from envsuite.core.options import option
+from envsuite.interpreter.confined import reason
 
 HORIZON = 200
 """Games end by themselves."""
 SAY = Tool.of_string("say", "Says something, which the game reads.", "text", "What to say.")
+_RUNS_PROGRAMS = ("gem.envs.code_env", "gem.envs.mcpmark", "gem.envs.terminal")
+"""Modules whose environments run programs, or call tools, besides reading texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemOptions(SeedOptions):
+class GemOptions(ApartOptions):
     """Options of an environment of GEM."""
 
     settings: Mapping[str, Any] | None = option(None, "further arguments of gem.make, e.g. {max_turns: 5}")
 
 
-class Gem(Adapted):
-    """A game or a question; rewards are GEM's, and a last one of 1 or more solves the task.
+class Game(World):
+    """A game or a question of GEM."""
 
-    GEM draws from Python's and NumPy's global random numbers; here from those of the task's seed.
-    """
+    def prepare(self) -> None:
+        """Makes the game, whose copies play."""
+        gem, settings = imported("gem", Gem.package), {**(self.options.settings or {})}
+        known = imported("gem.envs.registration", Gem.package).ENV_REGISTRY[self.name.replace(".", ":", 1)]
+        if self.options.confined and str(known.entry_point).startswith(_RUNS_PROGRAMS):
+            raise UsageError(f"gem/{self.name} runs programs that the model wrote, which a confined process may not")
+        if str(known.entry_point).startswith("gem.envs.math_"):
+            settings.setdefault("use_mp", False)  # answers would be scored in a process that is not confined
+        random.seed(0)
+        np.random.seed(0)
+        try:
+            self._game = gem.make(known.id, **settings)
+        except (LookupError, OSError) as error:
+            raise words_missing(f"gem/{self.name}", error) from error
+        except Exception as error:
+            raise UsageError(f"gem/{self.name} cannot be made: {reason(error)}") from error
+
+    def begin(self, task_id: str) -> tuple[str, str]:
+        """Starts a game."""
+        self._total = 0.0
+        goal, info = self._game.reset(seed=int(task_id.removeprefix("seed-")))
+        return str(goal), str(info.get("suffix", ""))
+
+    def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
+        """Says something in the game."""
+        seen, reward, terminated, truncated, info = self._game.step(arguments["text"])
+        ended, value = bool(terminated or truncated), float(reward)
+        self._total += value
+        text = str(seen) if ended else "\n".join(filter(None, (str(seen), str(info.get("suffix", "")))))
+        outcome = Outcome(text, reward=value, done=ended, success=ended and value >= 1, score=self._total)
+        return outcome, bool(truncated) and not terminated
+
+
+class Gem(Apart):
+    """A game or a question; rewards are GEM's, and a last one of 1 or more solves the task."""
 
     package = "gem-llm"
     takes = GemOptions
+    world = Game
 
-    def _prepare(self) -> tuple[Tool, ...]:
-        self._gem = imported("gem", self.package)
-        self._game = self._made(0)
+    def _tools(self, about: Any) -> tuple[Tool, ...]:
         return (SAY,)
-
-    def _made(self, seed: int) -> Any:
-        self._random = OwnRandom(seed)
-        with self._random.drawing():
-            try:
-                return self._gem.make(self.name.replace(".", ":", 1), **(self.options.settings or {}))
-            except LookupError as error:
-                raise words_missing(self.takes.env_id, error) from error
-            except Exception as error:
-                raise UsageError(f"gem/{self.name} cannot be made: {reason(error)}") from error
-
-    def _open(self, seed: int) -> tuple[str, str]:
-        self._game = self._made(seed)
-        self._total = 0.0
-        with self._random.drawing():
-            goal, info = self._game.reset(seed=seed)
-        return str(goal), str(info.get("suffix", ""))
-
-    def _call(self, call: ToolCall) -> Outcome:
-        with self._random.drawing():
-            seen, reward, terminated, truncated, info = self._game.step(call.arguments["text"])
-        ended, value = bool(terminated or truncated), float(reward)
-        self._cut = bool(truncated) and not terminated
-        self._total += value
-        text = str(seen) if ended else "\n".join(filter(None, (str(seen), str(info.get("suffix", "")))))
-        solved = ended and value >= 1
-        return Outcome(text, reward=value, done=ended, success=solved, score=min(max(self._total, 0.0), 1.0))
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("say", {"text": rf"\boxed{{{int(rng.integers(10))}}}"})

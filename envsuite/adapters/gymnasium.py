@@ -14,6 +14,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from envsuite.adapters.base import Adapted, SeedOptions, classes
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.boundary import number
 from envsuite.core.errors import UsageError
 from envsuite.core.options import option
 
@@ -84,13 +85,14 @@ class GymnasiumText(Adapted):
     def _call(self, call: ToolCall) -> Outcome:
         space: Any = self._env.action_space
         action = int(space.start) + self._names.index(call.arguments["action"])
-        seen, reward, done, _, _ = self._env.step(action)
-        self._total += float(reward)
+        seen, given, done, _, _ = self._env.step(action)
+        reward = number(given, f"the reward of {self.name}")
+        self._total += reward
         return Outcome(
             self._shown(seen),
-            reward=float(reward),
+            reward=reward,
             done=bool(done),
-            success=bool(done) and float(reward) > 0,
+            success=bool(done) and reward > 0,
             score=min(max(self._total, 0.0), 1.0),
         )
 

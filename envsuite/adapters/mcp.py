@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import shutil
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
-from envsuite.adapters.base import Adapted, classes, imported, reason
+from envsuite.adapters import relay
+from envsuite.adapters.base import Adapted, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.addresses import is_private
+from envsuite.core.boundary import CodeError, number
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.functions import function_in
+from envsuite.core.http import MOST_BYTES, bounded
 from envsuite.core.options import Options, option
+from envsuite.core.settings import read_json
+from envsuite.interpreter.confined import reason
 
 HORIZON = 30
 ANSWER = Tool.of_string("answer", "Gives the answer, which ends the episode.", "text", "The answer.")
 _EXTRA = "'envsuite[bridges]'"
+_KEPT = 1 << 20
+"""Most bytes of a server's stderr that are kept."""
 _LOST = (-32000, -32001)
 """Codes of a connection that was closed, and of an answer that did not come in time."""
 
@@ -73,20 +87,51 @@ class Mcp(Adapted):
     def _connected(self) -> list[Tool]:
         """Starts a session; returns the server's tools."""
         self.close()
-        words, portal = shlex.split(self.options.command), imported("anyio.from_thread", _EXTRA).start_blocking_portal
+        portal = imported("anyio.from_thread", _EXTRA).start_blocking_portal
+        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)  # else each line that is no message is shown
+        self._errors = TemporaryFile("w+", encoding="utf-8", errors="replace")
         try:
             with ExitStack() as stack:
-                started = partial(self._sdk.StdioServerParameters, args=words[1:], env={**os.environ})
-                target = self.options.server or started(command=words[0])
-                client = self._sdk.Client(target, read_timeout_seconds=self.options.deadline)
+                client = self._sdk.Client(self._transport(), read_timeout_seconds=self.options.deadline)
                 self._portal = stack.enter_context(portal())
                 self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
                 listed = self._portal.call(self._client.list_tools).tools
+                stack.callback(self._errors.close)
                 self._session, self._fresh = stack.pop_all(), True
         except Exception as error:
             what = f"no MCP server answers at {self.options.server or self.options.command}"
-            raise UsageError(f"{self.takes.env_id}: {what} ({reason(error)})") from error
+            why = f"{reason(error)}{self._last_errors()}"
+            self._errors.close()
+            raise UsageError(f"{self.takes.env_id}: {what} ({why})") from error
         return [Tool(one.name, one.description or "", one.input_schema) for one in listed]
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        """Yields the streams of messages from and to the server, whose answers are bounded."""
+        if self.options.server:
+            http, connect = imported("httpx2", _EXTRA), imported("mcp.client.streamable_http", _EXTRA)
+            direct = is_private(str(urlsplit(self.options.server).hostname))
+            async with (
+                http.AsyncClient(timeout=self.options.deadline, trust_env=not direct, **bounded()) as client,
+                connect.streamable_http_client(self.options.server, http_client=client) as streams,
+            ):
+                yield streams
+            return
+        words = shlex.split(self.options.command)
+        if shutil.which(words[0]) is None:
+            raise FileNotFoundError(f"there is no command {words[0]}")
+        arguments = [relay.__file__, str(MOST_BYTES), str(_KEPT), *words]
+        started = self._sdk.StdioServerParameters(command=sys.executable, args=arguments, env={**os.environ})
+        async with imported("mcp.client.stdio", _EXTRA).stdio_client(started, self._errors) as streams:
+            yield streams
+
+    def _last_errors(self) -> str:
+        """Returns the last line that the server wrote to its stderr, for messages."""
+        if self._errors.closed:
+            return ""
+        self._errors.seek(0)
+        lines = [line for line in self._errors.read().splitlines() if line.strip()]
+        return f"; its stderr ends with {lines[-1][-300:]!r}" if lines else ""
 
     def goal(self, task_id: str) -> str:
         """Returns the text of a task."""
@@ -113,8 +158,9 @@ class Mcp(Adapted):
         except Exception as error:
             if isinstance(error, self._sdk.MCPError) and error.code not in _LOST:  # e.g. the tool has vanished
                 return {**made, "text": str(error), "result": None, "error": True}
+            why = f"{reason(error)}{self._last_errors()}"
             self.close()
-            raise WorkerLost(f"{self.takes.env_id}: {name}: {reason(error)}") from error
+            raise WorkerLost(f"{self.takes.env_id}: {name}: {why}") from error
         text = "\n".join(part.text if part.type == "text" else f"[{part.type}]" for part in said.content)
         return {**made, "text": text, "result": said.structured_content, "error": bool(said.is_error)}
 
@@ -126,9 +172,9 @@ class Mcp(Adapted):
         self._calls.append(said)
         try:
             reward = self._reward(self._task, self._calls)
-            value = float(reward or 0.0)
         except Exception as error:
-            raise UsageError(f"reward={self.options.reward} fails after {call.name} ({reason(error)})") from error
+            raise CodeError(f"reward={self.options.reward} fails after {call.name} ({reason(error)})") from error
+        value = number(reward or 0.0, f"what {self.options.reward} returned")
         if reward is None and not own:
             return Outcome(said["text"], error=said["text"] if said["error"] else None)
         return Outcome(said["text"], value, done=True, success=value >= 1, score=min(max(value, 0.0), 1.0))
@@ -137,7 +183,11 @@ class Mcp(Adapted):
 def _read(goals: str | Sequence[Any], env_id: str) -> dict[str, dict[str, Any]]:
     """Returns the tasks by their ids."""
     try:
-        lines = goals if not isinstance(goals, str) else map(orjson.loads, Path(goals).read_bytes().splitlines())
+        lines = (
+            goals
+            if not isinstance(goals, str)
+            else map(read_json, Path(goals).read_bytes().splitlines(), repeat(goals))
+        )
         rows = [{"goal": str(line)} if isinstance(line, str) else {**line, "goal": line["goal"]} for line in lines]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(f"goals of {env_id}: not texts, or mappings with goal ({reason(error)})") from error

@@ -8,10 +8,13 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Adapted, SeedOptions, classes, imported, reason
+from envsuite.adapters.base import Adapted, SeedOptions, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.boundary import CodeError, number
 from envsuite.core.errors import UsageError, WorkerLost
+from envsuite.core.http import MOST_BYTES, ask
 from envsuite.core.options import option
+from envsuite.interpreter.confined import reason
 
 HORIZON = 200
 _EXTRA = "'envsuite[bridges]'"
@@ -46,6 +49,7 @@ class OpenEnv(Adapted):
         self._http, self._connect = imported("httpx2", _EXTRA), imported("websockets.sync.client", _EXTRA).connect
         if not self._server.startswith(("http://", "https://")):
             raise UsageError(f"{self.takes.env_id} needs the address of a server: server=http://127.0.0.1:8000")
+        self._client = self._session.enter_context(self._http.Client(timeout=self.options.deadline, trust_env=False))
         self._about = self._asked("/metadata") or {}
         self._version = f"{self._about.get('name', self.name)}-{self._about.get('version', 'unknown')}"
         self._rows = {
@@ -68,9 +72,9 @@ class OpenEnv(Adapted):
 
     def _asked(self, path: str, body: object = None) -> Any:
         """Returns the answer to a single request; ``None`` where the server does not have the path."""
-        method, limit = "GET" if body is None else "POST", self.options.deadline
+        method = "GET" if body is None else "POST"
         try:
-            answer = self._http.request(method, self._server + path, json=body, timeout=limit, trust_env=False)
+            answer = ask(self._client, method, self._server + path, json=body)
             return answer.json() if answer.status_code == 200 else None
         except (self._http.HTTPError, self._http.InvalidURL, ValueError) as error:
             raise UsageError(f"{self._server} does not answer as a server of OpenEnv ({reason(error)})") from error
@@ -97,7 +101,7 @@ class OpenEnv(Adapted):
         address, limit = f"ws{self._server.removeprefix('http')}/ws", self.options.deadline
         try:
             if self._socket is None:
-                opened = self._connect(address, proxy=None, max_size=None, open_timeout=limit)
+                opened = self._connect(address, proxy=None, max_size=MOST_BYTES, open_timeout=limit)
                 self._socket = self._session.enter_context(opened)
             self._socket.send(orjson.dumps({"type": kind, "data": data}).decode())
             answer = orjson.loads(self._socket.recv(timeout=limit))
@@ -120,8 +124,11 @@ class OpenEnv(Adapted):
         return Outcome(problem, error=problem)
 
     def _outcome(self, told: dict[str, Any]) -> Outcome:
-        seen, reward, done = told["observation"], float(told.get("reward") or 0.0), bool(told.get("done"))
+        seen, done = told["observation"], bool(told.get("done"))
         info = {"error": seen.get("error"), **(seen.get("metadata") or {})}
+        if done and told.get("reward") is None and info["error"] is not None:
+            raise CodeError(f"the server ended the episode without a reward: {info['error']}")
+        reward = number(told.get("reward") or 0.0, "the server's reward")
         self._total += reward
         self._cut = done and bool(info.get("truncated")) and not info.get("terminated")
         said = seen.get("text", seen.get("result"))

@@ -2,58 +2,79 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Adapted, SeedOptions, classes, imported
+from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import UsageError
 from envsuite.core.options import SEED, option
+from envsuite.interpreter.confined import reason
 
 HORIZON = 1
 ANSWER = Tool.of_string("answer", "Answers the question, which ends the episode.", "text", "The answer alone.")
-
-BY_HASH = ("isomorphic_strings", "list_functions", "polynomial_multiplication", "ransom_note")
-"""Data sets whose questions depend on the seed of Python's hashes (``python -m benchmarks.adapters reasoning_gym``)."""
+WRONG = "The answer is wrong."
+_RIGHT = "the right answer"
+"""Name of a call that gives the data set's own answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReasoningOptions(SeedOptions):
+class ReasoningOptions(ApartOptions):
     """Options of a data set of questions."""
 
     seed: int = option(0, "seed of the data set", **SEED)
     settings: Mapping[str, Any] | None = option(None, "settings of the data set, e.g. {min_terms: 3}")
 
 
-class ReasoningGym(Adapted):
-    """A question of a data set; the reward is its score, and 1 solves the task."""
+class Questions(World):
+    """A data set of reasoning-gym."""
+
+    def prepare(self) -> None:
+        """Makes the data set."""
+        given, package = self.options, imported("reasoning_gym", ReasoningGym.package)
+        settings = {**(given.settings or {}), "size": given.train + given.test, "seed": given.seed}
+        try:
+            self._questions = package.create_dataset(self.name, **settings)
+        except Exception as error:
+            raise UsageError(f"reasoning_gym/{self.name} cannot be made: {reason(error)}") from error
+
+    def begin(self, task_id: str) -> tuple[str, str]:
+        """Asks a question."""
+        self._entry = self._questions[int(task_id.removeprefix("seed-"))]
+        return self._entry["question"], ""
+
+    def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
+        """Scores an answer."""
+        answer = self._entry["answer"] if name == _RIGHT else arguments["text"]
+        score = float(self._questions.score_answer(answer, self._entry))
+        text = "The answer is right." if score >= 1 else WRONG
+        return Outcome(text, reward=score, done=True, success=score >= 1, score=score), False
+
+
+class ReasoningGym(Apart):
+    """A question of a data set; the reward is its score, and 1 solves the task.
+
+    An answer over which its scorer fails is worth 0.
+    """
 
     package = "reasoning-gym"
     takes = ReasoningOptions
+    world = Questions
 
-    def _prepare(self) -> tuple[Tool, ...]:
-        if self.name in BY_HASH and not os.environ.get("PYTHONHASHSEED", "").isdecimal():
-            raise UsageError(
-                f"the questions of reasoning_gym/{self.name} are others in every process; set PYTHONHASHSEED=0 first"
-            )
-        given, package = self.options, imported("reasoning_gym", self.package)
-        made = {**(given.settings or {}), "size": given.train + given.test, "seed": given.seed}
-        self._questions = package.create_dataset(self.name, **made)
+    def _tools(self, about: Any) -> tuple[Tool, ...]:
         return (ANSWER,)
 
-    def _open(self, seed: int) -> tuple[str, str]:
-        self._entry = self._questions[seed]
-        return self._entry["question"], ""
+    def _failed(self, problem: str) -> Outcome:
+        """Returns a wrong answer.
 
-    def _call(self, call: ToolCall) -> Outcome:
-        score = float(self._questions.score_answer(call.arguments["text"], self._entry))
-        solved = score >= 1
-        text = "The answer is right." if solved else "The answer is wrong."
-        return Outcome(text, reward=score, done=True, success=solved, score=min(max(score, 0.0), 1.0))
+        Raises:
+            WorkerLost: The scorer fails over the right answer, too.
+        """
+        self._opened(self._played, [{"tool": _RIGHT, "arguments": {}}])[0].close()
+        return Outcome(WRONG, done=True)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("answer", {"text": str(int(rng.integers(100)))})

@@ -37,7 +37,7 @@ class ALFWorldOptions(Options):
     )
     engine: str = option("native", '"textworld" is the reference; it needs the extra alfworld-reference', enum=ENGINES)
     scene_seed: int = option(0, "seed of the built-in games", **SEED)
-    games: int = option(600, "number of built-in games, of all splits together", clients={"maximum": 10_000})
+    games: int = option(600, "number of built-in games, of all splits together", clients={"maximum": 4_000})
     difficulty: Mapping[str, int] | None = option(
         None,
         'difficulty of the built-in games, e.g. {"receptacles": 40} for rooms with two fifths of the usual number; '

@@ -26,6 +26,7 @@ from envsuite.alfworld.plan_validator import is_plan
 from envsuite.alfworld.scenes import EDITION, Difficulty, layouts
 from envsuite.core.draws import Draw
 from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.core.escaping import log_to_stderr
 from envsuite.data.files import write_atomically
 from envsuite.data.locks import locked
 from envsuite.data.places import WRITABLE
@@ -250,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--decoys", type=int, help="number of further objects of the goal's type (as ALFWorld)")
     given = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_stderr(logging.INFO, "%(message)s")
     try:
         difficulty = Difficulty(given.receptacles, given.things, given.hidden, given.decoys)
         sys.stdout.write(f"{ensure(given.out, given.seed, given.games, difficulty)}\n")

@@ -121,7 +121,12 @@ def find_root(folder: Path) -> Path:
 
 @lru_cache(maxsize=8)
 def games_of(root: Path) -> Games:
-    """Returns the games in ``root``, a folder from :func:`find_root`; scans it once per process.
+    """As :func:`read_games`; scans a folder once per process."""
+    return read_games(root)
+
+
+def read_games(root: Path) -> Games:
+    """Returns the games in ``root``, a folder from :func:`find_root`.
 
     Raises:
         DataError: There is no game, or some file is truncated, not of ALFWorld, or contradicts its folder; the message

@@ -8,9 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from envsuite.alfworld.scenes import Difficulty
-from envsuite.alfworld.source import Games, find_root, games_of, has_official, official_folder
+from envsuite.alfworld.source import Games, find_root, games_of, has_official, official_folder, read_games
 from envsuite.core.tasks import TaskSet
 from envsuite.data import cache_root
+from envsuite.data.room import bound_generated, hold
 
 ENV_ID = "ALFWorld-v0"
 PUBLISHED = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
@@ -18,6 +19,8 @@ PUBLISHED = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
 
 DEFAULT = Difficulty()
 
+OPEN = 2
+"""Generated sets of games that a process keeps when no environment plays them."""
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +46,7 @@ def load(
     if source is None:
         source = "official" if has_official() else "builtin"
     if source in ("builtin", "generated"):
-        return _loaded(find_root(_builtin(scene_seed, games, difficulty)), "builtin")
+        return _builtin(scene_seed, games, difficulty)
     if source == "official":
         found = _loaded(find_root(official_folder()), "official")
         there = found[1].summary()["splits"]
@@ -56,11 +59,18 @@ def load(
     return _loaded(find_root(Path(source)), "official")
 
 
-@lru_cache(maxsize=8)
-def _builtin(scene_seed: int, games: int, difficulty: Difficulty) -> Path:
+@lru_cache(maxsize=OPEN)
+def _builtin(scene_seed: int, games: int, difficulty: Difficulty) -> tuple[Games, TaskSet]:
     from envsuite.alfworld.generate import ensure
 
-    return ensure(cache_root() / "alfworld" / "builtin", scene_seed, games, difficulty)
+    root = cache_root() / "alfworld" / "builtin"
+    before = {*root.glob("alfworld-*")}
+    folder = ensure(root, scene_seed, games, difficulty)
+    made = read_games(find_root(folder))
+    hold(folder, made)
+    if folder not in before:
+        bound_generated(folder)
+    return made, _make_task_set(made, "builtin")
 
 
 def _loaded(root: Path, source: str) -> tuple[Games, TaskSet]:
@@ -68,11 +78,13 @@ def _loaded(root: Path, source: str) -> tuple[Games, TaskSet]:
     return games, _task_set(games, source)
 
 
-@lru_cache(maxsize=8)
-def _task_set(games: Games, source: str) -> TaskSet:
+def _make_task_set(games: Games, source: str) -> TaskSet:
     """Builds the task set, in the order of a hash of the ids: mixed, and the same everywhere."""
     splits = {name: tuple(sorted(ids, key=_place)) for name, ids in games.splits.items()}
     return TaskSet(ENV_ID, source, games.version, splits, games.families)
+
+
+_task_set = lru_cache(maxsize=8)(_make_task_set)
 
 
 def _place(task_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from urllib.parse import SplitResult, urlsplit
 
@@ -48,3 +49,14 @@ def _reachable(parts: SplitResult) -> bool:
 def shown(url: str) -> str:
     """Returns an address for messages: without name, password, query and fragment."""
     return re.split(r"[?#]", re.sub(r"^(.*//)?.*@", r"\1", url, flags=re.DOTALL))[0]
+
+
+def is_private(host: str) -> bool:
+    """Returns whether a name or address leads to this machine alone."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

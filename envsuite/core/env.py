@@ -7,18 +7,20 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, Self, TypedDict
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
+from envsuite.core import boundary
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.images import Images, Pixels
 from envsuite.core.options import Options
 from envsuite.core.snapshots import Snapshot, checked
 from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
 from envsuite.core.tasks import TaskSet
-from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action, shortened
+from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action, shortened, with_integers
 
 
 class Observation(TypedDict):
@@ -103,6 +105,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     tools: tuple[Tool, ...]
     max_calls: int = 1
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     agents: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Agents that take turns -> names of the tools of each; empty where there is one agent.
 
@@ -114,6 +117,12 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
 
     A constructor may have parameters instead; then clients of a server may give those that are options, too.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Returns an environment that knows what it is made with, for :meth:`__reduce__`."""
+        env = super().__new__(cls)
+        env._made_with = (args, kwargs)
+        return env
 
     def __init__(
         self,
@@ -278,10 +287,23 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         """
         known = checked(token, self._of(), type(self).__name__)
         described = self._describe(known["task_id"])
-        self._resume(known["task_id"], known["world"])
+        with boundary.boundary(self._where(known["task_id"])):
+            self._resume(known["task_id"], known["world"])
         self._task_split, self._task_type = described
         self._task_id, self._instruction, self._done = known["task_id"], known["task"], known["done"]
         return ToolEnv._observe(self, Outcome(known["text"], commands=tuple(known["commands"])))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles how the environment was made, and its episode.
+
+        The copy is made with the same arguments and goes on with the episode where that can be restored; else it has
+        none, and the next reset is that of the environment.
+        """
+        kind, going = type(self), self.snapshot() if self.restorable and self._last is not None else None
+        return _copied, (f"{kind.__module__}:{kind.__qualname__}", *self._made_with, self.spec, self._next, going)
+
+    def _where(self, task_id: str) -> str:
+        return f"task {task_id} of {self.tasks.env_id}"
 
     def _of(self) -> dict[str, str]:
         """Returns what a snapshot of the environment is of."""
@@ -314,13 +336,19 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             UnknownTask: The id does not exist.
             UsageError: An option is unknown, or the split is empty.
         """
-        outcome = self._start(self._draw(seed, options or {}))
-        return self._observe(outcome), self._info(outcome)
+        task_id = self._draw(seed, options or {})
+        try:
+            outcome = self._start(task_id)
+            return self._observe(outcome), self._info(outcome)
+        except BaseException as error:
+            boundary.settle(error, self._where(task_id))
+            raise
 
     def _start(self, task_id: str) -> Outcome:
         """Starts an episode of ``task_id``; where that fails, the last one goes on."""
         described = self._describe(task_id)
-        self._instruction, outcome = self._begin(task_id)
+        instruction, outcome = self._begin(task_id)
+        self._instruction = boundary.text(instruction)
         self._task_split, self._task_type = described
         self._task_id = task_id
         self._done = False
@@ -360,9 +388,15 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             raise UsageError(f"{type(self).__name__}.step called {when}; call reset() first")
         if (problem := check_action(action, self.tools, self.max_calls)) is not None:
             return self._refuse(problem, self._last["commands"])
-        outcome = self._execute(action)
-        self._done = outcome.done
-        return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
+        try:
+            outcome = self._execute(with_integers(action, self.tools))
+            reward = boundary.number(outcome.reward, "the reward of _call")
+            boundary.number(outcome.score, "the score of _call")
+            self._done = outcome.done
+            return self._observe(outcome), reward, outcome.done, False, self._info(outcome)
+        except BaseException as error:
+            boundary.settle(error, self._where(self._task_id))
+            raise
 
     def refuse(self, problem: str) -> tuple[Observation, float, bool, bool, StepInfo]:
         """Consumes a step for an output that could not be parsed as an action.
@@ -386,7 +420,10 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         return f"{self._last['task']}\n\n{self._last['text']}"
 
     def _observe(self, outcome: Outcome) -> Observation:
-        self._last = Observation(task=self._instruction, text=outcome.text, commands=outcome.commands)
+        text, commands = boundary.text(outcome.text), outcome.commands
+        if commands:
+            commands = tuple(map(boundary.text, commands))
+        self._last = Observation(task=self._instruction, text=text, commands=commands)
         if self.images:
             self._last["images"] = self._view()
         return self._last
@@ -394,16 +431,27 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     def _info(self, outcome: Outcome) -> StepInfo:
         return StepInfo(
             valid=outcome.error is None,
-            error=outcome.error,
+            error=None if outcome.error is None else boundary.text(outcome.error),
             success=outcome.success,
             score=outcome.score,
             task_id=self._task_id,
             task_type=self._task_type,
             split=self._task_split,
-            state_key=self._state_key(),
+            state_key=boundary.text(self._state_key()),
             metrics=outcome.metrics,
             versions=self.versions.copy(),
         )
+
+
+def _copied(
+    kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any, following: int, going: object
+) -> ToolEnv:
+    """Returns the environment that was pickled."""
+    env: Any = load_env_creator(kind)(*args, **kwargs)
+    env.spec, env._next = spec, following
+    if going is not None:
+        env.restore(going)
+    return env  # type: ignore[no-any-return]
 
 
 def _told(outcome: Outcome) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -39,8 +40,17 @@ class WorkerLost(EnvsuiteError, RuntimeError):
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """Returns the ``limit`` entries of ``known`` most similar to ``name``, the most similar first."""
-    return difflib.get_close_matches(name, list(known), n=limit, cutoff=0.4)
+    """Returns the ``limit`` entries of ``known`` that are most similar to ``name``, its abbreviation (``lr``) first."""
+    names = list(known)
+    short = [one for one in names if one == _initials(name) or _initials(one) == name]
+    return [*short, *(one for one in difflib.get_close_matches(name, names, limit, 0.4) if one not in short)][:limit]
+
+
+def _initials(name: str) -> str:
+    """Returns ``optim.lr`` for ``optim.learning_rate``; nothing for a name of one word."""
+    above, dot, last = name.rpartition(".")
+    words = last.split("_")
+    return f"{above}{dot}{''.join(word[:1] for word in words)}" if len(words) > 1 else ""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], error: type[UnknownName] = UnknownName) -> UnknownName:
@@ -58,4 +68,5 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[UnknownName]
     shown = near + rest[: max(0, 20 - len(near))]
     more = f", … ({len(names)} in all)" if len(names) > len(shown) else ""
     hint = f" Nearest: {near[0]!r}." if near else ""
-    return error(f"unknown {kind} {name!r}.{hint} Known: {', '.join(shown)}{more}")
+    listed = ", ".join(repr(one) if re.search(r"[\s,;'\"]", one) else one for one in shown)
+    return error(f"unknown {kind} {name!r}.{hint} Known: {listed or 'none'}{more}")

@@ -39,6 +39,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 import numpy as np
 from gymnasium.envs.registration import ENV_ID_RE
 
+from envsuite.core.boundary import CodeError, boundary, number
 from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.options import Options
@@ -154,32 +155,40 @@ class Environment:
         """Returns world and first text of a task.
 
         Raises:
-            UsageError: The function that starts it returns something else.
+            CodeError: The function that starts it returns something else.
         """
         begun: object = self._start(deepcopy(self._tasks[task_id][2]))
         if not (isinstance(begun, tuple) and len(begun) == 2 and isinstance(begun[1], str)):
-            raise UsageError(f"start has to return the world and the first text, a pair; it returned {begun!r}")
+            raise CodeError(f"start has to return the world and the first text, a pair; it returned {begun!r}")
         return begun
 
-    def call(self, world: Any, call: ToolCall) -> Outcome:
-        """Executes a call, which changes the world.
+    def call(self, world: Any, call: ToolCall) -> str | Outcome:
+        """Executes a call, which changes the world; returns what the tool returns.
 
         Raises:
             ValueError: The tool refuses it.
-            UsageError: The tool returns nothing, or the reward is true or false.
+            CodeError: The tool returns nothing.
         """
         said = self.tools[call.name][1](world, **call.arguments)
         if said is None:
-            raise UsageError(f"the tool {call.name} returned None; return the text that the agent reads")
+            raise CodeError(f"the tool {call.name} returned None; return the text that the agent reads")
+        return said
+
+    def outcome_of(self, world: Any, said: str | Outcome) -> Outcome:
+        """Returns the outcome of a call that changed the world, of which the tool returned ``said``.
+
+        Raises:
+            CodeError: The reward is no number.
+        """
         if isinstance(said, Outcome):
             return said
-        reward = self._reward(world)
-        if isinstance(reward, bool):
-            raise UsageError(f"reward returned {reward}; return None while the episode goes on, a number to end it")
-        if reward is None:
+        found = self._reward(world)
+        if isinstance(found, bool):
+            raise CodeError(f"reward returned {found}; return None while the episode goes on, a number to end it")
+        if found is None:
             return Outcome(str(said))
-        score = min(max(float(reward), 0.0), 1.0)
-        return Outcome(str(said), reward=float(reward), done=True, success=reward >= 1, score=score)
+        reward = number(found, f"what {self._reward.__name__} returned")
+        return Outcome(str(said), reward, done=True, success=reward >= 1, score=min(max(reward, 0.0), 1.0))
 
     def key_of(self, world: Any, text: str) -> str:
         """Returns the state key of a world whose last text is ``text``."""
@@ -221,7 +230,8 @@ class FunctionEnv(ToolEnv):
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task."""
         self._describe(task_id)
-        return self.functions.goal_of(task_id)
+        with boundary(self._where(task_id)):
+            return self.functions.goal_of(task_id)
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         goal = self.functions.goal_of(task_id)
@@ -231,11 +241,11 @@ class FunctionEnv(ToolEnv):
     def _call(self, call: ToolCall) -> Outcome:
         world = deepcopy(self._world)
         try:
-            outcome = self.functions.call(world, call)
+            said = self.functions.call(world, call)
         except ValueError as problem:
             return Outcome(str(problem), error=str(problem))
         self._world = world
-        return outcome
+        return self.functions.outcome_of(world, said)
 
     def _state_key(self) -> str:
         return self.functions.key_of(self._world, "" if self._last is None else self._last["text"])
@@ -325,7 +335,9 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
     there = [value for value in vars(module).values() if isinstance(value, Environment)]
     if len(there) != 1:
         raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
-    setattr(module, _CLASS, there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12]))
+    kind = there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])
+    kind.__module__, kind.__qualname__ = module.__name__, _CLASS
+    setattr(module, _CLASS, kind)
     spec = EnvSpec(env_id, f"{module.__name__}:{_CLASS}", there[0].steps)
     register(spec)
     tell(f"{env_id}={file}")
@@ -345,7 +357,8 @@ def imported(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        with boundary(""):
+            found.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]

@@ -121,7 +121,7 @@ def _task_set(env_id: str, source: str | None) -> TaskSet:
         UnknownName: The environment does not exist.
         UsageError: It does not accept the source.
     """
-    spec_of(env_id)
+    env_id = spec_of(env_id).id
     choice: dict[str, Any] = {"split": None} | ({} if source is None else {"source": source})
     env = gymnasium.make(env_id, disable_env_checker=True, **choice)
     try:

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from pathlib import Path
 
 import gymnasium
 
 from envsuite.core import registration
-from envsuite.core.errors import unknown
+from envsuite.core.errors import UsageError, unknown
 from envsuite.core.registration import ENVIRONMENTS, NAMED, EnvSpec, register_envs, tell
 
 ADAPTERS = ("gem", "gymnasium", "mcp", "openenv", "pettingzoo", "reasoning_gym", "textarena", "verifiers")
 """Packages whose environments are taken as they are, under ``PACKAGE/NAME``: modules of ``envsuite.adapters``."""
 
 
-def registered(env_id: str) -> str:
-    """Registers an environment that is taken by its name, and leaves other ids alone; returns the id.
+def registered(name: str) -> str:
+    """Returns the id of an environment by its name, and registers one that is taken by it. Other names are left alone.
 
     Args:
-        env_id: The path of a file with an :class:`~envsuite.core.functions.Environment`; the name of another package's
-            environment, e.g. ``reasoning_gym/chain_sum``; or any id.
+        name: An id; a short name, e.g. ``sokoban``; the path of a file with an
+            :class:`~envsuite.core.functions.Environment`; the name of another package's environment, e.g.
+            ``reasoning_gym/chain_sum``; ``module:ID`` or ``gymnasium/module:ID``, of an id that the module registers.
 
     Raises:
         UnknownName: The other package has no such environment.
         UsageError: There is no such file, or it does not have an environment.
         MissingExtra: The other package is not installed.
     """
-    package, _, name = env_id.partition("/")
-    if env_id in ENVIRONMENTS:
+    short = {env_id.rpartition("-v")[0].lower(): env_id for env_id in ENVIRONMENTS if "-v" in env_id}
+    if (env_id := short.get(name.lower(), name)) in ENVIRONMENTS:
+        return env_id
+    package, name = env_id.split("/", 1) if "/" in env_id else ("", env_id)
+    module, _, own_id = name.rpartition(":")
+    if module and package in ("", "gymnasium"):
+        _import(module)
+        if not package and own_id not in ENVIRONMENTS:
+            return name  # an id of Gymnasium alone
+        env_id = registered(f"gymnasium/{own_id}" if package else own_id)
+        tell(f"{env_id}={module}")
         return env_id
     if env_id.endswith(".py"):
         from envsuite.core.functions import load
@@ -37,25 +48,42 @@ def registered(env_id: str) -> str:
         load(env_id)
     elif package in ADAPTERS and name:
         place = f"envsuite.adapters.{package}"
-        module = importlib.import_module(place)
-        getattr(module, name)  # it must be there
+        adapter = importlib.import_module(place)
+        getattr(adapter, name)  # it must be there
         own = gymnasium.spec(name).max_episode_steps if package == "gymnasium" else None
-        register(EnvSpec(env_id, f"{place}:{name}", own or module.HORIZON))
+        register(EnvSpec(env_id, f"{place}:{name}", own or adapter.HORIZON))
         tell(env_id)
     return env_id
+
+
+def _import(module: str) -> None:
+    """Imports a module, also one of the present folder.
+
+    Raises:
+        UsageError: It cannot be imported.
+    """
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        told = "write MODULE:ID, with a module of this folder or of an installed package"
+        raise UsageError(f"{module} cannot be imported ({error}); {told}") from error
+    finally:
+        sys.path.remove(folder)
 
 
 def spec_of(env_id: str) -> EnvSpec:
     """Returns the specification of an environment.
 
     Args:
-        env_id: An id, or a name as of :func:`registered`.
+        env_id: A name as of :func:`registered`.
 
     Raises:
         UnknownName: There is no such environment.
         UsageError, MissingExtra: As :func:`registered`.
     """
-    if registered(env_id) not in ENVIRONMENTS:
+    if (env_id := registered(env_id)) not in ENVIRONMENTS:
         raise unknown("environment", env_id, ENVIRONMENTS)
     return ENVIRONMENTS[env_id]
 
@@ -81,7 +109,9 @@ def register_all() -> None:
     register_envs()
     for told in filter(None, os.environ.get(NAMED, "").split(os.pathsep)):
         env_id, _, file = told.partition("=")
-        if not file:
+        if not file.endswith(".py"):
+            if file:
+                _import(file)
             spec_of(env_id)
         elif env_id not in ENVIRONMENTS:
             from envsuite.core.functions import load_from

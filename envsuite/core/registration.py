@@ -18,7 +18,7 @@ GROUP = "envsuite.environments"
 """Entry points by which other packages register environments; each names an :class:`EnvSpec`."""
 NAMED = "ENVSUITE_NAMED"
 """Variable that tells the processes which this one starts of environments that were registered by their name: a list
-as in ``PATH``, of ``ID`` or, of a file, ``ID=PATH``."""
+as in ``PATH``, of ``ID``, of a file ``ID=PATH``, and of an id that a module registers ``ID=MODULE``."""
 
 
 class Default(int):

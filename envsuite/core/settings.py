@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
+
+import orjson
 
 from envsuite.core.errors import UsageError, unknown
 
@@ -39,4 +43,28 @@ def whole(name: str, value: object, least: int | None = None, most: int | None =
         raise UsageError(f"{name}={value!r} is not a whole number")
     if (least is not None and value < least) or (most is not None and value > most):
         raise UsageError(f"{name}={value}: give {least or 0} {'or more' if most is None else f'to {most}'}")
+    return value
+
+
+def read_json(text: str | bytes, where: str) -> Any:
+    """Returns the value of JSON that a person wrote.
+
+    Args:
+        text: The JSON.
+        where: Its file or option, for the message.
+
+    Raises:
+        UsageError: An object has a key twice; the message names it, and the line of its last place.
+        ValueError: It is not JSON.
+    """
+    value = orjson.loads(text)
+    written = text if isinstance(text, str) else text.decode()
+
+    def single(pairs: list[tuple[str, Any]]) -> None:
+        for key, count in Counter(key for key, _ in pairs).items():
+            if count > 1:
+                line = written[: max(written.rfind(json.dumps(key, ensure_ascii=False)), 0)].count("\n") + 1
+                raise UsageError(f"{where}, line {line}: {key} is given twice; write it once")
+
+    json.loads(written, object_pairs_hook=single)
     return value

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 
+from envsuite.core.errors import DataError
+from envsuite.core.schemas import make_validator
+
 if TYPE_CHECKING:
     import jsonschema_rs
 
@@ -93,15 +96,26 @@ class Tool:
 
     @cached_property
     def _validator(self) -> jsonschema_rs.Validator:
-        import jsonschema_rs
+        try:
+            return make_validator(self.parameters)
+        except DataError as error:
+            raise DataError(f"the arguments of the tool {self.name!r} are {error}") from error
 
-        return jsonschema_rs.validator_for(dict(self.parameters))
+    def check(self) -> Self:
+        """Returns the tool, whose schema can be used.
+
+        Raises:
+            DataError: The schema is none, or refers to something outside itself.
+        """
+        assert self._validator is not None
+        return self
 
     def problem(self, arguments: object) -> str | None:
         """Returns in one line why ``arguments`` do not fit the schema; ``None`` if they do."""
+        validator = self._validator
         try:
             orjson.dumps(arguments)  # refuses what the validator accepts: unpaired surrogates, huge integers
-            for error in self._validator.iter_errors(arguments):
+            for error in validator.iter_errors(arguments):
                 where = ".".join(str(part) for part in error.instance_path)
                 return f"argument {where}: {error.message}" if where else error.message
         except (ValueError, TypeError) as error:
@@ -122,6 +136,44 @@ def shortened(reason: str) -> str:
     if len(reason) <= LONGEST_REASON:
         return reason
     return f"{reason[:500]}… ({len(reason):,} characters) …{reason[-300:]}"
+
+
+_HOLDERS = (float, list, dict)
+"""Types of arguments that are, or may hold, whole floats."""
+
+
+def with_integers(action: Action, tools: Sequence[Tool]) -> Action:
+    """Returns valid calls whose whole floats are integers where a schema asks for these: to JSON Schema, 1.0 is 1."""
+    for call in action:
+        for value in call.arguments.values():
+            if isinstance(value, _HOLDERS):
+                break
+        else:
+            continue
+        break
+    else:
+        return action
+    forms = {tool.name: tool.parameters for tool in tools}
+    return [ToolCall(call.name, _with_integers(dict(call.arguments), forms[call.name])) for call in action]
+
+
+def _with_integers(value: Any, form: Any) -> Any:
+    if not isinstance(form, Mapping):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        kinds = form.get("type")
+        if kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds):
+            return int(value)
+        same = (one for one in form.get("enum", [form.get("const")]) if one == value and not isinstance(one, bool))
+        value = next(same, value)
+    elif isinstance(value, list):
+        value = [_with_integers(item, form.get("items")) for item in value]
+    elif isinstance(value, dict):
+        inner, rest = form.get("properties", {}), form.get("additionalProperties")
+        value = {name: _with_integers(item, inner.get(name, rest)) for name, item in value.items()}
+    for part in (part for key in ("anyOf", "oneOf", "allOf") for part in form.get(key, ())):
+        value = _with_integers(value, part)
+    return value
 
 
 def check_action(action: object, tools: Sequence[Tool], max_calls: int) -> str | None:

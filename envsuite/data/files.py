@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,14 +25,13 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     An error of the system names ``path``, where it names no file, as on a full disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(number, "wb") as file:
+        with partial.open("xb") as file:  # who may read it is what the umask says
             yield file
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        partial.replace(path)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise

@@ -25,6 +25,11 @@ def locked(path: Path) -> Iterator[int]:
         yield file.fileno()
 
 
+def shared(path: Path) -> TextIOWrapper:
+    """Returns a file that holds the lock on ``path``, as others may hold it too, until it is closed."""
+    return _opened(path, fcntl.LOCK_SH)
+
+
 def try_locked(path: Path) -> TextIOWrapper | None:
     """Returns a file that holds the lock on ``path`` until it is closed; ``None`` where another process holds it."""
     try:

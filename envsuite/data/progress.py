@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TextIO, TypeVar
 
+from envsuite.core.escaping import indented, raw
+
 T = TypeVar("T")
 
 
@@ -51,7 +53,7 @@ class Line:
     """
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
+        self._out = raw(out)
         self.live = out.isatty()
         """Whether there is a terminal."""
         self._width = 0
@@ -59,7 +61,7 @@ class Line:
     def show(self, text: str) -> None:
         """Writes the line anew, cut to the width of the terminal."""
         if self.live:
-            text = text[: columns()]
+            text = indented(text)[: columns()]
             self._out.write(f"\r{text:{self._width}}")
             self._out.flush()
             self._width = len(text)
@@ -69,7 +71,7 @@ class Line:
         if self.live:
             self._out.write(f"\r{'':{self._width}}\r")
             self._width = 0
-        self._out.write(f"{text}\n")
+        self._out.write(f"{indented(text)}\n")
         self._out.flush()
 
 

@@ -1,54 +1,86 @@
-"""Keeps a folder of files that can be made again within a limit."""
+"""Keeps files and folders that can be made again within a limit."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
+import weakref
 from pathlib import Path
 
-from envsuite.data.locks import try_locked
+from envsuite.data.locks import shared, try_locked
+from envsuite.data.places import cache_root
 
 LOG = logging.getLogger(__name__)
+GENERATED = 1 << 30
+"""Bytes that all generated data may take in the cache."""
+FOLDERS = ("corpora/generated", "webshop/generated", "alfworld/builtin", "alfworld/index")
+"""Folders of the cache that have generated data alone."""
+_OWN = re.compile(r"\.(.+)\.(building|partial|lock|use)")
+"""Files beside an entry NAME: remains of its build, the lock of who builds it, and that of those who use it."""
 
 
-def make_room(folder: Path, limit: int, kept: Path) -> None:
-    """Removes files of ``folder`` until those that stay have ``limit`` bytes or fewer, the longest unused first.
+def hold(path: Path, user: object) -> None:
+    """Marks generated data as used now, and keeps them from being removed as long as ``user`` exists."""
+    try:
+        os.utime(path)
+        weakref.finalize(user, shared(path.parent / f".{path.name}.use").close)
+    except OSError as error:  # from a cache that cannot be written, nothing is removed
+        LOG.info("%s is not marked as used: %s", path, error)
 
-    A file ``NAME`` was used when it was last modified. What a build left in the folder ``.NAME.building`` is part of
-    it, and is removed with it; so is a lock without a file. A file stays if its lock, ``.NAME.lock``, is held by
-    another process, which builds it, or if it cannot be removed, e.g. because it is another user's. A process that has
-    opened a file goes on reading it after it was removed.
+
+def bound_generated(kept: Path, limit: int = GENERATED) -> None:
+    """As :func:`make_room`, over all generated data of the cache together."""
+    make_room([cache_root() / folder for folder in FOLDERS], limit, kept)
+
+
+def make_room(folders: Path | list[Path], limit: int, kept: Path) -> None:
+    """Removes files and folders until those that stay have ``limit`` bytes or fewer, the longest unused first.
+
+    An entry ``NAME`` was used when it was last modified. What a build left in the folder ``.NAME.building`` or
+    ``.NAME.partial`` is part of it, and is removed with it; so is a lock without an entry. An entry stays while it is
+    built (:func:`~envsuite.data.locks.locked`) or used (:func:`hold`), if it is a folder that was never held, or if it
+    cannot be removed, e.g. because it is another user's. A process that has opened a file goes on reading it after it
+    was removed.
 
     Args:
-        folder: The folder; nothing is done where it is missing or cannot be read.
+        folders: The folder, or several that share the limit; those that are missing or cannot be read are left out.
         limit: Bytes.
-        kept: A file that stays, whatever its size.
+        kept: An entry that stays, whatever its size.
     """
-    try:
-        paths = [*folder.iterdir()]
-    except OSError:
-        return
-    names = {path.name.removeprefix(".").removesuffix(".building").removesuffix(".lock") for path in paths}
-    found = sorted((*_use(folder, name), name) for name in names)
-    total = sum(size for _, size, _ in found)
-    for used, size, name in found:
+    entries = []
+    for folder in [folders] if isinstance(folders, Path) else folders:
+        try:
+            names = {_OWN.sub(r"\1", path.name) for path in folder.iterdir()}
+        except OSError:
+            continue
+        entries += [(*_use(folder, name), folder / name) for name in names]
+    total = sum(size for _, size, _ in entries)
+    for used, size, path in sorted(entries):
         if total <= limit and used:
             return
-        if name != kept.name and _removed(folder, name):
-            LOG.info("removed %s, to keep %s within %d bytes", folder / name, folder, limit)
+        if path.name != kept.name and _removed(path.parent, path.name):
+            LOG.info("removed %s, to keep generated data within %d bytes", path, limit)
             total -= size
 
 
 def _removed(folder: Path, name: str) -> bool:
-    """Removes a file, what a build of it left, and its lock; returns whether that was possible."""
-    lock = folder / f".{name}.lock"
+    """Removes an entry, what a build of it left, and its locks; returns whether that was possible."""
+    lock, use = folder / f".{name}.lock", folder / f".{name}.use"
     try:
-        held = try_locked(lock)
-        if held is None:
+        if (building := try_locked(lock)) is None:
             return False
-        with held:
+        with building:
+            if use.exists():
+                if (using := try_locked(use)) is None:
+                    return False
+                with using:
+                    shutil.rmtree(folder / name, ignore_errors=True)
+                    use.unlink()
             (folder / name).unlink(missing_ok=True)
-            shutil.rmtree(folder / f".{name}.building", ignore_errors=True)
+            for rest in (folder / f".{name}.building", folder / f".{name}.partial"):
+                shutil.rmtree(rest, ignore_errors=True)
             lock.unlink()
     except OSError as error:
         LOG.info("%s stays: %s", folder / name, error)
@@ -57,12 +89,14 @@ def _removed(folder: Path, name: str) -> bool:
 
 
 def _use(folder: Path, name: str) -> tuple[int, int]:
-    """Returns when a file was last used, in nanoseconds, and the bytes that it takes; 0 and 0 if there is none."""
+    """Returns when an entry was last used, in nanoseconds, and the bytes that it takes; 0 and 0 if there is none."""
     used = size = 0
-    for path in (folder / name, *(folder / f".{name}.building").glob("*")):
-        try:
-            found = path.stat()
-        except FileNotFoundError:  # another process has removed it, or never completed it
-            continue
-        used, size = max(used, found.st_mtime_ns), size + found.st_size
+    for root in (folder / name, folder / f".{name}.building", folder / f".{name}.partial"):
+        for path in (root, *root.rglob("*")):
+            try:
+                found = path.stat()
+            except OSError:  # another process has removed it, or never completed it
+                continue
+            used = max(used, found.st_mtime_ns) if path is root or root.name != name else used
+            size += 0 if path.is_dir() else found.st_size
     return used, size

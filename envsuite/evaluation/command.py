@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from envsuite.core.errors import DataError, UsageError
+from envsuite.core.naming import registered
+from envsuite.core.settings import read_json
 from envsuite.evaluation.evaluate import Machinery, Played, evaluate
 from envsuite.evaluation.progress import Notes, Shown
 from envsuite.evaluation.prompting import EXAMPLES as DEMONSTRATIONS
@@ -153,7 +156,7 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
         raise UsageError("--name is for the model of --policy endpoint; players have their own")
     prompted = list(_prompted(arguments)) if ENDPOINT in arguments.policy else []
     policies = list(dict.fromkeys(arguments.policy))
-    for env_id in dict.fromkeys(arguments.environments):
+    for env_id in dict.fromkeys(map(registered, arguments.environments)):
         options = dict(_option(text) for text in arguments.option)
         if arguments.types:
             options["tasks"] = sorted(set(arguments.types))
@@ -209,7 +212,7 @@ def _endpoint(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _json(named: str, text: str) -> Any:
     try:
-        return orjson.loads(text)
+        return read_json(text, named)
     except orjson.JSONDecodeError as error:
         raise UsageError(f"{named} {text!r} is not JSON ({error})") from error
 
@@ -221,7 +224,7 @@ def _option(text: str) -> tuple[str, Any]:
     if name in _OWN_OPTIONS:  # results would name another split, source or budget than was played
         raise UsageError(f"--option {name} would hide what is played from the results; give {_OWN_OPTIONS[name]}")
     try:
-        return name, orjson.loads(value)
+        return name, read_json(value, f"--option {name}")
     except orjson.JSONDecodeError:
         return name, value
 
@@ -311,6 +314,8 @@ def _told(played: Sequence[Played], settings: int, folder: Path, stopped: str | 
         sys.stderr.write(
             f"{broken} episodes broke and are in no rate; play them again with envsuite eval run retry {folder}\n"
         )
+        reasons = Counter(result.broken for one in played for result in one.results if result.broken is not None)
+        sys.stderr.writelines(f"  {count} of them by: {why}\n" for why, count in reasons.most_common(3))
     if missing or len(played) < settings:
         sys.stderr.write("incomplete; the same command goes on where it stopped\n")
     return INCOMPLETE if broken or missing or len(played) < settings else 0

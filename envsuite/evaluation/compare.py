@@ -15,6 +15,7 @@ from envsuite.core.errors import DataError, UsageError, unknown
 from envsuite.evaluation.groups import Group, TaskSums, task_sums
 from envsuite.evaluation.sheets import MARK, Cell, Name, Sheet, percent
 from envsuite.evaluation.statistics import (
+    FEW_DIFFERING,
     benjamini_hochberg,
     holm,
     paired_bootstrap,
@@ -50,7 +51,7 @@ class Comparison:
     """Difference of the success rates, second less first."""
     low: float
     high: float
-    """95 % interval (Newcombe, from intervals clustered by task)."""
+    """95 % interval (Newcombe, from intervals clustered by task; Tango where few tasks differ)."""
     p: float
     """P-value of the exact permutation by task, which is McNemar's exact test where each task was played once."""
     first_score: float
@@ -159,7 +160,9 @@ def _pair(first: Group, second: Group) -> Comparison:
     gaps, score_gaps = two.means - one.means, other.means - score.means
     bounds = paired_rates_interval(_evenly(one), _evenly(two))
     least, most = paired_bootstrap(score_gaps)
-    if not math.isfinite(least) or least == most:  # no spread, which the bootstrap takes for certainty
+    differing = int(np.count_nonzero(np.abs(score_gaps) > 1e-12))
+    nearly_agree = differing < FEW_DIFFERING and 2 * differing <= len(common)
+    if not math.isfinite(least) or nearly_agree:  # a bootstrap takes little spread for certainty
         least, most = map(float, paired_rates_interval(_evenly(score), _evenly(other)))
     return Comparison(
         env_id=first.conditions.env_id,

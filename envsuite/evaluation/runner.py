@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from envsuite.core.boundary import without_task
 from envsuite.evaluation.players import GAVE_UP
 from envsuite.evaluation.prompting import Dialogue
 from envsuite.evaluation.protocol import Setting, World
@@ -242,5 +243,5 @@ class Runner:
             trials=1 if dialogue is None else max(1, dialogue.trial),
             seeds=self.setting.seeds,
             metrics=metrics,
-            broken=broken,
+            broken=None if broken is None else without_task(broken),
         )

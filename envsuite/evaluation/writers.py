@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from envsuite.core.escaping import cell as csv_cell
 from envsuite.core.latex import COMMANDS, escape_latex
 from envsuite.evaluation.sheets import Cell, Name, Sheet
 from envsuite.evaluation.tables import Row
@@ -166,7 +167,7 @@ def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
 def _csv_line(cells: Sequence[Any]) -> str:
     """Returns a line of comma-separated values; a carriage return is quoted only where it ends lines, too."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    csv.writer(text, lineterminator="\r\n").writerow(map(csv_cell, cells))
     return text.getvalue().removesuffix("\r\n") + "\n"
 
 

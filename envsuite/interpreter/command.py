@@ -6,6 +6,7 @@ import argparse
 import logging
 
 from envsuite.core.errors import MissingExtra
+from envsuite.core.escaping import log_to_stderr
 from envsuite.interpreter.base import Limits
 from envsuite.interpreter.registry import NAMES
 from envsuite.remote.arguments import add_server_arguments
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         from envsuite.interpreter.server import Settings, serve
     except ImportError as error:
         raise MissingExtra(f"envsuite serve interpreter needs {error.name}: pip install 'envsuite[serve]'") from error
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     serve(
         Settings(
             interpreter=arguments.interpreter,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hmac
 import logging
 import signal
 import sys
@@ -15,17 +14,17 @@ from typing import Any
 
 import orjson
 from flask import Flask, Response, request
-from waitress.adjustments import Adjustments
-from waitress.task import ThreadedTaskDispatcher
 from werkzeug.exceptions import HTTPException
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
 from envsuite.interpreter.base import SOURCE, Limits
 from envsuite.interpreter.inside.kernel import hide_from_equals
 from envsuite.interpreter.sessions import Sessions
-from envsuite.remote.listening import StoppableServer
-from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, Problem
-from envsuite.remote.tokens import check_token, token_needed
+from envsuite.remote.guard import Guard
+from envsuite.remote.listening import Dispatcher, Listener
+from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, TOKEN_VARIABLE, Problem
+from envsuite.remote.tokens import check_token
 
 log = logging.getLogger("envsuite.interpreter")
 MAX_BODY = 8 * SOURCE
@@ -33,6 +32,8 @@ MAX_BODY = 8 * SOURCE
 THREADS = 128
 """Calls that run at a time; others wait."""
 SWEEP_SECONDS = 5.0
+OPEN = ("/healthz",)
+"""Paths that need no token."""
 KINDS = {404: "not-found", 405: "method", 413: "too-large", 415: "media-type"}
 
 
@@ -59,26 +60,17 @@ class Settings:
         if self.max_sessions < 1 or not self.idle_seconds > 0:
             raise UsageError("max_sessions must be at least 1, and idle_seconds above 0")
         check_token(self.token)
+        if self.interpreter == "unisolated" and self.token is None:
+            raise UsageError(
+                "the interpreter unisolated runs a client's code as this user: demand a token from clients, with "
+                f"--token-file or {TOKEN_VARIABLE}"
+            )
 
 
-def make_app(sessions: Sessions, token: str | None) -> Flask:
-    """Makes the WSGI application of a server.
-
-    Args:
-        sessions: Its sessions.
-        token: Required from clients, but for ``/healthz``.
-    """
+def make_app(sessions: Sessions) -> Flask:
+    """Makes the WSGI application of a server with these sessions."""
     app = Flask("envsuite-interpreter", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
-    expected = None if token is None else f"Bearer {token}".encode()
-
-    @app.before_request
-    def admit() -> None:
-        if expected is None or request.path == "/healthz":
-            return
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, expected):
-            raise Problem(401, "unauthorized", token_needed("server", "Authorization" in request.headers))
 
     @app.errorhandler(Problem)
     def tell(problem: Problem) -> Response:
@@ -154,16 +146,11 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self.sessions = Sessions(settings.interpreter, settings.limits, settings.max_sessions, settings.idle_seconds)
-        app = make_app(self.sessions, settings.token)
         try:
-            adjustments = Adjustments(
-                host=settings.host,
-                port=settings.port,
-                threads=THREADS,
-                max_request_body_size=MAX_BODY,
-                ident="envsuite",
-            )
-            self._http = StoppableServer(app, ThreadedTaskDispatcher(), adjustments)
+            self._http = Listener(
+                make_app(self.sessions), settings.host, settings.port, MAX_BODY, threads=THREADS,
+                guard=Guard(is_private(settings.host), settings.token, OPEN), dispatcher=Dispatcher(OPEN.__contains__),
+            )  # fmt: skip
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {error}") from error
         self._stopped = threading.Event()
@@ -173,15 +160,14 @@ class Server:
         """Serves until :meth:`stop`."""
         threading.Thread(target=self._sweep, daemon=True).start()
         while not self._stopped.is_set():
-            self._http.asyncore.loop(timeout=1.0, use_poll=True, map=self._http.watched, count=1)
-        self._http.task_dispatcher.shutdown()
+            self._http.turn()
         self.sessions.close_all()
         self._http.shut()
 
     def stop(self) -> None:
         """Ends :meth:`run`, from a signal or another thread."""
         self._stopped.set()
-        self._http.pull_trigger()
+        self._http.wake()
 
     def _sweep(self) -> None:
         while not self._stopped.wait(min(SWEEP_SECONDS, self.sessions.idle_seconds / 2)):

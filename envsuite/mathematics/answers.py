@@ -1,52 +1,65 @@
-"""Whether an answer has the value of the right one.
+r"""Whether an answer has the value of the right one.
 
-Integers, fractions, decimals and percentages are compared exactly, here. What else an answer may be (roots, tuples,
-intervals, matrices, expressions) is compared by math-verify, in the process of :mod:`envsuite.mathematics.judge`.
-Answers are written by models: nothing is evaluated here, and what could grow without limit is not handed on.
+Where the right answer is a number, an answer has to state one: what is left to be evaluated, such as ``17 * 23``, is
+none. Integers, fractions, decimals and percentages are compared exactly, here. What else an answer may be (roots,
+tuples, intervals, matrices, expressions) is compared by math-verify, in the process of
+:mod:`envsuite.mathematics.judge`. Answers are written by models: nothing is evaluated here, and what could grow without
+limit is not handed on.
 """
 
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
 
 from envsuite.mathematics.judge import same_expression
+from envsuite.mathematics.notation import Number, exact, number, plain, tokens, unstyled
 
 MOST_CHARACTERS = 2000
 """A longer answer is wrong, unless it is the right one to the letter."""
-_PLACES = 6  # decimals are compared after rounding to so many places, as math-verify does
 _MOST_EXPRESSION = 600  # characters of an expression that is compared
 _DEPTH = 12  # of its brackets
 
-_BOX = re.compile(r"\\boxed\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\boxed\s+(?=[0-9])")
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_LABEL = re.compile(r"\banswer(?: is\b)?[\s*]*:?[\s*]*(?=\S)", re.IGNORECASE)
-_DROPPED = str.maketrans(
-    {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "$": None, "\u200b": None, "\ufeff": None}
-)
-_THIN = re.compile(r",\\!\s*|(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
-_DISPLAY = re.compile(r"(?<!\\)\\[\[\]]")
-_SPACE = re.compile(r"(?<!\\)\\[,;:> ]|\\q?quad|(?<!\\)\\!|[~\s]+")
-_FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|([0-9]))\s*(?:\{([^{}]*)\}|([0-9]))")
-_POWER = re.compile(r"(?:\*\*|\^)\s*(-?[0-9]+)")
-_CLOSE = re.compile(r"(?<=[+\-/]) (?=[0-9])|(?<=[0-9]) (?=[/%])")
+_LABEL = re.compile(r"\banswer[\"*]*(?: is\b)?[\s*]*:?[\s*]*(?=\S)", re.IGNORECASE)
 
-_NUMBER = re.compile(
-    r"(?P<sign>[+-]?)(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)(?P<places>\.[0-9]*)?(?:[eE](?P<power>[+-]?[0-9]{1,3}))?"
-    r"(?P<percent>%?)"
+_ATOM = r"(?:[0-9]+(?:\.[0-9]+)?(?:\^\{-?[0-9/.]+\})?|\\sqrt(?:\[[0-9]+\])?\{[0-9]+\})"
+_VALUE = re.compile(rf"[+-]?(?:{_ATOM}(?:/{_ATOM})?|\\frac\{{[+-]?{_ATOM}\}}\{{[+-]?{_ATOM}\}}|[0-9]+!)%?")
+"""Forms of a number that are values: powers, roots, fractions of such, a factorial."""
+_PURE = re.compile(r"(?=.*[0-9])(?:[0-9+\-*/^().,!{} ]|\\(?:frac|sqrt|binom|pi)(?![a-z]))+")
+_SHORT = r"(?:[kcdmn]?m|[km]?g|m?[sl]|h)"
+_NAME = re.compile(r" *(?:\\?(?!sqrt|ln|log|sin|cos|tan|exp|frac)[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\([^()]*\))?)? *")
+_MEASURE = re.compile(
+    r"(?<=[0-9}%)!])(?: *\^ *(?:\\circ|\{ *\\circ *\}))?( *(?:(?:[^\W\d_]{3,}|(?<=[ /(])(?:[^\W\d_]{2}|[mgshL])|"
+    rf"(?<=[0-9}}]){_SHORT})(?![^\W\d_])(?: ?\^ ?\{{-?[1-4]\}})?|[/. ]|(?<= )\(|(?<=[a-z])\))*)$"
 )
-_RATIO = re.compile(r"([+-]?[0-9]+)/([0-9]+)|([+-]?)\\frac\{([+-]?[0-9]+)\}\{([0-9]+)\}")
-_BASED = re.compile(r"(-?[0-9A-Za-z]+)(?:_\{?([0-9]+)\}?)?")
-_WORDS = re.compile(r"\(?[A-Za-z]+(?:[ -][A-Za-z]+)*\)?")
-_STYLED = re.compile(r"\\(?:text|mbox|mathrm|textbf|mathbf)\s*\{([^{}]*)\}")
+_METRIC = re.compile(rf"{_SHORT}(?:\^\{{[0-9]\}})?")
+_SCALE = re.compile(r"(?:dozen|half|hundred|thousand|[mbtr]+illion)s?\b", re.IGNORECASE)
+_INTRODUCED = re.compile(
+    r"(?:.*\b(?:is|equals)\b *:? *(?=[-+\\0-9.]))?"
+    r"(?:(?!sqrt|ln|log|sin|cos|tan|exp|minus|negative)(?:[^\W\d_]{2,}(?![^\W\d_])|[aI]\b|[^\x00-\x7f\W\d_])[ ,:;.!]*)*"
+)
+_RETRACTED = re.compile(r", (?:and )?not\b.*")
+_HEDGED = re.compile(
+    r"^ *(?:[<>]|\\(?:neq?|leq?|geq?|[lg]t)(?![a-z]))|n't\b|\b(?:not|no|never|at (?:least|most)|under|over|above|below|"
+    r"between|except|wrong|incorrect|false|(?:less|more|fewer|greater|larger|smaller|higher|lower) than)\b",
+    re.IGNORECASE,
+)
+_BASED = re.compile(r"(?:[a-z] ?= ?)?\(?(-?[0-9A-Za-z]+)\)?(?:_\{?\(?([0-9a-z]+)\)?\}?)?")
+_COUNTS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_WORDS = re.compile(
+    r"\(?(?:(?:an?|the|it is|option|choice) )?((?=.*[^\W\d_])[^\W_]+(?:[ -][^\W_]+)*)\)?", re.IGNORECASE
+)
+_BRACKETED = (re.compile(r"\\?\{.*\\?\}"), re.compile(r"\([^()]*,[^()]*\)"))
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,} +[A-Za-z]{2,}")
 
-_TOWER = re.compile(r"\^\s*\{[^}]*\^|\^\s*(?:\{[^{}]*\}|\w)\s*\^|\^\s*[{(]*\s*[+-]?[0-9.]{4}")
-_EXPLOSIVE = re.compile(r"[0-9]{4}\s*!|[^0-9]\s*!|!\s*!|[0-9]{40}|\\(?:sum|prod|int|lim)")
-
-Number = tuple[Fraction, str]
-"""A value, and ``"."`` for a decimal, ``"%"`` for a percentage, else ``""``."""
+_WILD = re.compile(
+    r"\^\s*\{[^}]*\^|\^\s*(?:\{[^{}]*\}|\w)\s*\^|\^\s*[{(]*\s*[+-]?[0-9.]{5}|[0-9]{5}\s*!|!\s*\)?\s*!|[0-9]{40}"
+)
+_SUMMED = re.compile(r"\\(?:sum|prod|int|lim)")
 
 
 def is_right(right: str, answer: str) -> bool:
@@ -71,21 +84,83 @@ def is_right(right: str, answer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_right(right: str, answer: str) -> bool:
-    given, wanted = _plain(extracted(answer)), _plain(right)
+    wanted, given = plain(extracted(right)), plain(extracted(answer))
     if not given:
         return False
-    if given == wanted:
+    if tokens(given) == tokens(wanted):
         return True
-    one, other = _number(wanted), _number(given)
-    if one is not None and other is not None:
-        return _equal(one, other)
-    if (named := _words(wanted)) and named == _words(given):
+    if (quantity := _quantity(wanted)) is not None:
+        return _states(quantity, given)
+    wanted_words, given_words = unstyled(wanted), unstyled(given)
+    if (named := _words(wanted_words)) and (named == _words(given_words) or _chooses(wanted_words, given_words)):
         return True
-    if "_" in wanted and (based := _BASED.fullmatch(wanted)) is not None and based[2]:
-        return _same_in_base(based, given)
-    if _is_wild(wanted) or _is_wild(given):
+    if "_" in wanted and (based := _BASED.fullmatch(wanted_words)) is not None and based[2]:
+        return _same_in_base(based, given_words)
+    if "dots" in wanted or (_HEDGED.search(given_words) and not _HEDGED.search(wanted_words)):
+        return False
+    if any(first.fullmatch(wanted) and second.fullmatch(given) for first, second in (_BRACKETED, _BRACKETED[::-1])):
+        return False
+    if _is_wild(wanted) or _is_wild(given) or (_SUMMED.search(given) and not _SUMMED.search(wanted)):
+        return False
+    wanted, given = exact(wanted), exact(given)
+    sides = given.split("=")[:-1] if "=" not in wanted else []
+    if any(_PURE.fullmatch(side) and not same_expression(wanted, side) for side in sides):
         return False
     return same_expression(wanted, given, prose=_PROSE.search(given) is not None)
+
+
+class Quantity(NamedTuple):
+    """A number, with how it was written, what it is called, and its unit."""
+
+    number: Number
+    text: str
+    name: str
+    unit: str
+
+
+def _quantity(text: str) -> Quantity | None:
+    r"""Reads ``5``, ``x = 5`` or ``5 \text{ km}``; returns ``None`` for what is no number."""
+    name, _, value = unstyled(text).rpartition("=")
+    value, unit = _measured(value)
+    amount = number(value)
+    if amount is None or not _NAME.fullmatch(name) or (unit and "\\text" not in text and "\\m" not in text):
+        return None  # 2xy is no number of xy
+    return Quantity(amount, value, name.strip(), unit)
+
+
+def _measured(text: str) -> tuple[str, str]:
+    """Returns the text before a unit or further words, without brackets around it, and the unit."""
+    text = text.strip(" *").rstrip(" .,")
+    match = _MEASURE.search(text)
+    text, unit = (text, "") if match is None else (text[: match.start()], match[1].strip())
+    while text[:1] + text[-1:] in ("()", "{}") and "," not in text:
+        text = text[1:-1].strip()
+    return text, unit
+
+
+def _states(wanted: Quantity, given: str) -> bool:
+    """Returns whether a text states one value, the wanted one; all sides of its equations have to be equal to it."""
+    given = _RETRACTED.sub("", unstyled(given))
+    if _HEDGED.search(given):
+        return False
+    given = _INTRODUCED.sub("", given, count=1)
+    if "\\approx" in given:  # what stands before it is exact
+        given = next((part for part in given.split("\\approx") if re.search("[0-9]", part)), "")
+    states = False
+    for side in given.split("="):
+        text, unit = _measured(side)
+        form = _VALUE.fullmatch(text)
+        if (amount := number(text)) is not None:
+            clash = unit != wanted.unit and _METRIC.fullmatch(unit) and _METRIC.fullmatch(wanted.unit)
+            if clash or _SCALE.match(unit) or not _equal(wanted.number, amount):
+                return False
+        elif form or ("=" in given and _PURE.fullmatch(text)):
+            if _is_wild(text) or not same_expression(wanted.text, text):
+                return False
+        elif not _NAME.fullmatch(side) or (side.strip() and wanted.name not in ("", side.strip())):
+            return False
+        states = states or amount is not None or form is not None
+    return states
 
 
 def extracted(answer: str) -> str:
@@ -104,68 +179,36 @@ def extracted(answer: str) -> str:
     return answer[labels[-1].end() :] if labels else answer
 
 
-def _plain(text: str) -> str:
-    r"""Drops what changes no value: dollars, blanks, ``\left``, a full stop; writes fractions and powers in one way."""
-    text = (
-        text.replace("\\$", "")
-        .translate(_DROPPED)
-        .replace("\\%", "%")
-        .replace("{,}", ",")
-        .replace("\\left", "")
-        .replace("\\right", "")
-    )
-    text = text.replace("\\(", "").replace("\\)", "").replace("\\cdot", "*").replace("\\times", "*")
-    text = _SPACE.sub(" ", _THIN.sub(",", _DISPLAY.sub("", text))).strip(" *").rstrip(".").strip()
-    text = _FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2] or ''}}}{{{m[3] or m[4] or ''}}}", text)
-    text = _POWER.sub(r"^{\1}", text).replace("**", "^")
-    return _CLOSE.sub("", text)
-
-
-def _number(text: str) -> Number | None:
-    if (ratio := _RATIO.fullmatch(text)) is not None:
-        sign = -1 if ratio[3] == "-" else 1
-        top, bottom = int(ratio[1] or ratio[4]), int(ratio[2] or ratio[5])
-        return (Fraction(sign * top, bottom), "") if bottom else None
-    if (found := _NUMBER.fullmatch(text)) is None:
-        return None
-    whole, places = found["whole"].replace(",", ""), (found["places"] or ".")[1:]
-    if not whole and not places:
-        return None
-    value = Fraction(int(whole + places), 10 ** len(places)) * Fraction(10) ** int(found["power"] or 0)
-    form = found["percent"] or ("." if found["places"] or found["power"] else "")
-    return (-value if found["sign"] == "-" else value), form
-
-
-def _equal(one: Number, other: Number) -> bool:
-    """Compares exactly, but decimals after rounding; a percentage also with the number before its sign."""
-    (a, form), (b, other_form) = one, other
-    if "%" in (form, other_form) and form != other_form:
-        return a == b or (a / 100 == b if form == "%" else b / 100 == a)
-    if "." in (form, other_form):
-        return round(a, _PLACES) == round(b, _PLACES)
-    return a == b
+def _equal(right: Number, answer: Number) -> bool:
+    """Compares exactly, but for decimals; where a percentage is right, so is the number before its sign."""
+    if right.value == answer.value or (right.percent and not answer.percent and right.value * 100 == answer.value):
+        return True
+    return right.rounds(answer.value) or answer.rounds(right.value)
 
 
 def _words(text: str) -> str:
-    r"""Returns plain words in lower case, e.g. ``\text{(C)}`` as ``c``; empty for all else."""
-    text = _STYLED.sub(r"\1", text).strip(" .'\"")
-    return text.strip("()").lower() if _WORDS.fullmatch(text) else ""
+    """Returns plain words in lower case, without brackets and article, e.g. ``(C)`` as ``c``; empty for all else."""
+    match = _WORDS.fullmatch(text.strip(" .'"))
+    return match[1].lower() if match is not None else ""
+
+
+def _chooses(right: str, answer: str) -> bool:
+    """Returns whether an answer is the letter of a choice and what stands there: ``(B) 45`` for ``B``."""
+    letter = right.strip("()")
+    if len(letter) != 1 or not letter.isupper():
+        return False
+    return re.fullmatch(rf"(?:\({letter}\)|{letter}[:.)])(?!.*(?:\b(?:or|and)\b|\([A-J]\))).*", answer) is not None
 
 
 def _same_in_base(right: re.Match[str], answer: str) -> bool:
     """Compares numbers in a base, ``52_8``; the answer may leave the base out."""
-    found = _BASED.fullmatch(answer.replace(" ", ""))
-    return found is not None and found[1].lower() == right[1].lower() and found[2] in (None, right[2])
+    match = _BASED.fullmatch(answer.replace(" ", ""))
+    bases = [str(_COUNTS.index(base)) if base in _COUNTS else base for base in (right[2], match and match[2])]
+    return match is not None and match[1].lower() == right[1].lower() and bases[1] in (None, bases[0])
 
 
 def _is_wild(text: str) -> bool:
     """Whether an expression may take long to compare: towers of powers, factorials, long numbers, deep brackets."""
-    if len(text) > _MOST_EXPRESSION or _TOWER.search(text) or _EXPLOSIVE.search(text):
-        return True
-    depth = deepest = 0
-    for letter in text:
-        if letter.isdigit() and not letter.isascii():
-            return True
-        depth += (letter in "{[(") - (letter in "}])")
-        deepest = max(deepest, depth)
-    return deepest > _DEPTH
+    depths = accumulate((letter in "{[(") - (letter in "}])") for letter in text)
+    too_much = len(text) > _MOST_EXPRESSION or max(depths, default=0) > _DEPTH
+    return too_much or bool(_WILD.search(text)) or any(sign.isdigit() and not sign.isascii() for sign in text)

@@ -16,10 +16,9 @@ from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.interpreter import Interpreter, Limits, Session, open_interpreter
 from envsuite.interpreter.registry import ISOLATED
-from envsuite.mathematics import answers, dapo, prompts
+from envsuite.mathematics import answers, dapo, judge, prompts
 from envsuite.mathematics.answers import MOST_CHARACTERS
 from envsuite.mathematics.generate import KINDS, LEVELS
-from envsuite.mathematics.judge import version
 from envsuite.mathematics.problem import Problem
 from envsuite.mathematics.tasks import load
 
@@ -29,7 +28,7 @@ MOST_CALLS = 8
 MOST_PROBLEMS = 100_000
 REWARDS = {"exact": (1.0, 0.0), "signed": (1.0, -1.0), "format": (1.0, 0.0)}
 """Rewards of a right and of a wrong answer, by the names of ``reward=``."""
-SCORERS = {"value": answers.is_right, "dapo": dapo.is_right}
+SCORERS = {"value": answers.is_right, "math-verify": judge.is_right, "dapo": dapo.is_right}
 """Whether an answer is right, by the names of ``scorer=``."""
 _KEEPS_STATE = ("ok", "error")  # ways in which a run can end without the loss of the session's state
 WELL_FORMED = 0.1
@@ -61,8 +60,9 @@ class PythonMathOptions(Options):
     )
     scorer: str = option(
         "value",
-        'an answer is right: "value": if it has the value of the right one, in whatever form; "dapo": if it has its '
-        "text, as DAPO's trainer compares it",
+        'an answer is right: "value": if it states the value of the right one, in whatever form; "math-verify": if '
+        'math-verify says so, which evaluates sums and products; "dapo": if it has its text, as DAPO\'s trainer '
+        "compares it",
         enum=tuple(SCORERS),
     )
     interpreter: str = option(
@@ -85,7 +85,7 @@ class PythonMathEnv(ToolEnv):
     Raises:
         DataError: The file or folder is missing, or a line of it is no problem.
         UsageError: An option is out of range, or the interpreter cannot be isolated on this machine.
-        MissingExtra: math-verify, with which ``scorer="value"`` compares, is not installed.
+        MissingExtra: math-verify, which every scorer but ``"dapo"`` needs, is not installed.
     """
 
     tools = (
@@ -100,7 +100,8 @@ class PythonMathEnv(ToolEnv):
             str(options.source), options.problem_seed, options.problems, options.kinds, options.difficulty
         )
         self.reward, self.scorer, self.max_calls = options.reward, options.scorer, options.max_calls
-        versions = {"math-verify": version()} if self.scorer == "value" else {"scorer": self.scorer}
+        library = {} if self.scorer == "dapo" else {"math-verify": judge.version()}
+        versions = library | ({} if self.scorer == "value" else {"scorer": self.scorer})
         self._interpreter: Interpreter = open_interpreter(options.interpreter, Limits(seconds=float(options.seconds)))
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode, versions)
         self._session: Session | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError
+from envsuite.mathematics.answers import extracted
 from envsuite.mathematics.problem import Problem
 
 MOST_BYTES = 2**20
@@ -23,12 +24,13 @@ _WORDS = re.compile(r"[^a-z0-9]+")
 
 
 def read(path: Path) -> Iterator[tuple[int, Problem, str]]:
-    """Yields line number, problem and task type of each problem in a file of JSON lines.
+    r"""Yields line number, problem and task type of each problem in a file of JSON lines.
 
-    A line has the question in ``problem``, ``question`` or ``prompt`` and the answer in ``answer``: after the last
-    ``####`` where it has one, as in GSM8K. Or, in DAPO's original layout, it has the question in
-    ``prompt[0].content`` and the answer in ``reward_model.ground_truth``. Further fields are ignored, but for
-    ``subject`` and ``level``, which make the type. The type of other problems is empty.
+    A line has the question in ``problem``, ``question`` (in SVAMP after its ``body``) or ``prompt``, and the answer in
+    ``answer``, after the last ``####`` where it has one, as in GSM8K, or as MATH in the last ``\boxed{…}`` of its
+    ``solution``. Or, in verl's layout, which is DAPO's, it has the question in the last message of the user in
+    ``prompt`` and the answer in ``reward_model.ground_truth``. Names of fields may have capitals. Further fields are
+    ignored, but for ``subject`` or ``type``, and ``level``, which make the type. That of other problems is empty.
 
     Raises:
         DataError: The file cannot be read, or a line has no question or no answer; the message names the line.
@@ -55,11 +57,14 @@ def _problem(line: bytes, where: str) -> tuple[Problem, str]:
         raise DataError(f"{where}: not JSON ({error})") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: a problem is a JSON object, not {type(row).__name__}")
+    row = {str(name).lower(): value for name, value in row.items()}
     text = _question(row)
     if not text:
         raise DataError(f"{where}: no question; give it as text in one of {', '.join(_TEXTS)}")
-    model = row.get("reward_model")
-    answer = _number_or_text(row.get("answer", model.get("ground_truth") if isinstance(model, dict) else None))
+    model, solution = row.get("reward_model"), row.get("solution")
+    boxed = extracted(solution) if isinstance(solution, str) and "\\boxed" in solution else None
+    truth = model.get("ground_truth") if isinstance(model, dict) else boxed
+    answer = _number_or_text(row.get("answer", truth))
     if not answer:
         raise DataError(f"{where}: no answer; give a number or text in answer (or in reward_model.ground_truth)")
     if len(answer) > MOST_ANSWER:
@@ -69,10 +74,12 @@ def _problem(line: bytes, where: str) -> tuple[Problem, str]:
 
 def _question(row: Mapping[str, Any]) -> str:
     value = next((row[name] for name in _TEXTS if name in row), None)
-    if isinstance(value, list):  # a chat of one message, which also says how to answer
-        message = value[0] if value and isinstance(value[0], dict) else {}
-        return _without_instructions(message.get("content"))
-    return value.strip() if isinstance(value, str) else ""
+    if isinstance(value, list):  # a chat; what asks is the last that the user says
+        turns = [turn for turn in value if isinstance(turn, dict) and turn.get("role", "user") == "user"]
+        return _without_instructions(turns[-1].get("content") if turns else None)
+    body = row.get("body")
+    text = f"{body.strip()} {value}" if isinstance(body, str) and isinstance(value, str) else value
+    return text.strip() if isinstance(text, str) else ""
 
 
 def _without_instructions(content: object) -> str:
@@ -92,7 +99,7 @@ def _number_or_text(value: object) -> str:
 
 
 def _type(row: Mapping[str, Any]) -> str:
-    subject, level = row.get("subject"), row.get("level")
+    subject, level = row.get("subject", row.get("type")), row.get("level")
     if not isinstance(subject, str) or not isinstance(level, str | int) or len(subject) > 100:
         return ""
     name = _WORDS.sub("-", f"{subject} {str(level).removeprefix('Level ')}".lower()).strip("-")

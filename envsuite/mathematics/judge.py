@@ -1,34 +1,28 @@
 """Compares mathematical expressions with math-verify, in a process of its own.
 
 math-verify limits its time by a signal, which only a program's main thread can get, and environments run in threads.
-And what it reads was written by models. So one process per program, started when the first expression is compared, does
-it with little memory and little processor time; when either is used up it ends, and the next comparison starts another.
-The limit is one of processor time, since verdicts must not depend on how busy the machine is.
+And what it reads was written by models. So one confined process per program, opened when the first expression is
+compared, does it with little memory and little processor time; when either is used up it ends, and the next comparison
+opens another. The limit is one of processor time, since verdicts must not depend on how busy the machine is.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import pickle
-import resource
-import signal
-import socket
 import threading
 from importlib import metadata
+from typing import Any
 
 from envsuite.core.errors import MissingExtra, WorkerLost
-from envsuite.core.processes import START_SECONDS, Child, frame, receive
+from envsuite.interpreter.confined import Confined, Loaded, Lost, Raised, origin
 
 SECONDS = 2.0
 """Processor time of a comparison."""
 PATIENCE = 60.0
 """Wall-clock seconds after which the process counts as lost, however busy the machine is."""
-MEMORY = 2**30
-"""Bytes of address space of the process that compares."""
-_READY, _SAME, _DIFFERENT = b"r", b"s", b"d"
-"""Answers of the process."""
+_PRECISION = 100
+"""Digits to which numbers are compared that have no exact form."""
 
 
 def version() -> str:
@@ -60,8 +54,9 @@ def same_expression(right: str, answer: str, prose: bool = False) -> bool:
     return _JUDGE.same(right, answer, prose)
 
 
-_ITS_OWN_FAULT = {-number for number in (signal.SIGPROF, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)}
-"""Exit codes of a process whose answer took too long, or nested too deeply for the libraries' stack."""
+def is_right(right: str, answer: str) -> bool:
+    """Returns math-verify's own verdict: the value counts, of whatever is left to be evaluated, too."""
+    return same_expression(right, answer, prose=True)
 
 
 class Judge:
@@ -69,43 +64,28 @@ class Judge:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: Child | None = None
+        self._process: Confined | None = None
 
     def same(self, right: str, answer: str, prose: bool) -> bool:
         """Asks the process; see :func:`same_expression`."""
         with self._lock:
             for _ in range(2):
                 try:
-                    channel = self._started().socket
-                    channel.sendall(frame([pickle.dumps((right, answer, prose))]))
-                    return _byte(channel, PATIENCE) == _SAME
-                except (OSError, EOFError):  # TimeoutError is an OSError
-                    if self.close() in _ITS_OWN_FAULT:
+                    if self._process is None:  # confined where the machine can: math-verify evaluates no text
+                        self._process = origin("envsuite.mathematics.judge:load").open({}, confined=None)
+                    return self._process.ask([right, answer, prose], SECONDS, PATIENCE) is True
+                except Lost as error:
+                    self._process = None
+                    if not error.by_others:
                         return False
+                except Raised:  # whatever sympy raises over a model's text, MemoryError too: it is not the right answer
+                    return False
             raise WorkerLost("the process that compares answers was lost twice; is the machine out of memory?")
 
     def close(self) -> int | None:
         """Ends the process, if there is one; returns its exit code, which is negative for a signal."""
-        if self._child is None:
-            return None
-        child, self._child = self._child, None
-        child.stop()
-        return child.process.returncode
-
-    def _started(self) -> Child:
-        if self._child is None:
-            self._child = Child("envsuite.mathematics.judge:serve")
-            _byte(self._child.socket, START_SECONDS)  # it has imported its libraries
-        return self._child
-
-
-def _byte(channel: socket.socket, seconds: float) -> bytes:
-    """Waits for the answer: one byte, so that nothing from a process that reads models' text is unpickled."""
-    channel.settimeout(seconds)
-    answer = channel.recv(1)
-    if not answer:
-        raise EOFError
-    return answer
+        process, self._process = self._process, None
+        return None if process is None else process.close()
 
 
 _JUDGE = Judge()
@@ -118,25 +98,43 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(lambda: _JUDGE.close())
 
 
-def serve(channel: socket.socket) -> None:
-    """The main function of the process: compares until the socket is closed."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+def load(settings: object) -> Loaded:
+    """Loads math-verify in the process from which those that compare are forked."""
     logging.disable(logging.CRITICAL)
     from math_verify import parse, verify
 
-    channel.sendall(_READY)
-    while True:
-        right, answer, prose = receive(channel)[0]
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # the process ends when it has had so much processor time
-        try:
-            wanted = parse(f"${right}$", parsing_timeout=None)
-            given = parse(answer if prose else f"${answer}$", parsing_timeout=None)
-            # an inequality may be answered where an interval is asked for, as the other way round
-            same = bool(wanted and given and verify(wanted, given, allow_set_relation_comp=True, timeout_seconds=None))
-        except Exception:  # whatever sympy raises over a model's text, MemoryError too: it is not the right answer
-            same = False
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        channel.sendall(_SAME if same else _DIFFERENT)
+    def same(request: tuple[str, str, bool]) -> bool:
+        right, answer, prose = request
+        wanted = parse(f"${right}$", parsing_timeout=None)
+        given = parse(answer if prose else f"${answer}$", parsing_timeout=None)
+        same_number = bool(wanted and given) and _same_number(wanted[0], given[0])
+        if same_number is not None:
+            return same_number
+        # an inequality may be answered where an interval is asked for, as the other way round
+        return bool(verify(wanted, given, 6, _PRECISION, allow_set_relation_comp=True, timeout_seconds=None))
+
+    same((r"\sqrt{2}", "2", False))  # what it loads when it is first used
+    return Loaded(None, same)
+
+
+def _same_number(right: Any, answer: Any) -> bool | None:
+    """Compares two numbers, complex ones too, of any size; returns ``None`` where one of them is no number.
+
+    Numbers that are not rational are compared to :data:`_PRECISION` digits, or to six where one has a decimal.
+    """
+    from sympy import Expr, Float, I  # type: ignore[import-untyped]
+
+    if not isinstance(right, Expr) or not isinstance(answer, Expr):
+        return None
+    first, second = (
+        number.subs({symbol: I for symbol in number.free_symbols if symbol.name == "i"}).doit()
+        for number in (right, answer)
+    )
+    if not first.is_number or not second.is_number:
+        return None
+    if first == second or (first.is_Rational and second.is_Rational) or first.is_infinite or second.is_infinite:
+        return bool(first == second)
+    a, b = first.evalf(_PRECISION), second.evalf(_PRECISION)
+    return bool(abs(a - b) <= abs(a) * Float(10) ** (-6 if first.has(Float) or second.has(Float) else 10 - _PRECISION))

@@ -137,6 +137,10 @@ class Library:
         return prompts.paper(self.key(paper), self.corpus.date(paper), title, text, snippet, LONGEST_TITLE)
 
 
+def _words(query: str) -> str:
+    return " ".join(query.split())
+
+
 class Session:
     """One episode: a query, and what has been found for it.
 
@@ -172,7 +176,8 @@ class Session:
         of each repeated search and each invalid or repeated expansion. A paper that several calls find is the first
         search's, or where no search finds it the first expansion's: StepPO's code starts the calls together, and a
         search has one answer to wait for where an expansion has two. Of equal calls in one step, one is executed and
-        the others are repeated; paid by call, such a search is not charged: the code knows only those that have ended.
+        the others are repeated; paid by call, such a search is charged only if the first finds nothing new: the code
+        knows only those that have ended.
 
         Args:
             calls: Name and argument of each.
@@ -191,6 +196,8 @@ class Session:
                 continue
             executed += 1
             new = [number for number in numbers if number not in self.pool]
+            if tool == "search" and not new:  # StepPO's code has nothing to wait for, so it knows this one at once
+                earlier.add(_words(argument).lower())
             finder = (tool == "expand", place)  # sorts searches before expansions
             for paper in new:
                 found[paper] = min(finder, found.get(paper, finder))
@@ -205,9 +212,9 @@ class Session:
 
         Args:
             query: The query.
-            earlier: What was searched in earlier steps.
+            earlier: Queries that have ended: those of earlier steps, and those of this step that found nothing new.
         """
-        words = " ".join(query.split())
+        words = _words(query)
         if not words:
             return (), prompts.EMPTY_QUERY, False
         if len(words) > LONGEST_QUERY:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "env",
         metavar="ENV",
-        help="id that `envsuite envs list` shows, or its short name, e.g. sokoban",
+        help="an environment by its name: sokoban, FILE.py, PACKAGE/NAME, an id of `envsuite envs list`",
     )
     parser.add_argument("--task", metavar="ID", help="the first task; `envsuite envs tasks ENV` lists them")
     parser.add_argument("--type", help="only tasks of this type, e.g. depth-3")
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         WorkerLost: The server does not answer.
         EnvsuiteError: As the environment's own.
     """
-    env_id = id_of(arguments.env)
+    env_id = spec_of(arguments.env).id
     if arguments.browser:
         return _in_browser(env_id, arguments)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -106,16 +106,6 @@ def _steps(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; give 1 or more, or 0 for no limit")
     return int(text)
-
-
-def id_of(name: str) -> str:
-    """Returns the id of an environment by its id or short name (``sokoban``).
-
-    Raises:
-        UnknownName: There is none.
-    """
-    short = {env_id.rpartition("-v")[0].lower(): env_id for env_id in ENVIRONMENTS}
-    return spec_of(short.get(name.lower(), name)).id
 
 
 def _session(env_id: str, arguments: argparse.Namespace) -> Session:

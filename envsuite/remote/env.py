@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from envsuite.core.boundary import number
 from envsuite.core.env import Identified, Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.snapshots import check_same
@@ -82,7 +83,8 @@ class RemoteEnv(ToolEnv):
         info.update(self._episode)
         info["versions"] = self.versions.copy()
         self._done = stepped["terminated"]
-        return self._see(stepped["observation"]), stepped["reward"], self._done, stepped["truncated"], info
+        reward = number(stepped["reward"], "the server's reward")
+        return self._see(stepped["observation"]), reward, self._done, stepped["truncated"], info
 
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task: as :meth:`ToolEnv.goal`."""

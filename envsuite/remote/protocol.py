@@ -59,6 +59,8 @@ TITLES: Mapping[str, str] = {
     "malformed": "The request cannot be read",
     "invalid": "A field of the request is wrong",
     "unauthorized": "A bearer token is needed",
+    "misdirected": "The request is for another host",
+    "foreign-page": "The page of another site asks",
     "not-found": "There is nothing at this address",
     "method": "This address takes another method",
     "too-large": "The request is too large",

@@ -61,7 +61,8 @@ def described(url: str, env_id: str, arguments: Mapping[str, Any], servers: int 
 
     Raises:
         EnvsuiteError: The environment cannot be made with these arguments; as for a local one.
-        DataError: The server's task manifest does not match this version of envsuite.
+        DataError: The server's task manifest does not match this version of envsuite, or a tool's schema refers to
+            something outside itself.
         WorkerLost: The server does not answer.
     """
     return _described(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), servers)
@@ -84,7 +85,7 @@ def _described(url: str, env_id: str, arguments: bytes, servers: int) -> Describ
     tasks = TaskSet(told["env_id"], told["source"], told["version"], splits, told["types"])
     if tasks.hash != told["hash"]:
         raise DataError(f"{url}: the manifest of {env_id} has hash {told['hash'][:8]} there and {tasks.hash[:8]} here")
-    tools = tuple(Tool(**tool["function"]) for tool in body["tools"])
+    tools = tuple(Tool(**tool["function"]).check() for tool in body["tools"])
     return Described(
         body["class"],
         tools,

@@ -24,6 +24,7 @@ import orjson
 from envsuite import __version__
 from envsuite.core.addresses import address
 from envsuite.core.errors import UsageError, WorkerLost
+from envsuite.core.http import MOST_BYTES, too_long
 from envsuite.remote.protocol import ERRORS, JSON_TYPE, TOKEN_VARIABLE
 from envsuite.remote.tokens import token_needed
 
@@ -200,7 +201,9 @@ class Server:
         response = http.client.HTTPResponse(connection, method=method)
         try:
             response.begin()
-            answer = response.read()
+            answer = response.read(MOST_BYTES + 1)
+            if len(answer) > MOST_BYTES:
+                raise WorkerLost(f"{too_long(self.url)}. Is `envsuite serve http` running there?")
             if response.will_close:
                 connection.close()
             return response.status, response.headers, answer

@@ -29,7 +29,7 @@ from envsuite.data.arrays import ArrayWriter
 from envsuite.data.files import write_atomically
 from envsuite.data.locks import locked
 from envsuite.data.progress import Progress, Silent
-from envsuite.data.room import make_room
+from envsuite.data.room import GENERATED, bound_generated
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER, Corpus
 from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, Source
@@ -41,8 +41,6 @@ STEP = 50_000
 """Number of documents after which a killed build can resume."""
 LONGEST_TEXT = 100_000
 """Characters of the longest text; longer ones are cut."""
-GENERATED = 1 << 30
-"""Bytes of generated corpora that the cache keeps: some 90 literatures of 10,000 papers."""
 OPEN = 8
 """Generated corpora, and others, that a process keeps open for each environment when no environment uses them."""
 LAST_DATE = 9999_12_31
@@ -89,7 +87,7 @@ def place(source: Source, made: bool = False) -> Path:
 def generated(source: Source) -> Corpus:
     """Opens the corpus of ``source``, which is generated; one process builds it for all if it is missing.
 
-    Of such corpora the cache keeps :data:`GENERATED` bytes: those that were opened last, and always the one returned.
+    Of generated data the cache keeps :data:`GENERATED` bytes: those that were opened last, and always the one returned.
     """
     path = place(source, made=True)
     while True:
@@ -100,7 +98,7 @@ def generated(source: Source) -> Corpus:
             try:
                 _ensure(source, path)
             finally:
-                make_room(path.parent, GENERATED, path)
+                bound_generated(path, GENERATED)
         try:
             return Corpus(path)
         except DataError:
@@ -205,7 +203,7 @@ class _Stage:
             if self._read % STEP == 0:
                 self._save()
         if not self._numbers:
-            raise DataError(f"{self._source.name}: has no document")
+            raise DataError("; ".join((f"{self._source.name}: has no document", *self._source.problems.lines())))
         self._save()
         progress.done("documents", len(self._numbers))
 

@@ -89,7 +89,7 @@ def _answers(row: Mapping[str, Any], aliases: Mapping[str, Sequence[str]]) -> tu
     """Returns the answer and its aliases; nothing if there is no answer."""
     of_id = row.get("answer_id")
     given = [
-        row.get("answer"),
+        *(_list(row.get("golden_answers")) or [row.get("answer")]),
         *_list(row.get("answer_aliases")),
         *aliases.get(of_id if isinstance(of_id, str) else "", ()),
     ]
@@ -138,7 +138,7 @@ def _by_facts(known: Asked, row: Mapping[str, Any], place: str, problems: Proble
 def _musique(known: Asked, row: Mapping[str, Any], place: str, problems: Problems) -> Asked:
     by_index: dict[int, Passage] = {}
     supporting: list[Passage] = []
-    for position, paragraph in enumerate(_list(row.get("paragraphs"))):
+    for position, paragraph in enumerate(_entries(row.get("paragraphs"))):
         one = passage(paragraph)
         if one is None:
             problems.add(BROKEN_PASSAGE, place)
@@ -148,7 +148,7 @@ def _musique(known: Asked, row: Mapping[str, Any], place: str, problems: Problem
         if paragraph.get("is_supporting") is True:
             supporting.append(one)
     support: dict[Passage | str, None] = {}
-    steps = _list(row.get("question_decomposition"))
+    steps = _entries(row.get("question_decomposition"))
     for step in steps:
         index = step.get("paragraph_support_idx") if isinstance(step, Mapping) else None
         if isinstance(index, int) and index in by_index:
@@ -173,6 +173,13 @@ def _pairs(value: object, second: str) -> list[Any]:
     if isinstance(value, Mapping):
         return [list(pair) for pair in zip_longest(_list(value.get("title")), _list(value.get(second)))]
     return _list(value)
+
+
+def _entries(value: object) -> list[Any]:
+    """Returns the entries of a list, or those of an object of lists, as Hugging Face has them."""
+    if not isinstance(value, Mapping):
+        return _list(value)
+    return [dict(zip(value, entry, strict=True)) for entry in zip_longest(*map(_list, value.values()))]
 
 
 def _list(value: object) -> list[Any]:

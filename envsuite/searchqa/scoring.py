@@ -38,9 +38,16 @@ def normalised(text: str) -> str:
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
-    """Whether the normalised ``answer`` equals that of a gold answer or alias."""
-    found = normalised(answer)
-    return any(found == normalised(gold) for gold in golds)
+    """Whether the normalised ``answer`` equals that of a gold answer or alias.
+
+    A gold answer of which nothing is left, such as "The The", is compared as it is written, but for capitals.
+    """
+    return any(_comparable(answer, gold) == _comparable(gold, gold) for gold in golds)
+
+
+def _comparable(text: str, gold: str) -> str:
+    """Returns ``text`` normalised, or in lower case where the normalisation leaves nothing of ``gold``."""
+    return normalised(text) if normalised(gold) else " ".join(text.lower().split())
 
 
 def f1(answer: str, golds: Sequence[str], closed: Collection[str] = CLOSED) -> float:
@@ -54,18 +61,19 @@ def f1(answer: str, golds: Sequence[str], closed: Collection[str] = CLOSED) -> f
         closed: Normalised answers that count as a whole: one of them against anything else is 0. HotpotQA's and
             2WikiMultiHopQA's scripts have :data:`CLOSED`; SQuAD's and MuSiQue's have none (``()``).
 
-    Two answers of which nothing is left after the normalisation agree (1) in MuSiQue's script, and score 0 in
-    HotpotQA's; this follows the one that ``closed`` names.
+    A gold answer of which nothing is left after the normalisation, such as "The The", agrees (1) with an exact match,
+    and with nothing else (0). The scripts differ there: MuSiQue's accepts all that normalises to nothing, HotpotQA's F1
+    accepts none.
     """
-    return max((_f1(normalised(answer), normalised(gold), closed) for gold in golds), default=0.0)
+    return max((_f1(normalised(answer), normalised(gold), closed) for gold in golds), default=0.0) or float(
+        any(not normalised(gold) and exact_match(answer, [gold]) for gold in golds)
+    )
 
 
 def _f1(answer: str, gold: str, closed: Collection[str]) -> float:
     if answer != gold and (answer in closed or gold in closed):
         return 0.0
     found, wanted = answer.split(), gold.split()
-    if not found or not wanted:
-        return float(found == wanted and not closed)
     same = (Counter(found) & Counter(wanted)).total()
     if same == 0:
         return 0.0

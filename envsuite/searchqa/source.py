@@ -144,6 +144,10 @@ class QuestionFiles:
                 "question_id": question.id,
             }
 
+    def self_contained(self) -> Iterator[str]:
+        """Yields the id of each question that has passages, or all where there is a corpus."""
+        yield from (question.id for _, question in self._questions(Problems()))
+
     def _split_of(self, file: Path) -> str:
         if self.split is not None:
             return self.split
@@ -191,6 +195,16 @@ class QuestionFiles:
             if identity not in seen:
                 seen.add(identity)
                 yield keys.key(passage.title), passage
+
+
+def question_files(path: Path) -> QuestionFiles:
+    """Returns the questions of a file or folder, on the corpus beside them if none of them has passages."""
+    files = QuestionFiles([path])
+    if next(files.self_contained(), None) is not None:
+        return files
+    folder = path if path.is_dir() else path.parent
+    corpora = (file for file in sorted(folder.iterdir()) if "corpus" in file.name.lower())
+    return QuestionFiles([path], next((file for file in corpora if file.name.endswith(_SUFFIXES)), None))
 
 
 class _Heard(Problems):

@@ -15,7 +15,7 @@ from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import OPEN, cached, generated
 from envsuite.retrieval.retrievers import Searched
 from envsuite.searchqa.encyclopaedia import DATA_SET, Encyclopaedia
-from envsuite.searchqa.source import SPLITS, QuestionFiles
+from envsuite.searchqa.source import SPLITS, question_files
 from envsuite.searchqa.world import Library, Question
 
 LOG = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def load(source: str | Path, entities: int = 3000, questions: int | None = None,
         return _generated(made.entities, made.questions, made.seed)
     path = data_root() / "questions" if source == "official" else Path(source).resolve()
     if path.is_dir() or path.suffix in (".json", ".jsonl", ".gz") or not path.exists():
-        return _opened(cached(QuestionFiles([path])))
+        return _opened(cached(question_files(path)))
     return _opened(path)
 
 

@@ -1,8 +1,7 @@
-"""The HTTP side of a server: paths, bodies, errors and authorisation."""
+"""The HTTP side of a server: paths, bodies and errors."""
 
 from __future__ import annotations
 
-import hmac
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from flask import Blueprint, Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from envsuite.remote.protocol import JSON_TYPE, Problem
-from envsuite.remote.tokens import token_needed
 from envsuite.serving.direct import Direct, bug, headers
 from envsuite.serving.direct import batch as answer_batch
 from envsuite.serving.front import Front
@@ -42,16 +40,10 @@ def make_app(front: Front, ready: Callable[[], bool], blueprints: Sequence[Bluep
     app.register_blueprint(_health(front, ready))
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
-    expected = None if front.settings.token is None else f"Bearer {front.settings.token}".encode()
 
     @app.before_request
-    def admit() -> None:
+    def begin() -> None:
         g.began = time.perf_counter()
-        if expected is None or request.path in OPEN:
-            return
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, expected):
-            raise Problem(401, "unauthorized", token_needed("server", "Authorization" in request.headers))
 
     @app.after_request
     def measure(response: Response) -> Response:
@@ -77,7 +69,7 @@ def make_app(front: Front, ready: Callable[[], bool], blueprints: Sequence[Bluep
         log.error("%s %s failed", request.method, request.path, exc_info=error)
         return _response(bug())
 
-    app.wsgi_app = Direct(app.wsgi_app, front, expected)  # type: ignore[method-assign]
+    app.wsgi_app = Direct(app.wsgi_app, front)  # type: ignore[method-assign]
     return app
 
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from envsuite.core.errors import MissingExtra
+from envsuite.core.escaping import log_to_stderr
 from envsuite.core.naming import registered
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         from envsuite.serving.settings import Settings
     except ImportError as error:
         raise MissingExtra(f"envsuite serve http needs {error.name}: pip install 'envsuite[serve]'") from error
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     logging.getLogger("waitress").setLevel(logging.ERROR)
     settings = Settings(
         environments=tuple(map(registered, arguments.environments or ENVIRONMENTS)),

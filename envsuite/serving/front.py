@@ -29,6 +29,8 @@ from envsuite.serving.schemas import REQUEST_CHECKS
 from envsuite.serving.settings import Settings
 
 log = logging.getLogger("envsuite.serving")
+LOADED = frozenset(("split", "tasks"))
+"""Arguments with which a world is made of what the server has loaded at its start; others may generate data."""
 REMEMBERED = 10_000
 """Number of ended sessions whose reason is kept; older ones are reported as unknown."""
 SWEEP_SECONDS = 1.0
@@ -90,13 +92,13 @@ class Front:
 
     Args:
         settings: Settings of the server.
-        place: Chooses the place of a new session of an environment.
+        place: Chooses the place of a new session of an environment, given whether its worlds may generate data.
 
     Raises:
         EnvsuiteError: An environment does not exist, or is not a ``ToolEnv``.
     """
 
-    def __init__(self, settings: Settings, place: Callable[[Offer], Place]) -> None:
+    def __init__(self, settings: Settings, place: Callable[[Offer, bool], Place]) -> None:
         self.settings = settings
         self.offers = {env_id: _offer(env_id, settings.workers) for env_id in settings.environments}
         self.metrics = Metrics()
@@ -212,8 +214,7 @@ class Front:
         """Returns the place and the message of a call, and its session's record."""
         if op == "describe":
             offer = self.offer(body["environment"])
-            self._check_arguments(offer, body.get("arguments", {}))
-            return self._place(offer), {**body, "op": op}, None
+            return self._chosen_place(offer, body)[0], {**body, "op": op}, None
         if op == "create":
             record = self._create(body)
             return record.place, self._message(op, body, record), record
@@ -236,10 +237,9 @@ class Front:
 
     def _create(self, body: Mapping[str, Any]) -> _Record:
         offer = self.offer(body["environment"])
-        self._check_arguments(offer, body.get("arguments", {}))
         if self.draining:
             raise Problem(503, "draining", "the server is about to end; ask another one", wait=RETRY_SECONDS)
-        place = self._place(offer)
+        place, generates = self._chosen_place(offer, body)
         with self._lock:
             key = body.get("key")
             if key is not None and (name := self._keys.get(key)) is not None:
@@ -251,7 +251,8 @@ class Front:
                     self.metrics.count("envsuite_sessions_refused_total")
                     detail = f"all {self.settings.max_sessions} sessions are in use; close some, or retry later"
                     raise Problem(429, "capacity", detail, wait=RETRY_SECONDS)
-                record = _Record(secrets.token_hex(16), offer.env_id, place, key, offer.quick, time.monotonic())
+                quick = offer.quick and not generates
+                record = _Record(secrets.token_hex(16), offer.env_id, place, key, quick, time.monotonic())
                 self._records[record.name] = record
                 place.sessions += 1
                 if key is not None:
@@ -259,6 +260,13 @@ class Front:
                 self.metrics.count("envsuite_sessions_created_total", environment=offer.env_id)
             record.busy += 1
             return record
+
+    def _chosen_place(self, offer: Offer, body: Mapping[str, Any]) -> tuple[Place, bool]:
+        """Returns where the environment of a call is made, and whether that may generate data."""
+        arguments = body.get("arguments", {})
+        self._check_arguments(offer, arguments)
+        generates = not arguments.keys() <= LOADED
+        return self._place(offer, generates), generates
 
     def _check_arguments(self, offer: Offer, arguments: Mapping[str, Any]) -> None:
         for name, value in arguments.items():

@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 
 from envsuite.core import Observation, StepInfo, Tool, ToolCall, ToolEnv, UsageError
+from envsuite.core.boundary import CodeError, boundary, reason
 from envsuite.core.errors import EnvsuiteError
 from envsuite.data import without_paths
 from envsuite.remote.making import horizon_of
@@ -58,7 +59,8 @@ def make_env(env_id: str, arguments: Mapping[str, Any]) -> ToolEnv:
     import envsuite  # noqa: F401  (registers the ids, in a worker process too)
 
     try:
-        env = gymnasium.make(env_id, disable_env_checker=True, max_episode_steps=-1, **arguments).unwrapped
+        with boundary(env_id):
+            env = gymnasium.make(env_id, disable_env_checker=True, max_episode_steps=-1, **arguments).unwrapped
     except EnvsuiteError as error:
         problem = problem_of(error)
         problem.field = "arguments"
@@ -101,11 +103,10 @@ class Host:
             return self._answer(call)
         except Problem as problem:
             return self._told(problem, call)
-        except EnvsuiteError as error:
-            return self._told(problem_of(error), call)
         except Exception as error:  # a bug in one world must not end the sessions of the others
-            line = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-            detail = f"the world failed ({line}); its session has ended"
+            if isinstance(error, EnvsuiteError) and not isinstance(error, CodeError):
+                return self._told(problem_of(error), call)
+            detail = f"the world failed: {reason(error)}; its session has ended"
             answer = self._told(Problem(410, "session-lost", detail, field="session", error="WorkerLost"), call)
             self._close(call.get("session", ""))
             return answer

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from envsuite.core.schemas import make_validator
 from envsuite.remote.protocol import TITLES, Problem
 
 if TYPE_CHECKING:
@@ -266,9 +267,7 @@ ANSWERS: Mapping[str, dict[str, Any]] = {
 
 @cache
 def _validator(schema: bytes) -> jsonschema_rs.Validator:
-    import jsonschema_rs
-
-    return jsonschema_rs.validator_for(orjson.loads(schema))
+    return make_validator(orjson.loads(schema))
 
 
 class Checker:

@@ -13,14 +13,19 @@ from types import FrameType
 
 from flask import Blueprint
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
-from envsuite.serving.app import make_app
-from envsuite.serving.connections import CONNECTIONS, OTHER_FILES, REFUSED, Listener
+from envsuite.remote.guard import Guard
+from envsuite.remote.listening import CONNECTIONS, OTHER_FILES, REFUSED, Dispatcher, Listener
+from envsuite.serving.app import OPEN, make_app
 from envsuite.serving.front import Front, Inline, Offer, Place
 from envsuite.serving.settings import Settings
 from envsuite.serving.workers import Pool, Worker
 
 log = logging.getLogger("envsuite.serving")
+THREADS = 32
+"""Number of requests executed at a time. They mostly wait for workers."""
+SESSIONS, ENVIRONMENTS, QUICK = "/v1/sessions", "/v1/environments", ("reset", "step")
 DRAIN_SECONDS = 20.0
 """Seconds that running requests have to finish after SIGTERM."""
 
@@ -44,12 +49,14 @@ class Server:
         # Loads the shared data now: the first clients would all do so at once. Missing data are reported to them.
         self._inline.submit([{"op": "describe", "environment": env_id} for env_id in quick])
         played = [offer.env_id for offer in self.front.offers.values() if not offer.inline]
-        self._pool = Pool(settings.workers if played else 0, played, settings.deadline, self._lost)
+        self._pool = Pool(settings.workers, played, settings.deadline, self._lost)
         self.app = make_app(self.front, self._ready, blueprints)
         try:
             self._http = Listener(
-                self.app, settings.host, settings.port, settings.max_body, self.front.quick, self._refused
-            )
+                self.app, settings.host, settings.port, settings.max_body, threads=THREADS,
+                guard=Guard(is_private(settings.host), settings.token, OPEN),
+                dispatcher=Dispatcher(self._quick, _makes_worlds), refused=self._refused,
+            )  # fmt: skip
         except (OSError, ValueError) as error:
             self._close()
             why = error.strerror if isinstance(error, OSError) else None
@@ -80,8 +87,13 @@ class Server:
             self._stop.set()
             self._http.wake()
 
-    def _place(self, offer: Offer) -> Place:
-        return self._inline if offer.inline else self._pool.choose()
+    def _place(self, offer: Offer, generates: bool) -> Place:
+        in_worker = self.settings.workers and (generates or not offer.inline)
+        return self._pool.choose() if in_worker else self._inline
+
+    def _quick(self, path: str) -> bool:
+        session, _, call = path.removeprefix(SESSIONS)[1:].partition("/")
+        return path in OPEN or (call in QUICK and path.startswith(SESSIONS) and self.front.quick(session))
 
     def _ready(self) -> bool:
         return self._pool.ready
@@ -98,6 +110,10 @@ class Server:
         self.front.close()
 
 
+def _makes_worlds(path: str) -> bool:
+    return path == SESSIONS or path.startswith(ENVIRONMENTS)
+
+
 def serve(settings: Settings, blueprints: Sequence[Blueprint] = ()) -> None:
     """Serves until SIGTERM or SIGINT."""
     _open_files(CONNECTIONS + REFUSED + OTHER_FILES)
@@ -109,7 +125,7 @@ def serve(settings: Settings, blueprints: Sequence[Blueprint] = ()) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    open_to = "this machine only" if settings.host in ("127.0.0.1", "::1", "localhost") else "other machines, too"
+    open_to = "this machine only" if is_private(settings.host) else "other machines, too"
     guarded = "a token is needed" if settings.token is not None else "no token is needed"
     log.warning("%s: %s (%s; %s)", server.url, ", ".join(settings.environments), open_to, guarded)
     server.run()

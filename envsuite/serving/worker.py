@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,8 +18,8 @@ import orjson
 from envsuite.core.processes import frame, receive_body
 from envsuite.serving.host import Answer, Host
 
-THREADS = 8
-"""Number of messages executed at a time: a world that waits does not block the others."""
+THREADS, MAKERS = 8, 2
+"""Number of messages executed at a time, and of those that make worlds: one that waits does not block the others."""
 FLUSH_SECONDS = 0.01
 """Seconds for which the answers of a message are held back, to be sent together."""
 
@@ -33,7 +33,9 @@ def serve(channel: socket.socket) -> None:
         with sending:
             channel.sendall(frame(list(parts)))
 
-    def answer(message: dict[str, Any]) -> None:
+    def answer(message: dict[str, Any], makes: bool) -> None:
+        if makes:
+            send(packed(message["id"], []))  # its time begins
         answers: list[Answer] = []
         flushed = time.monotonic()
         for call in message["calls"]:
@@ -47,9 +49,16 @@ def serve(channel: socket.socket) -> None:
     for env_id in orjson.loads(receive_body(channel)):  # loads the shared data; sessions report missing ones
         host.execute({"op": "describe", "environment": env_id})
     send(packed(0, []))
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(THREADS) as players, ThreadPoolExecutor(MAKERS) as makers:
         while True:
-            pool.submit(answer, orjson.loads(receive_body(channel)))
+            message = orjson.loads(receive_body(channel))
+            makes = makes_worlds(message["calls"])
+            (makers if makes else players).submit(answer, message, makes)
+
+
+def makes_worlds(calls: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether a call of a message makes a world, which may take long and waits for its turn."""
+    return any(call["op"] in ("create", "describe") for call in calls)
 
 
 def packed(number: int, answers: Sequence[Answer]) -> list[bytes]:

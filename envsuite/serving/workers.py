@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ import orjson
 from envsuite.core.processes import Child, frame, receive_body
 from envsuite.remote.protocol import Problem
 from envsuite.serving.host import Answer
-from envsuite.serving.worker import unpacked
+from envsuite.serving.worker import makes_worlds, unpacked
 
 log = logging.getLogger("envsuite.serving")
 START_SECONDS = 900.0
@@ -27,7 +28,7 @@ STOP_SECONDS = 1.0
 class _Message:
     calls: int
     since: float
-    """Time at which it was sent, or its latest answer came."""
+    """Time at which it was sent, or its latest answer came; infinite while it waits for its turn to make worlds."""
     answers: list[Answer] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
     overdue: bool = False
@@ -74,7 +75,7 @@ class Worker:
 
     def submit(self, calls: Sequence[Mapping[str, Any]]) -> Callable[[], list[Answer]]:
         """Sends ``calls``; the returned function waits for the answers."""
-        message = _Message(len(calls), time.monotonic())
+        message = _Message(len(calls), math.inf if makes_worlds(calls) else time.monotonic())
         number = next(self._numbers)
         with self._lock:
             gone = self.why is not None
@@ -89,7 +90,9 @@ class Worker:
                 pass
 
         def collect() -> list[Answer]:
-            while not gone and not message.done.wait(max(0.0, self._limit(message) - time.monotonic())):
+            while not gone and not message.done.wait(
+                min(self.deadline, max(0.0, self._limit(message) - time.monotonic()))
+            ):
                 if time.monotonic() >= self._limit(message):
                     self._end(f"a call took more than {self.deadline:g} s", overdue=message)
             return self._completed(message)
@@ -159,7 +162,7 @@ class Pool:
     """The workers of a server; lost ones are replaced.
 
     Args:
-        workers: Number of workers.
+        workers: Number of workers; without environments they start when the first one is chosen.
         environments: Environments whose data they load at the start.
         deadline: Limit in seconds of one call.
         lost: Called with each lost worker and the reason.
@@ -170,8 +173,8 @@ class Pool:
     ) -> None:
         self._environments, self._deadline, self._tell = tuple(environments), deadline, lost
         self._lock = threading.Lock()
-        self._closed = False
-        self.workers = [self._start(index) for index in range(workers)]
+        self._closed, self._count = False, workers
+        self.workers = [self._start(index) for index in range(workers if environments else 0)]
 
     @property
     def ready(self) -> bool:
@@ -181,6 +184,7 @@ class Pool:
     def choose(self) -> Worker:
         """Returns the worker with fewest sessions, among ready ones if there are any."""
         with self._lock:
+            self.workers += [self._start(index) for index in range(len(self.workers), self._count)]
             for index, worker in enumerate(self.workers):
                 if worker.why is not None and not self._closed:
                     self.workers[index] = self._start(index)

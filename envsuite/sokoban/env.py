@@ -96,9 +96,10 @@ class SokobanEnv(ToolEnv):
         image_alone = options.observation == "image"
         self._style = prompts.PICTURE if image_alone else prompts.STYLES[options.style]
         self.reward, self.max_calls, self.end_on_deadlock = options.reward, options.max_calls, options.end_on_deadlock
-        super().__init__(
-            task_set.select(options.tasks), options.split, options.render_mode, images=options.observation != "text"
-        )
+        left_out = self.levels.left_out
+        versions = {"data_problems": f"{len(left_out):,} boards that are no levels; {left_out[0]}"} if left_out else {}
+        tasks, images = task_set.select(options.tasks), options.observation != "text"
+        super().__init__(tasks, options.split, options.render_mode, versions, images)
         self._world: Sokoban | None = None
         self._moves = 0
 

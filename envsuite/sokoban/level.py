@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from envsuite.core.errors import DataError
 
@@ -13,8 +13,10 @@ MOST_CELLS = 4096
 SYMBOLS = "# .$@*+"
 """Symbols of the level files."""
 WALL, FLOOR, TARGET, BOX, PLAYER, BOX_ON_TARGET, PLAYER_ON_TARGET = tuple(SYMBOLS)
-_WITH_TARGET, _WITH_BOX = TARGET + BOX_ON_TARGET + PLAYER_ON_TARGET, BOX + BOX_ON_TARGET
-_WITH_PLAYER = PLAYER + PLAYER_ON_TARGET
+_WITH_TARGET, _WITH_BOX, _WITH_PLAYER, _WALLS = (
+    str.maketrans({symbol: str(int(symbol in kinds)) for symbol in SYMBOLS})
+    for kinds in (TARGET + BOX_ON_TARGET + PLAYER_ON_TARGET, BOX + BOX_ON_TARGET, PLAYER + PLAYER_ON_TARGET, WALL)
+)
 DIRECTIONS = ("up", "down", "left", "right")
 
 
@@ -130,6 +132,13 @@ def reachable(start: int, free: int, width: int) -> int:
         here = wider
 
 
+@lru_cache(maxsize=1024)
+def _edge(width: int, height: int) -> int:
+    """Returns the outermost cells of a board."""
+    rows, columns = (0, height - 1), (0, width - 1)
+    return sum(1 << n for n in range(width * height) if n % width in columns or n // width in rows)
+
+
 def read_level(rows: Sequence[str], where: str) -> Level:
     """Reads one board, as the level files of Boxoban and others write it.
 
@@ -149,17 +158,17 @@ def read_level(rows: Sequence[str], where: str) -> Level:
     if width * height > MOST_CELLS:
         raise DataError(f"{where}: {width}x{height} cells are more than {MOST_CELLS}")
     symbols = "".join(row.ljust(width) for row in rows)
-    for number, symbol in enumerate(symbols):
-        if symbol not in SYMBOLS:
-            row, column = divmod(number, width)
-            raise DataError(
-                f"{where}: {symbol!r} in row {row + 1}, column {column + 1} is no symbol of a level; known: {SYMBOLS!r}"
-            )
+    if unknown := set(symbols) - set(SYMBOLS):
+        row, column = divmod(min(map(symbols.index, unknown)), width)
+        raise DataError(
+            f"{where}: {rows[row][column]!r} in row {row + 1}, column {column + 1} is no symbol of a level; "
+            f"known: {SYMBOLS!r}"
+        )
 
-    def those(kinds: str) -> int:
-        return sum(1 << number for number, symbol in enumerate(symbols) if symbol in kinds)
+    def those(kinds: dict[int, str]) -> int:
+        return int(symbols[::-1].translate(kinds), 2)
 
-    player, boxes, targets = those(_WITH_PLAYER), those(_WITH_BOX), those(_WITH_TARGET)
+    player, boxes, targets, walls = those(_WITH_PLAYER), those(_WITH_BOX), those(_WITH_TARGET), those(_WALLS)
     if player.bit_count() != 1:
         raise DataError(f"{where}: the level has {player.bit_count()} players ('@' or '+'), not one")
     if not boxes or boxes.bit_count() != targets.bit_count():
@@ -168,13 +177,10 @@ def read_level(rows: Sequence[str], where: str) -> Level:
             "each, at least one"
         )
     whole = (1 << width * height) - 1
-    edge = sum(
-        1 << number for number in range(width * height)
-        if number % width in (0, width - 1) or number // width in (0, height - 1)
-    )  # fmt: skip
-    inside = reachable(player, whole & ~those(WALL) & ~edge | player, width)
+    edge = _edge(width, height)
+    inside = reachable(player, whole & ~walls & ~edge | player, width)
     near = inside | inside << 1 | inside >> 1 | inside << width | inside >> width
-    if open_at := near & edge & ~those(WALL):
+    if open_at := near & edge & ~walls:
         row, column = divmod((open_at & -open_at).bit_length() - 1, width)
         raise DataError(f"{where}: there is no wall in row {row + 1}, column {column + 1}, where the player can leave")
     if lost := (boxes | targets) & ~inside:

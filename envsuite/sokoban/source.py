@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from envsuite.data import data_root
 from envsuite.sokoban.generate import Kind, generate
 from envsuite.sokoban.level import SYMBOLS, Level, read_level
 
+LOG = logging.getLogger(__name__)
 BUILTIN = Path(__file__).parent / "levels"
 """Folder of the built-in levels; ``python -m envsuite.sokoban.tasks --write`` makes it."""
 GENERATOR = "sokoban-1"
@@ -34,6 +36,9 @@ class Levels(ABC):
 
     listed: Mapping[str, tuple[str, str]]
     """Split and type of every id, in their order."""
+
+    left_out: Sequence[str] = ()
+    """Why boards of the files are no levels."""
 
     @abstractmethod
     def level(self, task_id: str) -> Level:
@@ -95,8 +100,10 @@ class Folder(Levels):
     name of its file or of a folder above it begins, ``train``, ``val`` or ``test``, the last of them first, else
     ``test``; its type is the uppermost folder that is not called so, else the folder itself.
 
+    A board that is no level is left out, and counted.
+
     Raises:
-        DataError: There is no such folder, it has no level files, or one cannot be read.
+        DataError: There is no such folder, it has no levels, or a file cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,15 +115,25 @@ class Folder(Levels):
         hashed = hashlib.sha256()
         self._files: dict[str, Path] = {}
         self.listed: dict[str, tuple[str, str]] = {}
+        left_out: list[str] = []
         for path in sorted(path for path in folder.rglob("*.txt") if path.is_file()):
             text = _text(path)
-            count = sum(1 for _ in _boards(text))
-            if count:
-                inner = path.relative_to(folder).with_suffix("")
-                hashed.update(f"{inner.as_posix()} {len(text)} {text}".encode())
-                self._files[inner.as_posix()] = path
-                described = _described((folder.name, *inner.parts))
-                self.listed.update((f"{inner.as_posix()}#{number}", described) for number in range(count))
+            inner = path.relative_to(folder).with_suffix("")
+            described = _described((folder.name, *inner.parts))
+            for number, board in enumerate(_boards(text)):
+                if not number:
+                    hashed.update(f"{inner.as_posix()} {len(text)} {text}".encode())
+                    self._files[inner.as_posix()] = path
+                try:
+                    read_level(board.split("\n"), f"{path}, level {number}")
+                    self.listed[f"{inner.as_posix()}#{number}"] = described
+                except DataError as error:
+                    left_out.append(str(error))
+        self.left_out = left_out
+        if left_out and not self.listed:
+            raise DataError(f"{folder}: none of {len(left_out):,} boards is a level; {left_out[0]}")
+        if left_out:
+            LOG.warning("%s: left out are %d boards that are no levels; %s", folder, len(left_out), left_out[0])
         if not self.listed:
             raise DataError(
                 f"{folder}: there are no level files (*.txt with rows of {SYMBOLS!r}); Boxoban's are at "
@@ -174,7 +191,7 @@ def _split(path: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise DataError(f"{path}: the level file cannot be read: {error.strerror}") from error
 

@@ -45,6 +45,9 @@ GROUPED = ("planks", "wool")
 """Families that their members' recipes provide; the others are base items, as in the official book."""
 
 
+_NEWER = "it is in the layout of Minecraft 1.21 and later; give recipe files of 1.16 to 1.20"
+
+
 def _data(path: Path) -> Any:
     try:
         return orjson.loads(path.read_bytes())
@@ -186,7 +189,7 @@ def _recipe(path: Path) -> Recipe | None:
         if body["type"] == "minecraft:crafting_shaped":
             pattern = body["pattern"]
             cells = [(_slot(slot), sum(line.count(key) for line in pattern)) for key, slot in body["key"].items()]
-            inputs = [Ingredient(name, count, is_family) for (name, is_family), count in cells]
+            inputs = [Ingredient(name, count, is_family) for (name, is_family), count in cells if count]
         elif body["type"] == "minecraft:crafting_shapeless":
             merged: dict[str, Ingredient] = {}
             for name, is_family in map(_slot, body["ingredients"]):
@@ -196,10 +199,15 @@ def _recipe(path: Path) -> Recipe | None:
         else:
             return None
         result = body["result"]
+        if isinstance(result, dict) and "id" in result:
+            raise ValueError(_NEWER)
         output, count = (result, 1) if isinstance(result, str) else (result["item"], result.get("count") or 1)
         group = NAMESPACE + body["group"] if "group" in body else None
-        if not inputs or not isinstance(output, str) or not isinstance(count, int):
-            raise ValueError("no ingredient, or the result is not an item")
+        if not inputs or not isinstance(output, str) or not isinstance(count, int) or count < 1:
+            raise ValueError("no ingredient, or the result is not an item, or not one or more of it")
+        names = (output, *(i.name for i in inputs))
+        if mod := next((name for name in names if ":" in name and not name.startswith(NAMESPACE)), None):
+            raise ValueError(f"{mod!r} is not in the namespace {NAMESPACE!r}, and commands cannot name it")
         return Recipe(output, count, tuple(inputs), group)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{path}: not a Minecraft recipe ({type(error).__name__}: {error})") from error
@@ -208,4 +216,6 @@ def _recipe(path: Path) -> Recipe | None:
 def _slot(slot: Any) -> tuple[str, bool]:
     """Returns the name of an ingredient, and whether it is a family; of alternatives, the first."""
     first = slot[0] if isinstance(slot, list) else slot
+    if isinstance(first, str):
+        raise ValueError(_NEWER)
     return (first["item"], False) if "item" in first else (first["tag"], True)

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from envsuite.core.caches import made_once
+from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
 from envsuite.textcraft.generate import generated_book
 from envsuite.textcraft.planning import plan
@@ -62,7 +63,10 @@ def _generated(book_seed: int, goals: int) -> tuple[RecipeBook, TaskSet]:
 @cache
 def _folder(folder: Path) -> tuple[RecipeBook, TaskSet]:
     book = folder_book(folder)
-    return book, task_set(book, "official")
+    tasks = task_set(book, "official")
+    if not tasks.types:
+        raise DataError(f"{folder}: no goal, which is an item that needs another one, and {HORIZON} steps or less")
+    return book, tasks
 
 
 def task_set(book: RecipeBook, source: str) -> TaskSet:

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from envsuite.core.boundary import reason
 from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.core.processes import frame, receive
 from envsuite.vector.base import EnvFactory
-from envsuite.vector.runner import Runner, reason
+from envsuite.vector.runner import Runner
 from envsuite.vector.worker import READY, answered
 from envsuite.vector.workers import WorkerVector
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import gymnasium
 
+from envsuite.core.boundary import boundary
 from envsuite.core.env import Observation, StepInfo
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool, Unparsed
@@ -29,7 +30,8 @@ class EnvFactory:
         """Makes a new environment, with its time limit."""
         import envsuite  # noqa: F401  (registers the ids, in a worker process too)
 
-        return gymnasium.make(self.env_id, disable_env_checker=True, **self.kwargs)
+        with boundary(self.env_id):
+            return gymnasium.make(self.env_id, disable_env_checker=True, **self.kwargs)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
+from envsuite.core.boundary import Overdue
 from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool
@@ -91,9 +92,9 @@ class LocalVector(Vector):
         try:
             with nullcontext() if self._quick[self._env[slot]] else _alarm(self.deadline):
                 event = execute()
-        except _Overdue:
+        except Overdue:
             env = self._env[slot]
-            with suppress(_Overdue), _alarm(self.deadline):
+            with suppress(Overdue), _alarm(self.deadline):
                 self._runner.drop(slot, env)
             what = f"{call} of slot {slot} ({self.factories[env].env_id})"
             event = failed(slot, f"DeadlineExceeded: {what} took more than {self.deadline:g} s")
@@ -105,17 +106,13 @@ class LocalVector(Vector):
         super()._admit(slot, call)
 
 
-class _Overdue(BaseException):
-    """Raised in a call past its deadline; no world catches it by mistake."""
-
-
 def _ring(number: int, frame: FrameType | None) -> None:
-    raise _Overdue
+    raise Overdue
 
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raises :class:`_Overdue` in a block that takes longer, where that is possible.
+    """Raises :class:`Overdue` in a block that takes longer, where that is possible.
 
     Signals are handled in the main thread only; another use of the alarm is left alone.
     """

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from envsuite.core.boundary import reason
 from envsuite.core.errors import DataError, EnvsuiteError, UsageError
 from envsuite.remote.places import News, Places, awaited, tell
 from envsuite.remote.session import Described, described, described_anew
 from envsuite.remote.transport import Unreachable
-from envsuite.vector.runner import reason
 
 DOWN_SECONDS = 30.0
 """Seconds for which a server that did not answer gets no new episodes."""

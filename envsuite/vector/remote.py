@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from envsuite.core.boundary import number, reason
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.registration import ENVIRONMENTS
@@ -24,7 +25,6 @@ from envsuite.remote.session import CLOSE_SECONDS, Session, plain, step_of
 from envsuite.remote.transport import Refused, Unreachable, server
 from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait, failed
 from envsuite.vector.members import Members
-from envsuite.vector.runner import reason
 
 BATCH = 256
 """Maximum number of calls in one request."""
@@ -286,7 +286,11 @@ def _serve(
     while (calls := work.get()) is not None:
         answers = [_restored(calls[0])] if calls[0].op == "restore" else _answers(calls, seconds)
         for call, answer in zip(calls, answers, strict=True):
-            events.put((call, _event(call, answer, snapshots)))
+            try:
+                event = _event(call, answer, snapshots)
+            except Exception as error:  # a server may answer anything; the thread has to go on
+                event = failed(call.slot, f"the server's answer is not of the protocol: {reason(error)}")
+            events.put((call, event))
     work.put(None)  # for the next thread
 
 
@@ -397,7 +401,7 @@ def _event(call: _Call, answer: dict[str, Any] | Exception, snapshots: bool) -> 
     assert seat.episode is not None
     whole: StepInfo = {**info, **seat.episode, "versions": dict(seat.episode["versions"])}  # type: ignore[typeddict-item]
     seen = from_json(seat.task, observation)
-    reward, terminated = float(answer.get("reward", 0.0)), answer.get("terminated", False)
+    reward, terminated = number(answer.get("reward", 0.0), "the server's reward"), answer.get("terminated", False)
     truncated, taken = answer.get("truncated", False), None
     if snapshots and not terminated and not truncated:
         token = seat.session.token()

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import TimeLimit
 
+from envsuite.core.boundary import number, reason
 from envsuite.core.env import Observation, ToolEnv
 from envsuite.core.tools import Action, Tool
 from envsuite.vector.base import Description, EnvFactory, Event, Snapshot, failed
@@ -82,7 +83,7 @@ class Runner:
         try:
             observation, reward, terminated, truncated, info = self._envs[slot, env].step(action)
             snapshot = None if terminated or truncated else self._snapshot(slot, info)
-            return Event(slot, observation, float(reward), terminated, truncated, info, None, snapshot)  # type: ignore[arg-type]
+            return Event(slot, observation, number(reward, "reward"), terminated, truncated, info, None, snapshot)  # type: ignore[arg-type]
         except Exception as error:  # as above
             self.drop(slot, env)
             return failed(slot, reason(error))
@@ -119,9 +120,3 @@ def _limit(env: gymnasium.Env[Observation, Action]) -> TimeLimit[Observation, Ac
             return env
         env = env.env
     return None
-
-
-def reason(error: BaseException) -> str:
-    """Returns class and message of ``error`` in one line of at most 500 characters."""
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    return line if len(line) <= 500 else line[:499] + "…"

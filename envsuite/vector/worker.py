@@ -7,9 +7,10 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 
+from envsuite.core.boundary import reason
 from envsuite.core.processes import frame, receive
 from envsuite.vector.base import EnvFactory, Event, Snapshot, failed
-from envsuite.vector.runner import Runner, reason
+from envsuite.vector.runner import Runner
 
 READY = "ready"
 FLUSH_SECONDS = 0.002

@@ -18,8 +18,9 @@ from envsuite.core.errors import DataError
 from envsuite.data import WRITABLE, cache_root
 from envsuite.data.locks import locked
 from envsuite.data.progress import Progress, Silent
+from envsuite.data.room import bound_generated
 from envsuite.retrieval.builder import IndexBuilder
-from envsuite.webshop.catalogue import FORMAT
+from envsuite.webshop.catalogue import FORMAT, made_folder
 from envsuite.webshop.filling import STEPS, Filling
 from envsuite.webshop.nouns import Tagger, tagger
 from envsuite.webshop.source import Files, Stock
@@ -103,6 +104,8 @@ def cached(stock: Stock) -> Path:
                 find_nouns = default_tagger(stock)
                 LOG.warning("building the WebShop catalogue %s once, nouns by %s", path, find_nouns.name)
                 _build(stock, path, find_nouns, Silent())
+        if path.parent == made_folder():
+            bound_generated(path)
     return path
 
 
@@ -121,10 +124,8 @@ def place(stock: Stock) -> Path:
         DataError: A file of ``stock`` is missing.
     """
     if isinstance(stock, Files):
-        name = f"{stock.products.stem}-{_fingerprint(stock)}"
-    else:
-        name = f"builtin-{FORMAT}-{stock.digest()[:20]}"
-    return cache_root() / "webshop" / f"{name}.catalogue"
+        return cache_root() / "webshop" / f"{stock.products.stem}-{_fingerprint(stock)}.catalogue"
+    return made_folder() / f"builtin-{FORMAT}-{stock.digest()[:20]}.catalogue"
 
 
 def _fingerprint(files: Files) -> str:

@@ -25,6 +25,8 @@ import orjson
 
 from envsuite.core.errors import DataError, unknown
 from envsuite.core.tasks import TaskSet
+from envsuite.data import cache_root
+from envsuite.data.room import hold
 from envsuite.retrieval.index import Index
 from envsuite.webshop.goals import DEV, Goal, Option, Wish, choose
 from envsuite.webshop.products import Card, Product, unpack
@@ -275,6 +277,11 @@ def goal_for(
     )
 
 
+def made_folder() -> Path:
+    """Returns the folder of the cache with generated shops, which is kept within a limit."""
+    return cache_root() / "webshop" / "generated"
+
+
 def open_catalogue(path: Path) -> Catalogue:
     """Returns the catalogue at ``path``, opened once per process."""
     return _open(path.resolve(), os.getpid())
@@ -282,7 +289,10 @@ def open_catalogue(path: Path) -> Catalogue:
 
 @lru_cache(maxsize=8)
 def _open(path: Path, _: int) -> Catalogue:
-    return Catalogue(path)
+    catalogue = Catalogue(path)
+    if path.parent == made_folder().resolve():
+        hold(path, catalogue)
+    return catalogue
 
 
 def _opened(path: Path) -> tuple[sqlite3.Connection, int]:

@@ -51,9 +51,10 @@ class Expert:
         if state.asin != target.asin and target.asin in state.hits:
             return click(PREVIOUS)
         chosen = dict(state.options)
-        for name, value in plan(session.product, session.goal).items():
-            if chosen.get(name) != value and reachable(session.product, name, value):
-                return click(value)
+        elements = {choice: element for element, choice in session.choices().items()}
+        for choice in plan(session.product, session.goal).items():
+            if chosen.get(choice[0]) != choice[1] and choice in elements:
+                return click(elements[choice])
         return click(BUY)
 
     def _choose(self, session: Session, target: Product) -> Action:

@@ -11,8 +11,9 @@ from functools import lru_cache
 from envsuite.core.errors import unknown
 from envsuite.data import cache_root
 from envsuite.data.locks import locked
+from envsuite.data.room import bound_generated, hold
 from envsuite.retrieval.lucene import LuceneIndex
-from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.catalogue import Catalogue, made_folder
 from envsuite.webshop.documents import text_of
 from envsuite.webshop.world import Search
 
@@ -39,7 +40,8 @@ def search_of(name: str, catalogue: Catalogue) -> Search:
 
 @lru_cache(maxsize=8)
 def _lucene(catalogue: Catalogue) -> Search:
-    folder = cache_root() / "webshop" / f"{catalogue.meta['digest'][:20]}.lucene"
+    made = catalogue.path.parent == made_folder().resolve()
+    folder = (made_folder() if made else cache_root() / "webshop") / f"{catalogue.meta['digest'][:20]}.lucene"
     with locked(folder.with_name(f".{folder.name}.lock")):
         if not folder.is_dir():
             LOG.warning("building Lucene's index of %s once, in %s", catalogue.path, folder)
@@ -50,7 +52,11 @@ def _lucene(catalogue: Catalogue) -> Search:
                 ((p.asin, text_of(p.title, p.description, p.bullets, p.options)) for p in products), partial
             )
             os.replace(partial, folder)
+            if made:
+                bound_generated(folder)
     index = LuceneIndex(folder)
+    if made:
+        hold(folder, index)
 
     def search(query: str, k: int) -> list[str]:
         return [hit.key for hit in index.search(query, k)]

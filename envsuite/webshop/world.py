@@ -33,6 +33,8 @@ SubPage = Literal["Description", "Features", "Reviews"]
 Page = Literal["search", "results", "item", "done"] | SubPage
 SUB_PAGES: tuple[SubPage, ...] = ("Description", "Features", "Reviews")
 
+_BUTTONS = {name.lower() for name in (BACK, PREVIOUS, *SUB_PAGES, BUY)}
+
 
 class Search(Protocol):
     """A search engine for products."""
@@ -109,8 +111,19 @@ class Session:
             found = [BACK, PREVIOUS]
         lower = dict.fromkeys(name.lower() for name in found)
         if state.page == "item":
-            lower.update(dict.fromkeys(value for values in self.product.options.values() for value in values))
+            lower.update(dict.fromkeys(self.choices()))
         return tuple(lower)
+
+    def choices(self) -> dict[str, tuple[str, str]]:
+        """Returns option and value of each element that chooses one; a value called like a button has both in its name.
+
+        Of several options with the same value, the original chooses the last.
+        """
+        return {
+            f"{option}: {value}" if value in _BUTTONS else value: (option, value)
+            for option, values in self.product.options.items()
+            for value in values
+        }
 
     def search(self, query: str) -> bool:
         """Shows the results for ``query``; returns ``False``, and changes nothing, if the query has no words."""
@@ -156,9 +169,8 @@ class Session:
             if name == page.lower():
                 self.state = replace(self.state, page=page)
                 return
-        # Of several options with the same value, the original chooses the last.
-        option = [option for option, values in self.product.options.items() if name in values][-1]
-        chosen = dict(self.state.options) | {option: name}
+        option, value = self.choices()[name]
+        chosen = dict(self.state.options) | {option: value}
         self.state = replace(self.state, options=tuple(chosen.items()))
 
     def do(self, command: str) -> bool:

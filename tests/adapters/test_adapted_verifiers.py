@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from adapted import called, made
 
-from envsuite.core import MissingExtra, UsageError, WorkerLost
+from envsuite.core import MissingExtra, UsageError
 from envsuite.testing import checks
 
 FILE = '''
@@ -46,6 +47,8 @@ def load_environment(kind):
         return Guess(dataset=rows(4), max_turns=20, rubric=vf.Rubric(funcs=[won]))
     if kind == "tools":
         return vf.ToolEnv(tools=[add], dataset=rows(4), eval_dataset=rows(2), rubric=vf.Rubric(funcs=[right]))
+    if kind == "judge":
+        return vf.SingleTurnEnv(dataset=rows(4), rubric=vf.RubricGroup([vf.JudgeRubric(judge_client=object())]))
     return vf.SingleTurnEnv(dataset=rows(4), system_prompt="Add.", rubric=vf.Rubric(funcs=[right]))
 '''
 
@@ -102,8 +105,11 @@ def test_tools_are_the_environments_and_random_numbers_those_of_the_task() -> No
 def test_what_fails_is_told() -> None:
     env = of("guess")
     env.reset(seed=0)
-    with pytest.raises(WorkerLost, match="verifiers/sums: RuntimeError: a bug"):
-        called(env, "answer", text="fail")
+    *_, ended, _, info = called(env, "answer", text="fail")
+    assert not ended and "a bug" in info["error"] and called(env, "answer", text="0")[4]["valid"]
+    with pytest.raises(UsageError, match="verifiers/sums asks a judge, which a confined process may not"):
+        of("judge")
+    of("judge", confined=False).close()
     with pytest.raises(UsageError, match="verifiers/sums cannot be loaded: TypeError"):
         made("verifiers/sums")
     with pytest.raises(UsageError, match="verifiers/none cannot be loaded: ValueError: Could not import 'none'"):
@@ -122,7 +128,7 @@ def test_verifiers_keeps_the_contract_and_the_programs_signals() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_verifiers_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "verifiers", None)
+@pytest.mark.skipif(find_spec("verifiers") is not None, reason="verifiers is installed")
+def test_verifiers_that_is_missing_is_named() -> None:
     with pytest.raises(MissingExtra, match=r"pip install .verifiers<0\.4."):
         made("verifiers/sums")

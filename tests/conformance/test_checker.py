@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,9 @@ WRONG = [
     ("misuse", ToolEnv, "restore", lambda env, token: None, "expected restore of something else to raise"),
     ("misuse", TextCraft, "goal", lambda env, task: "Sing.", "goal of a task that does not exist to raise"),
     ("snapshots", TextCraft, "_resume", lambda env, task, world: env._begin(task), "restored: expected"),
+    ("pickles", TextCraft, "_resume", lambda env, task, world: env._begin(task), "of a copy: expected"),
+    ("threads", TextCraft, "_state_key", lambda env: str(threading.get_ident()), "beside others in threads: expected"),
+    ("processes", TextCraft, "_state_key", lambda env: "x", "seed 0, episode in a fresh process: expected"),
     ("rendering", TextCraft, "render", lambda env: "", "seed 0: expected text, got ''"),
     ("players", Expert, "act", lambda player, env: (), "success of the expert: expected True, got False"),
     ("milestones", Milestones, "reached", lambda milestones, action, info: 0, "the last step reaches a milestone"),

@@ -22,3 +22,13 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [file.name for file in path.parent.iterdir()] == ["index.json"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_who_may_read_a_file_is_what_the_umask_says(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "file", b"")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask

@@ -68,6 +68,7 @@ def test_both_distributions_have_configurations_and_model_and_no_tests(built: Pa
         names = set(archive.namelist())
     packed = {name.removeprefix("trainers/") for name in names if name.startswith("trainers/configs/")}
     assert packed == {name for name in configs if not name.endswith(".yaml")} | set(shipped_configs())
+    assert "trainers/examples/agents.py" in names
     assert len([name for name in packed if name.startswith("configs/papers/")]) > 100
     assert "trainers/models/craft-1m/model.safetensors" in names
     panels = {file.relative_to(ROOT).as_posix() for file in (ROOT / "envsuite/evaluation/panels").rglob("*.json.gz")}

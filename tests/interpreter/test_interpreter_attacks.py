@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hoarding import HELD, WAYS
 from sandboxes import opened, processes
 from waiting import until
 
@@ -85,6 +86,36 @@ time.sleep(60)
         assert session.run("1").stdout == "1\n"
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_that_no_process_shows_is_limited(session: Session, way: str) -> None:
+    held = 0
+    for _ in range(2):  # what was granted stays granted
+        result = session.run(HELD.replace("TAKE", WAYS[way]))
+        held = 0 if result.status == "memory" else held + int(result.stdout)
+        assert held <= 128, result
+
+
+def case(root: Path, name: str) -> str:
+    """A script of the folder of cases, or a skipped test where that is absent."""
+    if not (path := root.parent / "shared/cases/security" / name).is_file():
+        pytest.skip(f"{path} is not here")
+    return path.read_text("utf-8")
+
+
+def test_shared_memory_of_several_processes_is_within_the_limit(session: Session, root: Path) -> None:
+    result = session.run(case(root, "shm_dontneed.py"))
+    assert result.status != "ok" or "held" not in result.stdout, result
+
+
+def test_memory_is_looked_at_after_short_calls_too() -> None:
+    code = "import os, time\nfor _ in range(6):\n    if os.fork() == 0:\n        x = []\n" + (
+        "        while True: time.sleep(0.001); x.append(b'x' * 2**20)\n"
+    )
+    with opened("namespaces", Limits(seconds=20.0, memory=64 * 2**20)).open() as session:
+        results = [session.run(code)] + [session.run("time.sleep(0.004)") for _ in range(200)]
+        assert "memory" in [result.status for result in results]
+
+
 def test_memory_that_was_caught_by_the_code_costs_nothing(session: Session) -> None:
     result = session.run("x = 5\ntry:\n    y = bytearray(2**30)\nexcept MemoryError:\n    print('caught')\nx")
     assert (result.stdout, result.status) == ("caught\n5\n", "ok")
@@ -122,9 +153,45 @@ def test_an_event_loop_runs_nevertheless(session: Session) -> None:
     assert (result.stdout, result.status) == ("3\n", "ok")
 
 
+def test_threads_are_limited(session: Session) -> None:
+    code = """
+import threading, time
+threading.stack_size(2**16)
+try:
+    for made in range(200): threading.Thread(target=time.sleep, args=(1,)).start()
+except RuntimeError: pass
+print(made)
+"""
+    assert 5 <= int(session.run(code).stdout) <= 8
+
+
+def test_a_sandbox_works_whatever_the_umask(sandbox: str, root: Path) -> None:
+    program = (
+        "import os, sys\nos.umask(0o077)\nfrom envsuite.interpreter import open_interpreter\n"
+        "print(open_interpreter(sys.argv[1]).open().run('1'))\n"
+        "from trainers.gateway.command import AgentConfig, CommandAgent\n"
+        "print(CommandAgent(AgentConfig(command=[sys.executable], sandbox=sys.argv[1] == 'namespaces')))"
+    )
+    run = subprocess.run([sys.executable, "-c", program, sandbox], capture_output=True, text=True, cwd=root)
+    assert "status='ok'" in run.stdout and run.returncode == 0, run
+
+
+def test_a_session_has_no_rights_of_root(box: Interpreter) -> None:
+    before = processes()
+    with box.open() as session:
+        session.run("x = 1")
+        until(lambda: _stopped(processes() - before), 20.0)
+        for process in psutil.process_iter(["status"]):
+            if process.pid in processes() - before and process.info["status"] == psutil.STATUS_STOPPED:
+                told = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+                rights = {line.split()[1] for line in told if line.startswith(("CapPrm", "CapEff", "CapAmb"))}
+                assert rights == {"0" * 16}
+
+
 def test_no_files_are_locked_and_no_signals_sent_by_control_of_files(session: Session) -> None:
     for call in ("F_SETOWN, 1", "F_SETSIG, 9", "F_SETLK, bytes(32)", "F_SETPIPE_SZ, 2**20"):
         refused(session, f"from fcntl import *\nF_SETSIG, F_SETPIPE_SZ = 10, 1031\nfcntl(1, {call})")
+    refused(session, "import fcntl, os\nfcntl.flock(os.open(os.__file__, os.O_RDONLY), fcntl.LOCK_EX)")
 
 
 def test_other_processes_cannot_be_seen(session: Session) -> None:
@@ -288,6 +355,22 @@ threading.Thread(target=work, daemon=True).start()
         first = int(session.run("count").stdout)
         time.sleep(2.0)
         assert int(session.run("count").stdout) - first < 400  # of 2000, on a machine that is not busy
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("delay", ["0", "0.004", "0.012", "0.03"])
+def test_no_orphan_goes_on_between_calls(root: Path, delay: str) -> None:
+    code, count = case(root, "orphan_cont.py"), "struct.unpack('<Q', shared[:8])[0]"
+    with opened("namespaces", Limits(seconds=30.0)).open() as session:
+        assert session.run(code.replace("DELAY", delay)).status == "ok"
+        first = int(session.run(count).stdout)
+        time.sleep(1.0)
+        assert int(session.run(count).stdout) - first < 200  # of 1000, on a machine that is not busy
+
+
+def test_no_session_lets_its_processes_go_on(session: Session, sandbox: str) -> None:
+    if sandbox == "namespaces":
+        refused(session, "import os, signal\nos.kill(os.getpid(), signal.SIGCONT)")
 
 
 def _stopped(of: set[int]) -> bool:

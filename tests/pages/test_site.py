@@ -1,8 +1,4 @@
-"""The site: built with warnings as errors, without content of other hosts, and looked at in a real browser.
-
-``axe.min.js`` is axe-core 4.14.1 as npm has it, unchanged, under the Mozilla Public License 2.0; its source is
-https://github.com/dequelabs/axe-core.
-"""
+"""The site: built with warnings as errors, without content of other hosts, and looked at in a real browser."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_pages import chrome
+from served_pages import axe, chrome
 
 pytest.importorskip("sphinx", reason="needs Sphinx: pip install -e '.[docs]'")
 
@@ -209,7 +205,7 @@ def test_a_page_of_each_kind_is_accessible_and_fits_the_screen(
     assert driver.execute_script("return document.documentElement.dataset.theme") == scheme
     wide = driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
     assert wide <= 0, f"{KINDS[kind]} is {wide} pixels too wide"
-    driver.execute_script((Path(__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    driver.execute_script(axe())
     found = driver.execute_async_script(
         # No preload: axe would read style sheets by requests, which a page from the disk may not make.
         "const done = arguments[0];axe.run(document, {preload: false}).then(done, e => done({error: String(e)}))"

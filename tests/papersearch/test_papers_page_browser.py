@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hundred_papers import COUNT, HUB, LONG, MARKUP
 from playing import WAY, played
-from served_pages import chrome, opened
+from served_pages import axe, chrome, opened
 
 from envsuite.papersearch.page.exports import as_csv
 from envsuite.retrieval.corpus_build import LONGEST_TEXT
@@ -29,7 +29,13 @@ FOCUS = (
     "const e = document.activeElement, box = e.getBoundingClientRect();"
     "return [e.tagName, e.id, getComputedStyle(e).outlineStyle, e.textContent + e.value, box.width * box.height]"
 )
-GRAPH = "document.getElementById('graph')._cyreg.cy"
+NODES = "[...document.querySelectorAll('#graph .paper')]"
+INSIDE = (
+    "const g = document.getElementById('graph').getBoundingClientRect();"
+    f"return Math.min(...{NODES}.flatMap(n => {{ const b = n.getBoundingClientRect();"
+    "return [b.left - g.left, b.top - g.top, g.right - b.right, g.bottom - b.bottom]; }))"
+)
+"""Pixels from the graph's edge to the nearest node: negative where a node is cut off."""
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +119,9 @@ def fits(typist: Typist) -> None:
     assert wide <= 0, f"{wide} pixels too wide"
 
 
-def accessible(typist: Typist, root: Path) -> None:
+def accessible(typist: Typist) -> None:
     """Check the page as it is now by axe-core."""
-    typist.run((root / "tests" / "pages" / "axe.min.js").read_text(encoding="utf-8"))
+    typist.run(axe())
     found = typist.driver.execute_async_script(
         "const done = arguments[0]; axe.run(document).then(done, e => done({error: String(e)}))"
     )
@@ -172,24 +178,20 @@ def test_a_whole_task_is_played_by_keyboard_alone(driver: Any, address: str, siz
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @SIZES
 def test_a_pool_of_a_hundred_papers_fits_the_screen_and_is_accessible(
-    driver: Any, address: str, root: Path, size: tuple[int, int], scheme: str
+    driver: Any, address: str, size: tuple[int, int], scheme: str
 ) -> None:
     typist = Typist(driver, address, size, scheme)
-    accessible(typist, root)
+    accessible(typist)
     typist.hundred()
     fits(typist)
-    assert typist.run(f"return {GRAPH}.nodes('.paper').length") == COUNT
-    boxes = typist.run(
-        f"const b = {GRAPH}.nodes('.paper').renderedBoundingBox(), g = document.getElementById('graph');"
-        "return [b.x1, b.y1, g.clientWidth - b.x2, g.clientHeight - b.y2]"
-    )
-    assert min(boxes) >= -2, "papers are drawn outside of the graph"
+    assert typist.run(f"return {NODES}.length") == COUNT
+    assert typist.run(INSIDE) >= -2, "papers are drawn outside of the graph"
     typist.keys("j", Keys.ENTER, "h")
     typist.wait("!document.getElementById('hinted').hidden && !document.body.ariaBusy")
     typist.keys("s")
     typist.wait("document.querySelector('dl.figures') && !document.body.ariaBusy")
     fits(typist)
-    accessible(typist, root)
+    accessible(typist)
     for key in ("?", Keys.ESCAPE):
         typist.keys(key)
         fits(typist)
@@ -226,9 +228,12 @@ def test_the_selected_paper_and_its_neighbours_are_marked_in_the_graph_and_liste
         number = ranked[place]
         cites = {ranked.index(cited) for cited in corpus.links(number).tolist() if cited in session.pool}
         cited = {ranked.index(citing) for citing in corpus.linked_by(number).tolist() if citing in session.pool}
-        marked = typist.run(f"return {GRAPH}.nodes('.near').map(n => n.data('rank') - 1)")
-        assert {*marked} == cites | cited and cited
-        assert typist.run(f"return {GRAPH}.nodes('.selected').map(n => n.data('paper'))") == [corpus.key(number)]
+        marked = {int(rank) - 1 for rank in typist.texts("#graph .paper.near text")}
+        assert marked == cites | cited and cited
+        chosen = typist.run(f"return {NODES}.filter(n => n.matches('.selected')).map(n => n.dataset.paper)")
+        assert chosen == [corpus.key(number)]
+        lines = typist.run("return document.querySelectorAll('#graph line.near').length")
+        assert lines == len(cites) + len(cited)
         assert typist.texts("#selected h4") == [f"Cites ({len(cites)})", f"Cited by ({len(cited)})"]
         listed = [int(text.partition(".")[0]) - 1 for text in typist.texts("#selected .link")]
         assert {*listed} == cites | cited
@@ -245,8 +250,8 @@ def test_a_click_on_a_node_selects_its_paper(driver: Any, address: str) -> None:
     typist = Typist(driver, address)
     typist.hundred()
     x, y = typist.run(
-        f"const n = {GRAPH}.nodes('.paper')[20].renderedPosition(), b = document.getElementById('graph');"
-        "b.scrollIntoView(); const r = b.getBoundingClientRect(); return [r.left + n.x, r.top + n.y]"
+        f"document.getElementById('graph').scrollIntoView(); const b = {NODES}[20].getBoundingClientRect();"
+        "return [(b.left + b.right) / 2, (b.top + b.bottom) / 2]"
     )
     actions = ActionBuilder(driver)
     actions.pointer_action.move_to_location(round(x), round(y)).click()
@@ -359,11 +364,41 @@ def test_single_keys_can_be_switched_off(driver: Any, address: str) -> None:
 def test_the_graph_follows_the_theme(driver: Any, address: str) -> None:
     typist = Typist(driver, address)
     typist.hundred()
-    light = typist.run(f"return {GRAPH}.nodes('.year')[0].style('color')")
+    year = "getComputedStyle(document.querySelector('#graph .year')).fill"
+    light = typist.run(f"return {year}")
     typist.scheme("dark")
-    typist.wait(f"{GRAPH}.nodes('.year')[0].style('color') !== '{light}'")
+    typist.wait(f"{year} !== '{light}'")
     typist.scheme("light")
-    typist.wait(f"{GRAPH}.nodes('.year')[0].style('color') === '{light}'")
+    typist.wait(f"{year} === '{light}'")
+
+
+def test_the_graph_is_enlarged_around_the_selected_paper_moved_by_dragging_and_fitted_again(
+    driver: Any, address: str
+) -> None:
+    typist = Typist(driver, address)
+    typist.hundred()
+    typist.keys(Keys.HOME, "j", "j")
+    typist.run("document.getElementById('graph').scrollIntoView()")
+    place = (
+        "const g = document.getElementById('graph').getBoundingClientRect(),"
+        "b = document.querySelector('#graph .paper.selected').getBoundingClientRect();"
+        "return [(b.left + b.right - g.left - g.right) / 2, (b.top + b.bottom - g.top - g.bottom) / 2, b.width]"
+    )
+    *_, width = typist.run(place)
+    typist.run("document.querySelector('[data-zoom=\"1.4\"]').click()")
+    x, y, larger = typist.run(place)
+    assert abs(x) < 2 and abs(y) < 2 and larger == pytest.approx(1.4 * width, rel=0.02)
+    middle = "const g = document.getElementById('graph').getBoundingClientRect();"
+    at = typist.run(f"{middle} return [g.left + 3, g.top + 3]")
+    drag = ActionBuilder(driver)
+    drag.pointer_action.move_to_location(*map(round, at)).pointer_down().move_to_location(
+        round(at[0]) + 40, round(at[1]) + 30
+    ).pointer_up()
+    drag.perform()
+    x, y, _ = typist.run(place)
+    assert (x, y) == (pytest.approx(40, abs=3), pytest.approx(30, abs=3))
+    typist.run("document.querySelector('[data-zoom=\"0\"]').click()")
+    assert typist.run(place)[2] == pytest.approx(width, rel=0.02) and typist.run(INSIDE) >= -2
 
 
 def test_the_pool_is_downloaded_as_the_command_writes_it(

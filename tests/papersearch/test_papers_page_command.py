@@ -103,4 +103,4 @@ def test_a_wheel_has_the_files_of_the_page(root: Path, tmp_path: Path) -> None:
     )
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         names = {str(Path(name).relative_to(page)) for name in wheel.namelist() if name.startswith(str(page))}
-    assert {name for name, _ in FILES.values()} | {"vendor/cytoscape-LICENSE.txt", "vendor/README.md"} <= names
+    assert {name for name, _ in FILES.values()} <= names

@@ -142,6 +142,20 @@ def test_a_search_that_is_repeated_within_a_step_is_refused_and_charged_where_th
     assert session.step([("search", "beta"), ("search", "beta")]).reward == -1.0
 
 
+@pytest.mark.parametrize("reward", ["step", "call"])
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("query", ["nowhere", " Alpha  beta"])
+def test_a_repeated_search_whose_first_found_nothing_new_is_charged_at_once_and_later(
+    query: str, steps: int, reward: str, begin: Callable[..., Session]
+) -> None:
+    session = begin("gold", reward=reward)
+    session.step([("search", "beta alpha")])  # finds all that the second query finds
+    before = pool(session)
+    calls = [("search", query), ("search", query.upper())]
+    earned = [session.step(some).reward for some in ([calls] if steps == 1 else [[call] for call in calls])]
+    assert sum(earned) == -0.5 and pool(session) == before
+
+
 def test_each_penalty_of_a_step_counts(begin: Callable[..., Session]) -> None:
     session = begin("gold", penalty=0.25, cost=0.1)
     session.step([("search", "delta")])

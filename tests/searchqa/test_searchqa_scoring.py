@@ -12,6 +12,7 @@ from official_scripts import hotpot_em, hotpot_f1, hotpot_support, musique_f1, s
 
 from envsuite.searchqa.scoring import (
     CANNOT_BE_ANSWERED,
+    CLOSED,
     Judgement,
     exact_match,
     f1,
@@ -102,12 +103,22 @@ texts = (
 )
 
 
-@given(texts, st.lists(texts, max_size=3))
+@given(texts, st.lists(texts.filter(normalised), max_size=3))
 def test_scores_equal_the_official_scripts_on_any_text(answer: str, golds: list[str]) -> None:
     assert exact_match(answer, golds) == any(hotpot_em(answer, gold) for gold in golds)
     assert f1(answer, golds) == max((hotpot_f1(answer, gold) for gold in golds), default=0.0)
     assert f1(answer, golds, closed=()) == max((musique_f1(answer, gold) for gold in golds), default=0.0)
     assert 0.0 <= judged(answer, golds).f1 <= 1.0
+
+
+@given(st.sampled_from(["The The", "A", "!!!", "the", "a an"]), texts)
+@pytest.mark.parametrize("closed", [CLOSED, ()])
+def test_of_a_gold_answer_that_normalises_to_nothing_only_itself_is_right(
+    closed: tuple[str, ...], gold: str, answer: str
+) -> None:
+    right = answer.lower().split() == gold.lower().split()
+    assert exact_match(answer, [gold]) == bool(f1(answer, [gold], closed)) == right
+    assert exact_match(f" {gold.upper()}", [gold]) and f1(gold.lower(), [gold], closed) == 1.0
 
 
 pages = st.lists(st.sampled_from("ABCDEF"), max_size=8)

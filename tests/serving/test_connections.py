@@ -14,13 +14,13 @@ import pytest
 from raw import ask, command, connect, everything, new
 from waiting import until
 
-from envsuite.serving import connections
-from envsuite.serving.connections import Listener
+from envsuite.remote import listening
+from envsuite.remote.listening import Dispatcher, Listener
 from envsuite.serving.host import Host
 from envsuite.serving.server import Server
 
 Start = Callable[..., Server]
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def listener() -> Iterator[Listener]:
         start_response("200 OK", [("Content-Length", "5")])
         return [b"hello"]
 
-    made = Listener(hello, "127.0.0.1", 0, 1024, quick=lambda session: True, refused=lambda: None)
+    made = Listener(hello, "127.0.0.1", 0, 1024, threads=2, dispatcher=Dispatcher(lambda path: True))
     yield made
     made.shut()
 
@@ -44,10 +44,19 @@ def clients(listener: Listener, count: int) -> Iterator[list[socket.socket]]:
         yield [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(count)]
 
 
+def answered(client: socket.socket) -> bool:
+    """Whether a request on the connection succeeds."""
+    client.sendall(HEALTH)
+    answer = b""
+    while b'"ok"}' not in answer:
+        answer += client.recv(1000) or b'"ok"}'
+    return answer.startswith(b"HTTP/1.1 200 ")
+
+
 def test_all_connections_that_wait_are_accepted_before_any_of_them_is_served(listener: Listener) -> None:
     with clients(listener, 100) as waiting:
         for client in waiting:
-            client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: localhost\r\n\r\n")
         listener.turn()
         assert len(listener.active_channels) == 100
         listener.turn()
@@ -58,18 +67,18 @@ def test_connections_that_ask_for_nothing_cost_nothing_when_others_are_served(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    readable = connections._Channel.readable
+    readable = listening._Channel.readable
 
     def counting(channel: Any) -> bool:
         asked.append(channel)
         return readable(channel)
 
-    monkeypatch.setattr(connections._Channel, "readable", counting)
+    monkeypatch.setattr(listening._Channel, "readable", counting)
     with clients(listener, 101) as (busy, *_):
         listener.turn()
         asked.clear()
         for _ in range(20):
-            busy.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: x\r\n\r\n")
+            busy.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: localhost\r\n\r\n")
             listener.turn()
             assert busy.recv(1000).endswith(b"hello")
         assert len(asked) <= 40 and len(set(asked)) == 1
@@ -78,9 +87,10 @@ def test_connections_that_ask_for_nothing_cost_nothing_when_others_are_served(
 def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(start: Start) -> None:
     running = start()
     running._http.limit = 2
-    long = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n\r\n" + b" " * 5_000_000
+    long = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n" + b" " * 5_000_000
     with connect(running.url) as first, connect(running.url) as second:
-        until(lambda: len(running._http.active_channels) == 2)
+        for served in (first, second):
+            assert answered(served)
         for sent in (HEALTH, long):
             with connect(running.url) as third:
                 third.sendall(sent)  # all of it is taken in, or this would raise
@@ -90,8 +100,7 @@ def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(s
             told = orjson.loads(body)
             assert told["type"] == "urn:envsuite:problem:connections" and told["retry_after"] == 1
         for served in (first, second):
-            served.sendall(HEALTH)
-            assert served.recv(1000).startswith(b"HTTP/1.1 200 ")
+            assert answered(served)
     until(lambda: not running._http.active_channels)
     text = ask(running.url, "GET", "/metrics").raw.decode()
     assert "\nenvsuite_connections_refused_total 2\n" in text
@@ -100,7 +109,7 @@ def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(s
 def test_beyond_what_can_be_refused_at_a_time_connections_wait_and_the_thread_sleeps(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "REFUSED", 2)
+    monkeypatch.setattr(listening, "REFUSED", 2)
     listener.limit = 1
     with clients(listener, 5) as waiting:
         listener.turn()
@@ -121,7 +130,7 @@ def test_beyond_what_can_be_refused_at_a_time_connections_wait_and_the_thread_sl
 def test_a_client_that_was_refused_and_does_not_hang_up_is_cut_off(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(listening, "REFUSED_SECONDS", 0.1)
     listener.limit = 0
     with clients(listener, 1):
         listener.turn()
@@ -134,7 +143,7 @@ def test_a_client_that_was_refused_and_does_not_hang_up_is_cut_off(
 def test_connections_wait_while_the_process_may_open_no_more_files(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "ACCEPT_PAUSE", 60.0)
+    monkeypatch.setattr(listening, "ACCEPT_PAUSE", 60.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with clients(listener, 1) as (client,):
         client.sendall(HEALTH)
@@ -164,8 +173,8 @@ def test_an_answer_longer_than_the_system_takes_at_once_is_sent_whole(start: Sta
     ask(running.url, "POST", f"{session}/reset", {"number": 1, "options": {"task_id": "a"}})
     body = orjson.dumps({"number": 2, "calls": [{"name": "do", "arguments": {"command": "long 5000000"}}]})
     with connect(running.url) as client:
-        head = f"POST {session}/step HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
-        client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+        head = f"POST {session}/step HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        client.sendall(f"{head}Content-Length: {len(body)}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
         time.sleep(0.2)
         answer = everything(client)
     assert answer.startswith(b"HTTP/1.1 200 ") and answer.count(b"x") >= 5_000_000
@@ -176,10 +185,10 @@ def test_a_client_that_leaves_in_the_middle_of_a_last_answer_ends_its_own_connec
         start_response("200 OK", [("Content-Length", "20000000")])
         return [b" " * 20_000_000]
 
-    listener = Listener(long, "127.0.0.1", 0, 1024, quick=lambda session: True, refused=lambda: None)
+    listener = Listener(long, "127.0.0.1", 0, 1024, threads=2, dispatcher=Dispatcher(lambda path: True))
     try:
         with clients(listener, 1) as (client,):
-            client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             listener.turn()
             listener.turn()
             assert listener.writing()
@@ -215,10 +224,10 @@ def test_a_process_that_may_open_few_files_serves_few_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-        few = connections.connections_limit()
+        few = listening.connections_limit()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert few + connections.REFUSED + connections.OTHER_FILES == 1024
+    assert few + listening.REFUSED + listening.OTHER_FILES == 1024
 
 
 def test_a_server_has_loaded_what_its_quick_environments_share_before_the_first_client(start: Start) -> None:

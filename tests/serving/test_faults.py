@@ -22,7 +22,7 @@ from waiting import until
 
 from envsuite.core import ToolCall, ToolEnv, UsageError, WorkerLost
 from envsuite.remote import RemoteEnv, transport
-from envsuite.serving.connections import CONNECTIONS, OTHER_FILES, REFUSED
+from envsuite.remote.listening import CONNECTIONS, OTHER_FILES, REFUSED
 from envsuite.serving.server import Server
 from envsuite.textcraft.env import TextCraft
 from envsuite.vector import EnvFactory, make_vector

@@ -182,7 +182,7 @@ def test_a_long_body_is_refused_before_it_is_read(start: Start) -> None:
     url = start(max_body=100_000).url
     with connect(url) as connection:
         connection.sendall(
-            b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: 52428800\r\n\r\n" + b" " * 200_000
         )
         head, _, body = everything(connection).partition(b"\r\n\r\n")
@@ -206,9 +206,9 @@ def test_connections_that_never_finish_do_not_keep_others_waiting(server: str) -
     slow = [connect(server) for _ in range(100)]
     try:
         for connection in slow:
-            connection.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Le")
+            connection.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
         half = connect(server)
-        half.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        half.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         half.shutdown(1)
         assert ask(server, "GET", "/healthz").status == 200
         half.close()

@@ -174,9 +174,10 @@ def test_titles_remarks_and_line_ends_of_other_collections_are_no_rows(text: str
     assert len(levels.listed) == 2 and levels.level("collection#1") == levels.level("collection#0")
 
 
-def test_a_damaged_level_is_named_when_it_is_played_and_the_others_are_played(tmp_path: Path) -> None:
+def test_a_damaged_level_is_named_and_left_out_and_the_others_are_played(tmp_path: Path) -> None:
     levels = Folder(folder(tmp_path, one=f"{WON}\n{WON.replace('@', ' ')}\n{WON}"))
-    assert levels.level("one#2") == levels.level("one#0")
+    assert levels.level("one#2") == levels.level("one#0") and [*levels.listed] == ["one#0", "one#2"]
+    assert len(levels.left_out) == 1 and "one.txt, level 1: the level has 0 players" in levels.left_out[0]
     with pytest.raises(DataError, match=r"one\.txt, level 1: the level has 0 players"):
         levels.level("one#1")
 

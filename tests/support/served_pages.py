@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +48,15 @@ def opened(env: str, *arguments: str) -> Iterator[tuple[str, str, subprocess.Pop
     finally:
         process.kill()
         process.wait()
+
+
+def axe() -> str:
+    """The script of axe-core, which looks for what keeps people from using a page (requirements-models.txt)."""
+    try:
+        package = metadata.distribution("axe-playwright-python")
+    except metadata.PackageNotFoundError:
+        pytest.skip("needs axe-core: pip install --no-deps axe-playwright-python")
+    return Path(str(package.locate_file("axe_playwright_python/axe.min.js"))).read_text(encoding="utf-8")
 
 
 def chrome() -> Iterator[Any]:

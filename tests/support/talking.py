@@ -114,8 +114,8 @@ def ask(place: Place, path: str, key: str, sent: Any = None) -> httpx2.Response:
 def raw(path: str, key: str, sent: Any) -> bytes:
     """A request as bytes."""
     data = sent if isinstance(sent, bytes) else orjson.dumps(sent)
-    head = f"POST {path} HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 class Wire:

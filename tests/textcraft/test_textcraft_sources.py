@@ -135,9 +135,14 @@ def test_official_data_is_found_in_the_data_folder_or_its_folder_recipes(
     inner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "textcraft" / inner).mkdir(parents=True)
-    write(tmp_path / "textcraft" / inner, planks=OAK_PLANKS)
+    bowl = {
+        "type": "minecraft:crafting_shapeless",
+        "ingredients": [{"tag": "minecraft:planks"}],
+        "result": "minecraft:bowl",
+    }
+    write(tmp_path / "textcraft" / inner, planks=OAK_PLANKS, bowl=bowl)
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    assert texts(load("official")[0]) == {"craft 4 oak planks using 1 oak logs"}
+    assert texts(load("official")[0]) == {"craft 4 oak planks using 1 oak logs", "craft 1 bowl using 1 planks"}
 
 
 @pytest.mark.parametrize(

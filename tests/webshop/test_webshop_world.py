@@ -129,11 +129,15 @@ def test_a_description_of_a_megabyte_is_shown_whole(shop: Catalogue) -> None:
     assert pages.text(shopping).endswith(HUGE.strip()) and len(HUGE) > 1_000_000
 
 
-def test_a_value_of_two_options_counts_for_the_last_and_a_button_goes_before_a_value(shop: Catalogue) -> None:
+def test_a_value_of_two_options_counts_for_the_last_and_one_called_like_a_button_is_named_with_its_option(
+    shop: Catalogue,
+) -> None:
     shopping = at(shop, "B000000005")
-    assert shopping.elements()[-3:] == ("buy now", "s", "m")
+    assert shopping.elements()[-4:] == ("buy now", "s", "m", "fit: buy now")
     shopping.click("s")
     assert shopping.state.options == (("fit", "s"),)
+    shopping.click("fit: buy now")
+    assert shopping.state.options == (("fit", "buy now"),) and not shopping.done
     assert shopping.click("buy now") and shopping.done, "not the value of the option fit"
 
 

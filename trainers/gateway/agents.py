@@ -16,13 +16,15 @@ import gymnasium
 import orjson
 
 from envsuite.core import Action, Observation, ToolEnv
+from envsuite.core.boundary import boundary, number, reason
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.players import Player
 from envsuite.core.tools import Tool, ToolCall, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
-from trainers.gateway.gateway import MODEL, Gateway
+from trainers.gateway.credit import Acted
+from trainers.gateway.gateway import CONTEXT, MODEL, Gateway
 from trainers.gateway.messages import Refused
 from trainers.gateway.session import Limits, Session
 from trainers.gateway.teaching import TYPED, ExpertEngine
@@ -34,6 +36,7 @@ from trainers.rollout.manager import Watcher
 from trainers.rollout.rollout import Keeper
 from trainers.rollout.timing import Timing
 from trainers.settings import ConfigError
+from trainers.settings.shipped import located
 from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ World = gymnasium.Env[Observation, Action]
 class Played:
     """The environment of an episode, which the agent plays while it asks the model.
 
-    Rewards, validity and states belong to the answer that the agent got last.
+    Rewards and validity belong to the answers that its calls came from (:mod:`trainers.gateway.credit`).
 
     Args:
         env: The environment.
@@ -66,6 +69,10 @@ class Played:
         """The last observation."""
         self.done = False
         """Whether the episode is over: it takes no further call."""
+        self.failure: str | None = None
+        """Why the environment failed in a call."""
+        self.about = {name: str(self._info.get(name, "")) for name in ("task_type", "split")}
+        """Type and split of the task."""
         self.offered: tuple[Tool, ...] = tuple(world.tools)
         """Its tools."""
         self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
@@ -76,31 +83,43 @@ class Played:
         self._session = session
         session.played = self
         session.state_key = str(self._info.get("state_key", ""))
-        session.about |= {name: str(self._info.get(name, "")) for name in ("task_type", "split")} | {"task": self.goal}
+        session.about["task"] = self.goal
         session.outcome = dict(self._info)
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
+    def call(self, name: str, arguments: dict[str, Any], call_id: str = "") -> str:
         """Calls a tool; returns what it answers, also where the call is invalid.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments.
+            call_id: Id of the call in the model's answer: the reward is this answer's.
 
         Raises:
             UsageError: The episode is over.
         """
-        return self.step([ToolCall(name, arguments)])
+        return self.step([ToolCall(name, arguments)], call_id=call_id)
 
     def type(self, command: str) -> str:
         """Types a command, as the codec ``tags`` reads it; returns what the environment answers."""
         parsed = TYPED.parse(f"<action>{command}</action>", self.offered, 1)
-        return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action)
+        return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action, command)
 
-    def step(self, action: Sequence[ToolCall]) -> str:
-        """As :meth:`call`, with several calls of one step."""
+    def step(self, action: Sequence[ToolCall], command: str = "", call_id: str = "") -> str:
+        """As :meth:`call`, with several calls of one step, and the text that they were read from."""
         with self._stepping:
             if self.done or self._session is None:
                 raise UsageError("the episode is over; return from the agent")
-            observation, reward, terminated, truncated, info = self._env.step(action)
-            self.text, self.done = observation["text"], terminated or truncated
+            try:
+                observation, reward, terminated, truncated, info = self._env.step(action)
+            except Exception as error:  # of an environment: no fault of the agent, whatever it does with it
+                self.done, self.failure = True, f"the environment failed: {reason(error)}"
+                with self._gateway.lock:
+                    self._session.end(self.failure)
+                raise
+            before, self.text, self.done = self.text, observation["text"], terminated or truncated
+            made = Acted(tuple(action), command, call_id, before, self.text, float(reward), dict(info))
             with self._gateway.lock:
-                self._session.observe(float(reward), dict(info))
+                self._session.observe(made)
                 self._session.truncated = truncated and not terminated
             return self.text
 
@@ -209,7 +228,7 @@ class FunctionAgent(Agent):
     """``function(task, client) -> reward | None``, each episode in a thread.
 
     Args:
-        place: ``file.py:function``.
+        place: ``file.py:function``; ``examples/agents.py`` is installed with the trainer.
 
     Raises:
         ConfigError: It is not there.
@@ -218,7 +237,8 @@ class FunctionAgent(Agent):
     def __init__(self, place: str) -> None:
         self.place = place
         try:
-            self.function = function_in(place)
+            file, _, name = place.rpartition(":")
+            self.function = function_in(f"{located(file)}:{name}" if file else place)
         except UsageError as error:
             raise ConfigError(f"rollout.agent.function: {error}") from error
 
@@ -228,11 +248,12 @@ class FunctionAgent(Agent):
 
     def _run(self, job: Job) -> None:
         try:
-            found = self.function(job.task, job.client)
-            reward = None if found is None else float(found)
-        except Exception as error:  # of somebody's agent: anything
-            told = f"{type(error).__name__}: {error}".splitlines()[0]
-            job.ended.set_result(Outcome(error=None if isinstance(error, Refused) else f"{self.place} raised {told}"))
+            with boundary(f"task {job.task.id}"):
+                found = self.function(job.task, job.client)
+                reward = None if found is None else number(found, f"what {self.place} returned")
+        except BaseException as error:  # of somebody's agent: anything; this thread is its own
+            told = f"{self.place} raised {reason(error)}"
+            job.ended.set_result(Outcome(error=None if isinstance(error, Refused) else told))
             return
         job.ended.set_result(Outcome(reward))
 
@@ -291,6 +312,7 @@ class AgentManager:
     ) -> None:
         self.engine, self.gateway, self.url, self.agent = engine, gateway, url, agent
         self.config, self.factories, self.slots, self.attempts = config, factories, slots, attempts
+        self.gateway.context = min(engine.max_length or CONTEXT, 1 << 22)
         self.timing = Timing()
         self._free: list[list[World]] = [[] for _ in factories]
 
@@ -351,14 +373,15 @@ class AgentManager:
 
     def _start(self, plan: EpisodePlan) -> _Running:
         config, env_id = self.config, self.factories[plan.env].env_id
-        env, world, failed = self._env(plan.env), None, ""
+        env, world, failed, about = self._env(plan.env), None, "", {"env_id": env_id}
         try:
             world = Played(env, plan.task_id, self.gateway)
             text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
+            about |= world.about
         except Exception as error:  # of an environment: a lost server, a fault of its own
-            text, failed = "", f"{env_id}: {type(error).__name__}: {error}"
-        limits = Limits(config.requests, config.tokens, config.seconds)
-        session = self.gateway.open(plan, limits, {"env_id": env_id, "task": text})
+            text, failed = "", f"{env_id}: {reason(error)}"
+        limits = Limits(config.requests, config.tokens, config.seconds, config.reward_limit)
+        session = self.gateway.open(plan, limits, {**about, "task": text})
         played = world if self.agent.plays and config.environment else None
         job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, played), session)
         if world is None:
@@ -383,9 +406,12 @@ class AgentManager:
 
     def _outcome(self, one: _Running) -> Outcome | None:
         """How an agent ended; ``None`` while it works."""
-        session, now = one.job.session, self.gateway.clock()
+        session, now, played = one.job.session, self.gateway.clock(), one.job.client.env
+        failure = None if played is None else played.failure
         if one.job.ended.done():
             outcome = one.job.ended.result()
+            if failure is not None:
+                return Outcome(error=failure)
             # An agent whose requests are refused beyond its limits may fail at that, which is no failure of its own.
             return replace(outcome, error=None) if session.limited and session.steps else outcome
         if session.ended is None and now > session.until:
@@ -397,7 +423,7 @@ class AgentManager:
             one.over = now
             one.job.stop()
         waits = self.agent.grace if self.agent.plays else self.config.reward_within * (session.reward is None)
-        return Outcome() if now > one.over + waits else None
+        return Outcome(error=failure) if now > one.over + waits else None
 
     def _ended(self, one: _Running, outcome: Outcome) -> Episode:
         session = one.job.session
@@ -407,7 +433,10 @@ class AgentManager:
             session.reward = outcome.reward
         played = one.job.client.env
         if one.env is not None and one.job.ended.done() and (played is None or played.leave()):  # else it may be played
-            self._free[one.plan.env].append(one.env)
+            if played is None or played.failure is None:
+                self._free[one.plan.env].append(one.env)
+            else:
+                one.env.close()
         episode = session.episode(outcome.error)
         if episode.error is not None:
             self.timing.dropped_tokens += sum(len(step.response_ids) for step in episode.steps)

@@ -9,7 +9,7 @@ import orjson
 
 from envsuite.core.tools import Tool, ToolCall
 from trainers.gateway.messages import Ask, Message, Refused
-from trainers.gateway.openai_api import pieces
+from trainers.gateway.openai_api import pieces, strict
 from trainers.gateway.reading import Fields, canonical, read_json, wrong
 from trainers.gateway.session import Asked, Choice, Session
 
@@ -54,8 +54,10 @@ def read(body: bytes, headers: Mapping[str, str], counting: bool = False) -> Ask
         masking=tuple(_masking(fields, tools)),
         replaced=fields.given("temperature", "top_p", "top_k"),
         state_key=fields.object("metadata").may("state_key", str) or "",
+        parent=fields.object("metadata").may("parent", str) or "",
         body=b"messages" + canonical(fields, "stream", "service_tier"),
         shown={"stream": fields.may("stream", bool)},
+        ignored=(*strict(fields), *fields.object("output_config").unread("format"), *fields.unread("service_tier")),
     )
 
 
@@ -64,7 +66,7 @@ def _messages(fields: Fields) -> Iterator[Message]:
     role = fields.need("role", str)
     if role not in ("user", "assistant"):
         raise wrong(fields.path("role"), f"is {role[:40]!r}; it must be user or assistant")
-    if isinstance(fields.value.get("content"), str):
+    if isinstance(fields.get("content"), str):
         yield Message("user" if role == "user" else "assistant", fields.content())
         return
     texts, thoughts, calls = list[str](), list[str](), list[tuple[ToolCall, str]]()
@@ -103,8 +105,6 @@ def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
         yield "tool_choice"
     if choice.may("disable_parallel_tool_use", bool):
         yield "tool_choice.disable_parallel_tool_use"
-    if any(one.may("strict", bool) for one in fields.objects("tools")):
-        yield "strict"
     if fields.given("output_format") or fields.object("output_config").given("format"):
         yield "output_format"
 
@@ -144,7 +144,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _head(session: Session, asked: Asked) -> dict[str, Any]:
-    name = f"msg_{session.plan.episode_id}_{asked.number}"
+    name = f"msg_{session.name}_{asked.number}"
     return {"id": name, "type": "message", "role": "assistant", "model": asked.ask.model}
 
 
@@ -160,8 +160,9 @@ def _blocks(choice: Choice) -> list[dict[str, Any]]:
 
 
 def _end(choice: Choice) -> dict[str, Any]:
-    reason = "stop_sequence" if choice.stopped else _REASONS[choice.finish_reason]
-    return {"stop_reason": reason, "stop_sequence": choice.stopped or None}
+    stopped = "" if choice.message.calls else choice.stopped
+    reason = "stop_sequence" if stopped else _REASONS[choice.finish_reason]
+    return {"stop_reason": reason, "stop_sequence": stopped or None}
 
 
 def _usage(asked: Asked, choice: Choice) -> dict[str, Any]:

@@ -18,20 +18,25 @@ import socket
 import struct
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import orjson
 
+from envsuite.core import http
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.remote.deadlines import TimedConnection
+from envsuite.remote.guard import Guard
 from envsuite.remote.tokens import check_token
-from envsuite.serving.bridges.settings import LOOPBACK
-from trainers.gateway import anthropic_api, openai_api
+from trainers.gateway import anthropic_api, openai_api, responses_api
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import listener
-from trainers.gateway.messages import Refused
-from trainers.gateway.reading import read_json
+from trainers.gateway.messages import Ask, Refused
+from trainers.gateway.reading import read_json, size_of
 from trainers.gateway.session import Asked, Choice, Session
 
 try:
@@ -39,26 +44,26 @@ try:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.datastructures import Headers
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Mount, Route
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    from trainers.gateway.environment import environment_app
 except ImportError as error:
     raise MissingExtra(f"the gateway needs {error.name}: pip install 'envsuite[gateway]'") from error
 
 MOST_BYTES = 16 << 20
 """Most bytes of a request."""
-_CHAT, _MESSAGES = "/v1/chat/completions", "/v1/messages"
-_APIS = {_CHAT: openai_api, _MESSAGES: anthropic_api}
+_CHAT, _RESPONSES, _MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+_APIS = {_CHAT: openai_api, _RESPONSES: responses_api, _MESSAGES: anthropic_api}
 _PASSED = ("content-type", "accept", "anthropic-version", "anthropic-beta")
 _PROXY_SECONDS = 600.0
+_SMALL = 1 << 14  # bytes of a request whose size is not looked at
 
 
-class _Connection(H11Protocol):
+class _Connection(TimedConnection, H11Protocol):
     """One connection of a client, which knows whether it has got its answers."""
 
     gateway: Gateway
@@ -83,6 +88,10 @@ class _Connection(H11Protocol):
         """Whether the client has what was sent, or is still there to read it; of any thread."""
         with self.gateway.lock:
             return not self.over and self._whole()
+
+    def present(self) -> bool:
+        """Whether the client is still there; of any thread."""
+        return not self.over
 
     def _whole(self) -> bool:
         number = self.transport.get_extra_info("socket").fileno()
@@ -133,14 +142,14 @@ def _connection(scope: Scope) -> _Connection:
 class _App:
     """The routes."""
 
-    def __init__(self, gateway: Gateway, most_bytes: int) -> None:
-        self.gateway, self.most_bytes = gateway, most_bytes
+    def __init__(self, gateway: Gateway, most_bytes: int, guard: Guard) -> None:
+        self.gateway, self.most_bytes, self.guard = gateway, most_bytes, guard
         routes = [
-            Route(_CHAT, self.ask, methods=["POST"]),
-            Route(_MESSAGES, self.ask, methods=["POST"]),
+            *(Route(path, self.ask, methods=["POST"]) for path in _APIS),
             Route(f"{_MESSAGES}/count_tokens", self.count, methods=["POST"]),
             Route("/v1/models", self.models, methods=["GET"]),
-            Mount("/env", environment_app(gateway.played)),
+            Route("/v1/models/{name:path}", self.models, methods=["GET"]),
+            Mount("/env", self.play),
             Route("/sessions", self.next, methods=["POST"]),
             Route("/sessions/{number:int}", self.operate, methods=["GET"]),
             Route("/sessions/{number:int}/reward", self.operate, methods=["POST"]),
@@ -152,6 +161,10 @@ class _App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request; what was sent before it on the same connection has been read."""
         _connection(scope).settle(True)
+        request = Request(scope)
+        if (refusal := self.guard.refusal(request.method, request.url.path, request.headers.get)) is not None:
+            await _failed(request, Refused(refusal.status, "forbidden", refusal.detail))(scope, receive, send)
+            return
         await self.app(scope, receive, send)
 
     async def ask(self, request: Request) -> Response:
@@ -161,14 +174,25 @@ class _App:
         body = await self.body(request)
         if self.gateway.proxied and (name := read_json(body).value.get("model")) in self.gateway.proxied:
             return await self.forward(request, key, str(name), body)
-        ask = await run_in_threadpool(api.read, body, request.headers)
-        session, asked = await run_in_threadpool(self.gateway.ask, key, ask)
+        ask = await run_in_threadpool(self.read, api.read, body, request.headers)
+        session, asked = await run_in_threadpool(self.gateway.ask, key, ask, _connection(request.scope).present)
         choices = await _answered(asked.done, request)
         if ask.shown["stream"]:
             stream = b"".join(api.chunks(session, asked, choices, ask.shown))
             return _Answer(stream, "text/event-stream", session, asked)
         whole = orjson.dumps(api.answer(session, asked, choices, ask.shown))
         return _Answer(whole, "application/json", session, asked)
+
+    async def play(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Plays the environment of a session, by MCP."""
+        await self.environment(scope, receive, send)
+
+    @cached_property
+    def environment(self) -> ASGIApp:
+        """The environments, whose package is imported by the first agent that asks for one."""
+        from trainers.gateway.environment import environment_app
+
+        return environment_app(self.gateway.played)
 
     async def forward(self, request: Request, key: str, name: str, body: bytes) -> Response:
         """Has another endpoint answer; nothing of it is recorded."""
@@ -178,8 +202,8 @@ class _App:
         sent = {one: request.headers[one] for one in _PASSED if one in request.headers} | secret
         place = f"{url.copy_with(username='', password='')}{request.url.path.removeprefix('/v1')}"
         try:
-            async with httpx2.AsyncClient(timeout=_PROXY_SECONDS) as client:
-                reply = await client.post(place, content=body, headers=sent)
+            with httpx2.Client(timeout=_PROXY_SECONDS, trust_env=not is_private(url.host)) as client:
+                reply = await run_in_threadpool(http.ask, client, "POST", place, content=body, headers=sent)
         except httpx2.HTTPError as error:
             raise Refused(502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0) from error
         return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))
@@ -188,16 +212,20 @@ class _App:
         """Counts the tokens of a prompt."""
         key = _key(request)
         self.gateway.session(key)
-        ask = await run_in_threadpool(anthropic_api.read, await self.body(request), request.headers, True)
+        reading = partial(anthropic_api.read, counting=True)
+        ask = await run_in_threadpool(self.read, reading, await self.body(request), request.headers)
         return _json({"input_tokens": await run_in_threadpool(self.gateway.count, key, ask)})
 
     async def models(self, request: Request) -> Response:
-        """Lists the names of models."""
+        """Lists the models, or describes the one that the path names."""
         if not self.gateway.is_operator(key := _key(request)):
             self.gateway.session(key)
         names = (*self.gateway.names, *self.gateway.proxied)
         about = {"object": "model", "created": 0, "owned_by": "envsuite", "type": "model"}
         rows = [{"id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z", **about} for name in names]
+        if (wanted := request.path_params.get("name")) is not None:
+            self.gateway.check_model(wanted, *self.gateway.proxied)
+            return _json(rows[names.index(wanted)])
         return _json({"object": "list", "data": rows, "has_more": False, "first_id": names[0], "last_id": names[-1]})
 
     def _check_operator(self, request: Request) -> None:
@@ -211,7 +239,7 @@ class _App:
         if (session := self.gateway.next()) is None:
             return Response(status_code=204, headers={"Retry-After": "1"})
         return _json({
-            "id": session.plan.episode_id, "key": session.key, "base_url": f"{request.base_url}v1",
+            "id": session.number, "key": session.key, "base_url": f"{request.base_url}v1",
             "model": self.gateway.names[0], "task": session.about.get("task", ""), "task_id": session.plan.task_id,
         })  # fmt: skip
 
@@ -224,11 +252,23 @@ class _App:
         elif request.url.path.endswith("/end"):
             self.gateway.finish(number)
         session = self.gateway.numbered(number)
-        sequences = sum(asked.prompt.parent is None for asked in list(session.asked))
+        begun = [asked.prompt for asked in list(session.asked) if len(asked.prompt.ids)]
+        sequences = sum(prompt.parent is None for prompt in begun)
         return _json({
             "id": number, "requests": len(session.asked), "forwarded": session.forwarded, "tokens": session.tokens,
             "sequences": sequences, "reward": session.reward, "ended": session.ended,
         })  # fmt: skip
+
+    def read(self, reading: Callable[[bytes, Headers], Ask], body: bytes, headers: Headers) -> Ask:
+        """A request, with what its headers say of its being repeated.
+
+        Raises:
+            Refused: It is wrong, or the context cannot hold it: then no messages are made of it.
+        """
+        if len(body) > _SMALL:
+            self.gateway.check_size(*size_of(read_json(body)))
+        counted = headers.get("x-stainless-retry-count", "0").strip("0")
+        return replace(reading(body, headers), repeats=bool(counted), name=headers.get("idempotency-key", ""))
 
     async def body(self, request: Request) -> bytes:
         """The body of a request.
@@ -236,15 +276,16 @@ class _App:
         Raises:
             Refused: It is too large; the rest is not kept.
         """
-        found = bytearray()
+        fits = (1 << 20) + 6 * self.gateway.context * self.gateway.writer.longest  # however it is written
+        found, most = bytearray(), min(self.most_bytes, fits)
         size = int(request.headers.get("content-length", 0))  # checked by h11
-        if size <= self.most_bytes:
+        if size <= most:
             async for part in request.stream():
                 found += part
-                if (size := len(found)) > self.most_bytes:
+                if (size := len(found)) > most:
                     break
-        if size > self.most_bytes:
-            raise Refused(413, "request_too_large", f"the body has more than {self.most_bytes:,} bytes; send less")
+        if size > most:
+            raise Refused(413, "request_too_large", f"the body has more than {most:,} bytes; send less")
         return bytes(found)
 
 
@@ -290,11 +331,12 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 def _failed(request: Request, error: Exception) -> Response:
     """The answer to a request that failed, in the form of its interface."""
     if isinstance(error, HTTPException):
-        text = f"{request.method} {request.url.path[:200]}: {error.detail}; agents ask at {_CHAT} and {_MESSAGES}"
+        text = f"{request.method} {request.url.path[:200]}: {error.detail}; agents ask at {', '.join(_APIS)}"
         error = Refused(error.status_code, "unknown_url", text)
     elif not isinstance(error, Refused):
         error = Refused(500, "internal_error", "the gateway failed; its log says how")
-    api = anthropic_api if request.url.path.startswith(_MESSAGES) else openai_api
+    anthropic = request.url.path.startswith(_MESSAGES) or "anthropic-version" in request.headers
+    api = anthropic_api if anthropic else openai_api
     later = {} if error.retry_after is None else {"Retry-After": f"{math.ceil(error.retry_after)}"}
     return _json(api.problem(error), error.status, later)
 
@@ -303,7 +345,7 @@ def _start(
     gateway: Gateway, host: str, port: int, token: str | None, most_bytes: int
 ) -> tuple[str, uvicorn.Server, threading.Thread]:
     check_token(token)
-    if token is None and host not in LOOPBACK:
+    if token is None and not is_private(host):
         raise UsageError(f"the gateway is to listen at {host}, which other machines reach: give the operator a token")
     gateway.operator = token or gateway.operator
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -312,7 +354,8 @@ def _start(
     except OSError as error:
         raise UsageError(f"the gateway cannot listen at {host}:{port}: {error.strerror or error}") from error
     config = uvicorn.Config(
-        _App(gateway, most_bytes), http=type("_Bound", (_Connection,), {"gateway": gateway}), loop="asyncio",
+        _App(gateway, most_bytes, Guard(is_private(host), who="gateway")),
+        http=type("_Bound", (_Connection,), {"gateway": gateway}), loop="asyncio",
         ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False, server_header=False,
         proxy_headers=False, timeout_keep_alive=60, timeout_graceful_shutdown=1,
     )  # fmt: skip
@@ -320,6 +363,7 @@ def _start(
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="gateway", daemon=True)
     thread.start()
     gateway.listen = listener(server)
+    http.bypass_proxy_here()  # for agents in this process
     at = listening.getsockname()[1]
     return f"http://[{host}]:{at}" if ":" in host else f"http://{host}:{at}", server, thread
 

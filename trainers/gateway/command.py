@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -23,9 +22,10 @@ from urllib.parse import urlsplit
 
 import envsuite
 import trainers
+from envsuite.interpreter.inside.root import WORK as SCRATCH
 from envsuite.interpreter.inside.wire import Garbled, receive, send
 from trainers.gateway.agents import Agent, Job, Outcome
-from trainers.gateway.confined import BOOT, REQUEST, WORK
+from trainers.gateway.confined import BOOT, HOME, REQUEST, WORK
 from trainers.gateway.listening import Listen
 from trainers.rollout.config import AgentConfig
 from trainers.settings import ConfigError
@@ -170,7 +170,12 @@ class Confined:
                 self._unlisten = listen(listening)
 
     def run(
-        self, program: Program, environment: Mapping[str, str], seconds: float, task: str | None, test: bool = False
+        self,
+        program: Program,
+        environment: Mapping[str, str],
+        seconds: float,
+        task: str | None,
+        fresh: str | None = None,
     ) -> dict[str, Any]:
         """Runs a command; returns ``why`` it was ended, its ``code``, ``output``, and the ``refusal`` to start it.
 
@@ -179,17 +184,18 @@ class Confined:
             environment: All its variables.
             seconds: Longest time.
             task: In place of ``{task}``; ``None`` only tries whether the command can be started.
-            test: Whether :meth:`stop` leaves it alone.
+            fresh: For a test, which :meth:`stop` leaves alone: an empty folder outside the command's reach, which gets
+                the files once more and an empty folder ``home``, and is removed afterwards.
 
         Raises:
             OSError: Its process was ended.
         """
         argv = [] if task is None else program.argv(task)
         with self._lock:
-            self._testing = test
-            if self._stopped and not test:
+            self._testing = fresh is not None
+            if self._stopped and not self._testing:
                 return {"why": "stopped", "code": None, "output": "", "refusal": ""}
-            asked = {"argv": argv, "environment": dict(environment), "seconds": seconds}
+            asked = {"argv": argv, "environment": dict(environment), "seconds": seconds, "fresh": fresh}
             send(self.channel, asked | program.root())
         return self._answer()
 
@@ -249,13 +255,17 @@ class CommandAgent(Agent):
     - a network in which only the gateway answers, and no sockets but those of files and of the Internet;
     - `/usr`, `/bin`, `/lib`, this program's Python, its own files and ``reads``, read-only, and nothing else of the
       machine; ``envsuite`` and ``trainers``, which know answers, are empty folders there;
-    - its folder and `/tmp`, in memory, with ``disk`` each; the folder is the test's as well;
+    - its folder and `/tmp`, in memory, with ``disk`` each;
     - no other processes, no rights, and none of the system calls that make namespaces, mount or trace;
-    - ``memory`` of all its processes, looked at 20 times a second, and as many ``processes``.
+    - ``memory`` of all its processes, looked at 20 times a second, and as many ``processes``; shared memory without a
+      file is within it, too, and counts until the command ends.
 
     It is not kept from using the processor, nor from sockets of files in folders that it may read, nor from what a
     kernel's error allows. Without the sandbox it may do whatever this user may, and only its time is limited. In
     either case all processes that it has started end with it, and it ends with this program.
+
+    The test runs in the folder afterwards. Nothing else of it is the command's: ``HOME`` and ``TMPDIR`` are another,
+    empty folder, the task's file is written anew, and Python imports nothing from the folder.
 
     Args:
         config: The command, its limits and its test.
@@ -320,15 +330,15 @@ class CommandAgent(Agent):
     def _outcome(self, job: Job, place: Confined, url: str) -> Outcome:
         session, gateway = job.session, job.client.gateway
         text = job.task.text.encode("utf-8", "replace").decode()
-        common = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
-        common |= {"HOME": place.folder, "TMPDIR": place.folder, "ENVSUITE_TASK_ID": job.task.id}
-        common |= {"ENVSUITE_TASK_FILE": f"{place.folder}/{_TASK_FILE}"}
+        path = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(folder)]
+        common = {"PATH": os.pathsep.join(path), "LANG": "C.UTF-8", "ENVSUITE_TASK_ID": job.task.id}
         if len(text.encode()) < _VARIABLE and "\0" not in text:
             common["ENVSUITE_TASK"] = text
         model = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": session.key, "OPENAI_MODEL": job.client.model}
         model |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": session.key}
         if job.client.env is not None:
             model["ENVSUITE_ENV_URL"] = f"{url}/env/mcp"
+        model |= _folders(place.folder, place.folder)
         told = place.run(self.command, common | model, self.config.seconds + self.grace, text)
         job.output = told["output"]
         with gateway.lock:
@@ -339,7 +349,11 @@ class CommandAgent(Agent):
             return Outcome(error=problem)
         if self.test is None:
             return Outcome()
-        told = place.run(self.test, common, self.config.test_seconds, text, test=True)
+        fresh = SCRATCH if self.config.sandbox else tempfile.mkdtemp(prefix="envsuite-test-")
+        # Python finds modules beside the files that the test names, and none in the folder, where the command wrote.
+        common |= {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"} | _folders(fresh, f"{fresh}/{HOME}")
+        common["PYTHONPATH"] = os.pathsep.join(os.path.dirname(path) for path in self.test.named)
+        told = place.run(self.test, common, self.config.test_seconds, text, fresh)
         job.output += told["output"]
         return self._graded(told, self.test)
 
@@ -366,19 +380,23 @@ class CommandAgent(Agent):
             return Outcome(error=f"the test {self._problem(told, test)}")
         if (given := _REWARD.fullmatch(_last(told["output"]))) is None:
             return Outcome(1.0 if told["code"] == 0 else 0.0)
-        try:
-            reward = float(given[1])
-        except ValueError:
-            reward = math.nan
-        if math.isfinite(reward):
-            return Outcome(reward)
-        return Outcome(error=f"the test {test.words[0]} printed {given[0][:100]!r}, which is no finite number")
+        most = self.config.reward_limit
+        with contextlib.suppress(ValueError):
+            if abs(reward := float(given[1])) <= most:  # which nan is not
+                return Outcome(reward)
+        limit = f"no finite number from {-most:g} to {most:g}; rollout.agent.reward_limit sets the bound"
+        return Outcome(error=f"the test {test.words[0]} printed {given[0][:100]!r}, which is {limit}")
 
     def close(self) -> None:
         """Ends what is left of all."""
         for place, thread in list(self._running.items()):
             place.close()
             thread.join()
+
+
+def _folders(task: str, home: str) -> dict[str, str]:
+    """The variables that name folders: the one with the task's file, and that of a program's own files."""
+    return {"ENVSUITE_TASK_FILE": f"{task}/{_TASK_FILE}", "HOME": home, "TMPDIR": home}
 
 
 def _last(output: str) -> str:

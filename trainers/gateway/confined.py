@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from envsuite.interpreter.inside import kernel, seccomp
+from envsuite.interpreter.inside.grants import Grants
 from envsuite.interpreter.inside.launch import INSIDE, USER, may_become
 from envsuite.interpreter.inside.root import make_root
 from envsuite.interpreter.inside.settings import MemoryMeter
@@ -27,6 +28,8 @@ from envsuite.interpreter.inside.wire import Garbled, receive, send
 
 WORK = "/episode"
 """Folder of an episode in the sandbox."""
+HOME = "home"
+"""Folder of a test's own files, in its fresh folder."""
 REQUEST = 64 * 2**20
 """Most bytes of a message."""
 OUTPUT = 64 * 1024
@@ -43,6 +46,7 @@ BOOT = (
 _NAMESPACES = kernel.NEW_NS | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC | kernel.NEW_UTS | kernel.NEW_CGROUP
 _MOUNTED = kernel.MS_NOSUID | kernel.MS_NODEV
 _TICK = 0.05
+_FILES = 4096  # that a process may have open: what sockets hold is in no process's figures
 _CHUNK = 1 << 16
 
 
@@ -84,15 +88,18 @@ class _Guard:
         listening = self._isolate() if told["sandbox"] else None
         if listening is None and sys.platform == "linux":
             kernel.adopt_orphans()
-        for name, text in told["files"].items():
-            path = os.path.join(told["folder"], name)
-            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
-            os.chmod(path, 0o644)
+        self._write_files(told["folder"])
         send(channel, {"ready": True})
         if listening is not None:
             socket.send_fds(channel, [b"l"], [listening.fileno()])
             listening.close()
+
+    def _write_files(self, folder: str) -> None:
+        for name, text in self.told["files"].items():
+            path = os.path.join(folder, name)
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+            os.chmod(path, 0o644)
 
     def _isolate(self) -> socket.socket:
         """Moves to a sandbox, as its first process, and makes what all commands share: files in memory, a network."""
@@ -113,12 +120,16 @@ class _Guard:
         kernel.mount(None, "/", kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("proc", "/proc", _MOUNTED | kernel.MS_NOEXEC)
         self.meter = MemoryMeter(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        owner, inodes = USER if self.root else INSIDE, max(1024, told["disk"] // 4096)
-        options = f"size={told['disk']},nr_inodes={inodes},mode=700,uid={owner},gid={owner}"
+        owner = USER if self.root else INSIDE
+        options = f"{self._disk()},mode=700,uid={owner},gid={owner}"
         kernel.mount("tmpfs", told["folder"], _MOUNTED, options)
         kernel.hide_from_equals()
         kernel.raise_loopback()
         return socket.create_server(("127.0.0.1", told["port"]), backlog=64)
+
+    def _disk(self) -> str:
+        """Size of a file system, as an option."""
+        return f"size={self.told['disk']},nr_inodes={max(1024, self.told['disk'] // 4096)}"
 
     def serve(self) -> None:
         """Runs what comes until the program leaves."""
@@ -129,33 +140,51 @@ class _Guard:
 
     def _run(self, asked: dict[str, Any]) -> dict[str, Any]:
         out, out_end = os.pipe()
-        refusal, refusal_end = os.pipe()
+        refusal, refusal_end = socket.socketpair()
         child = os.fork()
         if child == 0:
             self._become(asked, out_end, refusal_end)
         os.close(out_end)
-        os.close(refusal_end)
+        refusal_end.close()
         codes: dict[int, int] = {}
+        grants = None
         try:
-            why, tail = self._watch(child, out, asked["seconds"], codes)
+            refused, listeners, _, _ = socket.recv_fds(refusal, _CHUNK, 1)
+            if listeners:
+                refused, grants = b"", Grants(listeners[0], self.told["memory"])
+            why, tail = self._watch(child, out, asked["seconds"], codes, grants)
         finally:
             self._end(child, codes)
-        with open(refusal, "rb") as file:
-            refused = file.read().decode()
+            if asked["fresh"] and self.meter is None:
+                shutil.rmtree(asked["fresh"], ignore_errors=True)
+            if grants is not None:
+                os.close(grants.listener)
+        with refusal:
+            refused += refusal.recv(_CHUNK)
         tail, _ = _read(out, tail)
         os.close(out)
         output = tail.decode("utf-8", "replace")
-        return {"why": why, "code": codes.get(child), "output": output, "refusal": refused}
+        return {"why": why, "code": codes.get(child), "output": output, "refusal": refused.decode()}
 
-    def _watch(self, child: int, out: int, seconds: float, codes: dict[int, int]) -> tuple[str, bytes]:
+    def _watch(
+        self, child: int, out: int, seconds: float, codes: dict[int, int], grants: Grants | None
+    ) -> tuple[str, bytes]:
         """Waits until a command has ended, or is to end; returns why that is, and what it has printed last."""
         os.set_blocking(out, False)
         poll = select.poll()
         poll.register(out, select.POLLIN)
         poll.register(self.channel, select.POLLIN)
+        if grants is not None:
+            poll.register(grants.listener, select.POLLIN)
         tail, tick, until = b"", 0.0, time.monotonic() + seconds
         while True:
-            for descriptor, _ in poll.poll(1000 * _TICK):
+            for descriptor, event in poll.poll(1000 * _TICK):
+                if grants is not None and descriptor == grants.listener:
+                    if event & select.POLLIN:
+                        grants.answer()
+                    else:
+                        poll.unregister(descriptor)
+                    continue
                 if descriptor != out:
                     receive(self.channel, REQUEST)  # it says to stop
                     return "stopped", tail
@@ -172,7 +201,7 @@ class _Guard:
                 return "", tail
             if now > until:
                 return "seconds", tail
-            if self.meter is not None and self.meter.exceeds(self.told["memory"]):
+            if self.meter and grants and self.meter.exceeds(self.told["memory"] - grants.shared):
                 return "memory", tail
 
     def _end(self, child: int, codes: dict[int, int]) -> None:
@@ -186,7 +215,7 @@ class _Guard:
                 ended, status = os.waitpid(-1, 0)
                 codes.setdefault(ended, os.waitstatus_to_exitcode(status))
 
-    def _become(self, asked: dict[str, Any], out: int, refusal: int) -> NoReturn:
+    def _become(self, asked: dict[str, Any], out: int, refusal: socket.socket) -> NoReturn:
         """Makes this process the command."""
         try:
             os.setsid()
@@ -197,26 +226,31 @@ class _Guard:
                 signal.signal(number, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             if self.meter is not None:
-                self._confine(asked)
+                listener = self._confine(asked)
+                socket.send_fds(refusal, [b"l"], [listener])
+                os.close(listener)
             else:
                 os.chdir(self.told["folder"])
                 if sys.platform == "linux":
                     kernel.die_with_parent(signal.SIGKILL)
+            if asked["fresh"]:
+                self._write_files(asked["fresh"])
+                os.mkdir(os.path.join(asked["fresh"], HOME))
             if asked["argv"]:
                 os.execve(asked["argv"][0], asked["argv"], asked["environment"])
             os._exit(0)
         except (OSError, ValueError) as error:  # the latter: null characters, half surrogates
             told = error.strerror if isinstance(error, OSError) else None
-            os.write(refusal, (told or str(error)).encode("utf-8", "replace"))
+            refusal.sendall((told or str(error)).encode("utf-8", "replace"))
         finally:
             os._exit(127)
 
-    def _confine(self, asked: dict[str, Any]) -> None:
-        """Confines this process: what is taken cannot be had again."""
+    def _confine(self, asked: dict[str, Any]) -> int:
+        """Confines this process: what is taken cannot be had again. Returns what answers its calls that wait."""
         told = self.told
         kernel.unshare(kernel.NEW_NS)
-        scratch = f"size={told['disk']},mode=1777"
-        make_root(asked["readable"], asked["links"], asked["hidden"], {WORK: told["folder"]}, scratch)
+        writable = {WORK: told["folder"]}
+        make_root(asked["readable"], asked["links"], asked["hidden"], writable, f"{self._disk()},mode=1777")
         if self.root:
             os.setgroups([])
             os.setresgid(USER, USER, USER)
@@ -226,13 +260,15 @@ class _Guard:
         kernel.unshare(kernel.NEW_USER)  # in which its processes are counted
         kernel.map_own_ids(user, group, INSIDE)
         resource.setrlimit(resource.RLIMIT_NPROC, (told["processes"], told["processes"]))
+        files = min(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
         kernel.no_new_rights()
         kernel.drop_capabilities()
         os.chdir(WORK)
         for path in asked["needs"]:
             if not os.access(path, os.R_OK):
                 raise OSError(f"{path} cannot be read by other users than its owner")
-        kernel.filter_calls(seccomp.permissive())
+        return kernel.filter_calls(seccomp.permissive())
 
 
 def _read(out: int, tail: bytes, times: int = 64) -> tuple[bytes, bool]:

@@ -1,15 +1,17 @@
-"""The environments of sessions as an MCP server over HTTP, for agents in other processes."""
+"""The environments of sessions as an MCP server over HTTP, for agents in other processes; with mcp 1 and with mcp 2."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
-import mcp_types as types
-from mcp.server import Server, ServerRequestContext
+from mcp import types
+from mcp.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -21,6 +23,8 @@ from envsuite.core.errors import EnvsuiteError
 from trainers.gateway.messages import Refused
 from trainers.gateway.session import Playable
 
+CALL_ID = "tool_call_id"
+"""The field of a call's ``_meta`` with the id that the call has in the model's answer."""
 MAX_BODY = 2**20
 """Most bytes of a request."""
 
@@ -64,25 +68,37 @@ class _Endpoint:
             await manager.handle_request(scope, receive, send)
 
 
-def _server(played: Playable, turn: anyio.CapacityLimiter) -> Server[Any]:
+def _server(played: Playable, turn: anyio.CapacityLimiter) -> Any:
+    functions = [each["function"] for each in played.tools]
     tools = [
-        types.Tool(name=tool["name"], description=tool["description"], input_schema=tool["parameters"])
-        for tool in (each["function"] for each in played.tools)
+        {"name": one["name"], "description": one["description"], "inputSchema": one["parameters"]} for one in functions
     ]
 
-    async def list_tools(
-        context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=tools)
+    async def list_tools(*_: Any) -> Any:
+        return types.ListToolsResult.model_validate({"tools": tools})
 
-    async def call_tool(
-        context: ServerRequestContext[Any], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
+    async def call_tool(_: Any, params: types.CallToolRequestParams) -> Any:
+        wrong = False
         try:
-            text = await anyio.to_thread.run_sync(played.call, params.name, params.arguments or {}, limiter=turn)
+            given = str(dict(params.meta or {}).get(CALL_ID, ""))
+            call = partial(played.call, params.name, params.arguments or {}, given)
+            text = await anyio.to_thread.run_sync(call, limiter=turn)
         except EnvsuiteError as error:
-            return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
-        return types.CallToolResult(content=[types.TextContent(text=text)])
+            text, wrong = str(error), True
+        return types.CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": wrong})
 
     about = "\n\n".join(text for text in (played.goal, played.text) if text)
-    return Server("environment", instructions=about, on_list_tools=list_tools, on_call_tool=call_tool)
+    if not version("mcp").startswith("1."):
+        return Server("environment", instructions=about, on_list_tools=list_tools, on_call_tool=call_tool)
+
+    first: Any = types
+
+    async def called(request: types.CallToolRequest) -> Any:
+        return first.ServerResult(await call_tool(None, request.params))
+
+    async def listed(request: types.ListToolsRequest) -> Any:
+        return first.ServerResult(await list_tools())
+
+    server: Any = Server("environment", instructions=about)
+    server.request_handlers |= {types.ListToolsRequest: listed, types.CallToolRequest: called}
+    return server

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import itertools
 import logging
-import math
 import secrets
 import threading
 import time
@@ -25,6 +24,8 @@ from trainers.rollout.rollout import step_seed
 
 _LOG = logging.getLogger(__name__)
 _NUMBERS = itertools.count()
+CONTEXT = 1 << 17
+"""Most tokens of a prompt where the engine does not say."""
 MODEL = "policy"
 """Name of the model that is trained."""
 
@@ -62,6 +63,8 @@ class Gateway:
         self.names, self.proxied = (MODEL, *names), dict(proxied or {})
         self.operator = f"operator-{secrets.token_urlsafe(24)}"
         """Key with which sessions are made and rewards given; no agent has it."""
+        self.context = CONTEXT
+        """Most tokens of a prompt: longer requests are refused before they are rendered."""
         self.listen: Listen | None = None
         """Has it answer at a further socket, of a sandbox; set by who serves it (:mod:`trainers.gateway.listening`)."""
         self.counts: Counter[str] = Counter()
@@ -75,12 +78,14 @@ class Gateway:
         self._released: list[int] = []
         self._offered: deque[Session] = deque()
         self._told: set[str] = set()
+        self._opened = itertools.count()
 
     def open(self, plan: EpisodePlan, limits: Limits | None = None, about: dict[str, str] | None = None) -> Session:
         """Begins a session; its :attr:`~trainers.gateway.session.Session.key` is the agent's."""
         with self.lock:
             key = f"agent-{secrets.token_urlsafe(24)}"
             session = Session(plan, key, self.writer, limits or Limits(), self.clock(), about)
+            session.number = next(self._opened)
             self._sessions[key] = session
             return session
 
@@ -99,7 +104,7 @@ class Gateway:
         return found
 
     def count(self, key: str, ask: Ask) -> int:
-        """Number of tokens of a prompt, which is not asked.
+        """Number of tokens of a prompt, which is not asked; it counts as a request.
 
         Raises:
             Refused: It would not be served.
@@ -108,7 +113,22 @@ class Gateway:
             session = self.session(key)
             session.check(self.clock())
             self._check(ask)
-            return len(session.sequences.prompt(ask.messages, ask.tools).ids)
+            session.spend()
+        return len(session.sequences.prompt(ask.messages, ask.tools).ids)
+
+    def check_size(self, characters: int, tokens: int) -> None:
+        """Refuses what no rendering brings into the context.
+
+        Args:
+            characters: Of all texts.
+            tokens: Of what stands around them, at least.
+
+        Raises:
+            Refused: The context holds less.
+        """
+        if max(characters / self.writer.longest, tokens) > self.context:
+            size = f"{characters:,} characters, and {tokens:,} tokens at least beside them, "
+            raise Refused(400, "context_length_exceeded", f"{size}exceed the {self.context:,} tokens of the context")
 
     def forward(self, key: str) -> None:
         """Counts a request of an agent that another endpoint is to answer.
@@ -139,8 +159,13 @@ class Gateway:
         """Whether a key is the operator's."""
         return hmac.compare_digest(key.encode(), self.operator.encode())
 
-    def ask(self, key: str, ask: Ask) -> tuple[Session, Asked]:
+    def ask(self, key: str, ask: Ask, client: Callable[[], bool] = lambda: True) -> tuple[Session, Asked]:
         """Takes a request of an agent; :attr:`~trainers.gateway.session.Asked.done` has the answer.
+
+        Args:
+            key: The agent's.
+            ask: The request.
+            client: Says whether the client is still there: else the same request may come again for the answer.
 
         Raises:
             Refused: It is not served.
@@ -148,49 +173,66 @@ class Gateway:
         with self.lock:
             session = self.session(key)
             self._check(ask)
-            taken, new = session.take(ask, self.clock())
+            taken, new = session.take(ask, self.clock(), self.sampling.max_tokens, client)
             if not new:
                 self.counts["repeated"] += 1
                 return session, taken
+        try:
             if len(self._asked) + ask.count > self.most:
-                session.withdraw(taken)
                 raise Refused(429, "rate_limited", f"{self.most} requests are under way; try again later", 1.0)
-            self.counts["requests"] += 1
-            for choice in range(ask.count):
-                self._submit(session, taken, choice)
-            self._arrived.notify_all()
+            prompt = session.sequences.prompt(ask.messages, ask.tools)  # others are served meanwhile
+        except Exception as error:
+            with self.lock:
+                session.refuse(taken, error)
+            raise
+        with self.lock:
+            if session.begin(taken, prompt):
+                self.counts["requests"] += 1
+                for choice in range(ask.count):
+                    self._submit(session, taken, choice)
+                self._arrived.notify_all()
             return session, taken
 
     def _submit(self, session: Session, asked: Asked, choice: int) -> None:
         episode = session.plan.episode_id
-        drawn = replace(self.sampling, max_tokens=session.most_tokens(asked.ask, self.sampling.max_tokens))
+        drawn = replace(self.sampling, max_tokens=asked.most)
         if session.plan.greedy:
             drawn = replace(drawn, temperature=0.0)
         number, seed = next(_NUMBERS), step_seed(self.seed, episode, asked.number + (choice << 32))
         self._asked[number] = session, asked, choice
         self._waiting.append(Request(number, asked.prompt.ids, drawn, episode, seed))
 
-    def _check(self, ask: Ask) -> None:
-        if ask.model not in self.names:
+    def check_model(self, name: str, *others: str) -> None:
+        """Refuses a name that no model has.
+
+        Raises:
+            Refused: It is neither a name of the model that is trained nor one of ``others``.
+        """
+        if name not in (*self.names, *others):
             known = ", ".join((*self.names, *self.proxied))
-            raise Refused(404, "model_not_found", f"there is no model {ask.model[:80]!r}; there is {known}")
+            raise Refused(404, "model_not_found", f"there is no model {name[:80]!r}; there is {known}")
+
+    def _check(self, ask: Ask) -> None:
+        self.check_model(ask.model)
         if ask.masking:
             what = ", ".join(ask.masking)
             if self.masking == "refuse":
                 raise Refused(
                     400, "unsupported_parameter",
-                    f"{what} would mask the distribution that is trained on; leave it out, or let the run set "
-                    "agent.masking: ignore, which answers as if it were not there",
+                    f"{what} would mask the distribution that is trained on; leave it out, or set "
+                    "rollout.agent.masking to ignore, and the request is answered as if it were not there",
                 )  # fmt: skip
             self.counts["unmasked"] += 1
             self.tell(f"{what}: ignored, since it would mask the distribution that is trained on")
         if ask.replaced:
             self.counts["replaced"] += 1
             self.tell(f"{', '.join(ask.replaced)} of an agent: replaced by the run's sampling settings")
+        for name in ask.ignored:
+            self.tell(f"{name[:40]!r} of an agent: ignored")
 
     def tell(self, text: str) -> None:
-        """Logs a text once."""
-        if text not in self._told:
+        """Logs a text once; of texts that agents make up, the first thousand."""
+        if text not in self._told and len(self._told) < 1000:
             self._told.add(text)
             _LOG.warning("gateway: %s", text)
 
@@ -232,12 +274,13 @@ class Gateway:
         """Gives an episode its reward, beside what an environment gave; the last one counts.
 
         Raises:
-            Refused: There is no such session, or the value is not finite.
+            Refused: There is no such session, or the value is beyond the session's limit.
         """
         with self.lock:
             session = self.numbered(number)
-            if not math.isfinite(value):
-                raise Refused(400, "invalid_reward", f"the reward is {value}; it must be a finite number")
+            if not abs(value) <= (most := session.limits.reward):  # nor is nan
+                told = f"the reward is {value}; rollout.agent.reward_limit allows {-most:g} to {most:g}"
+                raise Refused(400, "invalid_reward", told)
             session.reward = value
             self._arrived.notify_all()
 
@@ -252,14 +295,14 @@ class Gateway:
             self._arrived.notify_all()
 
     def numbered(self, number: int) -> Session:
-        """The session of an episode by its id.
+        """The session of a number; episodes of training and of evaluation have the same ids.
 
         Raises:
             Refused: There is none.
         """
         with self.lock:
             for session in self._sessions.values():
-                if session.plan.episode_id == number:
+                if session.number == number:
                     return session
         raise Refused(404, "no_session", f"there is no session {number}, or its episode is over")
 

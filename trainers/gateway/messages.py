@@ -92,10 +92,18 @@ class Ask:
     """Fields that would mask the distribution that is sampled from: ``tool_choice``, ``response_format``, …"""
     replaced: tuple[str, ...] = ()
     """Sampling settings in place of which those of the run are taken."""
+    ignored: tuple[str, ...] = ()
+    """Further fields that change nothing, such as ``reasoning_effort``."""
     state_key: str = ""
     """Identity of the state, where the agent says it."""
+    parent: str = ""
+    """Id of the answer that it is asked about or for, where the agent says it: that of a judge's request."""
     body: bytes = b""
     """The fields in which two requests are the same, as JSON."""
+    repeats: bool = False
+    """Whether the client says that it has sent it before."""
+    name: str = ""
+    """The client's name of the request, the same where it repeats it (``Idempotency-Key``)."""
     shown: dict[str, Any] = field(default_factory=dict)
     """Fields that an interface needs for its answer: ``stream``, ``logprobs``, …"""
 

@@ -16,8 +16,10 @@ from trainers.gateway.session import Asked, Choice, Session
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
 """Settings in place of which those of the run are taken."""
 _MASKS = ("logit_bias", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
-_SHOWN = ("stream", "stream_options", "logprobs", "top_logprobs", "user", "safety_identifier", "store", "service_tier")
+_SHOWN = ("stream", "stream_options", "logprobs", "top_logprobs", "store", "service_tier")
 """Fields that change what is shown of an answer, or nothing: a request that differs in them alone is the same."""
+_HARMLESS = (*_SHOWN, "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+_MOST = ("max_completion_tokens", "max_tokens")
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -35,27 +37,30 @@ def read(body: bytes, headers: Mapping[str, str]) -> Ask:
         raise wrong(name, "is not served; calls are asked for by tools", "unsupported_parameter")
     if fields.may("top_logprobs", int, 0):
         raise wrong("top_logprobs", "only the tokens that were sampled have log-probabilities", "unsupported_parameter")
-    tools = tuple(_tool(one) for one in fields.objects("tools"))
+    tools = tuple(tool(one) for one in fields.objects("tools"))
     return Ask(
         model=fields.need("model", str),
-        messages=tuple(_message(one) for one in fields.objects("messages")),
+        messages=tuple(message_in(one) for one in fields.objects("messages")),
         tools=tools,
         count=fields.may("n", int, 1, 128) or 1,
-        max_tokens=fields.may("max_completion_tokens", int, 1) or fields.may("max_tokens", int, 1),
+        max_tokens=next(filter(None, [fields.may(name, int, 1) for name in _MOST]), None),
         stop=fields.texts("stop"),
-        masking=tuple(_masking(fields, tools)),
+        masking=tuple(masking(fields, tools)),
         replaced=fields.given(*_SAMPLING),
         state_key=fields.object("metadata").may("state_key", str) or "",
+        parent=fields.object("metadata").may("parent", str) or "",
         body=b"chat" + canonical(fields, *_SHOWN),
         shown={
             "stream": fields.may("stream", bool),
             "usage": fields.object("stream_options").may("include_usage", bool),
             "logprobs": fields.may("logprobs", bool),
         },
+        ignored=(*strict(fields), *fields.unread(*_HARMLESS)),
     )
 
 
-def _message(fields: Fields) -> Message:
+def message_in(fields: Fields) -> Message:
+    """A message of a request."""
     role, text = fields.need("role", str), fields.content()
     if role in ("system", "developer"):
         return Message("system", text)
@@ -74,15 +79,22 @@ def _call(fields: Fields) -> tuple[ToolCall, str]:
     return ToolCall(function.need("name", str), function.json("arguments")), fields.need("id", str)
 
 
-def _tool(fields: Fields) -> Tool:
+def tool(fields: Fields, flat: bool = False) -> Tool:
+    """A tool; with ``flat`` its name and schema stand beside its type, as responses have them."""
     if fields.need("type", str) != "function":
         raise wrong(fields.path("type"), "must be function", "unsupported_parameter")
-    return fields.object("function").tool("parameters")
+    return (fields if flat else fields.object("function")).tool("parameters")
 
 
-def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
+def strict(fields: Fields) -> Iterator[str]:
+    """Yields ``strict`` where a tool has it: arguments are checked by the agent."""
+    if any(one.given("strict") or one.object("function").given("strict") for one in fields.objects("tools")):
+        yield "strict"
+
+
+def masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
     """Yields the fields that would mask the distribution."""
-    choice = fields.value.get("tool_choice")
+    choice = fields.get("tool_choice")
     if choice not in (None, "auto", "none", "required") and not isinstance(choice, dict):
         raise wrong("tool_choice", "must be auto, none, required or a function")
     if choice not in (None, "auto") and (tools or choice != "none"):
@@ -91,8 +103,6 @@ def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
         yield "parallel_tool_calls"
     if fields.object("response_format").value.get("type", "text") != "text":
         yield "response_format"
-    if any(one.object("function").may("strict", bool) for one in fields.objects("tools")):
-        yield "strict"
     yield from fields.given(*_MASKS)
 
 
@@ -117,16 +127,16 @@ def answer(
         }
         for i, choice in enumerate(choices)
     ]
-    return {**_head(session, asked, choices, "chat.completion"), "choices": made, "usage": _usage(asked, choices)}
+    return {**head(session, asked, choices, "chat.completion"), "choices": made, "usage": _usage(asked, choices)}
 
 
 def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
     """The answer as a stream of events: the engine gives it whole, here it comes in pieces."""
-    head = _head(session, asked, choices, "chat.completion.chunk")
+    about = head(session, asked, choices, "chat.completion.chunk")
     usage: dict[str, Any] = {"usage": None} if shown.get("usage") else {}
 
     def event(some: list[dict[str, Any]], **more: Any) -> bytes:
-        return b"data: " + orjson.dumps({**head, "choices": some, **usage, **more}) + b"\n\n"
+        return b"data: " + orjson.dumps({**about, "choices": some, **usage, **more}) + b"\n\n"
 
     def delta(index: int, said: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
         return event([{"index": index, "delta": said, "logprobs": logprobs, "finish_reason": reason}])
@@ -154,10 +164,11 @@ def pieces(text: str, length: int = 64) -> Iterator[str]:
     return (text[at : at + length] for at in range(0, len(text), length))
 
 
-def _head(session: Session, asked: Asked, choices: Sequence[Choice], kind: str) -> dict[str, Any]:
+def head(session: Session, asked: Asked, choices: Sequence[Choice], kind: str) -> dict[str, Any]:
+    """The fields with which answers begin."""
     version = max((int(v) for choice in choices for v in choice.completion.policy_version), default=0)
     return {
-        "id": f"chatcmpl-{session.plan.episode_id}-{asked.number}",
+        "id": f"chatcmpl-{session.name}-{asked.number}",
         "object": kind,
         "created": int(time.time()),
         "model": asked.ask.model,

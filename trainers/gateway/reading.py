@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, TypeVar
 
-import jsonschema_rs
 import orjson
 
+from envsuite.core.errors import DataError
+from envsuite.core.schemas import check_schema
 from envsuite.core.tools import Tool
 from trainers.gateway.messages import Refused
 
@@ -40,10 +41,16 @@ class Fields:
             raise wrong(where or "body", "must be an object")
         self.value: dict[str, Any] = value or {}
         self.where = where
+        self._read: set[str] = set()
 
     def path(self, name: str) -> str:
         """The path of a field."""
         return f"{self.where}.{name}" if self.where else name
+
+    def get(self, name: str) -> Any:
+        """A field as it was sent; ``None`` where it is absent."""
+        self._read.add(name)
+        return self.value.get(name)
 
     def may(self, name: str, kind: type[T], least: float = -_INF, most: float = _INF) -> T | None:
         """A field of a kind; ``None`` where it is absent or null.
@@ -51,8 +58,7 @@ class Fields:
         Raises:
             Refused: It is of another kind, or a number outside ``least`` to ``most``.
         """
-        found = self.value.get(name)
-        if found is None:
+        if (found := self.get(name)) is None:
             return None
         if not isinstance(found, int | float if kind is float else kind) or isinstance(found, bool) is not (
             kind is bool
@@ -70,19 +76,25 @@ class Fields:
 
     def object(self, name: str) -> Fields:
         """A field that is an object; one without fields where it is absent."""
-        return Fields(self.value.get(name), self.path(name))
+        return Fields(self.get(name), self.path(name))
 
     def objects(self, name: str) -> list[Fields]:
         """A field that is an array of objects; none where it is absent."""
         return [Fields(one, f"{self.path(name)}[{i}]") for i, one in enumerate(self.may(name, list) or ())]
 
     def given(self, *names: str) -> tuple[str, ...]:
-        """Those of the names that are there, and are neither null nor empty."""
-        return tuple(name for name in names if self.value.get(name) not in (None, {}, [], ""))
+        """Those of the names that are there, and are neither null, false nor empty."""
+        some = {name: self.get(name) for name in names}
+        return tuple(name for name, value in some.items() if value is not False and value not in (None, {}, [], ""))
+
+    def unread(self, *harmless: str) -> tuple[str, ...]:
+        """Paths of the fields that are there and nothing has read, besides those that are harmless."""
+        left = [name for name in self.value if name not in self._read and name not in harmless]
+        return tuple(self.path(name) for name in self.given(*left))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A field that is a text, or an array of texts, none of which is empty."""
-        found = self.value.get(name)
+        found = self.get(name)
         some = (found,) if isinstance(found, str) else tuple(self.may(name, list) or ())
         if not all(isinstance(one, str) and one for one in some):
             raise wrong(self.path(name), "must be texts that are not empty")
@@ -90,7 +102,7 @@ class Fields:
 
     def content(self, name: str = "content") -> str:
         """A text, or the texts of an array of parts, one a line."""
-        found = self.value.get(name)
+        found = self.get(name)
         return found if isinstance(found, str) else "\n".join(part.text() for part in self.objects(name))
 
     def text(self) -> str:
@@ -120,10 +132,10 @@ class Fields:
         if _NAME.fullmatch(name := self.need("name", str)) is None:
             raise wrong(self.path("name"), "must be 1 to 128 letters, digits, points, _ and -")
         parameters = self.may(schema, dict) or {"type": "object", "properties": {}}
-        try:  # "$schema" would be fetched
-            jsonschema_rs.meta.validate({key: value for key, value in parameters.items() if key != "$schema"})
-        except ValueError as error:
-            raise wrong(self.path(schema), f"is no JSON Schema: {str(error).splitlines()[0][:200]}") from error
+        try:
+            check_schema(parameters)
+        except DataError as error:
+            raise wrong(self.path(schema), f"is {error}") from error
         return Tool(name, self.may("description", str) or "", parameters)
 
 
@@ -150,3 +162,18 @@ def canonical(fields: Fields, *without: str) -> bytes:
         return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
         raise wrong("body", f"cannot be written again: {error}") from error
+
+
+def size_of(fields: Fields) -> tuple[int, int]:
+    """Returns the characters of what a request has rendered, and the fewest tokens of its messages, parts and tools."""
+    characters = tokens = 0
+    left = [fields.value.get(name) for name in ("messages", "input", "system", "instructions", "tools")]
+    while left:
+        if isinstance(value := left.pop(), str):
+            characters += len(value)
+        elif isinstance(value, dict):
+            tokens += 2 if "role" in value else "type" in value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return characters, tokens

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -22,6 +25,7 @@ from trainers.steps.records import Tokens, as_tokens
 
 _SHAPES = 256
 """Shapes of conversations of which it is kept what the chat template shows."""
+_LONG = 1 << 16  # characters of a conversation that is encoded apart
 _LOST = "\N{REPLACEMENT CHARACTER}"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # as SentencePiece names a byte
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -31,6 +35,9 @@ _LETTERS = {chr(byte): byte for byte in _PRINTED} | {chr(256 + n): byte for n, b
 
 
 class _Vocabulary(Protocol):
+    def get_vocab(self) -> dict[str, int]:
+        """Returns the ids of tokens by their names."""
+
     def convert_ids_to_tokens(self, ids: int) -> Any:
         """Returns the name of a token."""
 
@@ -55,6 +62,8 @@ class Writer:
         self._shown: dict[tuple[tuple[tuple[Role, bool, bool], ...], bool], int | None] = {}
         self.vocabulary = vocabulary_of(tokenizer)
         """Equal where token ids mean the same."""
+        self.longest = max(16, *map(len, cast(_Vocabulary, tokenizer).get_vocab()))
+        """Most characters that a token stands for."""
         self.codec: NativeCodec | None = None
         self.lacks = ""
         """Why the chat template has no tools; "" where it has."""
@@ -62,6 +71,7 @@ class Writer:
             self.codec = NativeCodec(tokenizer, arguments)
         except UsageError as error:
             self.lacks = str(error)
+        self._short, self._long = threading.Lock(), threading.Lock()
 
     def messages(self, messages: Sequence[Message]) -> Messages:
         """The messages as the chat template takes them, all texts broken (:mod:`envsuite.prompting.ordinary`)."""
@@ -101,10 +111,16 @@ class Writer:
     def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: int = 0) -> list[int]:
         """Token ids of the conversation after so many characters; all that the agent has written is ordinary text.
 
+        Encoding changes a tokenizer's state, so there is one encoding at a time; a long conversation is encoded by a
+        copy of the tokenizer, so that no short one waits for it.
+
         Raises:
             Refused: As :meth:`text`.
         """
-        return self.added.encoded(self.tokenizer, remainder(self._rendered(self.messages(messages), tools), after))
+        text = remainder(self._rendered(self.messages(messages), tools), after)
+        long = len(text) > _LONG
+        with self._long if long else self._short:
+            return self.added.encoded(self._copy if long else self.tokenizer, text)
 
     def _lost(self, shape: tuple[tuple[Role, bool, bool], ...], tools: bool) -> int | None:
         """Number of the first message without calls that the chat template leaves out of a conversation like this."""
@@ -133,25 +149,35 @@ class Writer:
         except Unrenderable as error:
             raise Refused(400, "invalid_messages", str(error)) from error
 
+    @cached_property
+    def _copy(self) -> ChatTokenizer:
+        return copy.deepcopy(self.tokenizer)
+
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether an answer ends with a control token that ends it."""
         last = str(self.tokenizer.decode([int(ids[-1])])) if len(ids) else ""
         inner = frozenset() if self.codec is None else self.codec.inner_tokens
         return self.specials.fullmatch(last) is not None and last not in inner
 
-    def read(self, ids: Sequence[int], tools: Sequence[Tool]) -> tuple[Message, str]:
+    def read(self, ids: Sequence[int], tools: Sequence[Tool], rest: str = "") -> tuple[Message, str]:
         """Reads an answer.
+
+        Args:
+            ids: Its tokens.
+            tools: What it may call.
+            rest: Its end, from the text that stopped it on: no part of the message.
 
         Returns:
             The message, and why it has no calls where it tries to: then all of it is text.
         """
+        plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).removesuffix(rest)
         if self.codec is None:
-            return Message("assistant", str(self.tokenizer.decode(list(ids), skip_special_tokens=True))), ""
-        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+            return Message("assistant", plain), ""
+        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False)).removesuffix(rest)
         said = self.codec.said(text, tools)
         problem = said.problem or _unwritable(said.called)
-        if problem and said.called:  # one that is malformed was made along with the others
-            plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+        cut = bool(rest) and not said.called and not said.thought  # as it was said, white space included
+        if cut or (problem and said.called):  # one that is malformed was made along with the others
             return Message("assistant", plain), problem
         return Message("assistant", said.text, said.called, said.thought), problem
 
@@ -169,9 +195,9 @@ class Writer:
                 continue
             ends = (found.end() for found in self.specials.finditer(text) if found.group() not in inner)
             end = next(ends, None)
-            ids = self.added.encoded(self.tokenizer, text[:end]) + (
-                [int(self.tokenizer.eos_token_id)] if end is None else []
-            )
+            with self._short:
+                ids = self.added.encoded(self.tokenizer, text[:end])
+            ids += [int(self.tokenizer.eos_token_id)] if end is None else []
             if self.read(ids, prompt.tools)[0].key == one.key:
                 return ids
         shown = repr(said.text or [call.name for call, _ in said.calls])[:80]

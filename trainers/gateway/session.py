@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -12,11 +12,13 @@ from typing import Any, Protocol
 from envsuite.core import Action
 from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
+from trainers.gateway.credit import Acted, Place, credited
 from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.sequences import Prompt, Sequences, Writer
 from trainers.rollout.engine import Completion
 from trainers.rollout.episode import EpisodePlan
 from trainers.steps import Episode, Step
+from trainers.steps.records import as_tokens
 
 _NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the model writes none
 
@@ -26,10 +28,13 @@ class Limits:
     """Limits of one episode."""
 
     requests: int = 200
+    """Each choice of a request counts, and each count of tokens."""
     tokens: int | None = None
     """Sampled tokens of all answers; ``None`` for no limit."""
     seconds: float = 600.0
     """From the first to the last request."""
+    reward: float = 1000.0
+    """Largest reward that may be posted, above or below 0."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,23 @@ class Choice:
     """The text of ``stop`` that ended it."""
 
 
-@dataclass
+_BLANK = Prompt(as_tokens([]), (), (), "")
+
+
+@dataclass(eq=False)
 class Asked:
     """A request that was taken."""
 
     number: int
     ask: Ask
-    prompt: Prompt
+    prompt: Prompt = _BLANK
+    """Without tokens until it is rendered."""
+    clients: list[Callable[[], bool]] = field(default_factory=list)
+    """Those that wait for the answer; each says whether it is still there."""
+    same: list[Asked] = field(default_factory=list)
+    """All requests with its body."""
+    most: int = 0
+    """Most tokens of each choice, which are kept for it until it is answered."""
     done: Future[list[Choice]] = field(default_factory=Future)
     """Answered when all choices are there; a :class:`~trainers.gateway.messages.Refused` where there are none."""
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -61,9 +76,10 @@ class Asked:
     """Whether a client has got the answer: only then is it a step."""
     sent: list[Callable[[], bool]] = field(default_factory=list)
     """Connections that it was sent through; each says whether it has arrived, as far as is known now."""
-    outcome: dict[str, Any] = field(default_factory=dict)
-    """Info of an environment about the step: ``reward``, ``valid``, …"""
+    root: int = -1
+    """The first request of its conversation, this one or an earlier one."""
     state_key: str = ""
+    """Identity of the environment's state when it came."""
 
     def quoted(self, messages: Sequence[Message]) -> bool:
         """Whether messages have an answer to it."""
@@ -78,8 +94,8 @@ class Playable(Protocol):
     text: str
     tools: list[dict[str, Any]]
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Calls a tool; returns what it answers."""
+    def call(self, name: str, arguments: dict[str, Any], call_id: str = "") -> str:
+        """Calls a tool; returns what it answers. ``call_id`` is the call's in the model's answer."""
         ...
 
     def advised(self, player: Player) -> Action | None:
@@ -113,8 +129,18 @@ class Session:
         self.sequences = Sequences(writer)
         self.writer = writer
         self.asked: list[Asked] = []
+        self.number = 0
+        """By which the operator names it; the gateway counts its sessions."""
+        self.name = _key(key)[:12]
+        """Differs from that of every other session; ids of answers have it."""
+        self.taken = 0
+        """Requests that have been taken, also where they were taken back."""
+        self.used = 0
+        """Requests that count."""
         self.tokens = 0
         """Sampled tokens of all answers, delivered or not."""
+        self.kept = 0
+        """Tokens that answers under way may still sample."""
         self.reward: float | None = None
         """The reward that was posted; ``None`` before."""
         self.state_key = ""
@@ -125,8 +151,8 @@ class Session:
         """Why it takes no further requests; ``None`` while it does."""
         self.played: Playable | None = None
         """The environment that the agent plays."""
-        self.stepped = False
-        """Whether an environment has been played."""
+        self.actions: list[Acted] = []
+        """Steps of the environment."""
         self.limited = False
         """Whether a limit of its own ended it."""
         self.truncated = False
@@ -134,37 +160,86 @@ class Session:
         self.forwarded = 0
         """Requests that another endpoint has answered."""
         self._calls = 0
-        self._last: dict[bytes, Asked] = {}
-        """The last request of each body."""
+        self._roots: dict[int, int] = {}
+        self._same: dict[bytes, list[Asked]] = {}
+        """The requests of each body."""
 
-    def take(self, ask: Ask, now: float) -> tuple[Asked, bool]:
-        """Takes a request.
+    def take(
+        self, ask: Ask, now: float, most: int = 1 << 20, client: Callable[[], bool] = lambda: True
+    ) -> tuple[Asked, bool]:
+        """Takes a request; unless it is a repeated one, :meth:`begin` or :meth:`refuse` follows.
+
+        Args:
+            ask: The request.
+            now: Seconds, monotonic.
+            most: Most tokens of an answer.
+            client: Says whether the client is still there.
 
         Returns:
-            It, and whether the engine is to be asked: not where the same request is on its way, or its answer reached
-            nobody.
+            It, and whether it is a new one: not where a client repeats a request whose answer has reached nobody.
 
         Raises:
             Refused: The session is over, or its limits are reached.
         """
         self.check(now)
-        digest = hashlib.blake2b(ask.body, digest_size=16).digest()
-        same = self._last.get(digest)
         self.settle(lambda asked: asked.quoted(ask.messages))
-        failed = same is not None and same.done.done() and same.done.exception() is not None
-        if same is not None and not same.delivered and not failed:
-            return same, False
-        self.spend()
-        taken = Asked(len(self.asked), ask, self.sequences.prompt(ask.messages, ask.tools))
-        taken.state_key = ask.state_key or self.state_key or _key(ask.observation)
+        same = self._same.setdefault(hashlib.blake2b(b"\0".join([ask.body, ask.name.encode()])).digest(), [])
+        if (repeated := self._repeated(ask, same)) is not None:
+            repeated.clients.append(client)
+            return repeated, False
+        if ask.parent and re.fullmatch(rf"[a-z]+[-_]{self.name}[-_]\d+", ask.parent) is None:
+            raise Refused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
+        most = self._most(ask, most)
+        self.spend(ask.count)
+        self.kept += most * ask.count
+        taken = Asked(self.taken, replace(ask, body=b""), clients=[client], same=same, most=most)
+        taken.state_key, self.taken = self.state_key, self.taken + 1
         self.asked.append(taken)
-        self._last[digest] = taken
+        same.append(taken)
         return taken, True
 
-    def withdraw(self, taken: Asked) -> None:
-        """Takes back the last request, which the engine is not asked."""
+    def _repeated(self, ask: Ask, same: Sequence[Asked]) -> Asked | None:
+        """The request that a client repeats: it says so, or the client that has sent it is gone."""
+        sound = [asked for asked in same if not asked.done.done() or asked.done.exception() is None]
+        if ask.name:
+            return sound[-1] if sound else None
+        unread = [asked for asked in sound if not asked.delivered]
+        lost = [asked for asked in unread if not any(present() for present in asked.clients)]
+        return next(iter(lost or [asked for asked in unread if ask.repeats and not asked.sent]), None)
+
+    def _most(self, ask: Ask, most: int) -> int:
+        """Most tokens of each choice."""
+        most = most if ask.max_tokens is None else min(most, ask.max_tokens)
+        if self.limits.tokens is not None:
+            most = min(most, (self.limits.tokens - self.tokens - self.kept) // ask.count)
+        if most < 1 and self.kept:
+            raise Refused(429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0)
+        if most < 1:
+            self.end("the session has used its tokens")
+            raise self._over(f"the session may sample {self.limits.tokens} tokens; end the episode")
+        return most
+
+    def begin(self, taken: Asked, prompt: Prompt) -> bool:
+        """Gives a request its prompt; returns whether the engine is to be asked."""
+        taken.prompt = prompt
+        taken.root = self._roots[taken.number] = self._root(taken, prompt)
+        return not taken.done.done()
+
+    def refuse(self, taken: Asked, error: Exception) -> None:
+        """Takes back a request, which the engine is not asked."""
         self.asked.remove(taken)
-        self._last = {digest: asked for digest, asked in self._last.items() if asked is not taken}
+        taken.same.remove(taken)
+        self.used -= taken.ask.count
+        self.kept -= taken.most * taken.ask.count
+        if not taken.done.done():
+            taken.done.set_exception(error)
+
+    def _root(self, taken: Asked, prompt: Prompt) -> int:
+        """The first request of a conversation: they go on from one another, or share more than system messages."""
+        before, left = prompt.parent, prompt.left
+        if left is not None and any(message.role != "system" for message in taken.ask.messages[: left[1]]):
+            before = left[0]
+        return taken.number if before is None else self._roots[before]
 
     def check(self, now: float) -> None:
         """Refuses what comes after the end.
@@ -177,18 +252,19 @@ class Session:
         if self.ended is not None:
             raise Refused(401, "session_ended", f"this key's session has ended: {self.ended}")
 
-    def spend(self) -> None:
-        """Refuses a request beyond the limits.
+    def spend(self, count: int = 1) -> None:
+        """Counts a request; refuses one beyond the limits.
+
+        Args:
+            count: Number of answers that it asks for.
 
         Raises:
             Refused: The session has used what it may.
         """
-        if len(self.asked) + self.forwarded >= self.limits.requests:
+        if self.used + count > self.limits.requests:
             self.end("the session has made its last request")
-            raise self._over(f"the session may make {self.limits.requests} requests; end the episode")
-        if self.limits.tokens is not None and self.tokens >= self.limits.tokens:
-            self.end("the session has used its tokens")
-            raise self._over(f"the session may sample {self.limits.tokens} tokens; end the episode")
+            raise self._over(f"the session may make {self.limits.requests} requests (each choice counts as one)")
+        self.used += count
 
     def _over(self, message: str) -> Refused:
         return Refused(403, "session_limit", message)
@@ -202,14 +278,10 @@ class Session:
             if not asked.done.done():
                 asked.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
 
-    def most_tokens(self, ask: Ask, most: int) -> int:
-        """Most tokens of an answer."""
-        left = most if self.limits.tokens is None else min(most, self.limits.tokens - self.tokens)
-        return max(1, left if ask.max_tokens is None else min(left, ask.max_tokens))
-
     def answered(self, asked: Asked, number: int, completion: Completion) -> None:
         """Takes the engine's answer."""
         self.tokens += completion.count
+        self.kept -= asked.most
         if asked.done.done():
             return
         if completion.error is not None:
@@ -224,18 +296,17 @@ class Session:
             asked.done.set_result([asked.choices[i] for i in range(asked.ask.count)])
 
     def _choice(self, ask: Ask, completion: Completion) -> Choice:
-        kept = completion
+        kept, rest, stopped = completion, "", ""
         if ask.stop and (cut := _stopped(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
-            ids, text, stopped = cut
+            ids, rest, stopped = cut
             kept = Completion(
                 completion.request_id, completion.token_ids[:ids], completion.logprobs[:ids], "stop",
                 completion.policy_version[:ids],
             )  # fmt: skip
-            return Choice(Message("assistant", text), kept, "stop", stopped=stopped)
-        message, problem = self.writer.read(kept.token_ids.tolist(), ask.tools)
+        message, problem = self.writer.read(kept.token_ids.tolist(), ask.tools, rest)
         message = replace(message, calls=tuple((call, self._unique(given)) for call, given in message.calls))
         reason = "tool_calls" if message.calls else kept.finish_reason
-        return Choice(message, kept, reason, problem)
+        return Choice(message, kept, reason, problem, stopped)
 
     def _unique(self, given: str) -> str:
         """The id of a call: the model's own, or one that no other call of the session has."""
@@ -249,6 +320,7 @@ class Session:
         if asked.delivered or not asked.done.done() or asked.done.exception() is not None:
             return
         asked.delivered = True
+        asked.clients.clear()
         for choice in asked.done.result():
             self.sequences.said(asked.number, asked.prompt, choice.message, choice.completion.token_ids)
 
@@ -258,16 +330,12 @@ class Session:
             if asked.sent and not asked.delivered and which(asked) and any(arrived() for arrived in asked.sent):
                 self.delivered(asked)
 
-    def observe(self, reward: float, info: dict[str, Any]) -> None:
-        """Records what an environment answered to the calls of the last answer; rewards of several are added."""
+    def observe(self, action: Acted) -> None:
+        """Records a step of the environment."""
         self.settle()
-        self.outcome, self.stepped = dict(info), True
-        self.state_key = str(info.get("state_key", ""))
-        asked = max((a for a in self.asked if a.delivered), key=lambda a: a.number, default=None)
-        if asked is not None:
-            before = float(asked.outcome.get("reward", 0.0))
-            valid = bool(asked.outcome.get("valid", True)) and bool(info.get("valid", True))
-            asked.outcome = {**info, "reward": before + reward, "valid": valid}
+        self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
+        sent = frozenset(asked for asked in self.asked if asked.delivered or asked.sent)
+        self.actions.append(replace(action, asked=sent, requests=self.taken))
 
     @property
     def steps(self) -> int:
@@ -289,21 +357,22 @@ class Session:
             error: Why the episode failed; it is counted and left out.
         """
         self.settle()
-        steps: list[Step] = []
-        for asked in self.asked:
-            if asked.delivered:
-                steps += [self._step(len(steps) + i, asked, c) for i, c in enumerate(asked.done.result())]
+        delivered = [asked for asked in self.asked if asked.delivered]
+        actions = credited(self.actions, delivered) if delivered and self.actions else {}
+        places = [(asked, i) for asked in delivered for i in range(len(asked.choices))]
+        steps = [self._step(t, *place, actions.get((place[0].number, place[1]), ())) for t, place in enumerate(places)]
         played, posted = "success" in self.outcome, self.reward
         if error is None and not steps:
             failed = [str(asked.done.exception()) for asked in self.asked if asked.done.done()]
             why = f" ({failed[-1]})" if failed else ""
             error = f"AgentSilent: the agent got no answer of the model, so there is nothing to train on{why}"
-        played = played and (self.stepped or posted is None)
+        played = played and (bool(self.actions) or posted is None)
         if error is None and posted is None and not played:
             why = f"was cut ({self.ended}), and no reward came" if self.limited else "has ended without a reward"
             error = f"NoReward: the episode {why}; it is counted and left out"
         if posted is not None and steps:
-            steps[-1] = replace(steps[-1], reward=steps[-1].reward + posted)
+            t = _last(places, actions)
+            steps[t] = replace(steps[t], reward=steps[t].reward + posted)
         sound, total = error is None, sum(step.reward for step in steps)
         score = float(self.outcome["score"]) if played else min(1.0, max(0.0, total))
         return Episode(
@@ -324,10 +393,10 @@ class Session:
             unanswered=error is not None and error.startswith("NoReward"),
         )
 
-    def _step(self, t: int, asked: Asked, choice: Choice) -> Step:
-        completion, outcome, prompt = choice.completion, asked.outcome, asked.prompt
-        action = tuple(call for call, _ in choice.message.calls) or None
-        valid = bool(outcome.get("valid", not choice.problem))
+    def _step(self, t: int, asked: Asked, index: int, actions: Sequence[Acted]) -> Step:
+        choice, prompt, ask = asked.choices[index], asked.prompt, asked.ask
+        completion, calls = choice.completion, tuple(call for call, _ in choice.message.calls)
+        own = "\0".join([*(message.text for message in ask.messages if message.role == "system"), ask.observation])
         place = {"request": asked.number, "parent": prompt.parent, "left": prompt.left}
         about = {**place, "vocabulary": self.writer.vocabulary}
         return Step(
@@ -337,15 +406,26 @@ class Session:
             response_logprobs=completion.logprobs,
             policy_version=completion.policy_version,
             finish_reason=completion.finish_reason,
-            observation=asked.ask.observation,
-            state_key=asked.state_key,
-            action=action or _spoken(choice.message),
+            observation=ask.observation,
+            state_key=ask.state_key or (asked.state_key if actions else "") or _key(own),
+            action=calls or _spoken(choice.message),
             parse_error=choice.problem or None,
-            valid=valid,
-            reward=float(outcome.get("reward", 0.0)),
-            info={**outcome, "gateway": about},
+            valid=all(bool(action.info.get("valid", True)) for action in actions) if actions else not choice.problem,
+            reward=float(sum(action.reward for action in actions)),
+            info={**(actions[-1].info if actions else {}), "gateway": about},
             experts=completion.experts,
         )
+
+
+def _last(places: Sequence[tuple[Asked, int]], actions: Mapping[Place, Sequence[Acted]]) -> int:
+    """The step that has the posted reward: the last answer of the conversations that have acted, if there are some.
+
+    Of several choices it is the one that acted, else the first one.
+    """
+    roots = {asked.root for asked, index in places if (asked.number, index) in actions}
+    steps = [(asked.number, (asked.number, i) in actions, -i, t) for t, (asked, i) in enumerate(places)
+             if not roots or asked.root in roots]  # fmt: skip
+    return max(steps)[-1]
 
 
 def _spoken(message: Message) -> Sequence[ToolCall]:
@@ -361,8 +441,8 @@ def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[i
     """Where a text of ``stop`` ends an answer.
 
     Returns:
-        Number of tokens up to its end, the text before it, and the text of ``stop``; ``None`` where the answer has
-        none of them.
+        Number of tokens up to its end, the text of these from its begin on, and the text of ``stop``; ``None`` where
+        the answer has none of them.
     """
 
     def text(count: int) -> str:
@@ -379,4 +459,4 @@ def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[i
         low, high = (low, middle) if first(text(middle)) is not None else (middle, high)
     said = text(high)
     at, word = first(said) or (len(said), "")
-    return high, said[:at], word
+    return high, said[at:], word

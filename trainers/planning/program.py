@@ -8,8 +8,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-
+from envsuite.core.escaping import log_to_stderr
 from trainers.planning.advice import alternatives
 from trainers.planning.hardware import GPUS, machines
 from trainers.planning.plan import Planner
@@ -18,6 +17,7 @@ from trainers.planning.shown import as_json, parts
 from trainers.processes.distributed import guarded
 from trainers.run.cli import ORDER, Command, Program, parse
 from trainers.settings import ConfigError
+from trainers.settings.console import EscapingConsole
 
 WORKLOAD = {
     "--gpus HARDWARE": f"8xH100, 2x8xH100 (machines, GPUs of each), cpu or 2xcpu (processes); {', '.join(GPUS)}.",
@@ -46,7 +46,7 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status."""
-    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.ERROR, "%(levelname)s %(name)s: %(message)s")
     return guarded(lambda: _plan(parse(arguments, PLAN)))
 
 
@@ -65,7 +65,7 @@ def _plan(command: Command) -> int:
     if "json" in given:
         sys.stdout.write(json.dumps(as_json(plan, largest, advice), indent=2) + "\n")
     else:
-        console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
+        console = EscapingConsole(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
         for part in parts(plan, largest, advice):
             console.print(part)
     return 0 if plan.fits else 3

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from envsuite.core.errors import DataError, UsageError
 from envsuite.data.locks import try_locked
+from envsuite.exits import is_full
 from trainers.pool.deltas import COLUMNS
 from trainers.pool.segments import flush
 
@@ -56,10 +57,22 @@ def named(folder: Path) -> Iterator[None]:
         raise DataError(f"{folder}: cannot be read or written ({error})") from error
 
 
-def connected(folder: Path, writes: bool) -> sqlite3.Connection:
-    """Opens the database of a pool.
+def no_room(error: BaseException | None) -> bool:
+    """Whether a full disk may be behind an error."""
+    if isinstance(error, sqlite3.OperationalError):
+        return error.sqlite_errorcode & 255 in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+    return isinstance(error, OSError) and is_full(error)
+
+
+def connected(folder: Path, writes: bool, tight: bool = False) -> sqlite3.Connection:
+    """Opens the database of a pool, ``tight`` if it cannot be opened otherwise.
 
     With ``writes`` it is made if need be, and a transaction is on the disk when it has ended.
+
+    Args:
+        folder: Folder of the pool.
+        writes: Whether this process is the one that writes.
+        tight: Write no file beside the database, for a disk without room. A machine that fails meanwhile may damage it.
 
     Raises:
         DataError: There is none, it is damaged, of another version, or another file.
@@ -67,21 +80,30 @@ def connected(folder: Path, writes: bool) -> sqlite3.Connection:
     file = folder / FILE
     if not writes and not file.exists():
         raise DataError(f"{folder}: not a pool (it has no {FILE})")
-    uri = f"{file.resolve().as_uri()}?mode={'rwc' if writes else 'ro'}"
+    wal = file.with_name(f"{FILE}-wal")
+    alone = tight and not (wal.exists() and wal.stat().st_size)  # nobody writes, nothing is to be read beside it
+    uri = f"{file.resolve().as_uri()}?mode={'rwc' if writes else 'ro&immutable=1' if alone else 'ro'}"
     with named(folder):
         base = sqlite3.connect(uri, uri=True, timeout=60, isolation_level=None, check_same_thread=False)
         base.row_factory = sqlite3.Row
         try:
+            if writes and tight:
+                base.execute("PRAGMA locking_mode = EXCLUSIVE")
             if writes and not base.execute("SELECT 1 FROM sqlite_master").fetchone():
-                base.execute("PRAGMA journal_mode = WAL")
                 base.executescript(_TABLES.format(uuid.uuid4().hex))
                 flush(folder.resolve().parent)
             found = [base.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
             if found != [_APPLICATION, _VERSION]:
                 raise DataError(f"{file}: not a pool, or one of another version (application, version: {found})")
             base.execute("PRAGMA synchronous = FULL")
-        except BaseException:
+            if writes:
+                base.execute(f"PRAGMA journal_mode = {'MEMORY' if tight else 'WAL'}")
+                base.execute(f"PRAGMA secure_delete = {tight}")
+                base.execute("SELECT id FROM pool").fetchone()  # which needs room for the files beside it
+        except BaseException as error:
             base.close()
+            if not tight and no_room(error):
+                return connected(folder, writes, True)
             raise
     return base
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields, replace
@@ -12,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from envsuite.core.errors import UsageError
-from trainers.pool.database import SEGMENTS, held, named
+from envsuite.core.errors import DataError, UsageError
+from trainers.pool.database import FILE, SEGMENTS, connected, held, named, no_room
 from trainers.pool.deltas import COLUMNS, Row, Whole, decode, digest, encode
 from trainers.pool.hook import load_hook, rewritten
 from trainers.pool.pool import Pool
@@ -22,6 +24,7 @@ from trainers.pool.segments import flush, write_segment
 from trainers.settings import checked
 from trainers.steps import Episode, Step
 
+_LOG = logging.getLogger(__name__)
 _BRANCHES = 8
 """Earlier steps of a session with which a new one is compared."""
 _SESSIONS = 512
@@ -62,7 +65,7 @@ class Writer(Pool):
         with ExitStack() as stack:
             stack.enter_context(held(Path(folder), program))
             super().__init__(folder)
-            stack.callback(self._base.close)
+            stack.callback(lambda: self._base.close())
             self._tidy()
             self._held = stack.pop_all()
 
@@ -214,19 +217,43 @@ class Writer(Pool):
     def delete(self, sessions: Iterable[str]) -> None:
         """Deletes sessions; their bytes are gone from the files when it returns.
 
+        On a full disk, a warning says where bytes stay until there is room to write the rest of a file anew.
+
         Raises:
             UsageError: There is no such session; none is deleted then.
         """
+        sessions = [*sessions]
+        try:
+            self._forget(sessions)
+        except DataError as error:
+            if not no_room(error.__cause__):
+                raise
+            with self._lock:
+                self._base.close()
+                self._base = connected(self.folder, True, tight=True)
+            self._forget(sessions)
+        with self._lock, named(self.folder):
+            self._tidy()
+            with self._if_room(FILE):
+                self._do("VACUUM")
+                self._do("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _forget(self, sessions: Iterable[str]) -> None:
         with self.together():
             for row in map(self._row, sessions):
                 if row["file"] is not None:
                     self._do("INSERT INTO dirty VALUES (?)", row["file"])
                 for table, key in (("steps", "session"), ("tags", "number"), ("sessions", "number")):
                     self._do(f"DELETE FROM {table} WHERE {key} = ?", row["number"])
-        with self._lock, named(self.folder):
-            self._tidy()
-            self._do("VACUUM")
-            self._do("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @contextmanager
+    def _if_room(self, file: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.OperationalError) as error:
+            if not no_room(error):
+                raise
+            _LOG.warning("%s: no room to write it anew without what was deleted (%s)", self.folder / file, error)
 
     def compact(self, least: int = 1) -> None:
         """Moves the steps of sessions that have ended into segments, where they have ``least`` bytes at least."""
@@ -261,9 +288,15 @@ class Writer(Pool):
         folder = self.folder / SEGMENTS
         folder.mkdir(exist_ok=True)
         flush(self.folder)
+        self._remove_others(folder)
         for (file,) in self._rows("SELECT DISTINCT file FROM dirty"):
-            self._move(self._rows("SELECT number FROM sessions WHERE file = ?", file))
-            self._do("DELETE FROM dirty WHERE file = ?", file)
+            with self._if_room(f"{SEGMENTS}/{file}"):
+                if rows := self._rows("SELECT number FROM sessions WHERE file = ?", file):
+                    self._move(rows)
+                self._do("DELETE FROM dirty WHERE file = ?", file)
+        self._remove_others(folder)
+
+    def _remove_others(self, folder: Path) -> None:
         known = {file for (file,) in self._rows("SELECT DISTINCT file FROM sessions")}
         for path in (*folder.glob("*.parquet"), *folder.glob(".*")):
             if path.name not in known:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from accelerate import Accelerator
-from rich.console import Console
 from rich.table import Table
 
 from envsuite.core.errors import DataError
+from envsuite.core.escaping import log_to_stderr
 from envsuite.data import write_atomically
 from trainers.credit.diagnosis import MEASURES, Measure, diagnosed, states_apart, untold
 from trainers.credit.map import AXES, load, told
@@ -38,6 +38,7 @@ from trainers.run.progress import Progress
 from trainers.run.rollouts import check_episodes
 from trainers.run.stopping import Stopping
 from trainers.settings import ConfigError
+from trainers.settings.console import EscapingConsole
 from trainers.steps import Episode, StepTable
 from trainers.steps.parquet import episode_files, read_episodes
 
@@ -63,7 +64,7 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line: the table on standard output; returns the exit status."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.WARNING, "%(levelname)s %(name)s: %(message)s")
     return guarded(lambda: _main(arguments))
 
 
@@ -92,7 +93,7 @@ def _main(arguments: Sequence[str]) -> int:
     if "json" in command.options:
         body = {"environment": where, **counts, "measures": as_json(measures), "untold": missing, "map": place}
         write_atomically(Path(command.options["json"]), json.dumps(body, indent=1).encode())
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    console = EscapingConsole(highlight=False, width=None if sys.stdout.isatty() else 110)
     console.print(f"{where}; " + ", ".join(f"{name}: {count:,}" for name, count in counts.items()))
     console.print(shown(measures))
     for line in (*missing, *place):
@@ -140,7 +141,7 @@ def played(config: TrainConfig, accelerator: Accelerator) -> list[Episode]:
     drawn = enumerate(TaskSampler(pools, config.seed).draw(config.rollout.tasks))
     plans = [EpisodePlan(group * size + i, group, env, task) for group, (env, task) in drawn for i in range(size)]
     examples = [examples_of(env, config.prompt) for env in envs]
-    with Progress(1, console=Console(stderr=True)) as progress, playing(config, accelerator) as player:
+    with Progress(1, console=EscapingConsole(stderr=True)) as progress, playing(config, accelerator) as player:
         slots, sampling = min(config.rollout.slots, len(plans)), sampling_of(config.rollout.sampling, player.stop_ids)
         rollout = player.config.rollout
         manager = manager_of(rollout, config.prompt, envs, slots, player.engine, player.tokenizer, examples)

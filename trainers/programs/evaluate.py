@@ -13,6 +13,7 @@ from pathlib import Path
 
 import orjson
 
+from envsuite.core.escaping import log_to_stderr
 from trainers.processes.distributed import guarded, make_accelerator
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.evaluation import evaluate
@@ -24,7 +25,7 @@ INCOMPLETE = 3
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line: the results as JSON on standard output; returns the exit status."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.WARNING, "%(levelname)s %(name)s: %(message)s")
     return guarded(lambda: _main(arguments))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from envsuite.core import ToolEnv, Unparsed
 from envsuite.core.errors import DataError, UsageError
+from envsuite.core.naming import spec_of
 from envsuite.evaluation.demonstrations import FORMS, Demonstration, write_demonstrations
 from envsuite.evaluation.demonstrations.arguments import add_arguments, made, options_of
 from envsuite.evaluation.demonstrations.playing import taken
@@ -36,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
 
     def command() -> int:
-        shown, played = exported(given.run, given.env, given.split, options_of(given), unsolved=given.unsolved)
+        shown, played = exported(
+            given.run, spec_of(given.env).id, given.split, options_of(given), unsolved=given.unsolved
+        )
         write_demonstrations(given.out, shown, given.form, not given.no_commands)
         sys.stdout.write(f"{len(shown)} of {played} episodes of {given.env} written to {given.out}\n")
         return 0

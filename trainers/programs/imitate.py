@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from envsuite.core.escaping import log_to_stderr
 from envsuite.exits import status_of
 from envsuite.remote.making import practice_of
 from trainers.imitation.config import ImitateConfig
@@ -37,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log_to_stderr(logging.INFO, "%(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
     words = [re.sub(r"^--from(?==|$)", "--demonstrations", word) for word in arguments]
     return status_of(lambda: _main(words))

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +22,7 @@ from envsuite.exits import status_of
 from trainers.pool import Pool, Query, Writer
 from trainers.report.html import printable
 from trainers.settings import checked
+from trainers.settings.console import EscapingConsole
 from trainers.settings.words import described, over
 from trainers.steps import Episode
 from trainers.steps.parquet import write_episodes
@@ -35,7 +37,7 @@ _COMMANDS = {
     "prune": ("delete sessions; without --yes say how many", {}),
     "delete-session": ("delete one session", _SESSION),
 }
-_OPTIONS = {"tag": {"--remove": "store_true"}, "prune": {"--yes": "store_true"},
+_OPTIONS = {"list": {"--json": "store_true"}, "tag": {"--remove": "store_true"}, "prune": {"--yes": "store_true"},
             "reward": {"--success": "store", "--score": "store"}}  # fmt: skip
 
 
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         for setting in described(Query) if "name" not in words else ():
             one.add_argument(f"--{setting.path}", nargs="?", const="true", metavar="VALUE", help=setting.text)
     given = parser.parse_args(arguments)
-    return status_of(lambda: _run(given, Console(highlight=False, markup=False)))
+    return status_of(lambda: _run(given, EscapingConsole(highlight=False)))
 
 
 def _run(given: argparse.Namespace, out: Console) -> int:
@@ -61,7 +63,11 @@ def _run(given: argparse.Namespace, out: Console) -> int:
     query = checked(Query, over(Query, base, [pair for pair in typed if pair[1] is not None]))
     with Pool(given.folder) as pool:
         if command == "list":
-            _list(pool, query, out)
+            rows = _rows(pool, query)
+            if given.json:
+                print(json.dumps(rows, indent=1))
+                return 0
+            _list(rows, out)
         elif command == "show":
             _show(pool, given.name, out)
         elif command == "export":
@@ -80,14 +86,27 @@ def _run(given: argparse.Namespace, out: Console) -> int:
     return 0
 
 
-def _list(pool: Pool, query: Query, out: Console) -> None:
+def _rows(pool: Pool, query: Query) -> list[dict[str, Any]]:
+    """The sessions that a query finds, as JSON."""
+    return [
+        {
+            "session": one.session, "source": one.about.source, "task": one.about.task_id,
+            "versions": "" if one.oldest is None else f"{one.oldest} to {one.newest}", "steps": one.steps,
+            "success": "open" if one.ended is None else "error" if one.ending.error else "yes" if one.success else "no",
+            "score": one.score, "reward": one.earned + one.reward, "tags": list(one.tags),
+        }
+        for one in pool.sessions(query)
+    ]  # fmt: skip
+
+
+def _list(rows: list[dict[str, Any]], out: Console) -> None:
+    """Prints a table as wide as its longest names, which other commands take."""
     table = Table("session", "source", "task", "versions", "steps", "success", "score", "reward", "tags")
-    for one in pool.sessions(query):
-        state = "open" if one.ended is None else "error" if one.ending.error else "yes" if one.success else "no"
-        versions = "" if one.oldest is None else f"{one.oldest} to {one.newest}"
-        numbers = f"{one.score:g}", f"{one.earned + one.reward:g}"
-        row = one.session, one.about.source, one.about.task_id, versions, str(one.steps), state, *numbers
-        table.add_row(*map(printable, (*row, " ".join(one.tags))))
+    for row in rows:
+        texts = [" ".join(v) if isinstance(v, list) else f"{v:g}" if isinstance(v, float) else v for v in row.values()]
+        table.add_row(*(printable(str(text)) for text in texts))
+    wide = out.options.update(max_width=10**6)
+    out.width = max(out.width, out.measure(table, options=wide).maximum)
     out.print(table)
 
 

@@ -23,6 +23,7 @@ from trainers.report.methods import DEFAULT, OWN, Advantages, saved_advantages
 from trainers.report.plots import write_plots
 from trainers.report.run import RunData, iteration_of
 from trainers.report.stats import before_after_latex, before_after_markdown, before_after_table
+from trainers.settings.console import EscapingConsole
 from trainers.steps.parquet import StepKey, parse_action, read_table
 
 EXAMPLES = """examples:
@@ -38,7 +39,7 @@ EXAMPLES = """examples:
 def main(arguments: list[str] | None = None) -> int:
     """Writes the report, the plots and the tables of a run, or compares several; returns the exit status."""
     options = _parser().parse_args(arguments)
-    problems = Console(stderr=True)
+    problems = EscapingConsole(stderr=True)
     return status_of(lambda: _run(options, problems))
 
 
@@ -93,7 +94,7 @@ def _run(options: argparse.Namespace, problems: Console) -> int:
     if options.episode is not None:
         _episode(run, options.episode, methods, problems)
         return 0
-    console = Console()
+    console = EscapingConsole()
     for before, after in run.pairs():
         if options.format == "text":
             console.print(before_after_table(before, after))
@@ -167,7 +168,7 @@ def _episode(run: RunData, episode: int, methods: list[str], problems: Console) 
         values = [found.get((episode, row["t"])) for _, found in columns if found is not None]
         shown = ["–" if value is None else f"{value:.4f}" for value in values]  # noqa: RUF001
         table.add_row(str(row["t"]), Text(_call(row["action"]), style="" if row["valid"] else "red"), *shown)
-    Console().print(table)
+    EscapingConsole().print(table)
     for one in computed:
         if one.values is None:
             _tell(problems, f"{one.method.name}: not computed: {one.lacks}")

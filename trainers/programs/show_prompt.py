@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from envsuite.core.escaping import log_to_stderr
 from trainers.processes.distributed import guarded, make_accelerator
 from trainers.run.cli import ORDER, Command, Program, parse
 from trainers.run.showing import env_of, prompts
@@ -38,7 +39,7 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.WARNING, "%(levelname)s %(name)s: %(message)s")
     return guarded(lambda: _main(arguments))
 
 

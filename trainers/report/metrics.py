@@ -155,9 +155,8 @@ METRICS: dict[str, str] = {
     "async/dropped_groups": "Number of groups that were older than rollout.staleness, dropped and replaced.",
     "async/whole_groups": "Number of groups that have ended and wait for a later update.",
     "async/open_groups": "Number of groups that are played, or wait to be.",
-    "async/restarts": "Times that the rollout's process was started anew.",
     "async/update_idle": "Share of the time between two updates' groups in which the update waited for them, 0 to 1.",
-    "async/rollout_idle": "Share of that time in which the rollout had no episode to go on with, or waited its turn.",
+    "async/rollout_idle": "Share of that time in which the rollout waited its turn.",
     "alarms/standing": "Number of alarms that were raised and whose signs last (docs/alarms.md).",
     "replay/<name>": "Self-imitation: the buffer, what it gives to the update, the schedules; see the page of SPEAR.",
 }

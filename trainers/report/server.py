@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import hmac
-import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 from flask import Flask, Response, request
-from waitress.server import create_server
 from werkzeug.exceptions import HTTPException
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import DataError, UsageError
+from envsuite.remote.guard import Guard
+from envsuite.remote.listening import Listener
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import check_token, token_needed
 from trainers.report.html import LIVE_SCRIPTS, page, script_json
@@ -31,13 +31,11 @@ log = logging.getLogger("trainers.report.server")
 COOKIE = "envsuite_report"
 THREADS = 4
 MAX_BODY = 16 * 1024
-TURN = 0.25
-"""Seconds between two looks at whether the server is to stop."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "img-src data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with "no-referrer" browsers send the origin "null" with a form
 }
 LOGIN = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -78,7 +76,7 @@ class ServeSettings:
     @property
     def local(self) -> bool:
         """Whether only this machine can connect."""
-        return _is_local(self.host)
+        return is_private(self.host)
 
 
 def make_app(settings: ServeSettings) -> Flask:
@@ -87,13 +85,14 @@ def make_app(settings: ServeSettings) -> Flask:
     app = Flask("trainers.report", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     key = None if settings.token is None else hashlib.sha256(settings.token.encode()).hexdigest()
+    guard = Guard(settings.local)
 
     @app.before_request
     def admit() -> Response | None:
+        if (refusal := guard.refusal(request.method, request.path, request.headers.get)) is not None:
+            return _problem(refusal.status, refusal.detail)
         if key is None:
-            # A page of somebody else, whose name leads to this machine, must not read the run.
-            name = urlsplit(f"//{request.host}").hostname or ""
-            return None if _is_local(name) else _problem(403, f"{name} is not a name of this machine alone")
+            return None
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         assert settings.token is not None
         if hmac.compare_digest(given, f"Bearer {settings.token}".encode()) or request.path == "/login":
@@ -105,7 +104,7 @@ def make_app(settings: ServeSettings) -> Flask:
         return _problem(401, token_needed("server", bool(given)))
 
     @app.after_request
-    def guard(response: Response) -> Response:
+    def with_headers(response: Response) -> Response:
         response.headers.update(HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")
         return response
@@ -171,12 +170,9 @@ class Server:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self._stop = Event()
-        self._sockets: dict[int, Any] = {}
         try:
-            self._http = create_server(
-                make_app(settings), map=self._sockets, host=settings.host, port=settings.port, threads=THREADS,
-                ident=None, clear_untrusted_proxy_headers=True, max_request_body_size=MAX_BODY,
-            )  # fmt: skip
+            app = make_app(settings)
+            self._http = Listener(app, settings.host, settings.port, MAX_BODY, threads=THREADS, ident=None)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else None
             raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {why or error}") from error
@@ -184,22 +180,21 @@ class Server:
     @property
     def url(self) -> str:
         """Address at which it listens."""
-        several = getattr(self._http, "effective_listen", None)  # a name that stands for several addresses
-        host, port = several[0] if several else (self._http.effective_host, self._http.effective_port)
+        host, port = self._http.effective_host, self._http.effective_port
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def run(self) -> None:
         """Serves until :meth:`stop`, or Ctrl-C."""
         try:
             while not self._stop.is_set():
-                self._http.asyncore.loop(timeout=TURN, map=self._sockets, count=1)
+                self._http.turn()
         finally:
-            self._http.task_dispatcher.shutdown()
-            self._http.asyncore.close_all(self._sockets, ignore_all=True)
+            self._http.shut()
 
     def stop(self) -> None:
         """Ends :meth:`run` from another thread."""
         self._stop.set()
+        self._http.wake()
 
 
 @contextmanager
@@ -230,15 +225,6 @@ def serve(settings: ServeSettings, tell: Callable[[str], None]) -> None:
     guarded = "the token is needed" if settings.token is not None else "this machine only"
     tell(f"{settings.folder}: {server.url} ({guarded}); Ctrl-C ends")
     server.run()
-
-
-def _is_local(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _problem(status: int, text: str) -> Response:

@@ -167,7 +167,7 @@ def evaluate_summary(
     """
     outcomes = [episode if isinstance(episode, Outcome) else Outcome.of(episode) for episode in episodes]
     sound = [outcome for outcome in outcomes if outcome.error is None]
-    types = sorted({outcome.task_type for outcome in sound}, key=natural)
+    types = sorted({outcome.task_type for outcome in sound} - {""}, key=natural)  # "" is no type
     groups = {"all": sound, **{t: [outcome for outcome in sound if outcome.task_type == t] for t in types}}
     return EvalResult(
         name=name,

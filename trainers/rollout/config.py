@@ -35,7 +35,7 @@ class EnvConfig:
         for name in ("id", "split", "url", "max_episode_steps"):
             if name in self.kwargs:
                 raise ConfigError(f"envs: kwargs.{name} is {self.kwargs[name]!r}; write {name} beside kwargs instead")
-        registered(self.id)
+        object.__setattr__(self, "id", registered(self.id))
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,9 @@ class AgentConfig:
     a last line `reward: 0.35` tells it."""
     test_seconds: Positive = 60.0
     """Longest time of the test."""
+    reward_limit: Positive = 1000.0
+    """Largest reward, above or below 0, that a test or a service may give; beyond it the test's episode fails, and the
+    service is answered 400."""
     service: bool = False
     """Agents elsewhere ask for sessions over HTTP, and post rewards."""
     environment: bool = True
@@ -191,7 +194,7 @@ class AgentConfig:
     """Names of other models, each with the address of its endpoint, whose answers are not recorded. A key stands in the
     environment: {judge: https://$JUDGE_KEY@example.org/v1}."""
     requests: AtLeastOne = 200
-    """Most requests of an episode."""
+    """Most requests of an episode; each choice counts, and each count of tokens."""
     tokens: AtLeastOne | None = None
     """Most sampled tokens of an episode."""
     seconds: Positive = 600.0
@@ -247,12 +250,8 @@ class RolloutConfig:
     that ramble do not keep all others waiting. By default only the environment ends an episode."""
     staleness: Count = 0
     """Most updates that may have changed the weights since they sampled a token that is trained on. 0: an iteration
-    plays its episodes, then updates. Above: the episodes of the next iterations are played meanwhile
-    (docs/asynchronous.md)."""
-    overlap: Literal["turns", "process"] = "turns"
-    """With staleness, how rollout and update overlap. ``turns``: in one process, one after the other; unfinished
-    episodes go on after the update. ``process``: episodes are played in a process of their own, with a copy of the
-    model, on another GPU or other cores, while the update runs."""
+    plays its episodes, then updates. Above: an update starts when its groups are whole, and unfinished episodes of
+    later groups go on after it (docs/asynchronous.md)."""
     agent: AgentConfig | None = None
     """An agent of yours plays the episodes, in training and evaluation; null: the prompts of this run do."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)

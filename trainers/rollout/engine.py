@@ -220,6 +220,8 @@ class BaseEngine(ABC, Generic[RequestT, CompletionT]):
 
     takes_images: ClassVar[bool] = False
     """Whether requests may have images."""
+    max_length: int | None = None
+    """Most tokens of prompt and response together; ``None`` where the engine does not know."""
     policy_version: int = 0
     """Number of optimiser steps that the weights have seen which sample now."""
     background: bool = False

@@ -26,7 +26,7 @@ from trainers.credit.hindsight import HindsightPrompts
 from trainers.credit.method import Method
 from trainers.credit.spear.self_imitation import SelfImitation
 from trainers.gateway.managers import check_agent, manager_of
-from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
+from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
@@ -59,10 +59,8 @@ from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
 from trainers.run.alarms import Alarms
-from trainers.run.asynchronous.child import Playing
-from trainers.run.asynchronous.player import TurnsPlayer
+from trainers.run.asynchronous.player import Player
 from trainers.run.asynchronous.pool import GroupPool
-from trainers.run.asynchronous.process import ProcessPlayer, beside
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.boundary import Boundary
 from trainers.run.cli import dump
@@ -232,7 +230,7 @@ class Run:
         self.boundary = Boundary(self.parts, lambda: self.updater.begun, accelerator.num_processes == 1)
 
     def _rollouts(self, ends: Sequence[int]) -> Rollouts:
-        """The episodes of the iterations, played as ``rollout.staleness`` and ``rollout.overlap`` say."""
+        """The episodes of the iterations, played as ``rollout.staleness`` says."""
         config, rollout = self.config, self.config.rollout
         common = (config, self.accelerator, self.sampler, self.crediting.informative, self.counters, self.stop)
         if config.pool is not None and config.pool.take is not None:
@@ -240,10 +238,6 @@ class Run:
         sampling, seed = sampling_of(rollout.sampling, ends), config.seed + 1
         slots = training_slots(config, self.accelerator.num_processes)
         examples = [examples_of(env, config.prompt) for env in config.envs]
-        if self.pool is not None and rollout.overlap == "process":
-            part = Playing(config, sampling, seed, slots, examples, beside(self.accelerator))
-            process = ProcessPlayer(part, lambda: trained_weights(self.model))
-            return AsynchronousRollouts(*common, self.pool, process, lambda: self.updater.steps)
         parts = (rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
         factory = training_factory(config.method)
         if self.pool is None:
@@ -252,7 +246,7 @@ class Run:
             player = manager_of(*parts, factory, bool(branching(config)), rank)
             return SynchronousRollouts(*common, player, sampling, self.sync, store=store)
         manager = make_manager(*parts, factory)
-        turns = TurnsPlayer(manager, sampling, seed, self.sync)
+        turns = Player(manager, sampling, seed, self.sync)
         return AsynchronousRollouts(*common, self.pool, turns, lambda: self.updater.steps)
 
     def _policy(self, model: PreTrainedModel, replay: bool = False) -> Policy:

@@ -179,11 +179,19 @@ def _finish(partial: Path, folder: Path, listing: Mapping[str, Any]) -> None:
     manifest.write_bytes(orjson.dumps({"format": FORMAT, "files": listing}, option=orjson.OPT_INDENT_2))
     _flush(manifest)
     aside = folder.with_name(f".{folder.name}.old")
-    if folder.exists():
-        shutil.rmtree(aside, ignore_errors=True)  # of a write that was interrupted after its last rename
+    if os.path.lexists(folder):
+        _remove(aside)  # of a write that was interrupted after its last rename
         os.replace(folder, aside)
     os.replace(partial, folder)
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a checkpoint if it is there; of a link, what it leads to stays."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _partial(folder: Path) -> Path:
@@ -356,15 +364,15 @@ def prune(root: Path, keep: int, best: Path | None = None) -> None:
     """Remove all but the newest ``keep`` checkpoints, and ``best``, and what interrupted writes left."""
     for folder in sorted(root.glob("iteration-*"))[:-keep]:
         if folder != best:
-            shutil.rmtree(folder)
+            _remove(folder)
     for folder in (*root.glob(".iteration-*.partial"), *root.glob(".iteration-*.old")):
-        shutil.rmtree(folder)
+        _remove(folder)
 
 
 FREE = (
     *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints", "alarms"),
     *("episodes_every", "report", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
-    *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness", "rollout.overlap"),
+    *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness"),
     *("rollout.place", "rollout.place_options", "envs[].url", "model.shard"),
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""

@@ -279,8 +279,9 @@ def _check_minibatches(config: TrainConfig) -> None:
 
 
 def _list_recipes() -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from trainers.settings.console import EscapingConsole
 
     table = Table("recipe", "what it is", "paper", box=None, header_style="bold")
     for entry in recipes().values():
@@ -290,9 +291,9 @@ def _list_recipes() -> None:
             table.add_row(f"  {entry.name}/{variant}", f"as published for {variant}", "")
     for name in COMPOSITIONS:
         table.add_row(name, recipe(name).description, recipe(name).paper)
-    Console().print(table)
+    EscapingConsole().print(table)
     additions = ", ".join(entry.name for entry in recipes().values() if entry.over is not None)
-    Console().print(f"\nAny method can be followed by additions ({additions}), each after a '+'.")
+    EscapingConsole().print(f"\nAny method can be followed by additions ({additions}), each after a '+'.")
 
 
 def _list_configs() -> None:

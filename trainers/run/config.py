@@ -171,15 +171,6 @@ class TrainConfig:
                 f"model.routing is replay, which follows the experts that the engine hf tells, but rollout.engine is "
                 f"{rollout.engine}; set rollout.engine: hf, or model.routing: own"
             )
-        if (
-            rollout.staleness
-            and rollout.overlap == "process"
-            and (rollout.engine != "hf" or self.model.shard != "none")
-        ):
-            raise ConfigError(
-                f"rollout.overlap is process, which plays with the engine hf and a whole copy of the model, but "
-                f"rollout.engine is {rollout.engine} and model.shard {self.model.shard}; set rollout.overlap: turns"
-            )
         if rollout.tree is not None and self.method.milestones is not None:
             raise ConfigError(
                 "rollout.tree starts episodes at steps of others, whose milestones method.milestones does not know "
@@ -190,7 +181,6 @@ class TrainConfig:
             raise ConfigError(f"pool stores whole episodes of the weights that they update; leave out {name}")
         if self.pool is not None and self.pool.take is not None:
             playing = {
-                "rollout.agent": rollout.agent,
                 "method.oracle": self.method.oracle,
                 "method.greedy_baseline": self.method.greedy_baseline,
                 "method.refill_rounds": self.method.refill_rounds,

@@ -49,6 +49,7 @@ def export(run: Path, output: Path, *, merged: bool, dtype: str | None = None) -
     whole = merged or not (checkpoint / adapter.CONFIG).is_file()
     if dtype is not None and not whole:
         raise ConfigError("--dtype is the format of a whole model, and this run trained an adapter; add --merged")
+    output = output.resolve()
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:

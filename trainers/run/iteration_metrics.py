@@ -79,22 +79,14 @@ class Clock:
         """Returns the seconds of waits since the last part."""
         return sum(seconds - self._waited[cause] for cause, seconds in ACTIVITY.spent().items())
 
-    def metrics(
-        self,
-        timing: Timing,
-        found: IterationMetrics,
-        seconds: float | None = None,
-        beside: bool = False,
-        covered: float | None = None,
-    ) -> dict[str, float]:
+    def metrics(self, timing: Timing, found: IterationMetrics, seconds: float | None = None) -> dict[str, float]:
         """Returns the times of all parts, and the rates of the rollout.
 
         Args:
             timing: Seconds of the rollout's parts.
             found: Numbers of tokens and steps that were played.
-            seconds: Seconds in which they were played; by default those of the part ``rollout``.
-            beside: Whether another process played them, whose time is no part of this one's; ``time/rollout`` is then.
-            covered: Seconds that ``timing`` is of; by default those of the iteration.
+            seconds: Seconds in which they were played, which ``timing`` is of, too; by default those of the part
+                ``rollout``, and ``timing`` is of the iteration.
         """
         now, rolled = Moment.now(), max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9)
         total = now.wall - self._began.wall
@@ -110,15 +102,14 @@ class Clock:
             **{f"time/{cause}": spent - self._before[cause] for cause, spent in ACTIVITY.spent().items()},
             "time/log": now.wall - self._last.wall - self._waits(),
         }
-        other = rollout if beside else ("time/rollout",)
-        disjoint = sum(seconds for name, seconds in parts.items() if name not in other)
+        disjoint = sum(seconds for name, seconds in parts.items() if name != "time/rollout")
         trained = sum(parts.get(f"time/{part}", 0.0) for part in ("estimator", "update"))
         return {
             **self._metrics,
             **parts,
             "time/rest": total - disjoint,
             "time/total": total,
-            "idle/engine": 1.0 - timing.engine / max(total if covered is None else covered, 1e-9),
+            "idle/engine": 1.0 - timing.engine / max(total if seconds is None else seconds, 1e-9),
             "idle/device": 1.0 - trained / max(total, 1e-9),
             "rate/tokens": found.sampled / rolled,
             "rate/steps": found.steps / rolled,

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from envsuite.core.errors import DataError
+from envsuite.core.escaping import LogFormatter
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def run_log(path: Path) -> Iterator[None]:
         handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise DataError(f"{path}: cannot write the log ({error})") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [logging.getLogger("trainers"), logging.getLogger("envsuite")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -25,8 +25,10 @@ from rich.segment import ControlType, Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
+from envsuite.core.escaping import indented
 from trainers.processes.activity import ACTIVITY
 from trainers.report.run import window_of
+from trainers.settings.console import EscapingConsole
 
 REFRESH_SECONDS = 0.25
 HEARTBEAT_SECONDS = 30.0
@@ -58,7 +60,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total = total_iterations
-        self.console = console or Console()
+        self.console = console or EscapingConsole()
         self.plain = (not self.console.is_terminal or self.console.is_dumb_terminal) if plain is None else plain
         self._clock = clock
         self._start = self._stage_start = self._last_advance = self._spoke = clock()
@@ -318,7 +320,7 @@ class _Above(logging.Handler):
         self._progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        text = indented(record.getMessage())
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({record.exc_info[1]!r})"
         self._progress._say(f"{record.levelname.lower()}: {text}", "red" if record.levelno >= 40 else "yellow")

@@ -52,13 +52,9 @@ class Rolled:
     episodes: Sequence[Episode]
     timing: Timing
     metrics: Mapping[str, float]
-    """Metrics of the rollout itself: of replaced groups, where some may be, and of its overlap with updates."""
+    """Metrics of the rollout itself: of replaced groups, where some may be, and of those played between updates."""
     seconds: float | None = None
     """Seconds in which the episodes were played, where that is not the phase of the rollout alone."""
-    beside: bool = False
-    """Whether another process played them."""
-    covered: float | None = None
-    """Seconds that ``timing`` is of, where these are not the iteration's: nor are evaluations and checkpoints."""
     pruned_tokens: int = 0
     """Response tokens that were sampled for episodes of trees which are not kept."""
     continued: Continued | None = None

@@ -22,6 +22,7 @@ from trainers.run.config import TrainConfig
 from trainers.run.folder import RunFolder
 from trainers.run.stopping import Interrupted
 from trainers.run.tracker import TRACKERS, About, Status, Tracker
+from trainers.settings import ConfigError
 from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
@@ -58,15 +59,21 @@ class Trackers:
         self.config = config
         self.folder = folder
         self.tokenizer = tokenizer
-        self.names = config.tracking.trackers if accelerator.is_main_process else []
+        self.names = [*config.tracking.trackers] if accelerator.is_main_process else []
         self._open: dict[str, Tracker] = {}
         self._followed: dict[str, _Followed] = {}
         self._line = 0
         on_main(accelerator, self._check_access)
 
     def _check_access(self) -> None:
-        for name in self.names:
-            TRACKERS[name].check_access()
+        for name in [*self.names]:
+            try:
+                TRACKERS[name].check_access()
+            except ConfigError:
+                raise
+            except Exception as error:  # any library's, e.g. without a network
+                self.names.remove(name)
+                self._warn(name, error)
 
     def begin(self, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], kept: int) -> None:
         """Opens each tracker's run, or goes on in it.
@@ -137,11 +144,14 @@ class Trackers:
                 call()
         except Exception as error:  # any library's, over any network
             self._open.pop(name, None)
-            _LOG.warning(
-                "the tracker %s failed (%s: %s) and gets nothing more; training goes on, and %s has every line. "
-                "After --resume it gets those that it lacks",
-                name, type(error).__name__, error, self.folder.metrics.name,
-            )  # fmt: skip
+            self._warn(name, error)
+
+    def _warn(self, name: str, error: Exception) -> None:
+        _LOG.warning(
+            "the tracker %s failed (%s: %s) and gets nothing more; training goes on, and %s has every line. "
+            "After --resume it gets those that it lacks",
+            name, type(error).__name__, error, self.folder.metrics.name,
+        )  # fmt: skip
 
     def _text(self, episode: Episode) -> str:
         lines = [episode.task]

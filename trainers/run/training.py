@@ -43,8 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
-    from rich.console import Console
-
     from trainers.processes.distributed import make_accelerator, peers
     from trainers.report.stats import EvalResult, before_after_table
     from trainers.rollout.engines import AUTO
@@ -56,12 +54,13 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     from trainers.run.progress import Progress
     from trainers.run.stopping import Interrupted
     from trainers.run.watchdog import Watchdog
+    from trainers.settings.console import EscapingConsole
 
     accelerator = make_accelerator(config.process_timeout)
     main = accelerator.is_main_process
     folder = Path(config.output) / config.name
     log = folder / ("run.log" if main else f"run.rank{accelerator.process_index}.log")
-    display = Progress(config.iterations, console=Console(quiet=not main))
+    display = Progress(config.iterations, console=EscapingConsole(quiet=not main))
     started_again = restarts.again or (restarts.watched and resume is not None)  # also by a scheduler, in a new agent
     patience = LOCK_SECONDS if started_again else 0.0
     hold = held_by_main(accelerator, folder, "trainers.train", "--name", patience)

@@ -14,6 +14,7 @@ from typing import Any, cast
 from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
+from envsuite.core.escaping import raw
 from envsuite.prompting import CODECS, ChatTokenizer
 from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_model, load_tokenizer
@@ -125,7 +126,7 @@ def _tell_expected(setup: EngineSetup, answers: int, tokens: int) -> None:
 
 def _progress(codec: str, count: int, ended: int, waiting: str) -> None:
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r{codec}: {ended} of {count} episodes" + (" \r" if ended == count else ""))
+        raw(sys.stderr).write(f"\r{codec}: {ended} of {count} episodes" + (" \r" if ended == count else ""))
 
 
 def _row(codec: str, episodes: Sequence[Episode]) -> str:

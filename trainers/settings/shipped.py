@@ -1,4 +1,4 @@
-"""Configurations and models that are installed with the trainer, found from any folder."""
+"""Configurations, models and agents that are installed with the trainer, found from any folder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = {
     "models": _PACKAGE / "models",
-    # A wheel has the configurations within the package; in a clone they are beside it.
-    "configs": next((f for f in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if f.is_dir()), None),
+    # A wheel has these within the package; in a clone they are beside it.
+    **{
+        name: next((f for f in (_PACKAGE / name, _PACKAGE.parent / name) if f.is_dir()), None)
+        for name in ("configs", "examples")
+    },
 }
 _NOT_SETTINGS = ("papers/index.yaml", "papers/plans.yaml")
 """Sources of the configurations of ``papers``; only in a clone."""
@@ -18,7 +21,8 @@ def located(name: str) -> Path:
     """The file or folder that a relative path names: here, or else among those that are shipped.
 
     ``configs/quickstart.yaml`` is the file of the working folder if there is one, and otherwise the one that is
-    installed with the trainer; ``models/craft-1m`` likewise. Any other path is returned as it is.
+    installed with the trainer; ``models/craft-1m`` and ``examples/agents.py`` likewise. Any other path is returned as
+    it is.
     """
     path = Path(name)
     folder = _FOLDERS.get(path.parts[0]) if path.parts else None

@@ -25,8 +25,26 @@ C = TypeVar("C")
 SEE = "\nSee --help for the settings."
 
 
+class RepeatedKey(yaml.YAMLError):
+    """A mapping with a key that is given twice, of which YAML would drop one silently."""
+
+
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML loader that reads 1e-5 as a number, in C where PyYAML has it."""
+    """YAML loader that reads 1e-5 as a number and refuses a key given twice, in C where PyYAML has it."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Returns a mapping.
+
+        Raises:
+            RepeatedKey: A key stands in it twice; the message names its line.
+        """
+        lines = dict[str, int]()
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise RepeatedKey(f"line {line}: {name} is given twice, first in line {lines[name]}; write it once")
+            lines[name] = line
+        return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
 
 Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
@@ -66,6 +84,8 @@ def read_file(name: str) -> dict[str, Any]:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {name}: cannot be read ({error})") from error
+    except RepeatedKey as error:
+        raise ConfigError(f"--config {name}, {error}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"--config {name}: not YAML ({error})") from error
     if not isinstance(settings, dict):
@@ -131,6 +151,10 @@ def over(
             if (own := foreign(path)) is not None:
                 raise UnknownName(f"{name}: there is no such setting; here it is --{own}{SEE}") from None
             near = nearest(name, [f"--{setting.path}" for setting in described(cls)], 1)
+            words = {*path[-1].lower().split("_")}
+            near = near or [
+                f"--{one.path}" for one in described(cls) if words <= {*re.findall(r"\w+", one.text.lower())}
+            ]
             raise UnknownName(f"{name}: {error}{f' ({name}: nearest is {near[0]})' if near else ''}{SEE}") from None
         value = _value(name, word, shape)
         if not dataclasses.is_dataclass(section(shape)):
@@ -151,6 +175,8 @@ def _value(name: str, word: str | None, shape: Any) -> Any:
         return word
     try:
         return yaml.load(word, Loader)
+    except RepeatedKey as error:
+        raise ConfigError(f"{name}, {error}") from error
     except (yaml.YAMLError, ValueError):
         return word
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 START_SECONDS = 120.0
 """Seconds that a new process has to import its modules before the deadline of its first call begins."""
@@ -32,10 +32,14 @@ class Child:
         entry: ``"module:function"``; the function is called with the socket. The process ends when it returns, or when
             the socket is closed.
         environment: Environment variables besides the program's own.
+        kept: Names of those of the program's own that it gets, and nothing that it prints is shown; ``None`` for all.
     """
 
-    def __init__(self, entry: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, entry: str, environment: Mapping[str, str] | None = None, kept: Collection[str] | None = None
+    ) -> None:
         self.socket, theirs = socket.socketpair()
+        own = {name: value for name, value in os.environ.items() if kept is None or name in kept}
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(sys.path), entry, str(theirs.fileno()), str(os.getpid())],
@@ -43,7 +47,8 @@ class Child:
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
                 # Many processes on few cores; the user's own settings take precedence.
-                env={"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})},
+                env={"OMP_NUM_THREADS": "1", **own, **(environment or {})},
+                stderr=None if kept is None else subprocess.DEVNULL,
             )
 
     def stop(self, grace: float = 0.0) -> str:

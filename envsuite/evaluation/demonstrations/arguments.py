@@ -10,6 +10,7 @@ import orjson
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.naming import spec_of
+from envsuite.core.settings import read_json
 from envsuite.remote.making import make
 
 
@@ -43,8 +44,7 @@ def made(env_id: str, **arguments: Any) -> ToolEnv:
         UsageError: It is none of envsuite's, or does not take a value.
         EnvsuiteError: As the environment's own.
     """
-    spec_of(env_id)
-    env = make(env_id, **arguments)
+    env = make(spec_of(env_id).id, **arguments)
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is a {type(env).__name__}, not a ToolEnv")
     return env
@@ -55,6 +55,6 @@ def _option(text: str) -> tuple[str, Any]:
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in max_distractors=3")
     try:
-        return name, orjson.loads(value)
+        return name, read_json(value, f"--option {name}")
     except orjson.JSONDecodeError:
         return name, value

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 
 from envsuite.core.errors import DataError, UsageError
+from envsuite.core.naming import registered
 from envsuite.data.files import write_atomically
 from envsuite.data.progress import Shown
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         EnvsuiteError: A name, argument or file is wrong, or a file cannot be written.
     """
     source = Path(arguments.what)
-    if source.suffix == ".jsonl" or source.is_file():
+    if source.suffix == ".jsonl" or (source.is_file() and source.suffix != ".py"):
         return _convert(source, arguments)
     if arguments.form == ATIF:
         raise UsageError(
@@ -71,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix != ".jsonl":
         raise UsageError(f"--out {arguments.out}: give a name that ends in .jsonl")
     order = Order(
-        arguments.what, arguments.n, arguments.player, arguments.split, tuple(arguments.types), arguments.seed,
-        options_of(arguments), arguments.form, not arguments.no_commands, arguments.unsolved,
+        registered(arguments.what), arguments.n, arguments.player, arguments.split, tuple(arguments.types),
+        arguments.seed, options_of(arguments), arguments.form, not arguments.no_commands, arguments.unsolved,
     )  # fmt: skip
     try:
         found = collect(order, arguments.out, Shown(sys.stderr, unit=lambda n: f"{n} demonstrations"))

@@ -15,8 +15,9 @@ import orjson
 
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import DataError
-from envsuite.core.naming import spec_of
+from envsuite.core.naming import registered, spec_of
 from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.settings import read_json
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.panels.comparing import differences
 from envsuite.evaluation.panels.computing import panel_of
@@ -192,6 +193,7 @@ def _relation(panel: Panel, here: Panel) -> str:
 
 
 def _panel(env_id: str, split: str, source: str | None, options: list[str]) -> Panel:
+    env_id = registered(env_id)
     if source is None and not options and env_id in listed():
         return shipped(env_id, split)
     env = _made(env_id, source, options)
@@ -208,7 +210,7 @@ def _made(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
         UnknownName: The environment does not exist.
         UsageError: It does not take the options.
     """
-    spec_of(env_id)
+    env_id = spec_of(env_id).id
     chosen = {"source": "builtin" if source is None else source, "split": None} | dict(map(_option, options))
     if chosen["source"] not in ("builtin", "generated", "official"):
         chosen["source"] = os.path.expanduser(chosen["source"])
@@ -226,6 +228,6 @@ def _option(text: str) -> tuple[str, Any]:
     if not mark or not name.isidentifier():
         raise UsageError(f"--option {text}: give NAME=VALUE, e.g. max_distractors=5")
     try:
-        return name, orjson.loads(value)
+        return name, read_json(value, f"--option {name}")
     except orjson.JSONDecodeError:
         return name, value

@@ -16,6 +16,7 @@ from envsuite.evaluation.statistics.intervals import (
     wilson,
 )
 from envsuite.evaluation.statistics.paired import (
+    FEW_DIFFERING,
     benjamini_hochberg,
     holm,
     mcnemar,
@@ -32,6 +33,7 @@ from envsuite.evaluation.statistics.power import (
 )
 
 __all__ = [
+    "FEW_DIFFERING",
     "Z95",
     "Correlations",
     "benjamini_hochberg",

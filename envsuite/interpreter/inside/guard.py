@@ -18,7 +18,8 @@ import tempfile
 import time
 
 from envsuite.interpreter.inside import cell, kernel
-from envsuite.interpreter.inside.confine import confine
+from envsuite.interpreter.inside.confine import confine, seed
+from envsuite.interpreter.inside.grants import Grants
 from envsuite.interpreter.inside.output import Output
 from envsuite.interpreter.inside.root import WORK
 from envsuite.interpreter.inside.settings import Bounds, MemoryMeter, Setting
@@ -31,6 +32,7 @@ REQUEST = 64 * 2**20
 GRACE = 0.3
 """Seconds that an interrupted call has to print what it has."""
 _TICK = 0.05
+_FIRST_LOOK = 0.002
 _CHUNK = 1 << 16
 _START_SECONDS = 30.0
 _FLAGS = kernel.NEW_USER | kernel.NEW_NS | kernel.NEW_PID | kernel.NEW_IPC | kernel.NEW_UTS
@@ -95,6 +97,13 @@ class Guard:
         theirs.close()
         os.close(out_end)
         os.close(err_end)
+        self.grants: Grants | None = None
+        if setting.mode != "unisolated":
+            self.control.settimeout(_START_SECONDS)
+            _, listeners, _, _ = socket.recv_fds(self.control, 1, 1)
+            threads = (None, 0) if self.alone else (self.worker, bounds.processes)
+            self.grants = Grants(listeners[0], bounds.memory, *threads) if listeners else None
+            self.census = self.census or MemoryMeter(os.open("/proc", os.O_RDONLY | os.O_CLOEXEC), self.worker)
         if not self.alone:
             with contextlib.suppress(OSError):
                 os.setpgid(self.worker, self.worker)
@@ -103,6 +112,7 @@ class Guard:
         os.set_blocking(err, False)
         self.ended: str | None = None
         self.code: int | None = None
+        self.looked = 0.0
 
     def _prepare(self) -> MemoryMeter:
         """Gives the session a folder of its own; returns a view of its processes that only the guard has."""
@@ -120,7 +130,13 @@ class Guard:
         try:
             os.setpgid(0, 0)
             cell.arrange(control, out, err)
-            confine(self.setting, self.bounds, WORK if self.alone else self.folder or "/")
+            seed()
+            listener = confine(self.setting, self.bounds, WORK if self.alone else self.folder or "/")
+            if listener is not None:
+                channel = socket.socket(fileno=cell.CONTROL)
+                socket.send_fds(channel, [b"l"], [listener])
+                channel.detach()
+                os.close(listener)
             cell.main()
         except MemoryError:
             leave(cell.NO_MEMORY)
@@ -141,8 +157,9 @@ class Guard:
                 self.census.begin()
             send(self.channel, {"ready": True})
             while True:
+                fits = self._rest()
                 request = receive(self.channel, REQUEST)
-                answer = self._run(str(request["code"]), int(request["number"]))
+                answer = self._run(str(request["code"]), int(request["number"]), fits)
                 self.channel.settimeout(None)
                 send(self.channel, answer)
                 if answer["lost"]:
@@ -152,11 +169,37 @@ class Guard:
         finally:
             self._end()
 
-    def _run(self, code: str, number: int) -> dict[str, object]:
+    def _rest(self) -> bool:
+        """Waits for a call, and sees that nothing runs meanwhile; returns whether the memory is within the limit.
+
+        A process that ends while all are stopped lets the kernel continue those whose group it leaves without a parent.
+        """
+        wait, still = _FIRST_LOOK, 0
+        while self.census and still < 2:  # one look at all is no moment: the second sees what ended meanwhile
+            called = bool(select.select([self.channel], [], [], wait)[0])
+            if called and time.monotonic() < self.looked + _TICK:
+                break
+            if self._exceeds():
+                self._end()
+                return False
+            if called:
+                break
+            still = still + 1 if self.census.is_still() else 0
+            self._pause()
+            wait = min(2 * wait, _TICK)
+        return True
+
+    def _exceeds(self) -> bool:
+        self.looked = time.monotonic()
+        shared = self.grants.shared if self.grants is not None else 0
+        return self.census is not None and self.census.exceeds(self.bounds.memory - shared)
+
+    def _run(self, code: str, number: int, fits: bool) -> dict[str, object]:
         self.pipes = {self.out: Output(self.bounds.output), self.err: Output(self.bounds.output)}
         self._signal(signal.SIGCONT)
         body = code.encode("utf-8", "surrogatepass")
-        status = self._wait(self.bounds.seconds, number, struct.pack("<QQ", number, len(body)) + body)
+        request = struct.pack("<QQ", number, len(body)) + body
+        status = self._wait(self.bounds.seconds, number, request) if fits else "memory"
         lost = status not in ("ok", "error")
         if lost:
             self._end()
@@ -190,7 +233,9 @@ class Guard:
         for descriptor in self.open:
             poll.register(descriptor, select.POLLIN)
         poll.register(self.channel, select.POLLIN)
-        control = self.control.fileno()
+        control, listener = self.control.fileno(), -1 if self.grants is None else self.grants.listener
+        if listener >= 0:
+            poll.register(listener, select.POLLIN)
         poll.register(control, select.POLLIN | (select.POLLOUT if request else 0))
         while True:
             now = time.monotonic()
@@ -213,13 +258,18 @@ class Guard:
                             return "timeout" if interrupted else self._died()
                         if len(told) >= cell.ANSWER.size:
                             return "timeout" if interrupted else self._answered(told, number)
+                elif descriptor == listener:
+                    if self.grants is not None and event & select.POLLIN:
+                        self.grants.answer()
+                    else:
+                        poll.unregister(listener)
                 elif event:
                     raise EOFError  # the program leaves during the call; it sends nothing else then
             if (now := time.monotonic()) >= tick:
                 tick = now + _TICK
                 if self._has_ended():
                     return "timeout" if interrupted else self._died()
-                if self.census is not None and self.census.exceeds(self.bounds.memory):
+                if self._exceeds():
                     return "memory"
 
     def _hear(self, told: bytearray) -> bool:

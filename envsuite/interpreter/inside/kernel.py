@@ -13,7 +13,7 @@ from envsuite.interpreter.inside.syscalls import machine
 
 NEW_NS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 22, 24
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 _PR_SET_CHILD_SUBREAPER, _ADDR_NO_RANDOMIZE = 36, 0x0040000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
@@ -23,6 +23,8 @@ _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV = 1, 2, 4
 _LANDLOCK_ABI = 1
+_SECCOMP_FILTER, _SECCOMP_NEW_LISTENER = 1, 8
+_NOTIF_RECV, _NOTIF_SEND, _NOTIF_CONTINUE = 0xC0502100, 0xC0182101, 1
 _LAST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -180,8 +182,10 @@ def fix_addresses() -> None:
     _libc.personality(ctypes.c_ulong(_ADDR_NO_RANDOMIZE))
 
 
-def filter_calls(program: bytes) -> None:
+def filter_calls(program: bytes) -> int:
     """Lets the kernel check each system call of this process with a BPF ``program``, for good.
+
+    Returns a descriptor, which this process must give away: who has it answers the calls that wait for an answer.
 
     Raises:
         OSError: The kernel has no such filters.
@@ -189,7 +193,28 @@ def filter_calls(program: bytes) -> None:
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
     memory = ctypes.create_string_buffer(header, len(header))
-    _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(memory))
+    return _call("seccomp", _SECCOMP_FILTER, _SECCOMP_NEW_LISTENER, memory)
+
+
+def waiting_call(listener: int) -> tuple[int, int, tuple[int, ...]]:
+    """Returns name, system call and arguments of a call that waits for an answer, from :func:`filter_calls`.
+
+    Raises:
+        OSError: It waits no longer.
+    """
+    told = bytearray(80)
+    fcntl.ioctl(listener, _NOTIF_RECV, told)
+    name, _, _, number, _, _, *arguments = struct.unpack("=QIIiIQ6Q", told)
+    return name, number, tuple(arguments)
+
+
+def answer_call(listener: int, name: int, refusal: int) -> None:
+    """Lets a call go on, or answers it with an error number.
+
+    Raises:
+        OSError: It waits no longer.
+    """
+    fcntl.ioctl(listener, _NOTIF_SEND, struct.pack("=QqiI", name, 0, -refusal, 0 if refusal else _NOTIF_CONTINUE))
 
 
 def landlock_version() -> int:

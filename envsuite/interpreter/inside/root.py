@@ -10,7 +10,9 @@ from envsuite.interpreter.inside import kernel
 
 SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 LOADER_CACHE = "/etc/ld.so.cache"
-DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
+ZEROS = "/dev/zero"
+"""A file of zeros: maps of the device that are shared would be memory that nothing counts."""
 PACKAGES = "/packages"
 """Folder of the packages in the sandbox."""
 GUARD = "/guard"
@@ -98,6 +100,7 @@ def make_root(
     folders = {target: os.path.isdir(source) for target, source in placed.items()}
 
     root = WORK
+    os.umask(0o022)  # another user than this one looks into the folders
     kernel.mount("tmpfs", root, kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
     os.makedirs(root + WORK)
     if scratch is not None:
@@ -112,6 +115,8 @@ def make_root(
     for path, tree in devices.items():
         _make(root + path, False)
         kernel.place_tree(tree, root + path, devices=True)
+    _make(root + ZEROS, False)
+    os.truncate(root + ZEROS, 2**40)
     for path, link in {**links, "/dev/shm": WORK}.items():  # the latter for semaphores of multiprocessing
         os.makedirs(os.path.dirname(root + path), exist_ok=True)
         os.symlink(link, root + path)

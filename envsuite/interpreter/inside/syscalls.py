@@ -28,7 +28,7 @@ _X86_64 = """
     unshare=272 setns=308 chroot=161 pivot_root=155 process_vm_readv=310 process_vm_writev=311 keyctl=250
     add_key=248 bpf=321 perf_event_open=298 io_uring_setup=425 userfaultfd=323 memfd_create=319 shmget=29 capset=126
     open_tree=428 move_mount=429 mount_setattr=442 landlock_create_ruleset=444 landlock_add_rule=445
-    landlock_restrict_self=446
+    landlock_restrict_self=446 seccomp=317 memfd_secret=447 msgget=68 semget=64
 """
 _AARCH64 = """
     read=63 write=64 readv=65 writev=66 pread64=67 pwrite64=68 preadv=69 pwritev=70 lseek=62 openat=56 close=57
@@ -50,6 +50,7 @@ _AARCH64 = """
     setns=268 chroot=51 pivot_root=41 process_vm_readv=270 process_vm_writev=271 keyctl=219 add_key=217 bpf=280
     perf_event_open=241 io_uring_setup=425 userfaultfd=282 memfd_create=279 shmget=194 capset=91 open_tree=428
     move_mount=429 mount_setattr=442 landlock_create_ruleset=444 landlock_add_rule=445 landlock_restrict_self=446
+    seccomp=277 memfd_secret=447 msgget=186 semget=190
 """
 
 

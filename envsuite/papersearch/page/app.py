@@ -25,7 +25,7 @@ try:
     from flask import Flask, Response, abort, request
     from werkzeug.exceptions import HTTPException
 
-    from envsuite.remote.pages.serving import HEADERS, check_host, check_origin, constant, serve
+    from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve
 except ImportError as error:
     raise MissingExtra(
         "`envsuite play papersearch --browser` needs Flask and waitress: pip install 'envsuite[serve]'"
@@ -47,7 +47,6 @@ FILES = {
     "/graph.js": ("graph.js", "text/javascript"),
     "/elements.js": ("elements.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/cytoscape.min.js": ("vendor/cytoscape.min.js", "text/javascript"),
 }
 EXPORTS = {"bibtex": (bibtex, "application/x-bibtex", "bib"), "csv": (as_csv, "text/csv", "csv")}
 POLICY = (
@@ -107,9 +106,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
 
     @app.before_request
     def allowed() -> None:
-        check_host(hosts)
-        if request.method not in ("GET", "HEAD"):
-            check_origin()
+        check_request(hosts)
 
     for address, (name, kind) in FILES.items():
         content = (files("envsuite.papersearch.page") / name).read_bytes()

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from envsuite.core.escaping import cell
 from envsuite.core.latex import escape_latex
 from envsuite.retrieval.documents import Document
 
@@ -19,7 +20,7 @@ def as_csv(papers: Sequence[Document]) -> str:
     writer.writerow(["rank", "id", "date", "title", "authors", "venue"])
     for rank, paper in enumerate(papers, 1):
         words = (paper.title, "; ".join(_authors(paper)), str(paper.facts.get("venue", "")))
-        writer.writerow([rank, paper.key, paper.date or "", *map(_printable, words)])
+        writer.writerow([rank, cell(paper.key), paper.date or "", *map(cell, map(_printable, words))])
     return out.getvalue()
 
 

@@ -1,37 +1,25 @@
-// The citation graph of the pool: years from left to right, a paper in the column of its year.
+// The citation graph of the pool, as SVG: years from left to right, a paper in the column of its year.
+
+import { byId } from "./elements.js";
 
 const MOST = 300; // papers that are drawn, of the best
 const ROW = 24; // pixels between two papers of a column, where there is room
 const MARGIN = 8; // pixels at the left and right
 const SWEEPS = 8;
+const ZOOM = [0.5, 6];
+const STAR = [...Array(10)].map((_, at) => [(at % 2 ? 0.5 : 1.2), (at * Math.PI) / 5]).map(([far, turn]) => [far * Math.sin(turn), -far * Math.cos(turn)]);
 
-let drawn = null;
 let shown = { papers: [], citations: [], selected: null };
-let onSelect = () => {};
+let view = { zoom: 1, x: 0, y: 0 };
+let nodes = []; // of each drawn paper its group, its place and its neighbours
+let edges = [];
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-
-function style() {
-  const [ink, card, edge, line, accent, sun, good] = ["ink", "card", "edge", "wire", "accent", "sun", "good"].map(colour);
-  const font = { "font-family": "system-ui, sans-serif", color: ink };
-  return [
-    { selector: "node.paper", style: { ...font, width: "data(size)", height: "data(size)", "background-color": card,
-      "border-width": 1.5, "border-color": edge, label: "data(rank)", "font-size": "data(font)", "min-zoomed-font-size": 7,
-      "text-valign": "center", "text-halign": "center" } },
-    { selector: "node.new", style: { "background-color": sun, color: colour("on-sun") } },
-    { selector: "node.expanded", style: { shape: "round-rectangle", "background-color": accent, "border-color": accent, color: colour("on-accent") } },
-    { selector: "node.gold", style: { shape: "star", "border-color": good, "border-width": 2.5, width: "data(star)", height: "data(star)" } },
-    { selector: "node.year", style: { ...font, color: colour("soft"), width: 1, height: 1, "background-opacity": 0, label: "data(label)",
-      "font-size": 11, "text-valign": "center", events: "no" } },
-    { selector: "edge", style: { width: 1, "line-color": line, opacity: 0.7, "curve-style": "straight", "target-arrow-shape": "triangle",
-      "target-arrow-color": line, "arrow-scale": 0.6 } },
-    { selector: ".faded", style: { opacity: 0.25 } },
-    { selector: "edge.near", style: { width: 2, opacity: 1, "line-color": accent, "target-arrow-color": accent, "arrow-scale": 0.9, "z-index": 9 } },
-    { selector: "node.near", style: { "border-color": accent, "border-width": 2.5 } },
-    { selector: "node.selected", style: { "border-color": ink, "border-width": 4, "z-index": 10 } },
-    { selector: "node.hovered", style: { label: "data(title)", "text-wrap": "wrap", "text-max-width": 220, "font-size": 12, color: ink,
-      "text-background-color": card, "text-background-opacity": 0.95, "text-background-padding": 4, "text-valign": "top", "z-index": 11 } },
-  ];
+/** Returns a new element of SVG. */
+function shape(name, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
 }
 
 /** Returns the places of papers, and the years to write: each year has columns enough for its papers. */
@@ -81,61 +69,97 @@ function arranged(papers, citations, width, height) {
   return { places, labels, room: Math.min(step, ROW) };
 }
 
-function elements(width, height) {
-  const papers = shown.papers.slice(0, MOST);
-  const citations = shown.citations.filter(([one, other]) => one < papers.length && other < papers.length);
-  const { places, labels, room } = arranged(papers, citations, width, height);
-  const cited = papers.map(() => 0);
-  for (const [, other] of citations) cited[other] += 1;
-  const base = Math.max(7, Math.min(18, room * 0.8));
-  return [
-    ...papers.map((paper, at) => {
-      const size = base + Math.min(8, 1.5 * Math.sqrt(cited[at]));
-      const kinds = ["new", "expanded", "gold"].filter((kind) => paper[kind]);
-      const title = paper.title || paper.id;
-      return { group: "nodes", classes: ["paper", ...kinds].join(" "), position: places[at],
-        data: { id: `p${at}`, paper: paper.id, rank: at + 1, title, size, star: size + 6, font: size < 14 ? 6 : 9 } };
-    }),
-    ...labels.map(([year, x]) => ({ group: "nodes", classes: "year", position: { x, y: height - 12 }, data: { id: `y${year}`, label: year || "no date" } })),
-    ...citations.map(([one, other], at) => ({ group: "edges", data: { id: `e${at}`, source: `p${one}`, target: `p${other}` } })),
-  ];
-}
-
-function mark() {
-  drawn.elements().removeClass("faded near selected");
-  const node = drawn.nodes(".paper").filter((one) => one.data("paper") === shown.selected);
-  if (node.empty()) return;
-  const around = node.closedNeighborhood();
-  drawn.elements(".paper, edge").not(around).addClass("faded");
-  around.addClass("near");
-  node.removeClass("near").addClass("selected");
-  if (drawn.userPanningEnabled()) drawn.center(node);
+/** Returns the outline of a paper: a star is asked for, a square was expanded. */
+function outline(paper, half) {
+  if (paper.gold) return shape("polygon", { points: STAR.map(([x, y]) => `${x * (half + 3)},${y * (half + 3)}`).join(" ") });
+  if (paper.expanded) return shape("rect", { x: -half, y: -half, width: 2 * half, height: 2 * half, rx: half / 3 });
+  return shape("circle", { r: half });
 }
 
 function redraw() {
-  const box = byGraph();
-  drawn.resize();
-  drawn.userPanningEnabled(false);
-  drawn.viewport({ zoom: 1, pan: { x: 0, y: 0 } });
-  drawn.batch(() => {
-    drawn.elements().remove();
-    drawn.add(elements(box.clientWidth, box.clientHeight));
+  const { clientWidth: width, clientHeight: height } = byId("graph");
+  const papers = shown.papers.slice(0, MOST);
+  const citations = shown.citations.filter(([citing, cited]) => citing < papers.length && cited < papers.length);
+  const { places, labels, room } = arranged(papers, citations, width, height);
+  const base = Math.max(7, Math.min(18, room * 0.8));
+  nodes = papers.map((paper, at) => {
+    const half = (base + Math.min(8, 1.5 * Math.sqrt(citations.filter(([, cited]) => cited === at).length))) / 2;
+    const kinds = ["new", "expanded", "gold"].filter((kind) => paper[kind]);
+    const group = shape("g", { class: ["paper", ...kinds].join(" "), "data-paper": paper.id, transform: `translate(${places[at].x} ${places[at].y})` },
+      shape("title", {}, paper.title || paper.id), outline(paper, half), shape("text", { "font-size": half < 7 ? 6 : 9, dy: "0.35em" }, at + 1));
+    return { group, half, near: new Set(), ...places[at] };
   });
+  edges = citations.map(([citing, cited]) => {
+    const [from, to] = [nodes[citing], nodes[cited]];
+    nodes[citing].near.add(cited);
+    nodes[cited].near.add(citing);
+    const share = 1 - Math.min(1, (to.half + 1) / Math.max(1, Math.hypot(to.x - from.x, to.y - from.y))); // the arrow ends at the outline
+    return { citing, cited, line: shape("line", { x1: from.x, y1: from.y, x2: from.x + share * (to.x - from.x), y2: from.y + share * (to.y - from.y) }) };
+  });
+  const years = labels.map(([year, x]) => shape("text", { class: "year", x, y: height - 8 }, year || "no date"));
+  const arrow = shape("marker", { id: "arrow", viewBox: "0 0 6 6", refX: 6, refY: 3, markerWidth: 6, markerHeight: 6, orient: "auto" },
+    shape("path", { d: "M0 0 6 3 0 6Z", fill: "context-stroke" }));
+  const drawing = shape("svg", { width: "100%", height: "100%", "aria-hidden": "true" }, arrow,
+    ...edges.map(({ line }) => line), ...nodes.map(({ group }) => group), ...years);
+  byId("graph").replaceChildren(drawing);
+  view = { zoom: 1, x: 0, y: 0 };
   mark();
 }
 
-const byGraph = () => document.getElementById("graph");
+/** Shows the part of the drawing that `view` says; what is outside of it is cut off. */
+function look() {
+  const { clientWidth: width, clientHeight: height } = byId("graph");
+  byId("graph").firstChild?.setAttribute("viewBox", `${view.x} ${view.y} ${width / view.zoom} ${height / view.zoom}`);
+  byId("graph").classList.toggle("large", view.zoom > 1);
+}
 
-/** Makes the graph; `select` is called with the id of a paper that is clicked. */
-export function start(select) {
-  onSelect = select;
-  drawn = window.cytoscape({ container: byGraph(), style: style(), layout: { name: "preset" }, minZoom: 0.5, maxZoom: 6,
-    userZoomingEnabled: false, userPanningEnabled: false, boxSelectionEnabled: false, autoungrabify: true, autounselectify: true });
-  drawn.on("tap", "node.paper", (event) => onSelect(event.target.data("paper")));
-  drawn.on("mouseover", "node.paper", (event) => event.target.addClass("hovered"));
-  drawn.on("mouseout", "node.paper", (event) => event.target.removeClass("hovered"));
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.style(style()));
-  new ResizeObserver(redraw).observe(byGraph());
+function centre() {
+  const node = nodes[shown.papers.findIndex((paper) => paper.id === shown.selected)];
+  const { clientWidth: width, clientHeight: height } = byId("graph");
+  const [x, y] = node ? [node.x, node.y] : [view.x + width / view.zoom / 2, view.y + height / view.zoom / 2];
+  return { x, y, width, height };
+}
+
+function mark() {
+  const selected = shown.papers.findIndex((paper) => paper.id === shown.selected);
+  const around = nodes[selected]?.near;
+  nodes.forEach(({ group }, at) => {
+    group.classList.toggle("selected", at === selected);
+    group.classList.toggle("near", Boolean(around?.has(at)));
+    group.classList.toggle("faded", Boolean(around && at !== selected && !around.has(at)));
+  });
+  for (const { citing, cited, line } of edges) {
+    const touches = citing === selected || cited === selected;
+    line.setAttribute("class", !around ? "" : touches ? "near" : "faded");
+  }
+  if (view.zoom > 1 && around) zoom(1);
+  else look();
+}
+
+/** Makes the graph; `onSelect` is called with the id of a paper that is clicked. */
+export function start(onSelect) {
+  const box = byId("graph");
+  let grip = null; // where the pointer holds an enlarged drawing
+  let moved = false;
+  box.addEventListener("click", (event) => {
+    const paper = event.target.closest("[data-paper]");
+    if (paper && !moved) onSelect(paper.dataset.paper);
+  });
+  box.addEventListener("pointerdown", (event) => {
+    moved = false;
+    grip = view.zoom > 1 ? { x: event.clientX, y: event.clientY } : null;
+  });
+  window.addEventListener("pointerup", () => { grip = null; });
+  box.addEventListener("pointermove", (event) => {
+    if (!grip) return;
+    const [x, y] = [event.clientX - grip.x, event.clientY - grip.y];
+    if (!moved && Math.hypot(x, y) < 4) return;
+    moved = true;
+    view = { ...view, x: view.x - x / view.zoom, y: view.y - y / view.zoom };
+    grip = { x: event.clientX, y: event.clientY };
+    look();
+  });
+  new ResizeObserver(redraw).observe(box);
 }
 
 /** Draws a state: its papers and citations, with one of them selected. */
@@ -151,15 +175,10 @@ export function select(id) {
   mark();
 }
 
-/** Enlarges the graph by a factor; 0 shows all of it. */
+/** Enlarges the graph by a factor, around the selected paper where there is one; 0 shows all of it. */
 export function zoom(factor) {
-  if (!factor) {
-    drawn.userPanningEnabled(false);
-    drawn.viewport({ zoom: 1, pan: { x: 0, y: 0 } });
-    return;
-  }
-  const box = byGraph();
-  const middle = drawn.nodes(".selected").nonempty() ? drawn.nodes(".selected").renderedPosition() : { x: box.clientWidth / 2, y: box.clientHeight / 2 };
-  drawn.zoom({ level: drawn.zoom() * factor, renderedPosition: middle });
-  drawn.userPanningEnabled(drawn.zoom() > 1);
+  const { x, y, width, height } = centre();
+  const level = Math.max(ZOOM[0], Math.min(ZOOM[1], view.zoom * factor));
+  view = factor && level !== 1 ? { zoom: level, x: x - width / level / 2, y: y - height / level / 2 } : { zoom: 1, x: 0, y: 0 };
+  look();
 }

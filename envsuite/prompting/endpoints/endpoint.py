@@ -11,10 +11,13 @@ import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 from httpx2 import Response
 
+from envsuite.core import http
+from envsuite.core.addresses import is_private
 from envsuite.prompting.endpoints.options import Options
 from envsuite.prompting.endpoints.reading import Malformed, Reply, read
 
@@ -69,6 +72,7 @@ class Endpoint:
             timeout=httpx2.Timeout(options.timeout, connect=_CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency),
             headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            trust_env=not is_private(str(urlsplit(self.url).hostname)),  # a proxy does not reach this machine's own
         )
 
     def ask(self, body: Mapping[str, Any]) -> Reply:
@@ -120,7 +124,7 @@ class Endpoint:
 
     def _once(self, body: Mapping[str, Any]) -> Reply:
         try:
-            response = self._client.post(self.url, json=body)
+            response = http.ask(self._client, "POST", self.url, json=body)
         except (httpx2.TransportError, httpx2.DecodingError, RuntimeError) as error:  # RuntimeError: closed meanwhile
             raise _Passing(str(error) or type(error).__name__) from error
         status, said = response.status_code, self._said(response)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import errno
-import ipaddress
 import socket
 from dataclasses import dataclass
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
 
 HOST = "127.0.0.1"
 PORT = 8765
-_HERE = ("127.0.0.1", "localhost", "[::1]")
-"""Names of this machine."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Address:
     private: bool
     """Whether only this machine can connect."""
     hosts: tuple[str, ...] | None
-    """Host names of requests that are answered; ``None`` for any."""
+    """Host names of requests that are answered besides those of this machine; ``None`` for any."""
 
     @property
     def whom(self) -> str:
@@ -61,8 +59,8 @@ def address_of(listener: socket.socket, host: str) -> Address:
     """Returns the address of a listening socket that was opened for ``host``."""
     address, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    private = ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    return Address(f"http://{shown}:{port}/", private, (*_HERE, shown) if private else None)
+    private = is_private(address)
+    return Address(f"http://{shown}:{port}/", private, (shown,) if private else None)
 
 
 def _port(text: str) -> int:

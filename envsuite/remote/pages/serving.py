@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 import socket
 from collections.abc import Collection
 from typing import cast
 
 from flask import Flask, Response, abort, request
-from waitress import create_server
+
+from envsuite.remote.guard import Guard
+from envsuite.remote.listening import Listener
 
 _CUT_OFF = 1 << 22
 """Size in bytes from which on a request is not even received."""
@@ -29,28 +30,24 @@ HEADERS = {
 def serve(app: Flask, listener: socket.socket) -> None:
     """Serves the requests of a listening socket, until Ctrl-C."""
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page with ten pictures is not worth a warning
-    server = create_server(
-        app, sockets=[listener], threads=_THREADS, max_request_body_size=_CUT_OFF, clear_untrusted_proxy_headers=True
-    )
+    server = Listener(app, "127.0.0.1", 0, _CUT_OFF, threads=_THREADS, listening=listener)
     try:
-        server.run()
+        while True:
+            server.turn()
+    except KeyboardInterrupt:
+        return
     finally:
-        server.close()
+        server.shut()
 
 
-def check_host(hosts: Collection[str] | None) -> None:
-    """Refuses a request for a host name that is not in ``hosts`` with the status 421; ``None`` accepts any."""
-    if hosts is not None and re.sub(r":\d+$", "", request.host) not in hosts:
-        abort(421)
+def check_request(hosts: Collection[str] | None) -> None:
+    """Refuses a request for a host name that is not in ``hosts`` (421; ``None`` accepts any), or of another site (403).
 
-
-def check_origin() -> None:
-    """Refuses a request that the page of another site made, with the status 403."""
-    origin = request.headers.get("Origin")
-    if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
-        abort(403)
-    if origin is None and request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
-        abort(403)
+    Names of this machine are always accepted.
+    """
+    guard = Guard(hosts is not None, names=hosts or ())
+    if (refusal := guard.refusal(request.method, request.path, request.headers.get)) is not None:
+        abort(refusal.status)
 
 
 def constant(content: str | bytes, kind: str) -> Response:

@@ -6,6 +6,7 @@ import argparse
 import logging
 
 from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.escaping import log_to_stderr
 from envsuite.core.naming import registered
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from envsuite.serving.bridges.players import offer
     from envsuite.serving.bridges.settings import Settings
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     for name in ("mcp", "uvicorn"):
         logging.getLogger(name).setLevel(logging.ERROR)
     settings = Settings(

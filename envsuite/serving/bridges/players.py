@@ -13,6 +13,7 @@ import gymnasium
 import orjson
 
 from envsuite.core import Observation, StepInfo, TaskSet, Tool, ToolCall, ToolEnv, UsageError
+from envsuite.core.boundary import CodeError, reason
 from envsuite.core.errors import EnvsuiteError, WorkerLost, unknown
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.making import horizon_of
@@ -267,12 +268,11 @@ class Player:
         except WorkerLost as error:
             self._over = f"{error}: call reset to start another episode"
             raise
-        except EnvsuiteError:
-            raise
         except Exception as error:  # a bug in one world must not end the games of the others
+            if isinstance(error, EnvsuiteError) and not isinstance(error, CodeError):
+                raise
             log.exception("%s failed", self.offer.env_id)
-            line = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-            self._over = f"the world failed ({line}): call reset to start another episode"
+            self._over = f"the world failed: {reason(error)}; call reset to start another episode"
             raise WorkerLost(self._over) from error
         finally:
             self._used = anyio.current_time()

@@ -17,8 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from envsuite.core.errors import UsageError
+from envsuite.remote.deadlines import TimedConnection
 from envsuite.remote.protocol import Problem
 from envsuite.serving.bridges.gate import Gate, problem
 from envsuite.serving.bridges.mcp import Endpoint
@@ -79,6 +81,7 @@ class Bridge:
         self._socket = _listening(settings.host, settings.port)
         config = uvicorn.Config(
             Gate(app, settings),
+            http=type("_Connection", (TimedConnection, AutoHTTPProtocol), {}),
             lifespan="on",
             log_config=None,
             access_log=False,

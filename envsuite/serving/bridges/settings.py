@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
 from envsuite.remote.tokens import check_token
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
@@ -44,4 +43,4 @@ class Settings:
     @property
     def private(self) -> bool:
         """Whether only this machine can connect."""
-        return self.host in LOOPBACK
+        return is_private(self.host)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,10 +21,19 @@ from talking import CHAT, TOOL, Place, Wire, ask, body, raw
 from envsuite.core.errors import UsageError
 from trainers.gateway.app import serve
 from trainers.gateway.session import Limits
+from trainers.rollout.config import AgentConfig
 
 Made = Callable[..., Place]
-MESSAGES = "/v1/messages"
+ROOT = Path(__file__).resolve().parents[3]
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 FUNCTION = {"type": "function", "function": TOOL}
+
+
+def sent_to(path: str) -> dict[str, Any]:
+    """A request that is answered at a path."""
+    if path == RESPONSES:
+        return {"model": "policy", "input": "Hello"}
+    return body(**({"max_tokens": 5} if path == MESSAGES else {}))
 
 
 def _user(content: Any) -> dict[str, Any]:
@@ -59,13 +72,36 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "tools[0].function.parameters",
     ),
 }  # fmt: skip
-MASKING: dict[str, dict[str, Any]] = {
-    "tool_choice": {"tool_choice": "required"},
-    "response_format": {"response_format": {"type": "json_object"}},
-    "strict": {"tools": [{"type": "function", "function": {**TOOL, "strict": True}}]},
-    "parallel_tool_calls": {"tools": [FUNCTION], "parallel_tool_calls": False},
-    "logit_bias": {"logit_bias": {"5": 1}},
+INPUT = {"name": TOOL["name"], "input_schema": TOOL["parameters"]}
+MASKING: dict[str, tuple[str, dict[str, Any]]] = {
+    "tool_choice": (CHAT, {"tool_choice": "required"}),
+    "response_format": (CHAT, {"response_format": {"type": "json_object"}}),
+    "parallel_tool_calls": (CHAT, {"tools": [FUNCTION], "parallel_tool_calls": False}),
+    "logit_bias": (CHAT, {"logit_bias": {"5": 1}}),
+    "text.format": (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}),
+    "output_format": (MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}),
+    "tool_choice.disable_parallel_tool_use": (
+        MESSAGES,
+        {"tools": [INPUT], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+    ),
 }
+IGNORED: dict[str, tuple[dict[str, Any], set[str]]] = {
+    CHAT: (
+        {"tools": [{"type": "function", "function": {**TOOL, "strict": True}}], "reasoning_effort": "low",
+         "repetition_penalty": 1.2, "min_tokens": 5, "max_tokens": 5, "max_completion_tokens": 5, "store": True},
+        {"strict", "reasoning_effort", "repetition_penalty", "min_tokens"},
+    ),
+    RESPONSES: (
+        {"tools": [{"type": "function", **TOOL, "strict": True}], "store": True, "include": ["x"], "user": "me",
+         "truncation": "auto", "text": {"verbosity": "low"}, "reasoning": {"effort": "low"}},
+        {"strict", "truncation", "text.verbosity", "reasoning"},
+    ),
+    MESSAGES: (
+        {"tools": [{**INPUT, "strict": True}], "thinking": {"type": "adaptive"}, "output_config": {"effort": "low"},
+         "metadata": {"user_id": "me"}, "new\x1b[2J": 1},
+        {"strict", "thinking", "output_config.effort", "new\\x1b[2J"},
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -80,11 +116,35 @@ def test_what_is_wrong_with_a_request_is_told_by_its_field(numbered: Place, name
 @pytest.mark.parametrize("name", MASKING)
 def test_what_would_mask_the_distribution_is_refused_or_served_as_if_it_were_not_there(made: Made, name: str) -> None:
     strict, free = made(), made(masking="ignore")
-    error = ask(strict, CHAT, strict.open().key, body() | MASKING[name])
-    assert error.status_code == 400 and name in error.json()["error"]["message"]
-    assert ask(free, CHAT, free.open().key, body() | MASKING[name]).status_code == 200
+    path, fields = MASKING[name]
+    error = ask(strict, path, strict.open().key, sent_to(path) | fields).json()["error"]["message"]
+    assert name in error and "set rollout.agent.masking to ignore" in error
+    assert AgentConfig(function="agent.py:play", masking="ignore").masking == "ignore", "the setting that it names"
+    assert ask(free, path, free.open().key, sent_to(path) | fields).status_code == 200
     assert free.gateway.counts["unmasked"] == 1
     assert ask(strict, CHAT, strict.open().key, body(tool_choice="none", logit_bias={})).status_code == 200
+
+
+@pytest.mark.parametrize("path", IGNORED)
+def test_a_field_that_changes_nothing_is_served_and_told_once(
+    made: Made, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = made()
+    fields, names = IGNORED[path]
+    for _ in range(2):
+        assert ask(place, path, place.open().key, sent_to(path) | fields).status_code == 200
+    told = [record.message for record in caplog.records if "ignored" in record.message]
+    assert sorted(told) == sorted(f"gateway: '{name}' of an agent: ignored" for name in names)
+
+
+def test_a_models_name_is_found_at_its_path(made: Made) -> None:
+    place = made(names=("org/its-7b",), proxied={"judge": "http://127.0.0.1:9/v1"})
+    key = place.open().key
+    rows = ask(place, "/v1/models", key).json()["data"]
+    assert [row["id"] for row in rows] == ["policy", "org/its-7b", "judge"]
+    assert [ask(place, f"/v1/models/{row['id']}", key).json() for row in rows] == rows
+    missing = ask(place, "/v1/models/gpt-9", key)
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
 def test_bytes_that_are_no_request_are_refused(made: Made) -> None:
@@ -108,7 +168,7 @@ def test_a_key_opens_its_own_session_until_that_ends(made: Made) -> None:
     one, other = place.open(Limits(requests=2)), place.open(Limits(seconds=-1.0))
     statuses = [ask(place, CHAT, key, body()).status_code for key in (one.key, "agent-no", "-", "secret", other.key)]
     assert statuses == [200, 401, 401, 401, 401]
-    assert ask(place, f"/sessions/{one.plan.episode_id}/reward", one.key, {"reward": 1.0}).status_code == 403
+    assert ask(place, f"/sessions/{one.number}/reward", one.key, {"reward": 1.0}).status_code == 403
     assert ask(place, "/sessions", one.key, b"").status_code == 403 and one.reward is None
     over = [ask(place, MESSAGES, one.key, body(str(i), max_tokens=5)) for i in range(3)]
     assert [reply.status_code for reply in over] == [200, 403, 401]
@@ -133,7 +193,8 @@ def test_the_operator_makes_sessions_gives_rewards_and_ends_them(made: Made) -> 
         "task_id": "task",
     }
     assert ask(place, CHAT, given["key"], body()).status_code == 200
-    assert ask(place, "/sessions/0/reward", "secret", {"reward": True}).status_code == 400
+    for reward in (True, 1e308, -1001, 1e999):  # the last one is infinite
+        assert ask(place, "/sessions/0/reward", "secret", {"reward": reward}).status_code == 400
     assert ask(place, "/sessions/0/reward", "secret", {"reward": 1}).json()["reward"] == 1.0
     told = ask(place, "/sessions/0/end", "secret", b"").json()
     assert (told["requests"], told["sequences"], told["ended"]) == (1, 1, "the agent is done")
@@ -179,6 +240,13 @@ def test_a_model_that_another_endpoint_has_is_asked_there_and_nothing_of_it_is_r
     assert not session.asked
 
 
+def test_the_gateway_needs_no_mcp_until_an_agent_asks_for_an_environment() -> None:
+    code = "import sys; sys.modules |= {'mcp': None, 'mcp_types': None}; import trainers.gateway.app"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gateway"]
+    assert "mcp>=1.30" in extra, "crewai 1.15 wants mcp below 2, strands 1.62 below 2.2"
+
+
 def test_no_key_is_logged(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     place = made()
@@ -202,6 +270,7 @@ _names = (
     "model messages tools n stop max_tokens stream role content type function name tool_calls id tool_call_id metadata"
 )
 _names += " arguments parameters input_schema system tool_choice response_format reward text input tool_use_id thinking"
+_names += " output call_id summary instructions strict output_config format"
 _fields = st.dictionaries(st.sampled_from(_names.split()), _json, max_size=4)
 _message = st.fixed_dictionaries(
     {
@@ -210,18 +279,29 @@ _message = st.fixed_dictionaries(
     },
     optional={"tool_calls": st.lists(_fields, max_size=2), "tool_call_id": _json},
 )
+_item = st.fixed_dictionaries(
+    {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "item_reference"])},
+    optional={
+        "name": st.text(max_size=5), "arguments": st.just("{}") | _json, "call_id": st.text(max_size=5) | _json,
+        "output": _json, "summary": st.lists(_fields, max_size=2), "content": st.lists(_fields, max_size=2) | _json,
+    },
+)  # fmt: skip
 _shaped = st.fixed_dictionaries(
     {"model": st.just("policy") | _json, "messages": st.lists(_message, max_size=4)},
     optional={
+        "input": _json | st.lists(_message | _item, max_size=3), "instructions": _json, "text": _fields,
+        "strict": _json, "metadata": _json, "output_config": _json, "stop_sequences": _json, "system": _json,
         "tools": st.lists(_fields | _json, max_size=2), "max_tokens": st.integers(-1, 9) | _json, "stop": _json,
         "n": st.integers(-1, 3), "stream": st.booleans(), "tool_choice": _json,
     },
 )  # fmt: skip
 PATHS = (
     CHAT,
+    RESPONSES,
     MESSAGES,
     f"{MESSAGES}/count_tokens",
     "/v1/models",
+    "/v1/models/policy",
     "/sessions",
     "/sessions/0",
     "/sessions/0/reward",
@@ -243,5 +323,9 @@ def test_every_endpoint_answers_whatever_comes_with_json_and_no_failure(
     assert reply.status_code in (200, 204, 400, 401, 403, 404, 405), (reply.status_code, reply.text)
     if reply.status_code >= 400:
         error = reply.json()["error"]
-        assert error["message"] and error["type"] != "server_error" and error["type"] != "api_error"
+        assert error["message"] and error["type"] not in ("server_error", "api_error")
+        if path.startswith(MESSAGES):
+            assert reply.json()["type"] == "error" and set(error) == {"type", "message"}
+        else:
+            assert set(reply.json()) == {"error"} and set(error) == {"message", "type", "param", "code"}
     assert len(session.episode().steps) == sum(asked.ask.count for asked in session.asked) * (reply.status_code == 200)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from broken_worlds import FAILURES
 from tiny_runs import BOOK, model, tokenizer
 
 from envsuite.core.errors import WorkerLost
@@ -142,7 +143,7 @@ def test_an_agent_that_asks_nothing_or_fails_is_told(made: Callable[..., AgentMa
         raise ValueError("no such thing\nat all")
 
     assert "AgentSilent" in str(_alone(made(lambda task, client: 1.0)).error)
-    assert _alone(made(fails)).error == "agent.py:play raised ValueError: no such thing"
+    assert "agent.py:play raised ValueError: no such thing at all (in fails of " in str(_alone(made(fails)).error)
 
 
 def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., AgentManager]) -> None:
@@ -213,9 +214,9 @@ def test_a_service_posts_its_reward_after_the_end_or_is_left_out(made: Callable[
                 time.sleep(0.01)
             client = Client(gateway, "", session.key, None)
             asked(client, [Message("user", session.about["task"])])
-            gateway.finish(session.plan.episode_id)
+            gateway.finish(session.number)
             if number == 0:
-                gateway.reward(session.plan.episode_id, 1.0)
+                gateway.reward(session.number, 1.0)
 
     thread = threading.Thread(target=service)
     thread.start()
@@ -246,3 +247,37 @@ def test_a_function_that_is_not_there_is_named(place: str, told: str, tmp_path: 
 def test_an_agent_is_brought_in_one_way(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="wants one of function, command, service"):
         AgentConfig(**given)
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_an_agent_that_fails_in_any_way_ends_its_own_episode_at_once(
+    kind: str, made: Callable[..., AgentManager]
+) -> None:
+    def fails(task: Task, client: Client) -> Any:
+        asked(client, [Message("user", task.text)])
+        return FAILURES[kind][0]() if task.id == _plans()[0].task_id else 0.5
+
+    began, manager = time.monotonic(), made(fails)
+    first, *_, last = manager.run(_plans(), _sampling(), 5)
+    assert time.monotonic() - began < 60 and last.error is None
+    assert FAILURES[kind][1] in str(first.error) and "agent.py:play" in str(first.error)
+    assert StepTable.from_episodes([first, last]).episode_id.tolist() == [last.episode_id]
+
+
+@pytest.mark.parametrize("swallowed", [True, False])
+def test_an_environment_that_fails_in_a_call_is_not_the_agents_failure(
+    swallowed: bool, made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(task: Task, client: Client) -> float | None:
+        assert client.env is not None
+        try:
+            client.env.type("inventory")
+        except Exception:
+            if not swallowed:
+                raise
+        return 1.0
+
+    monkeypatch.setattr(TextCraft, "_call", lambda self, call: FAILURES["exit"][0]())
+    episode = _alone(made(play))
+    assert str(episode.error).startswith("the environment failed: CodeError: SystemExit was raised: usage")
+    assert f"task {episode.task_id}" in str(episode.error)

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from talking import CALL, TOOL, Place, body, recorded
+from talking import CALL, TOOL, Place, ask, body, recorded
 
 Made = Callable[..., Place]
 FUNCTIONS: Any = [{"type": "function", "function": TOOL}]
@@ -133,8 +133,88 @@ def test_anthropics_client_calls_tools_and_goes_on_from_its_answers(place: Place
     assert second.usage.output_tokens == len(steps[1].response_ids)
 
 
-def test_a_thought_goes_out_and_comes_back_in_both_interfaces(made: Made) -> None:
-    from trainers.gateway import anthropic_api, openai_api
+def _streamed(text: str) -> dict[str, Any]:
+    """The response that a stream's events make, each put together from its pieces."""
+    events = [orjson.loads(part.partition("data: ")[2]) for part in text.split("\n\n") if part]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    items: list[Any] = []
+    for event in events:
+        kind, at = event["type"].removeprefix("response."), event.get("output_index")
+        if kind == "output_item.added":
+            items.append(event["item"])
+        elif kind == "content_part.added":
+            items[at]["content"].append(event["part"])
+        elif kind == "function_call_arguments.delta":
+            items[at]["arguments"] += event["delta"]
+        elif kind.endswith(".delta"):
+            items[at]["content"][event["content_index"]]["text"] += event["delta"]
+        elif kind == "output_item.done":
+            assert items[at] == event["item"] | {"status": "in_progress"}
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[-1]["response"]["output"] == [item | {"status": "completed"} for item in items]
+    response: dict[str, Any] = events[-1]["response"]
+    return response
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_goes_on_from_the_items_of_the_one_before_it(made: Made, stream: bool) -> None:
+    place = made(lambda prompt: f"<think>Hm.</think>{_says(prompt)}")
+    session = place.open()
+    sent: dict[str, Any] = {"model": "policy", "instructions": "Look.", "store": True, "stream": stream}
+    sent |= {"tools": [{"type": "function", **TOOL, "strict": True}]}
+    items: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "Go"}]}]
+
+    def response() -> Any:
+        reply = ask(place, "/v1/responses", session.key, sent | {"input": items})
+        assert reply.status_code == 200, reply.text
+        return _streamed(reply.text) if stream else reply.json()
+
+    first = response()
+    thought, text, call = first["output"]
+    assert (thought["content"][0]["text"], text["content"][0]["text"]) == ("Hm.", "I look.")
+    assert (call["name"], orjson.loads(call["arguments"])) == ("look", {"at": "the <b>é</b>"})
+    items += [*first["output"], {"type": "function_call_output", "call_id": call["call_id"], "output": "snow"}]
+    second = response()
+    assert second["output"][-1]["content"][0]["text"] == "I see ☃ there." and second["status"] == "completed"
+    steps = session.episode("").steps
+    assert [step.info["gateway"]["parent"] for step in steps] == [None, 0]
+    assert second["usage"]["input_tokens"] == len(steps[1].prompt_ids)
+    short = ask(place, "/v1/responses", session.key, {"model": "policy", "input": "Hi", "max_output_tokens": 2}).json()
+    assert (short["status"], short["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
+@pytest.mark.parametrize("field", ["previous_response_id", "conversation", "prompt", "background"])
+def test_a_response_that_needs_stored_state_is_refused(place: Place, field: str) -> None:
+    for value, status in (("resp_1", 400), (None, 200)):
+        reply = ask(place, "/v1/responses", place.open().key, {"model": "policy", "input": "Hi", field: value})
+        assert reply.status_code == status and (status == 200 or reply.json()["error"]["param"] == field), reply.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_openais_client_asks_for_responses(place: Place, stream: bool) -> None:
+    openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
+    session = place.open()
+    items: list[Any] = [{"role": "user", "content": "Go"}]
+    with openai.OpenAI(base_url=f"{place.url}/v1", api_key=session.key) as client:
+
+        def response() -> Any:
+            asked = {"model": "policy", "input": items, "tools": [{"type": "function", **TOOL}]}
+            if not stream:
+                return client.responses.create(**asked)
+            with client.responses.stream(**asked) as events:
+                return events.until_done().get_final_response()
+
+        first = response()
+        assert [item.type for item in first.output] == ["message", "function_call"]
+        result = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "snow"}
+        items += [*(item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output), result]
+        assert response().output_text == "I see ☃ there."
+        assert client.models.retrieve("policy").id == "policy"
+    assert [step.info["gateway"]["parent"] for step in session.episode("").steps] == [None, 0]
+
+
+def test_a_thought_goes_out_and_comes_back_in_every_interface(made: Made) -> None:
+    from trainers.gateway import anthropic_api, openai_api, responses_api
 
     said = {"role": "assistant", "reasoning_content": "Hm.", "content": "Yes"}
     blocks = [{"type": "thinking", "thinking": "Hm.", "signature": ""}, {"type": "text", "text": "Yes"}]
@@ -142,3 +222,6 @@ def test_a_thought_goes_out_and_comes_back_in_both_interfaces(made: Made) -> Non
     one = openai_api.read(orjson.dumps({"model": "policy", "messages": [said, user]}), {})
     sent = {"model": "policy", "max_tokens": 1, "messages": [{"role": "assistant", "content": blocks}, user]}
     assert one.messages == anthropic_api.read(orjson.dumps(sent), {}).messages and one.messages[0].thought == "Hm."
+    summary = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    items = [summary, {"type": "message", "role": "assistant", "content": "Yes"}, user]
+    assert one.messages == responses_api.read(orjson.dumps({"model": "policy", "input": items}), {}).messages

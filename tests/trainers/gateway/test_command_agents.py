@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from hoarding import HELD, WAYS
 from mcp import Client as MCPClient
 from mcp.client.streamable_http import streamable_http_client
 from tiny_runs import BOOK, model, tokenizer
@@ -39,7 +40,7 @@ from trainers.steps import Episode
 
 FACTORY = EnvFactory("TextCraft-v0", {**BOOK, "max_episode_steps": 4})
 PRELUDE = """
-import json, os, socket, subprocess, sys, time, urllib.error, urllib.request
+import json, mmap, os, socket, subprocess, sys, time, urllib.error, urllib.request
 def post(url, body, key=os.environ.get("OPENAI_API_KEY", "")):
     kinds = {"Authorization": "Bearer " + key, "Content-Type": "application/json"}
     kinds["Accept"] = "application/json, text/event-stream"
@@ -97,6 +98,11 @@ def played(manager: AgentManager, count: int = 1) -> list[Episode]:
 
 def printed(manager: AgentManager) -> str:
     """What the command of one episode prints."""
+    return told(manager)[0]
+
+
+def told(manager: AgentManager) -> tuple[str, Episode]:
+    """One episode, with what its command and its test print."""
     jobs: list[Job] = []
     started = manager.agent.start
 
@@ -105,8 +111,8 @@ def printed(manager: AgentManager) -> str:
         started(job)
 
     manager.agent.start = start  # type: ignore[method-assign]
-    played(manager)
-    return str(jobs[0].output)
+    (episode,) = played(manager)
+    return str(jobs[0].output), episode
 
 
 BOTH = pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "process"])
@@ -186,6 +192,10 @@ def test_whatever_the_task_says_its_file_has_it(
         ("x = bytearray(80 << 20); time.sleep(60)", "more than the 64 MiB of rollout.agent.memory"),
         ("open('x', 'wb').write(bytes(17 << 20))", "exited with status 1, .* last: OSError: .*No space left on device"),
         ("[open(str(i), 'wb').write(bytes(1 << 20)) for i in range(17)]", "No space left on device"),
+        ("os.memfd_create('x')", "exited with status 1, .* last: OSError: .*Function not implemented"),
+        ("mmap.mmap(-1, 65 << 20)", "exited with status 1, .* last: OSError: .*Cannot allocate memory"),
+        ("[mmap.mmap(-1, 1 << 20) for _ in range(65)]", "exited with status 1, .* last: OSError: .*allocate memory"),
+        ("[os.open('/dev/null', 0) for _ in range(5000)]", "exited with status 1, .* last: OSError: .*Too many open"),
         ("while True: subprocess.Popen(['sleep', '60'])", "BlockingIOError|Resource temporarily unavailable"),
     ],
 )
@@ -195,6 +205,19 @@ def test_what_a_command_does_wrong_is_named(made: Made, code: str, told: str) ->
     assert episode.error is not None
     assert re.search(told, episode.error), episode.error
     assert "\n" not in episode.error
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_of_a_command_that_no_process_shows_is_limited(made: Made, way: str) -> None:
+    output, episode = told(made(HELD.replace("TAKE", WAYS[way]), memory=64, disk=16))
+    assert "more than the 64 MiB" in str(episode.error) or int(output) <= 64, (output, episode.error)
+
+
+def test_a_command_that_holds_more_than_its_memory_fails(made: Made, root: Path) -> None:
+    if not (path := root.parent / "shared/cases/security/bomb.py").is_file():
+        pytest.skip(f"{path} is not here")
+    output, episode = told(made(path.read_text("utf-8"), memory=256, environment=False))
+    assert episode.error is not None and "holding" not in output
 
 
 @pytest.mark.seconds
@@ -222,6 +245,8 @@ def test_an_agent_cut_at_its_limits_is_still_graded(made: Made, sandbox: bool) -
         ("grep -q written note && ! env | grep -q API_KEY", 1.0),
         ("echo reward: nan", "printed 'reward: nan', which is no finite number"),
         ("echo reward: much", "printed 'reward: much'"),
+        ("echo reward: 1e308", "rollout.agent.reward_limit"),
+        ("echo reward: -1001", "no finite number from -1000 to 1000"),
         ("sleep 60", r"the test sh took longer than the 1 s of rollout.agent.test_seconds"),
     ],
 )
@@ -241,6 +266,71 @@ def test_an_agent_does_not_see_what_tests_it(made: Made, tmp_path: Path) -> None
     manager = made(f"ask('a'); assert not os.path.exists({str(hidden)!r})", test=["sh", str(hidden)], environment=False)
     (episode,) = played(manager)
     assert episode.error is None and episode.steps[0].reward == 0.5
+
+
+AGENT = PRELUDE + "ask('a'); home = os.environ['HOME']\n"
+SPOILS = {
+    "cheat": "",  # the next three are read from the folder of cases
+    "hack": "",
+    "hack2": "",
+    "startup files of shells and programs": """
+for name in (".bashrc", ".profile", ".gitconfig", ".config/pip/pip.conf", "sitecustomize.py", "json.py", "grep"):
+    path = os.path.join(home, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, "w").write("print('reward: 1'); raise SystemExit\\n")
+    os.chmod(path, 0o755)
+""",
+    "a process that stays": """
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        for path in ("new", os.environ["TMPDIR"] + "/new"): open(path, "w").write("{}")
+        os.replace("new", os.environ["ENVSUITE_TASK_FILE"])
+""",
+    "a folder in place of the task": "os.remove('task.json'); os.mkdir('task.json'); os.symlink('/tmp', 'home')",
+    "a full disk": """
+if home == "/episode": open("/tmp/home", "w"), open("/tmp/task.json", "w")
+try: open("big", "wb").write(bytes(17 << 20))
+except OSError: pass
+""",
+}
+CHECK = """
+import json, os, site, sys
+task = json.load(open(os.environ["ENVSUITE_TASK_FILE"]))
+assert task["id"] == os.environ["ENVSUITE_TASK_ID"] and task["text"]
+homes = {os.environ[name] for name in ("HOME", "TMPDIR")}
+assert len(homes) == 1 and not os.listdir(*homes)
+assert not site.ENABLE_USER_SITE and os.getcwd() not in sys.path and "" not in sys.path
+assert os.path.exists("task.json")  # and this is the folder of the command
+open(os.path.join(*homes, "a"), "w"), open("b", "w") if "disk" not in sys.argv[1] else None
+given = {"PATH", "HOME", "TMPDIR", "LANG", "ENVSUITE_TASK", "ENVSUITE_TASK_FILE", "ENVSUITE_TASK_ID", "LC_CTYPE"}
+assert set(os.environ) - given <= {"PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONPATH"}, os.environ
+print("reward: 0.25")
+"""
+"""An honest test: what of it fails, ends it with the reward 0."""
+
+
+@BOTH
+@pytest.mark.parametrize("spoil", SPOILS)
+@pytest.mark.parametrize("way", ["file", "program"])
+def test_no_command_decides_its_own_test(
+    made: Made, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, spoil: str, way: str, sandbox: bool
+) -> None:
+    monkeypatch.setenv("PATH", f":.:{os.environ['PATH']}")
+    code, check, reward = AGENT + SPOILS[spoil], CHECK, 0.25
+    if not SPOILS[spoil]:
+        folder = root.parent / "shared/cases" / ("security" if spoil == "cheat" else f"agents/{spoil}")
+        if not folder.is_dir():
+            pytest.skip(f"the cases of {folder} are not here")
+        code = (folder / ("cheat.py" if spoil == "cheat" else "solve.py")).read_text()
+        check, reward = (folder / "check.py").read_text(), 0.0
+    (tmp_path / "check.py").write_text(check)
+    written = {"file": [str(tmp_path / "check.py")], "program": ["-c", check]}[way]
+    manager = made(
+        code, environment=False, test=[os.path.realpath(sys.executable), *written, spoil], sandbox=sandbox, disk=16
+    )
+    output, episode = told(manager)
+    assert episode.error is None and [step.reward for step in episode.steps] == [reward], output
 
 
 @pytest.mark.parametrize(

@@ -81,25 +81,28 @@ def test_an_answer_that_was_read_is_delivered_while_the_connection_stays_open(ma
     assert len(recorded(session)) == 2
 
 
-def test_the_same_request_joins_one_under_way_replays_a_lost_answer_and_is_a_sibling_after(made: Made) -> None:
+def test_the_same_request_is_a_sample_of_its_own_unless_its_client_has_gone(made: Made) -> None:
     place = made()
     session = place.open()
     request = raw(CHAT, session.key, body())
     place.engine.going.clear()
-    wires = [Wire(place.url) for _ in range(3)]
+    wires = [Wire(place.url) for _ in range(5)]
     for wire in wires:
         wire.send(request)
-    _asked(place, 1)
+    _asked(place, 5)
+    wires.pop().close()  # while its answer is made
+    again = Wire(place.url)
+    again.send(request)
     place.engine.going.set()
-    assert len({bytes(wire.read().partition(b"\r\n\r\n")[2]) for wire in wires}) == 1  # joined
+    assert len({wire.read() and wire.json["id"] for wire in (*wires, again)}) == 5 == len(place.engine.asked)
     wires[0].send(request)
-    _asked(place, 2)  # a sibling
-    wires[0].close()
-    assert len(recorded(session)) == 1
+    _asked(place, 6)
+    wires[0].close()  # before it has read it
+    assert len(recorded(session)) == 5
     again = Wire(place.url)
     again.send(request)
     again.read()
-    assert len(recorded(session)) == 2 and len(place.engine.asked) == 2  # its answer, which was lost
+    assert len(recorded(session)) == 6 == len(place.engine.asked)  # its answer, which was lost
 
 
 @pytest.mark.seconds

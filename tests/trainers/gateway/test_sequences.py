@@ -10,7 +10,7 @@ import pytest
 from families import BY_NAME, published, tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
-from talking import TOOL, Place
+from talking import CALL, TOOL, Place
 
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.ordinary import added_tokens
@@ -205,3 +205,27 @@ def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any
             assert refused.status == 400
         else:
             assert all(shown.count(message.text) >= messages.count(message) for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("said", "stop", "text", "thought", "calls", "tokens"),
+    [
+        (f"{CALL}\nObservation: snow", "Observation:", "", "", 1, f"{CALL}\nObservation:"),
+        ("<think>Hm.</think>Yes. STOP no", "STOP", "Yes.", "Hm.", 0, "<think>Hm.</think>Yes. STOP"),
+        ("<think>I look. STOP</think>Yes", "STOP", "", "<think>I look.", 0, "<think>I look. STOP"),
+        (CALL, "the <b>", CALL.partition("the <b>")[0], "", 0, CALL.partition("é")[0]),
+    ],
+)
+def test_a_stop_text_cuts_before_thoughts_and_calls_are_read(
+    speaks: Any, said: str, stop: str, text: str, thought: str, calls: int, tokens: str
+) -> None:
+    place = Place(speaks)
+    place.engine.answer = lambda request: place.engine.ids(said)
+    session: Session = place.open()
+    _, asked = place.gateway.ask(session.key, Ask("policy", (USER,), (LOOK,), stop=(stop,)))
+    place.gateway.pump(place.engine, 0.0)
+    (choice,) = asked.done.result()
+    message = choice.message
+    assert (message.text.strip(), message.thought, len(message.calls), choice.stopped) == (text, thought, calls, stop)
+    assert choice.finish_reason == ("tool_calls" if calls else "stop")
+    assert place.engine.tokenizer.decode(choice.completion.token_ids).startswith(tokens[:-6])

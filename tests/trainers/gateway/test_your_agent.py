@@ -10,15 +10,25 @@ from pathlib import Path
 import pytest
 from third_party import files_of
 
+from trainers.gateway.agents import FunctionAgent
 from trainers.report.metrics import read_metrics
+from trainers.settings import ConfigError
 from trainers.steps.parquet import read_episodes
 
 pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'envsuite[gateway]'")
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = {
     "--iterations": "2", "--rollout.tasks": "2", "--rollout.group_size": "2", "--evaluation.episodes": "2",
-    "--episodes_every": "1", "--report": "false", "--envs": "[{id: TextCraft-v0, max_episode_steps: 4}]",
+    "--pool.folder": "pool", "--episodes_every": "1", "--report": "false",
+    "--envs": "[{id: TextCraft-v0, max_episode_steps: 4}]",
 }  # fmt: skip
+
+
+def test_the_agents_of_packages_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert FunctionAgent("examples/agents.py:langgraph").function.__name__ == "langgraph"
+    with pytest.raises(ConfigError, match=r"'langgraph' is not file\.py:function"):
+        FunctionAgent("langgraph")
 
 
 @pytest.mark.seconds
@@ -27,11 +37,16 @@ def test_the_agent_of_the_page_trains(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     words = ["--config", "configs/agent.yaml", "--rollout.agent.function", "my_agent.py:play", "--output", "runs"]
     words += [word for pair in SMALL.items() for word in pair]
-    done = subprocess.run(
-        [sys.executable, "-m", "trainers.train", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    took = ["--name", "taken", "--iterations", "1", "--pool.take.source", "agent", "--evaluation.envs", "[]"]
+    for more in ([], took):  # the second trains on what the first stored, and evaluates nothing
+        done = subprocess.run(
+            [sys.executable, "-m", "trainers.train", *words, *more], cwd=tmp_path, capture_output=True, text=True,
+            timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+    taken = read_metrics(tmp_path / "runs/taken/metrics.jsonl")
+    assert [record["train/episodes"] for record in taken if "train/loss" in record] == [4]
+    assert not any(name.startswith("eval/") for record in taken for name in record)
     run = tmp_path / "runs/agent"
     told = [record for record in read_metrics(run / "metrics.jsonl") if "train/loss" in record]
     assert len(told) == 2 and all(record["train/logprob_gap"] < 1e-3 for record in told)

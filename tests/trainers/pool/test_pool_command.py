@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +42,17 @@ def test_list_and_show_print_what_is_stored(folder: Path, console: Console) -> N
     assert " s2 " in out and out.endswith("list: 1 session\n")
     out, _ = console(f"pool show {folder} s3")
     assert "step 1 (2 + 2 tokens, reward 1)\nA [red] door\n> open it\n" in out and "success: True, score: 0.75" in out
+
+
+def test_list_has_whole_names_and_json(folder: Path, console: Console) -> None:
+    name, task = f"run/{'a' * 90}/1", "dark_oak_" + "b" * 90
+    with Writer(folder) as pool:
+        pool.open_session(name, source="gateway", task_id=task, tags=["new"])
+    assert name in (out := console(f"pool list {folder}")[0]) and task in out
+    rows = json.loads(console(f"pool list {folder} --json")[0])
+    assert [row["session"] for row in rows] == [*_names(folder)] and rows[3]["score"] == 0.75
+    (row,) = [row for row in rows if row["session"] == name]
+    assert (row["task"], row["success"], row["steps"], row["tags"]) == (task, "open", 0, ["new"])
 
 
 def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
@@ -86,3 +102,45 @@ def test_what_cannot_be_is_one_line(folder: Path, console: Console) -> None:
     with Writer(folder, "the gateway"):
         _, said = console(f"pool tag {folder} x", 2)
         assert "in use by the gateway" in said and console(f"pool list {folder}")[0]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system."""
+    (folder := tmp_path / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if sys.platform != "linux" or os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system of 4 MiB cannot be mounted here, which only root may")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("room", [0, 1, 9, 40])
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "segments"])
+def test_sessions_are_deleted_from_a_disk_that_is_full(
+    disk: Path, console: Console, monkeypatch: pytest.MonkeyPatch, packed: bool, room: int
+) -> None:
+    monkeypatch.setenv("SQLITE_TMPDIR", str(disk))
+    secrets = [os.urandom(10_000).hex() for _ in range(24)]
+    with Writer(disk / "pool") as pool:
+        for n, secret in enumerate(secrets):
+            pool.store(f"s{n}", episode(n, step(0, observation=secret), group_id=n), source="run")
+            if packed and n in (11, 23):
+                pool.compact()
+    with (disk / "fill").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(4096))
+    os.truncate(disk / "fill", (disk / "fill").stat().st_size - 4096 * room)
+    assert console(f"pool delete-session {disk}/pool s3")[0] == "delete-session: 1 session\n"
+    assert len(_names(disk / "pool")) == 23 and secrets[3].encode() not in (disk / "pool/pool.sqlite").read_bytes()
+    for n in (0, 1, 2, *range(4, 12)):
+        console(f"pool delete-session {disk}/pool s{n}")
+    assert _names(disk / "pool") == [f"s{n}" for n in range(12, 24)]
+    assert sum(file.stat().st_blocks for file in disk.rglob("*")) < 4 * 2048, "and there is room again"
+    with Writer(disk / "pool") as pool:
+        pool.store("new", episode(99, step(0), group_id=99), source="run")
+        assert pool.episode("s20").steps[0].observation == secrets[20]
+    files = [file.read_bytes() for file in (disk / "pool").rglob("*") if file.is_file()]
+    assert not any(secret.encode() in content for secret in secrets[:12] for content in files)

@@ -32,7 +32,6 @@ from trainers.processes.peers import GRACE_SECONDS
 from trainers.programs import train
 from trainers.rollout.vllm import child, inside
 from trainers.run import random_state
-from trainers.run.asynchronous.process import beside
 from trainers.run.iteration_metrics import _memory
 
 ROOT = Path(__file__).parents[3]
@@ -226,18 +225,6 @@ def test_vllm_in_this_process_leaves_the_random_numbers_of_its_gpu(
     with inside._undisturbed(device):
         pass
     assert forked == [[device] if device.type == "cuda" else []]
-
-
-@pytest.mark.parametrize(
-    ("device", "count", "place"), [(GPUS[0], 3, "cuda:2"), (GPUS[1], 4, "cuda:3"), (GPUS[1], 2, "cuda:1"),
-                                   (torch.device("cuda"), 3, "cuda:2"), (torch.device("cpu"), 0, "cpu")]
-)  # fmt: skip
-def test_the_rollouts_process_is_on_the_gpu_after_those_of_the_trainers(
-    device: torch.device, count: int, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    assert beside(SimpleNamespace(device=device)) == place  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("later", [2, 1])

@@ -33,13 +33,12 @@ from trainers.train import main
 
 FAULTS = int(os.environ.get("FAULTS", "3"))
 ITERATIONS, TASKS, SIZE = 8, 2, 3
-BOTH = pytest.mark.parametrize("overlap", ["turns", "process"])
 TIMES = pytest.mark.parametrize("number", range(FAULTS))
 pytestmark = pytest.mark.slow
 
 
-def _config(place: Path, overlap: str, **changes: Any) -> Path:
-    settings = {"rollout.staleness": 1, "rollout.overlap": overlap, "rollout.slots": 6, "evaluation.every": 0}
+def _config(place: Path, **changes: Any) -> Path:
+    settings = {"rollout.staleness": 1, "rollout.slots": 6, "evaluation.every": 0}
     return write_settings(place, iterations=ITERATIONS, **settings | changes)
 
 
@@ -90,26 +89,10 @@ def _is(process: psutil.Process, find: str) -> bool:
 
 
 @TIMES
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
-def test_an_engine_that_is_killed_or_hangs_beside_the_update_is_started_anew(
-    place: Path, number: int, kind: signal.Signals
-) -> None:
-    config, run = _config(place, "process", process_timeout=0.1), place / "runs/tiny"
-    with _struck(run, random.Random(f"{kind} {number}"), "asynchronous.child:serve", kind) as struck:
-        assert main(["--config", str(config)]) == 0
-    assert struck, "the run was faster than the signal"
-    _check(run)
-    assert all(line["train/failed"] == 0 for line in _lines(run))
-    log = (run / "run.log").read_text()
-    if restarts := sum(line["async/restarts"] for line in _lines(run)):  # none where it had played everything
-        assert restarts == 1 and f"(pid {struck[0]}) was lost" in log and "episodes are played again" in log
-
-
-@TIMES
 def test_an_engine_that_fails_in_its_turn_leaves_a_checkpoint_that_goes_on(
     place: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, left = _config(place, "turns"), random.Random(number).randint(20, 200)
+    config, left = _config(place), random.Random(number).randint(20, 200)
     poll = HFEngine.poll
 
     def failing(self: HFEngine, timeout: float | None = None) -> list[Completion]:
@@ -127,12 +110,9 @@ def test_an_engine_that_fails_in_its_turn_leaves_a_checkpoint_that_goes_on(
     _check(place / "runs/tiny")
 
 
-@BOTH
 @TIMES
-def test_an_environment_that_hangs_loses_its_own_episodes_and_is_counted(
-    place: Path, overlap: str, number: int
-) -> None:
-    config, run = _config(place, overlap, **{"rollout.workers": 3, "rollout.deadline": 2.0}), place / "runs/tiny"
+def test_an_environment_that_hangs_loses_its_own_episodes_and_is_counted(place: Path, number: int) -> None:
+    config, run = _config(place, **{"rollout.workers": 3, "rollout.deadline": 2.0}), place / "runs/tiny"
     with _struck(run, random.Random(f"env {number}"), "envsuite.vector.worker:serve", signal.SIGSTOP) as struck:
         assert main(["--config", str(config)]) == 0
     assert struck
@@ -162,12 +142,11 @@ def _resumed(config: Path) -> None:
     assert main(["--config", str(config), *(["--resume"] if has else [])]) == 0
 
 
-@BOTH
 @TIMES
 def test_a_run_whose_update_is_killed_goes_on_from_its_checkpoint_and_leaves_no_process(
-    place: Path, overlap: str, number: int
+    place: Path, number: int
 ) -> None:
-    config, rng = _config(place, overlap), random.Random(f"update {number}")
+    config, rng = _config(place), random.Random(f"update {number}")
     run = _started(config)
     until(lambda: (place / "runs/tiny/metrics.jsonl").exists() or run.poll() is not None, 300)
     time.sleep(rng.uniform(0.0, 4.0))
@@ -180,11 +159,10 @@ def test_a_run_whose_update_is_killed_goes_on_from_its_checkpoint_and_leaves_no_
     _check(place / "runs/tiny")
 
 
-@BOTH
 @TIMES
-def test_a_full_disk_stops_the_run_with_a_message_and_it_goes_on(place: Path, overlap: str, number: int) -> None:
+def test_a_full_disk_stops_the_run_with_a_message_and_it_goes_on(place: Path, number: int) -> None:
     """A limit on the size of files fails writes as a full disk does, at whichever file is too large first."""
-    config, rng = _config(place, overlap), random.Random(f"disk {number}")
+    config, rng = _config(place), random.Random(f"disk {number}")
     run = _started(config, limit=int(10 ** rng.uniform(3, 5.5)))
     said = run.communicate(timeout=300)[0]
     assert run.returncode in (0, 1) and "Traceback" not in said, said

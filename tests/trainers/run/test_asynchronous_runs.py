@@ -10,17 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from accelerate import Accelerator
 from folders import SUPPORT
+from policies import logprobs
 from safetensors.torch import load_file
 from tiny_runs import BOTH, train, weights, without_times, write_settings
+from transformers import AutoModelForCausalLM
 
 from trainers.policy.config import OptimConfig
 from trainers.report.metrics import read_metrics
 from trainers.run.assembly import Run
-from trainers.run.asynchronous.player import TurnsPlayer
+from trainers.run.asynchronous.player import Player
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.rollouts import Rollouts, SynchronousRollouts
@@ -30,7 +33,6 @@ from trainers.steps.parquet import episode_files, read_episodes
 from trainers.train import main
 
 KILLED = (sys.executable, str(SUPPORT / "killed_run.py"))
-PROCESS = pytest.param("process", marks=pytest.mark.slow)
 
 
 def trained(run: Path) -> list[list[Any]]:
@@ -59,7 +61,7 @@ def _asynchronous(run: Run, ends: Sequence[int]) -> Rollouts:
     run.pool = None
     found = _synchronous(run, ends)
     assert isinstance(found, SynchronousRollouts)
-    player = TurnsPlayer(found.manager, found.sampling, run.config.seed + 1, run.sync)
+    player = Player(found.manager, found.sampling, run.config.seed + 1, run.sync)
     pool = GroupPool(run.accelerator, run.config.rollout.tasks, 0)
     common = (run.config, run.accelerator, run.sampler, run.crediting.informative, run.counters, run.stop)
     return AsynchronousRollouts(*common, pool, player, lambda: run.updater.steps)
@@ -109,14 +111,10 @@ def test_groups_without_a_signal_are_replaced_by_those_of_the_synchronous_run(
     assert entropies[0] == pytest.approx(entropies[1], rel=1e-7)
 
 
-@pytest.mark.parametrize("overlap", ["turns", PROCESS])
 @pytest.mark.parametrize("staleness", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_trains_on_the_tasks_of_the_synchronous_one_within_its_staleness(
-    place: Path, staleness: int, overlap: str
-) -> None:
-    settings = {"rollout.staleness": staleness, "rollout.overlap": overlap}
+def test_a_run_trains_on_the_tasks_of_the_synchronous_one_within_its_staleness(place: Path, staleness: int) -> None:
     assert main(["--config", str(write_settings(place, name="sync"))]) == 0
-    assert main(["--config", str(write_settings(place, name="late", **settings))]) == 0
+    assert main(["--config", str(write_settings(place, name="late", **{"rollout.staleness": staleness}))]) == 0
     check(place / "runs/late", staleness)
     tasks = [
         [[(e.episode_id, e.task_id) for e in episodes] for episodes in trained(place / "runs" / name)]
@@ -143,12 +141,11 @@ def _struck(moment: str, number: int, kind: signal.Signals, config: Path) -> tup
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overlap", ["turns", "process"])
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_stopped_keeps_what_was_finished_and_counts_nothing_twice(
-    place: Path, overlap: str, kind: signal.Signals
+    place: Path, kind: signal.Signals
 ) -> None:
-    config = write_settings(place, **{"rollout.staleness": 2, "rollout.overlap": overlap, "rollout.slots": 6})
+    config = write_settings(place, **{"rollout.staleness": 2, "rollout.slots": 6})
     code, said = _struck("metrics", 3, kind, config)
     assert code == (-kind if kind == signal.SIGKILL else 128 + kind), said
     run = place / "runs/tiny"
@@ -223,16 +220,27 @@ def test_a_run_that_goes_on_with_less_staleness_drops_and_replaces_what_is_too_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overlap", ["turns", "process"])
-def test_two_processes_train_on_the_groups_of_one(place: Path, overlap: str) -> None:
-    config = write_settings(place, **{"rollout.staleness": 1, "rollout.overlap": overlap})
+def test_two_processes_train_on_the_groups_of_one(place: Path) -> None:
+    config = write_settings(place, **{"rollout.staleness": 1})
     launch = (*BOTH, "-m", "trainers.train")
     run = train("--config", str(config), program=launch, timeout=400)
     assert run.returncode == 0, run.stdout + run.stderr
     check(place / "runs/tiny", 1)
 
 
-def test_what_cannot_play_beside_the_update_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = write_settings(place, **{"rollout.staleness": 1, "rollout.overlap": "process", "model.shard": "full"})
-    assert main(["--config", str(config)]) == 2
-    assert "rollout.overlap is process" in (said := capsys.readouterr().err) and "set rollout.overlap: turns" in said
+@pytest.mark.slow
+def test_each_token_has_the_log_probability_of_the_weights_of_its_version(place: Path) -> None:
+    settings = {"rollout.staleness": 2, "optim.minibatches": 1, "evaluation.every": 0}
+    config = write_settings(place, iterations=5, checkpoint_every=1, keep_checkpoints=9, **settings)
+    assert main(["--config", str(config)]) == 0
+    run = place / "runs/tiny"
+    folders = [place / "model", *sorted((run / "checkpoints").glob("iteration-*"))]
+    models = [AutoModelForCausalLM.from_pretrained(folder).eval() for folder in folders]
+    versions = set()
+    for step in (step for episodes in trained(run) for episode in episodes for step in episode.steps):
+        for version in set(step.policy_version.tolist()):
+            sampled = step.policy_version == version
+            own = logprobs(models[version], step.prompt_ids.tolist(), step.response_ids.tolist())
+            np.testing.assert_allclose(step.response_logprobs[sampled], own[sampled], atol=1e-4)
+            versions.add(version)
+    assert len(versions) >= 3, "weights arrived while episodes were played"

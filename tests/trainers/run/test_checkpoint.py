@@ -173,6 +173,24 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-00003", "iteration-00010"]
 
 
+def test_checkpoints_that_are_links_are_removed_and_replaced_and_their_targets_stay(
+    tmp_path: Path, accelerator: Accelerator
+) -> None:
+    root, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    for number in (1, 2):
+        _save(elsewhere / str(number), accelerator, kept=Kept({"age": number}))
+    root.mkdir()
+    for number in (1, 2, 3):  # the last one leads nowhere
+        checkpoint.folder_of(root, number).symlink_to(elsewhere / str(number))
+    assert checkpoint.newest(root) == checkpoint.folder_of(root, 2)
+    (root / ".iteration-00009.old").symlink_to(elsewhere)
+    for number in (2, 3):
+        _save(checkpoint.folder_of(root, number), accelerator, kept=Kept({"age": 10}))
+    checkpoint.prune(root, 1)
+    assert [path.name for path in root.iterdir()] == ["iteration-00003"]
+    assert [checkpoint.verify(elsewhere / str(number))["parts"]["kept"]["age"] for number in (1, 2)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     "change, refused",
     [

@@ -11,7 +11,6 @@ import pytest
 from envsuite.remote.places import News, listening, tell
 from trainers.report.events import read_events
 from trainers.run.assembly import Run
-from trainers.run.asynchronous.process import ProcessPlayer
 
 JOINS = News("http://a:1", "TextCraft-v0", True, "it is named")
 LEAVES = News("http://a:1", "TextCraft-v0", False, "it is named no more")
@@ -45,10 +44,3 @@ def test_only_the_first_process_writes_events_and_a_full_disk_ends_no_thread(
     (tmp_path / "file").touch()
     Run.note(run_in(tmp_path / "file"), JOINS)
     assert "cannot be written" in caplog.text
-
-
-def test_news_of_the_process_that_plays_are_passed_on() -> None:
-    found: list[News] = []
-    with listening(found.append):
-        ProcessPlayer._take(ProcessPlayer.__new__(ProcessPlayer), LEAVES)
-    assert found == [LEAVES]

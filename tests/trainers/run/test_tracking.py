@@ -260,3 +260,36 @@ def test_wandb_without_a_login_is_refused_before_a_model_is_loaded(
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(ConfigError, match=r"wandb login.*WANDB_MODE=offline"):
         Followed(tmp_path, ["wandb"]).play([])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tracker_that_cannot_log_in_is_warned_of_once_and_training_goes_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(kind: type[Tracker]) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(TRACKERS[name], "check_access", classmethod(fail))
+    followed = Followed(tmp_path, NAMES)
+    with caplog.at_level(logging.WARNING, "trainers.run.tracking"):
+        with followed.play(range(3)):
+            pass
+    warned = [record.getMessage() for record in caplog.records if "the tracker" in record.getMessage()]
+    assert len(warned) == 1 and warned[0].startswith(f"the tracker {name} failed (ConnectionError: no network)")
+    assert len(read_metrics(followed.place / "metrics.jsonl")) == 3
+    assert followed.config.tracking.trackers == NAMES, "after --resume it is tried again"
+
+
+@pytest.mark.slow
+def test_wandb_with_a_key_and_no_network_does_not_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("wandb")
+    for variable, value in {"MODE": "online", "API_KEY": "0123456789" * 4, "BASE_URL": "http://127.0.0.1:9"}.items():
+        monkeypatch.setenv(f"WANDB_{variable}", value)
+    followed = Followed(tmp_path, ["tensorboard", "wandb"])
+    with caplog.at_level(logging.WARNING, "trainers.run.tracking"):
+        with followed.play(range(3)):
+            pass
+    assert sum("the tracker wandb failed" in record.getMessage() for record in caplog.records) == 1
+    assert len(read_metrics(followed.place / "metrics.jsonl")) == 3

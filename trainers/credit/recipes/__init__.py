@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from envsuite.core.errors import DataError, UsageError, unknown
+from trainers.settings.words import Loader
 
 COMPOSITIONS = (
     "gigpo+scpo", "hgpo+scpo", "bipace+scpo",
@@ -56,7 +57,7 @@ def recipes() -> dict[str, Recipe]:
         if file.name.endswith(".yaml"):
             name = file.name.removesuffix(".yaml")
             try:
-                found[name] = Recipe(name, **yaml.safe_load(file.read_text(encoding="utf-8")))
+                found[name] = Recipe(name, **yaml.load(file.read_text(encoding="utf-8"), Loader))
             except TypeError as error:
                 raise DataError(
                     f"{file}: a recipe has description, paper and method, and nothing else ({error})"

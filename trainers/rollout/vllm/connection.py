@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 from httpx2 import Response
 
+from envsuite.core import http
 from trainers.rollout.engine import Sampling
 from trainers.rollout.vllm.completions import answers_in, body_of
 from trainers.rollout.vllm.host import Answer, Host, Refused, Sleeping
@@ -170,7 +171,7 @@ class Connection(Host):
 
     def _once(self, verb: str, path: str, body: Mapping[str, Any] | None) -> Response:
         try:
-            response = self._client.request(verb, self.url + path, json=body)
+            response = http.ask(self._client, verb, self.url + path, json=body)
         except (httpx2.TransportError, RuntimeError) as error:  # RuntimeError: closed meanwhile
             raise _Passing(str(error) or type(error).__name__) from error
         if response.status_code in _PASSING:

@@ -68,7 +68,7 @@ class VLLMEngine(Engine, Generic[H]):
         self._rows, self._update = rows, update
         self._hosts = update.hosts
         self._vocabulary: int = setup.model.config.get_text_config(decoder=True).vocab_size
-        self.max_length = min(check_host(host, setup.model, setup.config.compute_dtype) for host in self._hosts)
+        self.max_length: int = min(check_host(host, setup.model, setup.config.compute_dtype) for host in self._hosts)
         """Most tokens of prompt and response."""
         if update.fleet is not None:
             update.fleet.longest = self.max_length

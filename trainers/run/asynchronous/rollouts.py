@@ -29,10 +29,6 @@ class _Meter:
     """When the groups of the iteration before were taken."""
     waited: float = 0.0
     """Seconds in which the update waited for groups."""
-    idle: float | None = None
-    """Seconds in which the player had no episode to go on with; ``None``: those in which it was not waited for."""
-    restarts: int = 0
-    """Times that the player was started anew."""
     dropped: int = 0
     """Groups of all processes that were too old."""
     ages: list[int] = field(default_factory=list)
@@ -65,7 +61,7 @@ class AsynchronousRollouts(Rollouts):
             DataError: All episodes failed.
         """
         self.pool.renewed(self.version())
-        self.player.renew(self.version())
+        self.player.renew()
         if not self._playing:
             self._meter = _Meter()
             self.player.start(self.pool.unplayed())
@@ -82,10 +78,7 @@ class AsynchronousRollouts(Rollouts):
         self.pool.use()
         meter, self._meter = self._meter, _Meter()
         seconds = self._meter.began - meter.began
-        metrics = {**rolled.metrics, **self._metrics(meter, seconds)}
-        # A process tells of its time when it comes to it: only its own seconds are those of its parts.
-        covered = seconds if meter.idle is None else rolled.timing.seconds + meter.idle
-        return replace(rolled, metrics=metrics, seconds=seconds, beside=meter.idle is not None, covered=covered)
+        return replace(rolled, metrics={**rolled.metrics, **self._metrics(meter, seconds)}, seconds=seconds)
 
     def settle(self) -> None:
         """Leaves this process's engine to others until the next call; every process must call this.
@@ -123,11 +116,7 @@ class AsynchronousRollouts(Rollouts):
             meter.dropped += len(old)
             tasks = len(old)
         meter.waited += time.perf_counter() - began
-        effort = self.player.effort()
-        meter.restarts += effort.restarts
-        if effort.idle is not None:
-            meter.idle = effort.idle + (meter.idle or 0.0)
-        return episodes, effort.timing
+        return episodes, self.player.timing()
 
     def _wait(self, numbers: Sequence[int], watch: Watcher) -> None:
         """Plays until this process's episodes of these groups have ended."""
@@ -144,9 +133,8 @@ class AsynchronousRollouts(Rollouts):
             meter: Of this process.
             seconds: Between the last update's groups and this one's.
         """
-        idle = seconds - meter.waited if meter.idle is None else meter.idle
-        own = (meter.ages, self.pool.whole, meter.restarts, meter.waited / seconds, idle / seconds)
-        ages, whole, restarts, waits, idles = zip(*all_gather_object(self.accelerator, own), strict=True)
+        own = (meter.ages, self.pool.whole, meter.waited / seconds)
+        ages, whole, waits = zip(*all_gather_object(self.accelerator, own), strict=True)
         together = [age for part in ages for age in part]
         return {
             "async/staleness": float(np.mean(together)) if together else 0.0,
@@ -154,7 +142,6 @@ class AsynchronousRollouts(Rollouts):
             "async/dropped_groups": float(meter.dropped),
             "async/whole_groups": float(sum(whole)),
             "async/open_groups": float(len(self.pool) - sum(whole)),
-            "async/restarts": float(sum(restarts)),
             "async/update_idle": float(np.mean(waits)),
-            "async/rollout_idle": float(np.mean(idles)),
+            "async/rollout_idle": 1.0 - float(np.mean(waits)),
         }

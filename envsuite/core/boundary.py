@@ -1,0 +1,114 @@
+"""The boundary around code of others: environments, rewards, agents.
+
+However such code ends, the caller gets an exception that names task, function and reason; and what it returns is a
+number where a number is wanted, and text that can be encoded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gymnasium
+
+from envsuite.core.errors import EnvsuiteError, UsageError
+
+_OURS = Path(__file__).parents[1]
+_LIBRARIES = (str(Path(gymnasium.__file__).parent), *(str(_OURS / name) for name in ("core", "remote", "adapters")))
+"""Folders whose functions call code of others."""
+
+
+class CodeError(UsageError):
+    """Code of others that left its caller, as ``sys.exit`` does, or returned what is no result."""
+
+
+class Overdue(BaseException):
+    """Raised in a call past its deadline; no world catches it by mistake."""
+
+
+def _place(error: BaseException, depth: int) -> str:
+    """Returns function, file and line of others' code in which ``error`` was raised; empty for none."""
+    frames = traceback.extract_tb(error.__traceback__)[depth:]
+    frame = next((one for one in frames if not one.filename.startswith(_LIBRARIES)), None)
+    return "" if frame is None else f"in {frame.name} of {Path(frame.filename).name}, line {frame.lineno}"
+
+
+def settle(error: BaseException, where: str, depth: int = 1) -> None:
+    """Notes in an error where it was raised; makes a :class:`CodeError` of one that would end the program.
+
+    Args:
+        error: The error, as it was caught. ``KeyboardInterrupt`` is left alone.
+        where: What was played, e.g. a task.
+        depth: Frames of the traceback that do not belong to the code of others.
+
+    Raises:
+        CodeError: ``error`` is no :class:`Exception`, such as ``SystemExit`` or ``CancelledError``.
+    """
+    told = isinstance(error, EnvsuiteError) and not isinstance(error, CodeError)  # such a message says it all
+    if told or isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue):
+        return
+    own = isinstance(error, Exception)
+    raised = error if own else CodeError(f"{type(error).__name__} was raised: {error}")
+    for note in filter(None, (_place(error, depth), where)):
+        raised.add_note(note)
+    if own:
+        return
+    raise raised.with_traceback(error.__traceback__) from error
+
+
+@contextmanager
+def boundary(where: str) -> Iterator[None]:
+    """Runs code of others in the block, as :func:`settle` says."""
+    try:
+        yield
+    except BaseException as error:
+        settle(error, where, depth=2)
+        raise
+
+
+def number(value: object, what: str) -> float:
+    """Returns a number that code of others has returned.
+
+    Args:
+        value: What it returned.
+        what: Names it in the message, e.g. ``reward``.
+
+    Raises:
+        CodeError: It is no number, or not a finite one.
+    """
+    if type(value) is float and math.isfinite(value):
+        return value
+    try:
+        made = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        made = math.nan
+    if not math.isfinite(made):
+        raise CodeError(f"{what} is {value!r}, which is no finite number")
+    return made
+
+
+def text(value: str) -> str:
+    """Returns a text in which halves of surrogate pairs, which cannot be encoded, are joined or replaced."""
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def without_task(reason: str) -> str:
+    """Returns a :func:`reason` of an episode without its task, so that equal reasons can be counted."""
+    return re.sub(r" \(task .* of \S+\)", "", reason)
+
+
+def reason(error: BaseException) -> str:
+    """Returns class and message of ``error`` in one line, the message in at most 500 characters, and its notes."""
+    line = " ".join(text(f"{type(error).__name__}: {error}").split())
+    notes = vars(error).get("__notes__", ())
+    return "".join([line if len(line) <= 500 else line[:499] + "…", *(f" ({text(note)})" for note in notes)])

@@ -1,0 +1,176 @@
+"""Clients of servers: an answer without an end is not read to its end, and this machine is asked without a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from adapted import made
+
+from envsuite.core import UsageError, WorkerLost, http
+from envsuite.core.errors import EnvsuiteError
+from envsuite.interpreter.base import Limits
+from envsuite.interpreter.remote import ServerInterpreter
+from envsuite.prompting.endpoints.endpoint import Endpoint, Unavailable
+from envsuite.prompting.endpoints.options import Options
+from envsuite.remote import transport
+from trainers.rollout.vllm.connection import Connection
+
+MOST = 4 << 20
+CHATTY = """
+import sys
+for _ in range(5000): print("a line of its log", file=sys.stderr)
+print("\\x1b]0;the last words", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that answers each request with 200 MB, and clients that take 4."""
+    for module in (http, transport):
+        monkeypatch.setattr(module, "MOST_BYTES", MOST)
+    server, sent = socket.create_server(("127.0.0.1", 0)), b"x" * (1 << 20)
+
+    def answer(client: socket.socket) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        with client, contextlib.suppress(OSError):
+            client.recv(65536)
+            client.sendall(head)
+            for _ in range(200):
+                client.sendall(b"%x\r\n%s\r\n" % (len(sent), sent))
+            client.sendall(b"0\r\n\r\n")
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    server.close()
+
+
+def _environment(url: str) -> None:
+    made("TextCraft-v0", url=url)
+
+
+def _interpreter(url: str) -> None:
+    ServerInterpreter(url, Limits())
+
+
+def _openenv(url: str) -> None:
+    made("openenv/x", server=url)
+
+
+def _mcp(url: str) -> None:
+    Path("reward.py").write_text("def r(task, calls): return None\n")
+    made("mcp/x", server=f"{url}/mcp", reward="reward.py:r", goals=["g"], deadline=20.0)
+
+
+def _endpoint(url: str) -> None:
+    endpoint = Endpoint(Options(url=url, model="m", patience=0.1))
+    try:
+        endpoint.ask({"messages": []})
+    finally:
+        endpoint.close()
+
+
+def _vllm(url: str) -> None:
+    Connection(url, patience=0.1, timeout=20).get("/v1/models")
+
+
+CLIENTS: dict[str, Callable[[str], None]] = {
+    "environments": _environment, "interpreter": _interpreter, "openenv": _openenv, "mcp": _mcp,
+    "endpoint": _endpoint, "vllm": _vllm,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_answer_without_end_is_refused(
+    client: str, endless: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 2.0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((EnvsuiteError, Unavailable, Exception), match="answers with more than 4 MiB"):
+        CLIENTS[client](endless)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+def test_a_line_without_end_of_a_server_of_mcp_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("envsuite.adapters.mcp.MOST_BYTES", MOST)
+    Path("reward.py").write_text("def r(task, calls): return None\n")
+    Path("endless.py").write_text("import sys\nfor _ in range(300): sys.stdout.write('x' * (1 << 20))\n")
+    with pytest.raises(UsageError, match="a line of its output has more than 4 MiB"):
+        made("mcp/x", command=f"{sys.executable} endless.py", reward="reward.py:r", goals=["g"], deadline=20.0)
+
+
+def test_what_a_server_of_mcp_logs_is_told_when_it_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reward.py").write_text("def r(task, calls): return None\n")
+    Path("chatty.py").write_text(CHATTY)
+    with pytest.raises(UsageError, match=r"stderr ends with '\\x1b\]0;the last words'") as told:
+        made("mcp/x", command=f"{sys.executable} chatty.py", reward="reward.py:r", goals=["g"], deadline=20.0)
+    assert "\n" not in str(told.value)
+    assert "a line of its log" not in "".join(capfd.readouterr())
+
+
+class _Ok(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        message = {"role": "assistant", "content": "hi"}
+        body = json.dumps({"model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Logs nothing."""
+
+
+def test_this_machine_is_asked_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "intranet.example")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Ok) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(url)
+        endpoint = Endpoint(Options(url=url, model="m", patience=0.1))
+        assert endpoint.ask({"messages": []}).model == "m"
+        endpoint.close()
+        http.bypass_proxy_here()
+        assert httpx2.get(url).status_code == 200, "a client of an agent, in this process or its children"
+        monkeypatch.setenv("no_proxy", "")
+        server.shutdown()
+
+
+def test_without_a_proxy_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    http.bypass_proxy_here()
+    assert "NO_PROXY" not in os.environ
+
+
+def test_lost_is_what_an_environment_is_told(endless: str) -> None:
+    with pytest.raises(WorkerLost, match="more than 4 MiB"):
+        _environment(endless)

@@ -1,0 +1,173 @@
+"""Text of models, environments and agents: nothing of it reaches terminal, log or table as a control."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+from rich.text import Text
+
+from envsuite.cli import main
+from envsuite.core.errors import UsageError
+from envsuite.core.escaping import LogFormatter, cell, escaped, indented, raw, streams
+from envsuite.core.registration import ENVIRONMENTS, NAMED
+from envsuite.data.progress import Line
+from envsuite.evaluation.writers import csv_of
+from envsuite.exits import status_of
+from trainers.report.live import _LINE
+from trainers.run.log import run_log
+from trainers.settings.console import EscapingConsole
+
+E = "\x1b]0;PWNED\x07\x1b[2J\x1b[31mESC\x1b]52;c;cHduZWQ=\x07\u202e\x00\u009b31m\u2028\rover"
+FORGED = "x\n2026-11-29 09:09:09,000 ERROR trainers.run.progress: ended by an error: FORGED"
+HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+FILE = f"""
+from envsuite import Environment
+E = {E!r}
+TASKS = [{{"id": f"=HYPERLINK(1){{i}}{{E}}", "type": f"=k{{E}}", "x": i}} for i in range(3)]
+env = Environment({{"train": TASKS}}, goal=f"Goal{{E}}", steps=3)
+
+@env.start
+def start(task):
+    if task["x"] == 2:
+        raise KeyError(f"broken{{E}}")
+    return {{"x": 1}}, f"First{{E}}"
+
+@env.tool
+def turn(world, number: int):
+    "Turns."
+    if number % 2:
+        raise ValueError(f"bad{{E}}")
+    return f"Turned{{E}}"
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The id of an environment whose every text has controls."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(NAMED, "")
+    Path("hostile.py").write_text(FILE)
+    yield "hostile.py"
+    for env_id in [name for name in ENVIRONMENTS if name == "hostile.py"]:
+        del ENVIRONMENTS[env_id], gymnasium.registry[env_id]
+
+
+@given(st.text())
+def test_an_escaped_text_has_no_controls_and_is_escaped_once(text: str) -> None:
+    shown = escaped(text)
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", shown)
+    assert escaped(shown) == shown and (shown != text or not HIDDEN.search(text.replace("\r\n", "")))
+
+
+def test_no_command_prints_a_control(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
+    results = ["eval", "table", "out"]
+    commands = [
+        ["envs", "tasks", hostile],
+        ["envs", "tasks", hostile, "--type", f"no{E}"],
+        ["envs", "tasks", f"no{E}"],
+        ["envs", "options", hostile],
+        ["envs", "panels", "export", hostile, "train", "--for", "json", "--out", "panel.json"],
+        ["eval", "run", hostile, "--policy", "random", "--split", "train", "--out", "out"],
+        *([*results, "--by", "stratum", "--format", form] for form in ("text", "markdown", "latex", "csv", "json")),
+        ["eval", "compare", "out", "out"],
+        ["export", "demos", hostile, "--player", f"no{E}", "--n", "1", "--out", "x.jsonl"],
+        ["show-prompt", f"--envs.0.id={E}"],
+        ["pool", "list", f"no{E}"],
+        ["report", f"no{E}"],
+    ]
+    seen = ""
+    for words in commands:
+        main(words)
+        out, err = capfd.readouterr()
+        assert not HIDDEN.search(out + err), words
+        seen += out + err
+    assert "\\u001b]52;c;" in seen and "KeyError" in seen
+
+
+def test_a_traceback_of_a_command_is_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    def fails() -> int:
+        raise ZeroDivisionError(E)
+
+    before = sys.stdout, sys.stderr
+    with pytest.raises(ZeroDivisionError) as caught:
+        status_of(fails)
+    sys.excepthook(caught.type, caught.value, caught.tb)
+    assert not HIDDEN.search(capfd.readouterr().err)
+    sys.stdout, sys.stderr = before
+
+
+def test_a_csv_file_has_no_formula() -> None:
+    texts = ["=HYPERLINK(1)", "+1+2", "-2+3", "@SUM(1)", "\t=1", " =1", E]
+    rows = list(csv.reader(io.StringIO(csv_of([{"=head": text, "n": -0.5} for text in texts]))))
+    assert rows[0] == ["'=head", "n"] and {row[1] for row in rows[1:]} == {"-0.5"}
+    assert all(row[0][0] == "'" for row in rows[1:-1]) and not HIDDEN.search(rows[-1][0])
+    assert cell("plain") == "plain" and cell(None) is None
+
+
+@pytest.mark.parametrize("carrier", ["message", "exception"])
+def test_no_record_of_a_log_forges_another(carrier: str, tmp_path: Path) -> None:
+    with run_log(tmp_path / "run.log"):
+        try:
+            raise ValueError(FORGED + E)
+        except ValueError as error:
+            logging.getLogger("trainers.gateway").warning(
+                "it printed %s", error if carrier == "message" else "much", exc_info=carrier == "exception"
+            )
+    text = (tmp_path / "run.log").read_text()
+    assert "FORGED" in text and not HIDDEN.search(text)
+    assert sum(bool(_LINE.fullmatch(line)) for line in text.split("\n")) == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_console_draws_its_own_colours_and_no_text_s(terminal: bool) -> None:
+    out = io.StringIO()
+    console = EscapingConsole(file=out, force_terminal=terminal, color_system="standard", width=300)
+    table = Table("name", title=f"[link=http://x]{E}")
+    table.add_row(f"[red]{E}[/red]")
+    console.print(table, Text(E, style="red"), f"[blink]{E}")
+    text = out.getvalue()
+    assert ("\x1b[31m" in text or not terminal) and "[red]" in text and "]8;" not in text
+    assert not HIDDEN.search(re.sub("\x1b\\[[0-9;]*m", "", text))
+
+
+def test_a_line_that_is_written_over_is_our_own_control_alone() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out: Any = Terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        with streams():
+            assert raw(sys.stdout) is out
+            line = Line(sys.stdout)
+            line.show(f"now {FORGED}{E}")
+            line.note(f"note {FORGED}{E}")
+    assert not HIDDEN.search(out.getvalue().replace("\r", "", 3))
+
+
+def test_every_writer_goes_through_the_escaper(root: Path) -> None:
+    own = {"envsuite/core/escaping.py", "trainers/settings/console.py"}
+    wanted = re.compile(r"(?<!Escaping)\bConsole\((?!quiet=True\)``)|basicConfig\(|logging\.Formatter\(|csv\.writer\(")
+    found = {
+        str(file.relative_to(root))
+        for folder in ("envsuite", "trainers")
+        for file in (root / folder).rglob("*.py")
+        if wanted.search(file.read_text()) and str(file.relative_to(root)) not in own
+    }
+    assert found == {f"envsuite/{name}.py" for name in ("evaluation/writers", "papersearch/page/exports")}
+    assert indented("a\nb\x07") == "a\n  b\\u0007" and issubclass(LogFormatter, logging.Formatter)
+    assert issubclass(UsageError, Exception) and json.loads(f'"{escaped(E)}"') == E

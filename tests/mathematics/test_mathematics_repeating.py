@@ -1,0 +1,78 @@
+"""Nobody is paid who repeats the question: where the right answer is a number, an answer is one that was computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from envsuite.mathematics.answers import is_right
+from envsuite.mathematics.env import SCORERS
+from envsuite.mathematics.generate import BY_STRATUM
+from envsuite.mathematics.problem import Problem
+from envsuite.mathematics.source import builtin_problems
+
+FORMULAS = (
+    (r"Compute (.*)\.", r"\1"),
+    (r"What is (\d+) times (\d+), (plus|minus) (\d+)", r"\1 \\times \2 \3 \4"),
+    (r"Multiply (\d+) by (\d+) and (add|subtract) (\d+)", r"\1 \\cdot \2 \3 \4"),
+    (r"sum of (\d+) and (\d+), times (\d+)", r"(\1 + \2)(\3)"),
+    (r"Add (\d+) and (\d+) and multiply by (\d+)", r"\3 \\cdot (\1 + \2)"),
+    (r"much does (\d+) times (\d+) exceed (\d+) times (\d+)", r"\1 * \2 - \3 * \4"),
+    (r"(\d+)/(\d+) (?:\+|and) (\d+)/(\d+)", r"\\frac{\1}{\2} + \\frac{\3}{\4}"),
+    (r"(\d+)/(\d+) (?:\+|and) (\d+)/(\d+)", r"\\frac{\1 \\cdot \4 + \3 \\cdot \2}{\2 \\cdot \4}"),
+    (r"committee of (\d+) .* from (\d+)", r"\\binom{\2}{\1}"),
+    (r"exactly (\d+) elements does a set of (\d+)", r"\\frac{\2!}{\1!(\2-\1)!}"),
+    (r"orders can (\d+) red, (\d+) green and (\d+)", r"\\frac{(\1+\2+\3)!}{\1!\2!\3!}"),
+    (r"have (\d+) letters A, (\d+) letters B, (\d+)", r"\\frac{(\1+\2+\3)!}{\1! \\cdot \2! \\cdot \3!}"),
+    (r"with (-?\d+), and each further term is (-?\d+) more .* first (\d+)", r"\\frac{\3(2 \\cdot \1 + (\3-1)(\2))}{2}"),
+    (r"first (\d+) terms .* term (-?\d+) and difference (-?\d+)", r"\\sum_{k=0}^{\1-1} (\2 + \3 k)"),
+    (r"with (-?\d+), and each further term is (-?\d+) times .* first (\d+)", r"\1 \\cdot \\frac{\2^{\3} - 1}{\2 - 1}"),
+    (r"first (\d+) terms .* term (-?\d+) and ratio (-?\d+)", r"(\2 * \3**\1 - \2) / (\3 - 1)"),
+    (r"divisor of (\d+) and (\d+)", r"\\gcd(\1, \2)"),
+    (r"when (\d+)\^(\d+) is divided by (\d+)", r"\1^{\2} \\bmod \3"),
+    (r"power (\d+) .* (\d+)", r"\1^{\2}"),
+)  # fmt: skip
+"""What a player of regular expressions reads in a question, and what it makes of it without computing anything."""
+SIGNS = {"plus": "+", "minus": "-", "add": "+", "subtract": "-"}
+DRESSES = (
+    "{}",
+    r"\boxed{{{}}}",
+    "x = {}",
+    "The answer is {}.",
+    "({})",
+    r"\frac{{{}}}{{1}}",
+    "({})^1",
+    "{0} = {0}",
+    "print({})",
+)
+
+
+def repeated(problem: Problem) -> Iterator[str]:
+    """What such a player answers: the question, its formulas, and those of a line of code that is not run."""
+    yield problem.text
+    yield from re.findall(r"[0-9(][0-9 +*/^()-]{4,}[0-9)]", problem.text)
+    printed = problem.code.rpartition("print(")[2].removesuffix(")")
+    if not printed.isidentifier():
+        yield printed
+    for pattern, formula in FORMULAS:
+        if match := re.search(pattern, problem.text):
+            yield re.sub("|".join(SIGNS), lambda word: SIGNS[word[0]], match.expand(formula))
+
+
+@pytest.mark.parametrize("task_type", BY_STRATUM)
+def test_repeating_the_question_is_wrong_in_any_dress(task_type: str) -> None:
+    problems = builtin_problems()
+    for number in range(40):
+        problem = problems.problem(f"{task_type}/test#{number}")
+        assert is_right(problem.answer, problem.answer) and is_right(problem.answer, f"It is {problem.answer}.")
+        for answer in repeated(problem):
+            paid = [text for dress in DRESSES if is_right(problem.answer, text := dress.format(answer))]
+            assert paid == [], problem
+
+
+def test_math_verify_as_it_is_evaluates_the_question_and_is_an_option() -> None:
+    problem, judged = builtin_problems().problem("arithmetic-1/test#0"), SCORERS["math-verify"]
+    assert any(judged(problem.answer, answer) for answer in repeated(problem))
+    assert judged("42", r"\boxed{42}") and not judged("42", "43")

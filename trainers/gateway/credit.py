@@ -1,0 +1,132 @@
+"""Which answer of the model an action came from: the action's reward and validity are those of this answer."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from envsuite.core.tools import ToolCall
+
+if TYPE_CHECKING:
+    from trainers.gateway.session import Asked
+
+_RECENT = 256  # answers before an action that it may have come from
+Place = tuple[int, int]
+"""An answer: number of its request, and index of the choice."""
+
+
+@dataclass(frozen=True, eq=False)
+class Acted:
+    """A step of an environment."""
+
+    calls: tuple[ToolCall, ...]
+    """Empty where none could be read."""
+    command: str
+    """The text that the agent typed, where it did."""
+    call_id: str
+    """The id that the call has in the model's answer, where the agent says it."""
+    before: str
+    """Observation before the step."""
+    after: str
+    """Observation after the step."""
+    reward: float
+    info: Mapping[str, Any]
+    asked: frozenset[Asked] = frozenset()
+    """Requests whose answers had been sent; the session knows them."""
+    requests: int = 0
+    """Number of requests that had come."""
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Texts that stand in an answer which the action was read from."""
+        values = [value for call in self.calls for value in call.arguments.values()]
+        parts = values or [call.name for call in self.calls] or [self.command]
+        texts = [_plain(part if isinstance(part, str) else orjson.dumps(part).decode()) for part in parts]
+        return [text for text in texts if text]
+
+    @cached_property
+    def observations(self) -> tuple[str, str]:
+        """The observations before and after, without what formatting changes."""
+        return _plain(self.before), _plain(self.after)
+
+
+class _Answer:
+    def __init__(self, asked: Asked, index: int) -> None:
+        self.asked, self.place, self.message = asked, (asked.number, index), asked.choices[index].message
+        calls = [orjson.dumps([call.name, dict(call.arguments)]).decode() for call, _ in self.message.calls]
+        self.text = _plain("\n".join([self.message.text, *calls]))
+        self.question = _plain(asked.ask.observation)
+        self.actions: list[Acted] = []
+
+    def evidence(self, action: Acted, replies: Sequence[tuple[int, str]]) -> tuple[bool, ...]:
+        """Signs that an action came from this answer, the strongest first."""
+        left = [call for call, _ in self.message.calls]
+        for call in (call for earlier in self.actions for call in earlier.calls if call in left):
+            left.remove(call)
+        words, (before, after) = action.words, action.observations
+        quotes = min((_count(word, self.text) for word in words), default=0)
+        return (
+            bool(action.call_id) and any(given == action.call_id for _, given in self.message.calls),
+            bool(action.calls) and all(call in left for call in action.calls),
+            not self.asked.ask.parent,
+            bool(after) and any(number >= action.requests and after in reply for number, reply in replies),
+            quotes > sum(earlier.words == words for earlier in self.actions),
+            bool(before) and before in self.question,
+            quotes > 0,
+        )
+
+
+def credited(actions: Sequence[Acted], asked: Sequence[Asked]) -> dict[Place, list[Acted]]:
+    """The actions of each answer that acted.
+
+    An action is that of the answer which has its call by id; else which has an equal call; else to which the agent has
+    replied with the new observation; else which has the action's text. Of several, it is that of an answer to the
+    observation before, and not of one that was asked about another of them; then that of the latest request and its
+    first choice. An action before any answer is the first one's.
+
+    Args:
+        actions: In their order.
+        asked: Requests whose answers were delivered, in their order; at least one.
+    """
+    answers = [_Answer(request, index) for request in asked for index in range(len(request.choices))]
+    replies, roots = defaultdict[bytes, list[tuple[int, str]]](list), set[int]()
+    for answer in answers:
+        said = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]
+        replies[said[-1] if said else b""].append((answer.asked.number, answer.question))
+    numbers = [answer.asked.number for answer in answers]
+    for action in actions:
+        end = bisect_left(numbers, action.requests)
+        recent = answers[max(0, end - _RECENT) : end]
+        candidates = [answer for answer in recent if answer.asked in action.asked] or answers[:1]
+        signs = [answer.evidence(action, replies.get(answer.message.key, ())) for answer in candidates]
+        most = max(signs)
+        best = [answer for answer, sign in zip(candidates, signs, strict=True) if sign == most]
+        judged = [
+            answer for answer in best if any(about.text and _count(about.text, answer.question) for about in best)
+        ]
+        chosen = max(
+            [answer for answer in best if answer not in judged] or best,
+            key=lambda answer: (
+                answer.asked.root in roots, answer.asked.number, bool(answer.actions), -answer.place[1]
+            ),
+        )  # fmt: skip
+        chosen.actions.append(action)
+        roots.add(chosen.asked.root)
+    return {answer.place: answer.actions for answer in answers if answer.actions}
+
+
+def _count(word: str, text: str) -> int:
+    """How often a text has words."""
+    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text)) if word in text else 0
+
+
+def _plain(text: str) -> str:
+    """A text without what formatting changes."""
+    return " ".join(text.casefold().split())

@@ -14,9 +14,10 @@ from envsuite.prompting.codecs import Parsed, Turn
 from envsuite.prompting.history import History
 from envsuite.prompting.images import ImageFormat, ImageTokenizer, in_order
 from envsuite.prompting.memory import Compact, Rendered, Window
+from envsuite.prompting.ordinary import unbroken
 from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer
 from envsuite.prompting.spec import PromptSpec
-from envsuite.prompting.template import MARK, chat_template, conversation_ids
+from envsuite.prompting.template import chat_template, conversation_ids
 
 __all__ = ["ChatTokenizer", "Conversation", "NoRoom"]
 
@@ -76,7 +77,10 @@ class Conversation:
         arguments = codec.template_arguments if spec.template_arguments is None else spec.template_arguments
         self._render = Renderer(self.tokenizer, arguments)
         own = Renderer(tokenizer, arguments)
-        self._template = chat_template(own, self._history.system, codec.chat_tools(tools))
+        self._template = chat_template(own, self._history.system, codec.chat_tools(tools), self._history.own)
+        eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+        self.end = codec.stop_ids or self._template.stops or eos
+        """Tokens that end an answer in this format, as a teacher writes it."""
         self._turns: list[_Turn] = []
         self._left_out = 0
         self._stem: tuple[list[int], str] | None = None
@@ -142,7 +146,7 @@ class Conversation:
             stem, rest = self._history.opening(self._left_out)
             if isinstance(self.spec.memory, Rendered) and self._turns:
                 messages, tools = self._messages(), self.codec.chat_tools(self.tools)
-                self._ids = tuple(conversation_ids(self._render, messages, tools, self._template.specials))
+                self._ids = tuple(conversation_ids(self._render, messages, tools, self._template.added))
             elif self._stem is None:
                 self._ids = tuple(self._template.begin(self.tokenizer, stem + rest))
             else:
@@ -186,7 +190,7 @@ class Conversation:
             return
         prompt = self._all_ids()
         self._history.add(response_text, None, observation)
-        said = self.codec.turn(self._history.gallery.plain(response_text), self.tools)
+        said = self._said(response, self._history.gallery.plain(response_text))
         answer = self._history.said(self._history.observation(self._history.steps))
         if isinstance(self.spec.memory, Rendered):
             self._turns.append(_Turn(response, (), answer, said))
@@ -206,26 +210,39 @@ class Conversation:
         named = self._history.gallery.named
         return [
             {**message, "content": named(message["content"])} if message.get("content") else message
-            for message in self._messages()
+            for message in unbroken(self._messages())
         ]
 
     def _messages(self) -> Messages:
         messages = self._template.messages("".join(self._history.opening(self._left_out)))
         if self.continued:
             for turn in self._turns[self._left_out :]:
-                messages += [turn.said.message, self.codec.reply(turn.said, turn.answer)]
+                both = (turn.said.message, self.codec.reply(turn.said, turn.answer))
+                messages += map(self._template.added.broken_message, both)
         return messages
+
+    def _said(self, response: Sequence[int], text: str) -> Turn:
+        """Returns a response as a message in which only the added tokens that were sampled are such."""
+        said = self.codec.turn(text, self.tools)
+        spelled = self._template.added.spelled(self.tokenizer, response, text)
+        if spelled == text:
+            return said
+        other = self.codec.turn(spelled, self.tools)
+        if len(other.called) == len(said.called):
+            return Turn(other.message, said.called)
+        broken = self._template.added.broken_fields  # the tags of a call are spelled: all of it is ordinary text
+        kept = ("role", "tool_calls")
+        return Turn({key: value if key in kept else broken(value) for key, value in said.message.items()}, said.called)
 
     def _follow(self, response: Sequence[int], said: Turn, text: str) -> list[int]:
         """Returns the token ids from the end of ``response`` to the next generation prompt."""
-        after = self.codec.after(said, text, self.tools)
+        after = self.codec.after(said, self._template.added.broken(text), self.tools)
         if after is None:
             ended = bool(response) and response[-1] in self._template.turn_ends
             return self._template.follow(self.tokenizer, text, ended)
-        marked = self.codec.after(said, MARK, self.tools) if self._template.specials.search(text) is not None else None
         last = str(self.tokenizer.decode([response[-1]])) if response else ""
         ends = self._template.specials.fullmatch(last) is not None and last not in self.codec.inner_tokens
-        return self._template.answer(self.tokenizer, after, marked, last if ends else None)
+        return self._template.answer(self.tokenizer, after, last if ends else None)
 
     def _fold(self) -> None:
         """Leaves out the oldest half of the steps, until the prompt fits the budget."""

@@ -13,6 +13,7 @@ from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.formats import FORMATS, Format, Found
 from envsuite.prompting.formats.base import skip
+from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
 from envsuite.prompting.rendering import Messages, Renderer
 
 Called = Sequence[tuple[ToolCall, str]]
@@ -198,16 +199,18 @@ class Dialect:
 
         Args:
             called: The calls of the output; none for an output without a call.
-            text: The answer.
+            text: The answer, broken (:mod:`envsuite.prompting.ordinary`); so are others that are not the template's.
             tools: The tools, which some templates repeat before each text of a user.
         """
         calls = [(replace(call, arguments=_SHORT), given) for call, given in called]
         said = self._said(calls) if calls else _TEXT
-        message = self.message(calls, "", "" if calls else _TEXT)
-        whole = self.renderer.attempt([_USER, message, self.reply(called, text)], _SCHEMAS if calls else tools)
-        if whole is None or not said or (at := whole.find(said)) < 0:
+        added = added_tokens(self.renderer.tokenizer)
+        message, reply = self.message(calls, "", "" if calls else _TEXT), self.reply(called, text)
+        messages = [_USER, added.broken_message(message), {**added.broken_message(reply), "content": text}]
+        shown = self.renderer.attempt(messages, _SCHEMAS if calls else added.broken_fields(tools))
+        if shown is None or not said or (at := unbroken(shown).find(said)) < 0:
             return None
-        return whole[at + len(said) :]
+        return remainder(shown, at + len(said))
 
     def _said(self, calls: Called) -> str:
         """Returns ``calls`` as a message of the history has them; ``""`` if the template cannot."""

@@ -35,6 +35,9 @@ class History:
         self._request = "" if first else request
         self.system = "\n\n".join(part for part in parts if part)
         """Content of the system message; empty for none."""
+        end = len(told) if self.system.startswith(told) and told.endswith(spec.codec.example) else 0
+        self.own = (max(0, end - len(spec.codec.example)), end)
+        """Beginning and end of what the chat template itself has written of it."""
         self._told = f"{told}\n{request}" if request else told
         self.gallery = Gallery()
         """Images of the episode, for which texts have marks."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from envsuite.core.env import Observation
 from envsuite.core.images import Pixels, as_png
+from envsuite.prompting.ordinary import added_tokens
 from envsuite.prompting.rendering import ChatTokenizer
 
 PARTS = 2**14
@@ -146,8 +147,10 @@ class ImageTokenizer:
                 own = np.array(self.form.ids(self.gallery.images[image]), np.int64)
                 ids += renumbered(own, [image]).tolist()
             elif piece:
-                ids += self.tokenizer.encode(
-                    piece, add_special_tokens=add_special_tokens, split_special_tokens=split_special_tokens
+                ids += (
+                    added_tokens(self.tokenizer).split(self.tokenizer, piece)
+                    if split_special_tokens
+                    else self.tokenizer.encode(piece, add_special_tokens=add_special_tokens)
                 )
         return ids
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from envsuite.core.errors import UnknownName, UsageError, unknown
@@ -17,6 +20,10 @@ _GIVEN = frozenset(
     | {"strftime_now", "bos_token", "eos_token", "unk_token", "pad_token"}
 )
 """Names in a chat template that are set here or by transformers, not by a user."""
+DAY = "strftime_now"
+"""Argument with the day that a chat template takes for today, as 2026-01-31; by default it is today."""
+_TODAY = re.compile(rf"{DAY}\(\s*(['\"])(.*?)\1\s*\)")
+_LOG = logging.getLogger(__name__)
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """A tag that only transformers knows; it has no effect on the text."""
 
@@ -88,10 +95,13 @@ class Renderer:
     def _rendered(self, messages: Messages, tools: Sequence[dict[str, Any]] | None, prompt: bool) -> str:
         from jinja2 import TemplateError  # only needed with chat templates
 
+        arguments = {name: value for name, value in self.arguments.items() if name != DAY}
+        if DAY in self.arguments:
+            arguments["chat_template"] = _dated(str(self.tokenizer.chat_template), str(self.arguments[DAY]))
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    messages, tools=tools, add_generation_prompt=prompt, tokenize=False, **self.arguments
+                    messages, tools=tools, add_generation_prompt=prompt, tokenize=False, **arguments
                 )
             )
         except (TemplateError, TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
@@ -111,6 +121,8 @@ class Renderer:
         Raises:
             UnknownName: The template does not have an argument; the message lists those it has.
         """
+        if DAY not in self.arguments and writes_day(self.tokenizer):
+            _tell_of_day(str(self.tokenizer.chat_template))
         if not self.arguments:
             return
         from jinja2 import Environment, meta
@@ -123,11 +135,33 @@ class Renderer:
         asked = set(re.findall(r"(\w+)\s*(?:is\s+(?:not\s+)?defined|\|\s*default)", source))
         made = set(re.findall(r"\bset\s+(\w+)", source))
         known = read - _GIVEN - environment.globals.keys() - (made - asked)
-        for name in self.arguments:
+        for name in [name for name in self.arguments if name != DAY]:
             if not known:
                 raise UnknownName(f"unknown argument of the chat template {name!r}: it takes none; leave it out")
             if name not in known:
                 raise unknown("argument of the chat template", name, known)
+
+
+def writes_day(tokenizer: ChatTokenizer) -> bool:
+    """Whether the chat template may write today's date."""
+    return isinstance(tokenizer.chat_template, str) and _TODAY.search(tokenizer.chat_template) is not None
+
+
+@lru_cache(maxsize=16)
+def _dated(template: str, day: str) -> str:
+    try:
+        date = datetime.date.fromisoformat(day)
+    except ValueError as error:
+        raise UsageError(f"template_arguments.{DAY} is {day!r}; write a day as 2026-01-31") from error
+    return _TODAY.sub(lambda call: json.dumps(date.strftime(call[2])), template)
+
+
+@lru_cache(maxsize=64)
+def _tell_of_day(template: str) -> None:
+    _LOG.warning(
+        "the chat template writes today's date, so prompts differ from day to day; fix it with template_arguments: "
+        "{%s: %s}", DAY, datetime.date.today().isoformat(),
+    )  # fmt: skip
 
 
 _TAKES_PARTS: dict[str, bool] = {}

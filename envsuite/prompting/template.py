@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from envsuite.core.errors import UsageError
+from envsuite.prompting.ordinary import AddedTokens, added_tokens
 from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, ids_of, specials_of
 
 _TEXT = "OBSERVATIONTEXT"
@@ -26,7 +26,7 @@ class ChatTemplate:
     """
 
     system: str
-    """Content of the system message; ``""`` for none."""
+    """Content of the system message, broken; ``""`` for none."""
     system_in_user: bool
     """Whether the template has no system role: then the first user message starts with the system text."""
     trims: bool
@@ -41,10 +41,14 @@ class ChatTemplate:
     """Tokens that end the assistant's turn when the policy produces them."""
     turn_end: int | None
     """The token with which the template ends the assistant's turn; ``None`` if it does so by text."""
+    stops: tuple[int, ...]
+    """The same where it ends an answer: not one that is also inside an answer, after a thought, as gpt-oss has it."""
     end_length: int
     """Number of the turn's first tokens that such a response contains already."""
     specials: re.Pattern[str] = field(repr=False)
     """Finds a control token in a text."""
+    added: AddedTokens = field(repr=False)
+    """Tokens that no text of the world may become."""
 
     def begin(self, tokenizer: ChatTokenizer, text: str) -> list[int]:
         """Returns the token ids of a conversation's first prompt; ``text`` is the first user text."""
@@ -65,11 +69,12 @@ class ChatTemplate:
         Returns:
             The ids, and the line ends to put before the following text; ``None`` if the text cannot be split.
         """
-        if self.trims or self.specials.search(start) is not None:
+        if self.trims:
             return None
         whole = self.begin(tokenizer, start + rest)
         for cut in (0, 1, 2):
-            ids = [*self.head_ids, *ids_of(tokenizer, self.first[0] + start[: len(start) - cut])]
+            begun = self.first[0] + self.added.broken(start[: len(start) - cut])
+            ids = [*self.head_ids, *self.added.encoded(tokenizer, begun)]
             if [*ids, *self.branch(tokenizer, "\n" * cut + rest)] == whole:
                 return ids, "\n" * cut
         return None
@@ -84,19 +89,18 @@ class ChatTemplate:
         return ids[self.end_length :] if ended else ids
 
     def messages(self, text: str) -> Messages:
-        """Returns the messages of a first prompt."""
-        return _messages(self.system, self.system_in_user, text)
+        """Returns the messages of a first prompt, broken."""
+        return _messages(self.system, self.system_in_user, self.added.broken(text))
 
-    def answer(self, tokenizer: ChatTokenizer, after: str, marked: str | None, last: str | None) -> list[int]:
+    def answer(self, tokenizer: ChatTokenizer, after: str, last: str | None) -> list[int]:
         """Returns the token ids from a response to the next generation prompt, as a codec has them rendered.
 
         Args:
             tokenizer: The tokenizer.
-            after: The text.
-            marked: The same with :data:`MARK` for the environment's text, if that has a control token.
+            after: The text, in which the environment's is broken.
             last: The last token of the response if that is a control token, and none that the format has inside a call.
         """
-        ids = ids_of(tokenizer, after) if marked is None else self._encode(tokenizer, *_around(after, marked))
+        ids = self.added.encoded(tokenizer, after)
         end = re.match(rf"\s*(?:{self.specials.pattern})", after)
         if end is None or last is None:
             return ids
@@ -106,39 +110,42 @@ class ChatTemplate:
         return ids[len(end_ids) :] if ended and ids[: len(end_ids)] == end_ids else ids
 
     def _encode(self, tokenizer: ChatTokenizer, before: str, after: str, text: str) -> list[int]:
-        if self.specials.search(text) is None:
-            return ids_of(tokenizer, before + text + after)
-        # Text of the world or the user must not end a turn or impersonate another role.
-        inner = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return [*ids_of(tokenizer, before), *inner, *ids_of(tokenizer, after)]
+        return self.added.encoded(tokenizer, before + self.added.broken(text) + after)
 
 
 _CACHE: WeakKeyDictionary[ChatTokenizer, dict[tuple[str, ...], ChatTemplate]] = WeakKeyDictionary()
 
 
-def chat_template(render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None) -> ChatTemplate:
+def chat_template(
+    render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None, own: tuple[int, int] = (0, 0)
+) -> ChatTemplate:
     """Returns the split template; cached per tokenizer.
 
     Args:
         render: The tokenizer's template with its arguments.
         system: The instructions; ``""`` for none.
         chat_tools: The tools that the template gets, as OpenAI's function schemas.
+        own: Beginning and end of what the template itself has written of ``system``.
 
     Raises:
         UnknownName: The template does not read one of the ``arguments``.
         UsageError: The tokenizer has no chat template, or one that changes or repeats the content of a message.
     """
     arguments = repr(sorted(render.arguments.items()))
-    key = (str(render.tokenizer.chat_template), system, json.dumps(chat_tools), arguments)
+    key = (str(render.tokenizer.chat_template), system, json.dumps(chat_tools), arguments, str(own))
     kept = _CACHE.setdefault(render.tokenizer, {})
     if key not in kept:
         render.check()
-        kept[key] = _take_apart(render, system, chat_tools)
+        kept[key] = _take_apart(render, system, chat_tools, own)
     return kept[key]
 
 
-def _take_apart(render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None) -> ChatTemplate:
-    tokenizer, specials = render.tokenizer, specials_of(render.tokenizer)
+def _take_apart(
+    render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None, own: tuple[int, int]
+) -> ChatTemplate:
+    tokenizer, specials, added = render.tokenizer, specials_of(render.tokenizer), added_tokens(render.tokenizer)
+    system = added.broken(system[: own[0]]) + system[own[0] : own[1]] + added.broken(system[own[1] :])
+    chat_tools = added.broken_fields(chat_tools)
     in_user = bool(system) and not _has_system_role(render, system, chat_tools)
     start = _messages(system, in_user, _TEXT)
     before, after = _split(render(start, chat_tools), _TEXT)
@@ -147,8 +154,10 @@ def _take_apart(render: Renderer, system: str, chat_tools: list[dict[str, Any]] 
 
     # Control tokens split a text before all else: the text before the last one need not be tokenised again.
     *_, cut = [0, *(match.start() for match in specials.finditer(before))]
-    head = ids_of(tokenizer, before[:cut]) if cut else []
-    if head + ids_of(tokenizer, before[cut:] + _TEXT + after) != ids_of(tokenizer, before + _TEXT + after):
+    head = added.encoded(tokenizer, before[:cut]) if cut else []
+    if head + added.encoded(tokenizer, before[cut:] + _TEXT + after) != added.encoded(
+        tokenizer, before + _TEXT + after
+    ):
         head, cut = [], 0
 
     ends: set[int] = set()
@@ -166,73 +175,44 @@ def _take_apart(render: Renderer, system: str, chat_tools: list[dict[str, Any]] 
         turn=turn,
         turn_ends=frozenset(ends),
         turn_end=end_ids[-1] if ends else None,
+        stops=_stops(render, end_ids[-1] if ends else None),
         end_length=len(end_ids),
         specials=specials,
+        added=added,
     )
 
 
+def turn_stops(render: Renderer) -> tuple[int, ...]:
+    """Returns the :attr:`~ChatTemplate.stops` of a template; none where it cannot be split."""
+    try:
+        return chat_template(render, "", None).stops
+    except UsageError:  # said where a conversation is made
+        return ()
+
+
+def _stops(render: Renderer, end: int | None) -> tuple[int, ...]:
+    thought = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _TEXT)
+    answer = {"role": "assistant", "content": _RESPONSE, **thought}
+    shown = render.attempt([{"role": "user", "content": "Hello."}, answer], None, prompt=False) or ""
+    inside = ids_of(render.tokenizer, shown.partition(_TEXT)[2].partition(_RESPONSE)[0])
+    return () if end is None or end in inside else (end,)
+
+
 def conversation_ids(
-    render: Renderer,
-    messages: Messages,
-    chat_tools: list[dict[str, Any]] | None,
-    specials: re.Pattern[str],
-    after: tuple[int, int] = (0, 0),
+    render: Renderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, added: AddedTokens
 ) -> list[int]:
     """Returns the token ids of a conversation that the template renders as a whole.
 
-    Control tokens in texts of the world are ordinary text, as they are in :meth:`ChatTemplate.follow`.
-
     Args:
         render: The tokenizer's template with its arguments.
-        messages: The conversation.
+        messages: The conversation; what was not sampled is broken (:mod:`envsuite.prompting.ordinary`).
         chat_tools: The tools that the template gets.
-        specials: Finds a control token in a text.
-        after: Leaves out so many messages, and so many characters of the rendered text, which are theirs.
+        added: Tokens that no text of the world may become.
 
     Raises:
         Refused: The template cannot render the conversation.
     """
-    text = render(messages, chat_tools)
-    ids: list[int] = []
-    first, at = after
-    some = [
-        i
-        for i, message in enumerate(messages)
-        if i >= first and message["role"] in ("user", "tool") and specials.search(message["content"]) is not None
-    ]
-    for start, end in _places(render, messages, chat_tools, text, some):
-        ids += ids_of(render.tokenizer, text[at:start])
-        ids += render.tokenizer.encode(text[start:end], add_special_tokens=False, split_special_tokens=True)
-        at = end
-    return ids + ids_of(render.tokenizer, text[at:])
-
-
-def _places(
-    render: Renderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, text: str, some: list[int]
-) -> Iterator[tuple[int, int]]:
-    """Yields where the contents of some messages begin and end in the conversation's ``text``.
-
-    Nearly all templates show them as they are or stripped: then one rendering tells all places.
-    """
-    marked = list(messages)
-    for i in some:
-        marked[i] = {**messages[i], "content": f"{MARK}{i:09}"}
-    before, *parts = re.split(rf"{MARK}\d{{9}}", (render.attempt(marked, chat_tools) if some else text) or "")
-    places, at = list[tuple[int, int]](), len(before)
-    for i, follows in zip(some, parts, strict=False):
-        given = messages[i]["content"]
-        shown = next((one for one in (given, given.strip()) if text.startswith(one + follows, at)), None)
-        if shown is None:
-            break
-        places.append((at, at + len(shown)))
-        at += len(shown) + len(follows)
-    if at == len(text) and text.startswith(before) and len(places) == len(parts) == len(some):
-        yield from places
-        return
-    for i in some:
-        one = [*messages[:i], {**messages[i], "content": MARK}, *messages[i + 1 :]]
-        start, _, inner = _around(text, render(one, chat_tools))
-        yield len(start), len(start) + len(inner)
+    return added.encoded(render.tokenizer, render(messages, added.broken_fields(chat_tools)))
 
 
 def _later(start: Messages) -> Messages:
@@ -246,16 +226,6 @@ def _has_system_role(render: Renderer, system: str, chat_tools: list[dict[str, A
     if shown is None or system.strip() not in shown:
         return False
     return later is None or system.strip() in later.partition(_RESPONSE)[0]
-
-
-def _around(text: str, marked: str) -> tuple[str, str, str]:
-    """Returns the text before and after the part of ``text`` that ``marked`` has :data:`MARK` for, and that part."""
-    before, _, after = marked.partition(MARK)
-    if not (marked.count(MARK) == 1 and text.startswith(before) and text.endswith(after)):
-        raise UsageError(
-            f"the chat template shows an answer {marked.count(MARK)} times instead of once, or changes text around it"
-        )
-    return before, after, text[len(before) : len(text) - len(after)]
 
 
 def _messages(system: str, in_user: bool, text: str) -> Messages:

@@ -96,6 +96,13 @@ _SPLIT = (
 )
 
 
+def published():
+    """Returns the names of all templates; none where the package is not installed."""
+    spec = importlib.util.find_spec(PACKAGE)
+    folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "templates"
+    return [] if folder is None else sorted(file.stem for file in folder.glob("*.jinja"))
+
+
 def template(file):
     """Returns the text of a template; skips where the package is not installed."""
     spec = importlib.util.find_spec(PACKAGE)

@@ -52,7 +52,9 @@ WORDS = ", . : Crafting Goal craft get using inventory Observation action Invali
 def tokenizer() -> PreTrainedTokenizerFast:
     from envsuite.textcraft.source import vocabulary
 
-    return word_tokenizer([*vocabulary(), WORDS], 512)
+    made = word_tokenizer([*vocabulary(), WORDS], 512)
+    made.unk_token = None  # a random model need not know the words of its environment
+    return made
 
 
 def model(name: str, size: int, seed: int = 0, heads: int = 4) -> PreTrainedModel:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from envsuite.core.errors import UsageError
 from envsuite.prompting import Codec, Renderer
 from envsuite.prompting.closing import Closing, closings
+from envsuite.prompting.ordinary import added_tokens
 from trainers.credit.config import HindsightConfig
 from trainers.credit.providers import Provider
 from trainers.policy.accumulation import log_probabilities
@@ -81,8 +82,8 @@ class HindsightPrompts:
     def ids(self, observation: str) -> NDArray[np.int64]:
         """Returns the token ids of the text about one end; control tokens in it are ordinary text."""
         text = self.config.text.replace("{observation}", observation)
-        found = self.render.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return np.array(found[: self.config.max_tokens], np.int64)
+        tokenizer = self.render.tokenizer
+        return np.array(added_tokens(tokenizer).split(tokenizer, text)[: self.config.max_tokens], np.int64)
 
     def _place(self, steps: StepTable, row: int) -> int:
         """Where the last message of a prompt ends."""

@@ -51,6 +51,12 @@ class Message:
     call_id: str = ""
     """The call that a message of the role ``tool`` answers."""
 
+    @property
+    def apart(self) -> tuple[str, str]:
+        """The thought and the text; a thought in tags at the text's begin is that of an assistant."""
+        found = _THOUGHT.match(self.text) if self.role == "assistant" and not self.thought else None
+        return (self.thought, self.text) if found is None else (found[1].strip(), found[2].lstrip())
+
     @cached_property
     def key(self) -> bytes:
         """Equal for messages that say the same.
@@ -58,10 +64,8 @@ class Message:
         Arguments count by value; ids are left out, since clients give their own. What an assistant says counts without
         white space around it, and a thought in tags at its begin as one that is given apart: clients take it out.
         """
-        thought, text = self.thought, self.text
+        thought, text = self.apart
         if self.role == "assistant":
-            if not thought and (found := _THOUGHT.match(text)) is not None:
-                thought, text = found.groups()
             thought, text = thought.strip(), text.strip()
         calls = [[call.name, dict(call.arguments)] for call, _ in self.calls]
         return orjson.dumps([self.role, text, thought, calls], option=orjson.OPT_SORT_KEYS)

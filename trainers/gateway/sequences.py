@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, cast
@@ -16,12 +16,15 @@ import orjson
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.codecs import NativeCodec
-from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, ids_of, specials_of, vocabulary_of
+from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
+from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, specials_of, vocabulary_of
 from envsuite.prompting.rendering import Refused as Unrenderable
-from envsuite.prompting.template import conversation_ids
-from trainers.gateway.messages import Message, Refused, digests
+from envsuite.prompting.template import MARK
+from trainers.gateway.messages import Message, Refused, Role, digests
 from trainers.steps.records import Tokens, as_tokens
 
+_SHAPES = 256
+"""Shapes of conversations of which it is kept what the chat template shows."""
 _LONG = 1 << 16  # characters of a conversation that is encoded apart
 _LOST = "\N{REPLACEMENT CHARACTER}"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # as SentencePiece names a byte
@@ -55,6 +58,8 @@ class Writer:
         self.render = Renderer(tokenizer, arguments or {})
         self.render.check()
         self.specials = specials_of(tokenizer)
+        self.added = added_tokens(tokenizer)
+        self._shown: dict[tuple[tuple[tuple[Role, bool, bool], ...], bool], int | None] = {}
         self.vocabulary = vocabulary_of(tokenizer)
         """Equal where token ids mean the same."""
         self.longest = max(16, *map(len, cast(_Vocabulary, tokenizer).get_vocab()))
@@ -69,52 +74,84 @@ class Writer:
         self._short, self._long = threading.Lock(), threading.Lock()
 
     def messages(self, messages: Sequence[Message]) -> Messages:
-        """The messages as the chat template takes them."""
-        return [self._message(message) for message in messages]
+        """The messages as the chat template takes them, all texts broken (:mod:`envsuite.prompting.ordinary`)."""
+        return [self.added.broken_message(self._message(message, self.added.broken)) for message in messages]
 
-    def _message(self, message: Message) -> dict[str, Any]:
-        if message.role == "assistant" and self.codec is not None:
-            return self.codec.dialect.message(message.calls, message.thought, message.text)
+    def _message(self, message: Message, text: Callable[[str], str] = str) -> dict[str, Any]:
+        if message.role == "assistant":
+            shows = self.codec is not None and self.codec.dialect.shape.thought is not None
+            thought, said = map(text, message.apart if shows else (message.thought, message.text))
+            if self.codec is not None:
+                return self.codec.dialect.message(message.calls, thought, said)
+            return {"role": "assistant", "content": said}
         plain = {"role": message.role, "content": message.text}
         return {**plain, "tool_call_id": message.call_id} if message.role == "tool" else plain
 
     def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-        """The tools as the chat template takes them; ``None`` for none."""
-        return [tool.as_openai() for tool in tools] or None
+        """The tools as the chat template takes them, all texts broken; ``None`` for none."""
+        return self.added.broken_fields([tool.as_openai() for tool in tools]) or None
 
     def text(self, messages: Sequence[Message], tools: Sequence[Tool], *, prompt: bool = True) -> str:
         """The conversation as text; with ``prompt`` up to the place of the next answer.
 
         Raises:
-            Refused: The chat template has no place for the tools, or for the messages as they are.
+            Refused: The chat template has no place for the tools, or for the messages as they are; with ``prompt``,
+                nor may it leave one out.
         """
-        if tools and self.codec is None:
-            raise Refused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
-        try:
-            return self.render(self.messages(messages), self.tools(tools), prompt=prompt)
-        except Unrenderable as error:
-            raise Refused(400, "invalid_messages", str(error)) from error
+        text = unbroken(self._rendered(self.messages(messages), tools, prompt))
+        shape = tuple((message.role, bool(message.text.strip()), bool(message.calls)) for message in messages)
+        if prompt and (lost := self._lost(shape, bool(tools))) is not None:
+            raise Refused(
+                400, "invalid_messages", f"the model's chat template shows no {messages[lost].role} message there; "
+                "put its text into another message, or give the model another template (model.chat_template)",
+                param=f"messages.{lost}",
+            )  # fmt: skip
+        return text
 
-    def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: tuple[int, int] = (0, 0)) -> list[int]:
-        """Token ids of the conversation after so many messages and characters.
+    def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: int = 0) -> list[int]:
+        """Token ids of the conversation after so many characters; all that the agent has written is ordinary text.
 
         Encoding changes a tokenizer's state, so there is one encoding at a time; a long conversation is encoded by a
         copy of the tokenizer, so that no short one waits for it.
 
         Raises:
-            Refused: The chat template does not show a message as it is.
+            Refused: As :meth:`text`.
         """
-        long = sum(len(message.text) for message in messages) + 100 * len(messages) > _LONG
+        text = remainder(self._rendered(self.messages(messages), tools), after)
+        long = len(text) > _LONG
+        with self._long if long else self._short:
+            return self.added.encoded(self._copy if long else self.tokenizer, text)
+
+    def _lost(self, shape: tuple[tuple[Role, bool, bool], ...], tools: bool) -> int | None:
+        """Number of the first message without calls that the chat template leaves out of a conversation like this."""
+        if (shape, tools) not in self._shown:
+            call, told = ToolCall("probe", {}), [Tool("probe", "", {"type": "object", "properties": {}})]
+            marked = [
+                Message(
+                    role, f"{MARK}{i:06}" if text else "", ((call, "call00000"),) if calls else (), call_id="call00000"
+                )
+                for i, (role, text, calls) in enumerate(shape)
+            ]
+            shown = self._rendered(self.messages(marked), told if tools else ())
+            places = (i for i, (_, text, calls) in enumerate(shape) if text and not calls)
+            lost = next((i for i in places if f"{MARK}{i:06}" not in shown), None)
+            if len(self._shown) >= _SHAPES:
+                self._shown.clear()
+            self._shown[shape, tools] = lost
+        return self._shown[shape, tools]
+
+    def _rendered(self, messages: Messages, tools: Sequence[Tool], prompt: bool = True) -> str:
+        """The conversation, in which all is broken that the chat template has not written."""
+        if tools and self.codec is None:
+            raise Refused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
         try:
-            with self._long if long else self._short:
-                render = self._copy if long else self.render
-                return conversation_ids(render, self.messages(messages), self.tools(tools), self.specials, after)
-        except UsageError as error:
+            return self.render(messages, self.tools(tools), prompt=prompt)
+        except Unrenderable as error:
             raise Refused(400, "invalid_messages", str(error)) from error
 
     @cached_property
-    def _copy(self) -> Renderer:
-        return replace(self.render, tokenizer=copy.deepcopy(self.tokenizer))
+    def _copy(self) -> ChatTokenizer:
+        return copy.deepcopy(self.tokenizer)
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether an answer ends with a control token that ends it."""
@@ -159,7 +196,7 @@ class Writer:
             ends = (found.end() for found in self.specials.finditer(text) if found.group() not in inner)
             end = next(ends, None)
             with self._short:
-                ids = ids_of(self.tokenizer, text[:end])
+                ids = self.added.encoded(self.tokenizer, text[:end])
             ids += [int(self.tokenizer.eos_token_id)] if end is None else []
             if self.read(ids, prompt.tools)[0].key == one.key:
                 return ids
@@ -167,11 +204,12 @@ class Writer:
         raise Refused(502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {shown}")
 
     def _answer(self, prompt: Prompt, said: Message) -> str | None:
-        """An answer's text after the generation prompt, with what the chat template writes after it."""
-        whole = self.text((*prompt.messages, said), prompt.tools, prompt=False)
-        if whole.startswith(prompt.text):
-            return whole[len(prompt.text) :]
-        before = self.text(prompt.messages, prompt.tools, prompt=False)
+        """An answer's text, broken, after the generation prompt, with what the chat template writes after it."""
+        asked = self.messages(prompt.messages)  # the answer's tags are such, as the model would sample them
+        whole = self._rendered([*asked, self._message(said)], prompt.tools, prompt=False)
+        if unbroken(whole).startswith(prompt.text):
+            return remainder(whole, len(prompt.text))
+        before = self._rendered(asked, prompt.tools, prompt=False)
         if self.codec is None or not whole.startswith(before):
             return None
         return self.codec.dialect.written(whole[len(before) :], said.thought)
@@ -266,14 +304,14 @@ class Sequences:
     def _follow(self, made: Prompt, count: int, end: _End) -> list[int] | None:
         """Token ids from the end of an answer to the end of the prompt; ``None`` where the template rewrote it."""
         if made.text.startswith(end.text):  # the template writes the answer as it was sampled
-            return self.writer.ids(made.messages, made.tools, (count, len(end.text)))
+            return self.writer.ids(made.messages, made.tools, len(end.text))
         said = self.writer.text(made.messages[:count], made.tools, prompt=False)
         if not (made.text.startswith(said) and said.startswith(end.prompt)):
             return None
         *_, last = (None, *self.writer.specials.finditer(said, len(end.prompt)))
         if last is None:  # nothing marks the end of the answer
             return None
-        return self.writer.ids(made.messages, made.tools, (count, last.end() if end.ended else last.start()))
+        return self.writer.ids(made.messages, made.tools, last.end() if end.ended else last.start())
 
     def said(self, request: int, prompt: Prompt, answer: Message, ids: Tokens) -> None:
         """Records an answer that the agent has got, from which requests may go on.

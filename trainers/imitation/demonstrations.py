@@ -92,6 +92,12 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
     good = [episode for episode in mine if episode.success]
     asked = tuple(one for one in good if isinstance(one, Episode) and all("gateway" in step.info for step in one.steps))
     by_agents = set(map(id, asked))
+    played = [one for one in good if id(one) not in by_agents and isinstance(one, Episode)]
+    if any(step.response_text is None for one in played for step in one.steps):
+        raise DataError(
+            f"demonstrations: {source} has answers as tokens alone, so no thought can be read; play "
+            "the tasks again with envsuite eval model --keep, in a new folder"
+        )
     players = [(one.task_id, Recorded(_moves(one))) for one in good if id(one) not in by_agents]
     if asked and players:
         raise DataError(f"demonstrations: {source} has episodes of agents and others; keep them in two folders")

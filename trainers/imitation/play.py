@@ -102,7 +102,6 @@ def transcribe(
         UsageError: An answer of the player would be invalid in a rollout.
     """
     codec, tokenizer, written, success = conversation.codec, conversation.tokenizer, Joined(), False
-    end = codec.stop_ids or (int(tokenizer.eos_token_id),)
     observation, _ = env.reset(options={"task_id": task_id})
     try:
         conversation.start(observation)
@@ -112,7 +111,7 @@ def transcribe(
             refused = codec.parse(text, env.tools, env.max_calls).error
             if refused is not None and not slip:
                 raise UsageError(f"prompt: the player's answer {text!r} would be invalid in a rollout: {refused}")
-            response = [*tokenizer.encode(text, add_special_tokens=False), *end]
+            response = [*tokenizer.encode(text, add_special_tokens=False), *conversation.end]
             written.answer(response, slip)
             observation, _, terminated, truncated, info = env.step(action)
             if terminated or truncated:

@@ -61,7 +61,8 @@ from trainers.policy.source import find
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.policy.vision import save_tokenizer
 from trainers.processes.activity import duration
-from trainers.rollout.environments import check_prompts, make_conversation
+from trainers.rollout.config import EnvConfig
+from trainers.rollout.environments import check_prompts, check_vocabulary, make_conversation
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -310,6 +311,9 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
     if config.model is not None:
         tokenizer = load_tokenizer(config.model)
         check_prompts(config.prompt, tokenizer)
+        kwargs = next((dict(game.kwargs) for stage in config.stages for game in stage.games), {})
+        env = EnvConfig(config.env, kwargs.pop("split", "train"), kwargs=kwargs)
+        check_vocabulary(env, "env", tokenizer)
         return load_model(config.model), tokenizer
     here = practice_of(config.env)
     tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.spelling)

@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TRAINED, _REFERENCE = "default", "reference"  # names of the adapters in the model
+_HARMLESS = {
+    "auto_mapping", "base_model_name_or_path", "exclude_modules", "fan_in_fan_out", "inference_mode",
+    "layers_pattern", "layers_to_transform", "lora_dropout", "peft_version", "revision", "target_modules",
+    "target_parameters", "task_type",
+}  # fmt: skip
+"""Fields of an adapter's configuration that change no number, or that the names of its tensors tell."""
+_FROM_BASE = (True, False, "gaussian", "eva", "orthogonal")
+"""Ways to begin an adapter that leave the base as it is."""
 _PREFIX = "base_model.model."  # of every tensor in the file
 
 
@@ -312,13 +320,15 @@ def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig
     whole = f"or leave model.adapter out to train the whole model, with {folder} merged into it"
     wanted = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
     found = PeftConfig.from_pretrained(str(folder)).to_dict()
-    names = {"r": "rank", "lora_alpha": "alpha"}
-    for field in ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "alpha_pattern", "rank_pattern", "bias"):
-        if found.get(field) != wanted[field]:
+    names = {"peft_type": "peft_type", "r": "rank", "lora_alpha": "alpha"}
+    if found.get("init_lora_weights") in _FROM_BASE:
+        found["init_lora_weights"] = wanted["init_lora_weights"]
+    for field in sorted({*found, *wanted} - _HARMLESS, key=lambda field: (field not in names, field)):
+        if (found.get(field) or None) != (wanted.get(field) or None):
             what = f"adapter.{names[field]}" if field in names else f"the adapter's {field}"
             raise ConfigError(
                 f"model: path {folder} is an adapter with {field} {found.get(field)!r}, but {what} is "
-                f"{wanted[field]!r}; set it to that where it is a setting, {whole}"
+                f"{wanted.get(field)!r}; set it to that where it is a setting, {whole}"
             )
     try:
         tensors = load_file(folder / WEIGHTS)
@@ -377,6 +387,7 @@ def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         raise MissingExtra(f"model.path {folder} is an adapter: pip install 'envsuite[lora]'") from error
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     try:
+        _untie(model, folder)
         with _quietly():
             whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload(safe_merge=True)
     except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
@@ -385,3 +396,19 @@ def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     for name, parameter in whole.named_parameters():
         parameter.requires_grad_(name in trained)
     return whole
+
+
+def _untie(model: PreTrainedModel, folder: Path) -> None:
+    """Gives the output layer weights of its own, where the adapter changes it or the embeddings but not both alike."""
+    own: Any = model
+    head, embeddings = own.get_output_embeddings(), own.get_input_embeddings()
+    if head is None or head.weight is not embeddings.weight:
+        return
+    with safetensors.safe_open(folder / WEIGHTS, "pt") as file:
+        tensors = [name for name in file.keys() if "trainable_tokens" not in name]  # which peft ties itself
+    names = [
+        name.rpartition(".")[2] for name, module in model.named_modules() if module is head or module is embeddings
+    ]
+    if any(f".{name}." in tensor for name in names for tensor in tensors):
+        head.weight = nn.Parameter(head.weight.detach().clone(), head.weight.requires_grad)
+        model.config.tie_word_embeddings = False

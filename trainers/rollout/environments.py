@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
@@ -28,16 +31,22 @@ from envsuite.prompting import (
     make_codec,
     make_memory,
 )
+from envsuite.prompting.ordinary import added_tokens
+from envsuite.prompting.rendering import DAY, writes_day
 from envsuite.prompting.shipped import shipped
+from envsuite.prompting.template import turn_stops
 from envsuite.vector import EnvFactory, make_vector
 from envsuite.vector.milestones import Kind, MilestoneFactory
 from trainers.processes.activity import ACTIVITY
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
-from trainers.rollout.exchange import conversation_of
+from trainers.rollout.exchange import answer_text, conversation_of
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _LOG = logging.getLogger(__name__)
 
@@ -140,6 +149,8 @@ def sampling_of(config: SamplingConfig, stop_ids: Sequence[int]) -> Sampling:
     return Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens, tuple(stop_ids))
 
 
+_UNKNOWN = 0.05
+"""Largest share of unknown tokens in the texts of an environment."""
 PLAIN = ("tools", "search-r1")
 """Codecs without options."""
 
@@ -180,6 +191,17 @@ def chat_codec_of(prompt: PromptConfig) -> Codec:
     )  # fmt: skip
 
 
+def ends_of(prompt: PromptConfig, tokenizer: ChatTokenizer, codec: Codec) -> tuple[int, ...]:
+    """Tokens that end an answer besides the model's own: the codec's, and that with which the template ends a turn."""
+    ends = turn_stops(Renderer(tokenizer, prompt.template_arguments))
+    return (*codec.stop_ids, *(end for end in ends if tokenizer.decode([end]) not in codec.inner_tokens))
+
+
+def answers_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Callable[[Sequence[int]], str]:
+    """Returns a function from a sampled answer to its text."""
+    return partial(answer_text, tokenizer, codec_of(prompt, tokenizer))
+
+
 def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingConfig) -> None:
     """Refuses settings that need tokens, which an engine for messages does not have.
 
@@ -199,6 +221,15 @@ def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingC
     for text, refused in wrong.items():
         if refused:
             raise ConfigError(f"rollout.engine is {rollout.engine!r}, which takes messages, not tokens, but {text}")
+
+
+def with_day(prompt: PromptConfig, tokenizer: ChatTokenizer, earlier: Mapping[str, Any]) -> PromptConfig:
+    """Returns ``prompt`` with the day that a chat template writes for today: that of ``earlier`` settings, or today."""
+    if DAY in prompt.template_arguments or not writes_day(tokenizer):
+        return prompt
+    known = (earlier.get("template_arguments") or {}).get(DAY)
+    day = str(known or datetime.date.today())
+    return replace(prompt, template_arguments={**prompt.template_arguments, DAY: day})
 
 
 def check_prompts(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
@@ -223,6 +254,25 @@ def check_prompts(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
                 prompt.memory, where,
             )  # fmt: skip
     return codec
+
+
+def check_vocabulary(env: EnvConfig, key: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuses a model whose vocabulary does not know the environment's words.
+
+    Raises:
+        ConfigError: More than a few percent of the first task's tokens are unknown; the message names the key.
+    """
+    unknown = tokenizer.unk_token_id
+    if unknown is None:
+        return
+    with _world(env, key) as world:
+        observation, _ = world.reset(options={"task_id": world.tasks.ids(env.split)[0]})
+    ids = added_tokens(tokenizer).split(tokenizer, f"{observation['task']}\n{observation['text']}")
+    if (share := ids.count(unknown) / max(1, len(ids))) > _UNKNOWN:
+        raise ConfigError(
+            f"{key} ({env.id}): the vocabulary of model.path does not know {share:.0%} of the words of its first task; "
+            "take a model for any text, or one that was made for this environment (envsuite imitate)"
+        )
 
 
 def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:

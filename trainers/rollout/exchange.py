@@ -10,7 +10,7 @@ from typing import Any
 from envsuite.core import Observation, Tool
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
-from envsuite.prompting import Chat, Conversation, Parsed, PromptSpec
+from envsuite.prompting import Answer, Called, Chat, Codec, Conversation, NativeCodec, Parsed, PromptSpec
 from envsuite.prompting.conversation import ChatTokenizer
 from trainers.rollout.engine import ChatCompletion, ChatRequest, Completion, Request, Sampling
 from trainers.steps.records import Tokens, as_tokens
@@ -21,6 +21,16 @@ def conversation_of(tokenizer: ChatTokenizer, spec: PromptSpec, tools: Sequence[
     from trainers.policy.vision import format_of  # settings are checked without PyTorch, in a second
 
     return Conversation(tokenizer, spec, tools, max_calls, image_format=format_of(tokenizer))
+
+
+def answer_text(tokenizer: ChatTokenizer, codec: Codec, ids: Sequence[int]) -> str:
+    """Returns a sampled answer as text, with thought and calls in tags where they have a form of the model's own."""
+    text = str(tokenizer.decode(list(ids), skip_special_tokens=not codec.special_tokens))
+    if not isinstance(codec, NativeCodec):
+        return text
+    said = codec.said(text, ())
+    calls = tuple(Called(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in said.called)
+    return Answer(said.text, calls, said.thought).text
 
 
 class Exchange(ABC):

@@ -47,10 +47,13 @@ from trainers.rollout.environments import (
     check_milestones,
     check_prompts,
     check_snapshots,
+    check_vocabulary,
+    ends_of,
     make_manager,
     prompt_file_of,
     sampling_of,
     tasks_of,
+    with_day,
 )
 from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
@@ -132,7 +135,13 @@ class Run:
         if config.rollout.agent is not None:
             check_agent(config.rollout.agent)
         self.tokenizer = load_tokenizer(config.model)
+        file = Path(config.output) / config.name / "config.yaml"
+        begun = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}) if file.is_file() else {}
+        config = replace(config, prompt=with_day(config.prompt, self.tokenizer, begun.get("prompt") or {}))
+        self.config = config
         codec = check_prompts(config.prompt, self.tokenizer)
+        for i, env in enumerate(config.envs):
+            check_vocabulary(env, f"envs[{i}]", self.tokenizer)
         budget, shape = config.optim.tokens_per_microbatch, model_settings(config.model)
         hindsight = None
         if method.hindsight is not None:
@@ -172,7 +181,7 @@ class Run:
             scorer = next((part for part in providers if compares and REFERENCE in part.supplies), None)
             self.replay = SelfImitation(method.replay, accelerator, config.seed, scorer)
 
-        ends = stop_ids(self.model, self.tokenizer, codec.stop_ids)
+        ends = stop_ids(self.model, self.tokenizer, ends_of(config.prompt, self.tokenizer, codec))
         self.slots = min(rollout.slots, max(training_slots(config, ranks), evaluation_slots(config, ranks)))
         """Most episodes that this process plays at a time."""
         setup = EngineSetup(self.model, self.tokenizer, config.model, self.slots, accelerator, structure)

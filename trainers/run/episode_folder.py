@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,17 @@ class EpisodeFolder:
     Args:
         folder: Where they are; made if need be.
         settings: What the episodes follow from; those of a folder that exists must be the same.
+        text: Returns the text of an answer's tokens, for those who imitate it; ``None`` where answers are texts.
 
     Raises:
         ConfigError: The folder has episodes of other settings.
         DataError: It cannot be read or written.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], text: Callable[[Sequence[int]], str] | None = None
+    ) -> None:
+        self.folder, self.text = folder, text
         wanted = json.dumps(settings, indent=2, sort_keys=True, default=str)
         file = folder / _SETTINGS
         try:
@@ -72,8 +75,17 @@ class EpisodeFolder:
 
     def add(self, plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
         """Writes an episode; one that failed is left out, to be played another time."""
-        if episode.error is None:
-            write_episodes(self._file(episode.episode_id), [episode])
+        if episode.error is not None:
+            return
+        if (text := self.text) is not None:
+            steps = tuple(
+                step
+                if step.response_text is not None
+                else replace(step, response_text=text(step.response_ids.tolist()))
+                for step in episode.steps
+            )
+            episode = replace(episode, steps=steps)
+        write_episodes(self._file(episode.episode_id), [episode])
 
     def _file(self, episode_id: int) -> Path:
         return self.folder / f"{episode_id:06}.parquet"

@@ -17,7 +17,7 @@ from trainers.gateway.managers import manager_of
 from trainers.processes.distributed import all_gather_object
 from trainers.report.stats import EvalResult, Outcome, evaluate_summary
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineFailed
-from trainers.rollout.environments import panel_of_env, sampling_of, tasks_of
+from trainers.rollout.environments import answers_of, panel_of_env, sampling_of, tasks_of
 from trainers.rollout.episode import Effort, EpisodePlan
 from trainers.rollout.limits import check_images
 from trainers.rollout.manager import Watcher
@@ -141,7 +141,8 @@ class Evaluator:
         found: list[Episode] = []
         if self.keep is not None:
             what = played_with(self.config, chosen, settings.sampling, self.tasks[env].hash)
-            kept = EpisodeFolder(self.keep / f"{env}-{chosen.id}-{chosen.split}", what)
+            text = None if self.tokenizer is None else answers_of(self.config.prompt, self.tokenizer)
+            kept = EpisodeFolder(self.keep / f"{env}-{chosen.id}-{chosen.split}", what, text)
             by_id = {plan.episode_id: plan for plan in plans}
             found, plans = kept.split(plans)
             if also is not None:

@@ -18,7 +18,7 @@ from trainers.policy.model import stop_ids
 from trainers.processes.cpu import keep_freed_memory
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineSetup
 from trainers.rollout.engines import answers_in_text, make_chat_engine, start_engine
-from trainers.rollout.environments import check_chat, check_prompts
+from trainers.rollout.environments import check_chat, check_prompts, check_vocabulary, ends_of, with_day
 from trainers.rollout.limits import check_limits
 from trainers.run.config import TrainConfig
 from trainers.run.origin import differing, origin_of
@@ -68,13 +68,17 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
             yield Playing(config, chats, chats.name, own, ())
         return
     origin = origin_of(config.model.path)
+    tokenizer = load_tokenizer(config.model)
+    prompt = with_day(config.prompt, tokenizer, {} if origin is None else origin.prompt)
+    config = replace(config, prompt=prompt)
     if origin is not None and (other := differing(origin, config.prompt)) is not None:
         _LOG.warning(
             "model.path %s was trained with other prompts: %s; its success with these says little of the training "
             "(give the run's config.yaml with --config)", config.model.path, other,
         )  # fmt: skip
-    tokenizer = load_tokenizer(config.model)
     codec = check_prompts(config.prompt, tokenizer)
+    for i, env in enumerate(config.evaluation.envs):
+        check_vocabulary(env, f"evaluation.envs[{i}]", tokenizer)
     check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout)
     model = load_model(config.model).requires_grad_(False)
     model.to(accelerator.device)
@@ -89,7 +93,7 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
             engine,
             config.model.path,
             tokenizer,
-            stop_ids(model, tokenizer, codec.stop_ids),
+            stop_ids(model, tokenizer, ends_of(config.prompt, tokenizer, codec)),
         )
 
 

@@ -13,7 +13,7 @@ from envsuite.evaluation.examples import teacher_turns
 from envsuite.prompting import ChatTokenizer, NoRoom
 from trainers.policy.loading import load_tokenizer
 from trainers.rollout.config import EnvConfig, PromptConfig
-from trainers.rollout.environments import factory_of, make_conversation, tasks_of
+from trainers.rollout.environments import check_vocabulary, factory_of, make_conversation, tasks_of
 from trainers.run.config import TrainConfig
 from trainers.run.examples import examples_of
 from trainers.settings import ConfigError
@@ -73,12 +73,10 @@ def played(
         conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls, examples)
         conversation.start(observation)
         moves = itertools.repeat(None) if turns is None else turns(made)
-        eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
-        end = conversation.codec.stop_ids or eos
         for move in itertools.islice(moves, steps):
             action: Action = () if move is None else move.action
             text = "" if move is None else conversation.codec.write(action, move.thought, world.tools)
-            answer = (*tokenizer.encode(text, add_special_tokens=False), *end)
+            answer = (*tokenizer.encode(text, add_special_tokens=False), *conversation.end)
             yield Shown(conversation.prompt_ids(), answer)
             observation, _, terminated, truncated, _ = made.step(action)
             if terminated or truncated:
@@ -113,6 +111,7 @@ def prompts(config: TrainConfig, env: EnvConfig, task: str | None, steps: int, e
         EnvsuiteError: As :func:`played`.
     """
     tokenizer = load_tokenizer(config.model)
+    check_vocabulary(env, "envs", tokenizer)
     settings = config.prompt
     how = f"codec {settings.codec}, memory {settings.memory}, template {settings.template or 'none'}"
     yield f"{env.id}, split {env.split}; {how}; tokenizer of {config.model.path}"

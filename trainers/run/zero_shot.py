@@ -24,7 +24,7 @@ from trainers.processes.activity import duration
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import start_engine
-from trainers.rollout.environments import make_manager, prompt_file_of, sampling_of, tasks_of
+from trainers.rollout.environments import ends_of, make_manager, prompt_file_of, sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
 from trainers.run.config import TrainConfig
 from trainers.run.examples import examples_of
@@ -102,7 +102,7 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
             try:
                 shown = [examples_of(env, prompt)]
                 manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shown)
-                stops = replace(sampling, stop_ids=(*ends, *manager.prompt.codec.stop_ids))
+                stops = replace(sampling, stop_ids=(*ends, *ends_of(prompt, tokenizer, manager.prompt.codec)))
                 if untold:
                     first = next(played(env, prompt, tokenizer, None, 1, expert=False)).prompt
                     _tell_expected(setup, len(codecs) * count * steps, len(first) + sampling.max_tokens)

@@ -393,8 +393,8 @@ def _rows(column: pa.ChunkedArray) -> list[NDArray[Any]]:
 
 
 def step_of(row: Mapping[str, Any]) -> Step:
-    """Returns the step of a row with the columns of steps; without its texts where it has tokens."""
-    texts = () if len(row["prompt_ids"]) else _TEXTS  # text of a step with tokens is for people
+    """Returns the step of a row with the columns of steps; without the prompt's text where it has tokens."""
+    texts = ("response_text",) if len(row["prompt_ids"]) else _TEXTS  # text of prompts of tokens is for people
     values = {name: row[name] for name in (*_STEP, *texts)}
     values["action"] = parse_action(values["action"])
     values["info"] = json.loads(values["info"])

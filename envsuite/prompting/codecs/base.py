@@ -44,6 +44,8 @@ class Codec(ABC):
     """Arguments of the chat template that the codec is made for."""
     stop_ids: tuple[int, ...] = ()
     """Tokens that end a response in this format, besides the model's own."""
+    example: str = ""
+    """The end of :meth:`system`, where the chat template has written it."""
     inner_tokens: frozenset[str] = frozenset()
     """Control tokens inside an action, which do not end a response."""
 
@@ -97,6 +99,7 @@ class Codec(ABC):
     def after(self, turn: Turn, text: str, tools: Sequence[Tool]) -> str | None:
         """Returns the template's text from the end of ``turn``'s completion to the next generation prompt.
 
-        ``None`` if the answer is an ordinary message of the user.
+        ``None`` if the answer is an ordinary message of the user. ``text`` is broken, and stays so
+        (:mod:`envsuite.prompting.ordinary`).
         """
         return None

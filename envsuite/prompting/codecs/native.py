@@ -58,6 +58,7 @@ class NativeCodec(Codec):
         renderer.check()
         self.dialect = find_dialect(renderer, specials_of(tokenizer))
         self._example = self.write([_EXAMPLE])
+        self.example = "" if self.dialect.lists else self._example
         begin = self.dialect.find(self._example, {})[0].start
         self._lead = self.dialect.format.split(self._example[:begin])[1].strip()
         self.inner_tokens = frozenset(self.dialect.specials.findall(self._example))

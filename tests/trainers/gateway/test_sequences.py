@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import BY_NAME, tokenizer_of
+from families import BY_NAME, published, tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
 from talking import CALL, TOOL, Place
 
 from envsuite.core.tools import Tool, ToolCall
-from trainers.gateway.messages import Ask, Message
+from envsuite.prompting.ordinary import added_tokens
+from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import Session
 from trainers.steps import Step
@@ -160,6 +161,50 @@ def test_stop_texts_cut_tokens_and_text_alike(speaks: Any) -> None:
     (choice,) = asked.done.result()
     assert (choice.message.text, choice.stopped, choice.finish_reason) == ("one two ", "thr", "stop")
     assert place.engine.tokenizer.decode(choice.completion.token_ids) == "one two three"
+
+
+@pytest.mark.parametrize("name", sorted({*BY_NAME} - {"FunctionGemma"}))  # its template wants names of results
+def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: str) -> None:
+    family = BY_NAME[name]
+    tokenizer = tokenizer_of(smol, family.file, family.ends)
+    writer = Writer(tokenizer, family.arguments)
+    added = added_tokens(tokenizer)
+    attack = "".join(added.contents)
+
+    def control(place: str, text: str) -> list[int]:
+        said = {
+            one: text if one == place else "x" for one in ("system", "user", "assistant", "thought", "tool", "call")
+        }
+        about = {"type": "string", "description": text if place == "schema" else "x"}
+        schema = {"type": "object", "properties": {f"a{text}" if place == "key" else "b": about}}
+        tools = (Tool("look", text if place == "about" else "x", schema),)
+        called = ((ToolCall("look", {"b": said["call"]}), "call00000"),)
+        messages = [
+            Message("system", said["system"]), Message("user", said["user"]),
+            Message("assistant", said["assistant"], thought=said["thought"]), Message("user", "Go on."),
+            Message("assistant", "", called), Message("tool", said["tool"], call_id="call00000"),
+        ]  # fmt: skip
+        return [token for token in writer.ids(messages, tools) if token in added.ids]
+
+    for place in ("system", "user", "assistant", "thought", "tool", "call", "schema", "key", "about"):
+        assert control(place, "y") == control(place, attack), place
+
+
+@pytest.mark.parametrize("name", published()[::40])
+def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any, name: str) -> None:
+    tokenizer = tokenizer_of(smol, name)
+    writer = Writer(tokenizer)
+    system, first, answer, later = (
+        Message(role, f"{role}text{n}") for n, role in enumerate(("system", "user", "assistant", "user"))
+    )
+    cases = ((system, first, answer, later), (first, answer, system, later), (system, system, first), (first, later))
+    for messages in cases:
+        try:
+            shown = writer.text(messages, ())
+        except Refused as refused:
+            assert refused.status == 400
+        else:
+            assert all(shown.count(message.text) >= messages.count(message) for message in messages)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""Text that no model sampled: none of it may become one of the vocabulary's added tokens.
+
+Such tokens are control tokens (``<|im_end|>``) and tags of a chat template (``<tool_call>``, ``<think>``). A text is
+broken before the chat template gets it: :data:`BREAK` stands before each letter of an added token in it. All added
+tokens of a rendered text without that mark are the template's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from envsuite.prompting.rendering import ChatTokenizer, ids_of
+
+BREAK = "\ufdd2"
+"""Stands before a letter of an added token that is ordinary text; no character, so texts have no use for it."""
+_LOST = "\N{REPLACEMENT CHARACTER}"
+_NEVER = r"(?!)"
+_FIELDS = frozenset(
+    {"type", "function", "name", "description", "parameters", "properties", "required", "items", "enum", "arguments"}
+    | {"id", "text"}
+)
+"""Fields of tools that chat templates ask for."""
+T = TypeVar("T")
+
+
+@runtime_checkable
+class _Backed(Protocol):
+    """A tokenizer of transformers whose work the package tokenizers does."""
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        """Its normalizer, pre-tokenizer and model."""
+
+
+@dataclass(frozen=True)
+class AddedTokens:
+    """The control tokens and tags of a tokenizer: its added tokens, but words, single signs and white space."""
+
+    contents: tuple[str, ...]
+    """The longest first."""
+    ids: frozenset[int]
+    pattern: re.Pattern[str] = field(repr=False)
+    """Finds one in a text that is not broken."""
+    pieces: re.Pattern[str] = field(repr=False)
+    """Splits a broken text at those that are not, with the white space that they take in."""
+
+    def broken(self, text: str) -> str:
+        """Returns ``text`` such that no added token is found in it."""
+        return self.pattern.sub(lambda found: _broken(found[0]), text.replace(BREAK, _LOST))
+
+    def broken_fields(self, value: Any) -> Any:
+        """Returns a message or a tool with all its texts broken, names of fields that are no chat template's too.
+
+        A text that is a part of an added token is broken as well, as templates write some names in brackets.
+        """
+        if isinstance(value, str):
+            part = value != "" and any(value in content for content in self.contents)
+            return _broken(value.replace(BREAK, _LOST)) if part else self.broken(value)
+        if isinstance(value, Mapping):
+            return {
+                key if key in _FIELDS else self.broken_fields(key): inner
+                if key in ("type", "role") and not isinstance(inner, Mapping)
+                else self.broken_fields(inner)
+                for key, inner in value.items()
+            }
+        return [self.broken_fields(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def broken_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a message with all of it broken; of an assistant's, the calls, since the rest may be sampled."""
+        said = ("content", "reasoning_content", "reasoning", "thinking") if message["role"] == "assistant" else ()
+        return {
+            key: value if key in said else self.broken(value) if key == "content" else self.broken_fields(value)
+            for key, value in message.items()
+        } | {"role": message["role"]}
+
+    def spelled(self, tokenizer: ChatTokenizer, ids: Sequence[int], text: str) -> str:
+        """Returns a response's text with those added tokens broken that the model has not sampled as such."""
+        found = len(self.pattern.findall(text))
+        at = [k for k, token in enumerate(ids) if token in self.ids] if found else []
+        if len(at) == found and (not found or str(tokenizer.decode(list(ids))) == text):
+            return text.replace(BREAK, _LOST)
+        sampled = {len(self.pattern.findall(str(tokenizer.decode(list(ids[:k]))))) for k in at}
+        places = iter(range(found))
+        return self.pattern.sub(
+            lambda match: match[0] if next(places) in sampled else _broken(match[0]), text.replace(BREAK, _LOST)
+        )
+
+    def encoded(self, tokenizer: ChatTokenizer, text: str) -> list[int]:
+        """Returns the token ids of a rendered text, in which what is broken is ordinary text."""
+        if BREAK not in text:
+            return ids_of(tokenizer, text)
+        ids: list[int] = []
+        plain = ""
+        for number, piece in enumerate(self.pieces.split(text)):
+            if number % 2 or BREAK not in piece:
+                plain += piece
+                continue
+            ids += [*(ids_of(tokenizer, plain) if plain else []), *self.split(tokenizer, unbroken(piece))]
+            plain = ""
+        return ids + (ids_of(tokenizer, plain) if plain else [])
+
+    def split(self, tokenizer: ChatTokenizer, text: str) -> list[int]:
+        """Returns the token ids of ``text`` after a control token, in which all is ordinary text."""
+        if not isinstance(tokenizer, _Backed):
+            return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        newline, ids = _modelled(tokenizer, "\n"), _modelled(tokenizer, f"\n{text}")
+        # After a line end, since many a tokenizer puts a blank before the first word of all.
+        ids = ids[len(newline) :] if ids[: len(newline)] == newline else _modelled(tokenizer, text)
+        if self.ids.isdisjoint(ids) or len(text) == 1:
+            return ids
+        return [token for letter in text for token in self.split(tokenizer, letter)]  # its model has it as a word
+
+
+def unbroken(value: T) -> T:
+    """Returns a value without the marks of broken texts."""
+    if isinstance(value, str):
+        return value.replace(BREAK, "")  # type: ignore[return-value]
+    if isinstance(value, dict):
+        return {unbroken(key): unbroken(inner) for key, inner in value.items()}  # type: ignore[return-value]
+    return [unbroken(inner) for inner in value] if isinstance(value, list) else value  # type: ignore[return-value]
+
+
+def remainder(text: str, count: int) -> str:
+    """Returns a broken text after its first ``count`` letters, marks not counted."""
+    marks = 0
+    for found in re.finditer(BREAK, text):
+        if found.start() - marks >= count:
+            break
+        marks += 1
+    return text[count + marks :]
+
+
+def added_tokens(tokenizer: ChatTokenizer) -> AddedTokens:
+    """Returns the control tokens and tags of a tokenizer."""
+    return _made(
+        tuple(
+            (number, str(token.content), bool(token.lstrip), bool(token.rstrip))
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special or (len(token.content) > 1 and not re.fullmatch(r"\w*|[\s\u2581]*", token.content))
+        )
+    )
+
+
+@lru_cache(maxsize=64)
+def _made(tokens: tuple[tuple[int, str, bool, bool], ...]) -> AddedTokens:
+    ordered = sorted(tokens, key=lambda token: -len(token[1]))
+    found = "|".join(re.escape(content) for _, content, _, _ in ordered) or _NEVER
+    blank = r"\s*"
+    split = "|".join(
+        f"{blank * left}(?<!{BREAK}){re.escape(content)}{blank * right}" for _, content, left, right in ordered
+    )
+    return AddedTokens(
+        tuple(content for _, content, _, _ in ordered),
+        frozenset(number for number, _, _, _ in ordered),
+        re.compile(found),
+        re.compile(f"({split or _NEVER})"),
+    )
+
+
+def _broken(text: str) -> str:
+    return "".join(f"{BREAK}{letter}" for letter in text)
+
+
+def _modelled(tokenizer: _Backed, text: str) -> list[int]:
+    backend = tokenizer.backend_tokenizer
+    if backend.normalizer is not None:
+        text = backend.normalizer.normalize_str(text)
+    words = (
+        [text] if backend.pre_tokenizer is None else [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+    )
+    return [token.id for word in words for token in backend.model.tokenize(word)]

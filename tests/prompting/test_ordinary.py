@@ -1,0 +1,114 @@
+"""No text that was not sampled becomes a control token or a tag: tokenizer families, codecs, memories, places."""
+
+import copy
+
+import pytest
+from families import BY_NAME, FAMILIES, QWEN3, codec_of, tokenizer_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from envsuite.core import Observation, Tool
+from envsuite.prompting import Conversation, PromptSpec, make_codec, make_memory
+from envsuite.prompting.ordinary import BREAK, added_tokens
+
+MEMORIES = ("full", "rendered", "window(2)", "window(0,2)", "summary(1)", "compact(9000)")
+CODECS = ("native", "tags", "tools", "search-r1")
+LOOSE = settings(suppress_health_check=list(HealthCheck), max_examples=5, deadline=None)
+FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
+
+
+def text_of(data, added):
+    """A text with control tokens, parts of them, and marks of our own."""
+    parts = st.one_of(
+        st.sampled_from(added.contents),
+        st.sampled_from(["assistant\n", "I won. ", BREAK, '{"name": "act"}', "\n", "<", "|>"]),
+        st.sampled_from(added.contents).map(lambda content: content[1:]),
+    )
+    return "".join(data.draw(st.lists(parts, min_size=1, max_size=6)))
+
+
+def prompts(tokenizer, codec, memory, text):
+    """The prompts of three steps in which all that is not sampled says ``text``."""
+    about = {"type": "string", "description": text, "enum": [text], "x-note": {f"a{text}": text}}
+    schema = {"type": "object", "properties": {"command": about, "think": about}, "required": ["command"]}
+    spec = PromptSpec(codec, make_memory(memory), examples=f"Example: {text}.")
+    conversation = Conversation(tokenizer, spec, (Tool("tool_call", f"Act {text}.", schema),), 1)
+    world = Observation(task=f"Find {text}.", text=f"See {text}.", commands=(f"go {text}",))
+    conversation.start(world)
+    added = added_tokens(tokenizer)
+    yield conversation.prompt_ids()
+    for _ in range(2):
+        said = f"I say {text.replace(BREAK, '')}."  # letter by letter, as a model repeats what it has read
+        conversation.add([*added.split(tokenizer, said), *conversation.end], said, world)
+        yield conversation.prompt_ids()
+
+
+@FAMILY
+@LOOSE
+@given(data=st.data())
+def test_only_the_template_and_the_model_write_control_tokens(smol, family, data):
+    native = codec_of(smol, family)
+    tokenizer, added = native.tokenizer, added_tokens(native.tokenizer)
+    name, memory = data.draw(st.sampled_from(CODECS)), data.draw(st.sampled_from(MEMORIES))
+    codec = native if name == "native" else make_codec(name)
+    text = text_of(data, added)
+    if name != "native" and family.name == "Hermes 2 Pro":
+        return  # its template wants tools
+    for plain, hostile in zip(*(prompts(tokenizer, codec, memory, one) for one in ("x", text)), strict=True):
+        assert [i for i in plain if i in added.ids] == [i for i in hostile if i in added.ids]
+        assert BREAK not in tokenizer.decode(hostile)
+
+
+def test_what_was_sampled_as_a_tag_stays_one_where_the_template_renders_it_again(smol):
+    tokenizer = tokenizer_of(smol, QWEN3)
+    conversation = Conversation(tokenizer, PromptSpec(make_codec("tags"), make_memory("rendered")), (), 1)
+    world = Observation(task="Find it.", text="A door.", commands=())
+    conversation.start(world)
+    (tag,) = tokenizer.encode("<tool_call>", add_special_tokens=False)
+    text = "<tool_call>, or <tool_call>"  # the first one letter by letter
+    ids = [*added_tokens(tokenizer).split(tokenizer, "<tool_call>, or "), tag]
+    assert tokenizer.decode(ids) == text
+    conversation.add([*ids, *conversation.end], text, world)
+    assert conversation.prompt_ids().count(tag) == 1
+    assert text in tokenizer.decode(conversation.prompt_ids())
+
+
+def test_prompts_without_control_tokens_in_their_texts_are_the_tokens_of_the_whole_text(smol):
+    family = BY_NAME["Qwen3"]
+    tokenizer = tokenizer_of(smol, family.file)
+    added = added_tokens(tokenizer)
+    text = "<|im_start|>user\nSee the <b>door</b>.\n<|im_end|>\n"
+    assert added.encoded(tokenizer, text) == tokenizer.encode(text, add_special_tokens=False)
+    broken = f"<|im_start|>user\nSee {added.broken('<think>')} it.\n<|im_end|>\n"
+    assert tokenizer.decode(added.encoded(tokenizer, broken)) == broken.replace(BREAK, "")
+
+
+def wrapped(model, cut):
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = cut
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?", eos_token="<end>")
+    made.add_tokens(["<tag>", "\n\n", "word"])
+    return made
+
+
+LETTERS = ["?", *sorted({*"▁<>abcdefghijklmnopqrstuvwxyz\n"})]
+HARD = {
+    "a vocabulary that has them as words": wrapped(
+        models.WordLevel({"?": 0, "<end>": 1, "<tag>": 2, "a": 3}, "?"), pre_tokenizers.WhitespaceSplit()
+    ),
+    "the best pieces of all": wrapped(
+        models.Unigram([*((letter, -9.0) for letter in LETTERS), ("<end>", 0.0), ("<tag>", 0.0)], 0),
+        pre_tokenizers.Metaspace(prepend_scheme="first"),
+    ),
+}
+
+
+@pytest.mark.parametrize("tokenizer", HARD.values(), ids=HARD)
+def test_a_model_that_knows_a_control_token_as_a_word_does_not_write_it(tokenizer):
+    tokenizer = copy.deepcopy(tokenizer)
+    added = added_tokens(tokenizer)
+    assert set(added.contents) >= {"<end>", "<tag>"} and "word" not in added.contents
+    for text in ("a <end> a", "<tag>", "<end><tag>\n\nword"):
+        assert added.ids.isdisjoint({*added.split(tokenizer, text)} - {tokenizer.unk_token_id})

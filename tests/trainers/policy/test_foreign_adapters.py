@@ -1,0 +1,59 @@
+"""Adapters as others write them: what is merged is what peft computes; what is continued is, too, or is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainers
+from trainers.policy.adapter import adapter_config
+from trainers.policy.config import AdapterConfig, ModelConfig
+from trainers.policy.loading import load_model, load_tokenizer
+from trainers.settings import ConfigError
+
+peft = pytest.importorskip("peft")
+BASE = str(Path(trainers.__file__).parent / "models/craft-1m")
+TARGETS = ["q_proj", "v_proj"]
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {}, "gaussian": {"init_lora_weights": "gaussian"}, "rslora": {"use_rslora": True},
+    "dora": {"use_dora": True}, "pissa": {"init_lora_weights": "pissa"}, "olora": {"init_lora_weights": "olora"},
+    "lora_bias": {"lora_bias": True}, "alpha_pattern": {"alpha_pattern": {"q_proj": 64}},
+    "rank_pattern": {"rank_pattern": {"q_proj": 8}}, "some layers": {"layers_to_transform": [0]},
+    "whole output": {"modules_to_save": ["lm_head"]}, "whole embeddings": {"modules_to_save": ["embed_tokens"]},
+    "output": {"target_modules": [*TARGETS, "lm_head"]}, "embeddings": {"target_modules": [*TARGETS, "embed_tokens"]},
+    "tied": {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+    "tokens": {"trainable_token_indices": [1, 2, 3]},
+}  # fmt: skip
+IDS = torch.arange(5, 60)[None]
+
+
+def said(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(IDS).logits.log_softmax(-1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_merged_and_continued_are_what_peft_computes(tmp_path: Path, kind: str) -> None:
+    torch.manual_seed(0)
+    how = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, **{"target_modules": TARGETS, **KINDS[kind]})
+    model = peft.get_peft_model(load_model(ModelConfig(path=BASE)), how)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    wanted = said(model)
+    model.save_pretrained(tmp_path)
+    load_tokenizer(ModelConfig(path=BASE)).save_pretrained(tmp_path)
+    merged = load_model(ModelConfig(path=str(tmp_path)))
+    torch.testing.assert_close(said(merged), wanted, atol=1e-3, rtol=0)
+    merged.save_pretrained(tmp_path / "whole")
+    torch.testing.assert_close(said(load_model(ModelConfig(path=str(tmp_path / "whole")))), wanted, atol=1e-3, rtol=0)
+    try:
+        going = load_model(ModelConfig(path=str(tmp_path), adapter=AdapterConfig(rank=4, alpha=8, targets=TARGETS)))
+    except ConfigError as error:
+        assert kind not in ("plain", "gaussian") and "leave model.adapter out" in str(error)
+    else:
+        assert adapter_config(going).r == 4
+        torch.testing.assert_close(said(going), wanted, atol=1e-3, rtol=0)

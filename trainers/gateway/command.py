@@ -39,6 +39,9 @@ _SYSTEM = (
 _VARIABLE = 2**17 - 2**10  # bytes that one variable may have
 _REWARD = re.compile(r"reward:\s*(\S+)")
 _TASK_FILE = "task.json"
+_TRIAL = 2.0  # seconds
+_NOT_THERE = (126, 127)
+"""Statuses of a shell, and of a shim, where the program that they start is not there or cannot be run."""
 
 
 @dataclass(frozen=True)
@@ -285,11 +288,17 @@ class CommandAgent(Agent):
                 self._try(program)
 
     def _try(self, program: Program) -> None:
-        """Starts the sandbox, and not the command."""
+        """Starts the sandbox, and in it for a moment the command, without a task or a model.
+
+        A shim is found so: a program that starts another one, which the sandbox has not.
+        """
+        told: dict[str, Any] = {"code": None, "refusal": ""}
         try:
             with Confined(self.config, 1, {}) as place:
                 place.begin()
                 refusal = place.run(program, {}, 60.0, None)["refusal"]
+                if self.config.sandbox and not refusal:
+                    told = place.run(program, _variables() | _folders(place.folder, place.folder), _TRIAL, "")
         except OSError as error:
             raise ConfigError(
                 f"rollout.agent.command: this machine has no sandbox for it ({error}). Linux 5.14 or newer has one "
@@ -299,6 +308,12 @@ class CommandAgent(Agent):
             ) from error
         if refusal:
             raise ConfigError(f"{program.setting}: {program.words[0]} cannot be started in the sandbox: {refusal}")
+        if told["code"] in _NOT_THERE and not told["refusal"]:  # else its episodes tell what the system says
+            raise ConfigError(
+                f"{program.setting}: {self._problem(told, program)}. {program.file} seems to start a program that is "
+                "not in the sandbox; write that program's own path (of python3: what python3 -c 'import sys; "
+                "print(sys.executable)' prints), or list what it reads in rollout.agent.reads"
+            )
 
     def start(self, job: Job) -> None:
         """Starts its process, and a thread that waits for it."""
@@ -325,13 +340,14 @@ class CommandAgent(Agent):
         del self._running[place]
         if outcome.error is not None:
             _LOG.info("task %s: %s; it has printed:\n%s", job.task.id, outcome.error, job.output)
+        elif line := _last(job.output)[:300]:
+            _LOG.info("task %s: %s has printed last: %s", job.task.id, self.command.words[0], line)
         job.ended.set_result(outcome)
 
     def _outcome(self, job: Job, place: Confined, url: str) -> Outcome:
         session, gateway = job.session, job.client.gateway
         text = job.task.text.encode("utf-8", "replace").decode()
-        path = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(folder)]
-        common = {"PATH": os.pathsep.join(path), "LANG": "C.UTF-8", "ENVSUITE_TASK_ID": job.task.id}
+        common = _variables() | {"ENVSUITE_TASK_ID": job.task.id}
         if len(text.encode()) < _VARIABLE and "\0" not in text:
             common["ENVSUITE_TASK"] = text
         model = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": session.key, "OPENAI_MODEL": job.client.model}
@@ -397,6 +413,12 @@ class CommandAgent(Agent):
 def _folders(task: str, home: str) -> dict[str, str]:
     """The variables that name folders: the one with the task's file, and that of a program's own files."""
     return {"ENVSUITE_TASK_FILE": f"{task}/{_TASK_FILE}", "HOME": home, "TMPDIR": home}
+
+
+def _variables() -> dict[str, str]:
+    """The variables that every command has, besides those of its folders."""
+    path = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(folder)]
+    return {"PATH": os.pathsep.join(path), "LANG": "C.UTF-8"}
 
 
 def _last(output: str) -> str:

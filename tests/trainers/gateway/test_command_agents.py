@@ -115,6 +115,22 @@ def told(manager: AgentManager) -> tuple[str, Episode]:
     return str(jobs[0].output), episode
 
 
+@pytest.mark.parametrize("setting", ["command", "test"])
+@pytest.mark.parametrize("script", ["exec /nowhere/pyenv exec python3 $@", "python3-that-is-not-there", "exec /etc"])
+def test_a_shim_whose_program_is_not_in_the_sandbox_is_refused_at_the_start(
+    tmp_path: Path, setting: str, script: str
+) -> None:
+    shim = tmp_path / "python3"
+    shim.write_text(f"#!/bin/sh\n{script}\n")
+    shim.chmod(0o755)
+    words = {"command": [sys.executable, "-c", "pass"], setting: [str(shim), "solve.py"]}
+    with pytest.raises(ConfigError, match=f"agent.{setting}: .*status 12[67].* path|no sandbox") as caught:
+        CommandAgent(AgentConfig(**words))
+    if "no sandbox" in str(caught.value):
+        pytest.skip(str(caught.value))
+    CommandAgent(AgentConfig(**words, sandbox=False))
+
+
 BOTH = pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "process"])
 
 

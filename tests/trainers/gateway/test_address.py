@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -25,6 +27,7 @@ from trainers.rollout.config import AgentConfig
 
 Made = Callable[..., Place]
 ROOT = Path(__file__).resolve().parents[3]
+ERROR = {"message", "type", "param", "code"}
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 FUNCTION = {"type": "function", "function": TOOL}
 
@@ -102,6 +105,62 @@ IGNORED: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"strict", "thinking", "output_config.effort", "new\\x1b[2J"},
     ),
 }  # fmt: skip
+
+
+STRICT = [{"type": "function", "function": {**TOOL, "strict": True}}]
+FLAT = [{"type": "function", **TOOL, "strict": True}]
+SENT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "openai-agents": (RESPONSES, {"tools": FLAT, "include": [], "stream": True}, ""),
+    "openai-agents, output_type": (RESPONSES, {"text": {"format": {"type": "json_schema"}}}, "text.format"),
+    "openai-agents, chat": (CHAT, {"tools": STRICT}, ""),
+    "langgraph": (CHAT, {"tools": [FUNCTION], "stream": False}, ""),
+    "langgraph, structured": (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    "pydantic-ai": (CHAT, {"tools": STRICT, "tool_choice": "auto", "stream": False}, ""),
+    "pydantic-ai, output_type": (CHAT, {"tools": STRICT, "tool_choice": "required"}, "tool_choice"),
+    "mini-swe-agent, google-adk, agno": (CHAT, {"tools": [FUNCTION]}, ""),
+    "smolagents": (CHAT, {"tools": [FUNCTION], "tool_choice": "required", "stop": ["Observation:"]}, "tool_choice"),
+    "smolagents, code": (CHAT, {"stop": ["Observation:", "Calling tools:", "</code>"]}, ""),
+    "autogen, semantic-kernel": (CHAT, {"tools": [FUNCTION], "tool_choice": "auto", "stream": False}, ""),
+    "strands": (CHAT, {"tools": [FUNCTION], "stream": True, "stream_options": {"include_usage": True}}, ""),
+    "haystack": (CHAT, {"tools": [FUNCTION], "stream": False, "n": 1}, ""),
+    "llama-index": (CHAT, {"tools": [FUNCTION], "parallel_tool_calls": True, "temperature": 0.1, "stream": True}, ""),
+    "litellm": (MESSAGES, {"tools": [INPUT], "max_tokens": 30, "stream": True}, ""),
+    "crewai": (CHAT, {"tools": STRICT, "tool_choice": "auto"}, ""),
+    "crewai, output_pydantic": (CHAT, {"response_format": {"type": "json_schema"}, "stream": False}, "response_format"),
+    "camel": (CHAT, {"tools": STRICT}, ""),
+    "dspy": (CHAT, {"temperature": 1.0, "max_tokens": 50}, ""),
+    "dspy, JSONAdapter": (CHAT, {"response_format": {"type": "json_object"}, "max_tokens": 50}, "response_format"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_what_agents_of_packages_send_is_served_or_refused_by_name(made: Made, name: str) -> None:
+    path, fields, refused = SENT[name]
+    for masking in ("refuse", "ignore"):
+        reply = ask(place := made(masking=masking), path, place.open().key, sent_to(path) | fields)
+        if refused and masking == "refuse":
+            assert reply.status_code == 400 and reply.json()["error"]["message"].startswith(f"{refused} would mask")
+        else:
+            assert reply.status_code == 200, reply.text
+
+
+def test_requests_as_clients_send_them_are_answered_in_their_protocol(
+    numbered: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ROOT.parent / "shared/cases/agents/wire.py"
+    if not file.exists():
+        pytest.skip(f"needs {file}")
+    monkeypatch.setitem(sys.modules, "bed", SimpleNamespace(Bed=None))
+    monkeypatch.setitem(sys.modules, "httpx", httpx2)
+    wire = runpy.run_path(str(file))
+    sent = [(CHAT, {"messages": wire["U"]} | more) for more in wire["chat"].values()]
+    sent += [(MESSAGES, wire["A"] | more) for more in wire["anth"].values()]
+    for path, fields in sent:
+        reply = ask(numbered, path, numbered.open().key, {"model": "policy"} | fields)
+        assert reply.status_code in (200, 400, 404), (fields, reply.text)
+        if reply.status_code >= 400:
+            error = reply.json()["error"]
+            assert error["message"] and set(error) == ({"type", "message"} if path == MESSAGES else ERROR)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -327,5 +386,5 @@ def test_every_endpoint_answers_whatever_comes_with_json_and_no_failure(
         if path.startswith(MESSAGES):
             assert reply.json()["type"] == "error" and set(error) == {"type", "message"}
         else:
-            assert set(reply.json()) == {"error"} and set(error) == {"message", "type", "param", "code"}
+            assert set(reply.json()) == {"error"} and set(error) == ERROR
     assert len(session.episode().steps) == sum(asked.ask.count for asked in session.asked) * (reply.status_code == 200)

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module, metadata
-from math import isfinite
 from multiprocessing import active_children
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from envsuite.core import Action, DataError, Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv
+from envsuite.core.boundary import number
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError, WorkerLost, unknown
 from envsuite.core.functions import drawn
@@ -310,7 +310,7 @@ class Apart(Adapted):
             try:
                 told = process.ask(request, self.seconds, self.patience)
                 outcome, self._cut = _outcome_of(told), told["cut"] is True
-            except (Raised, EnvsuiteError, KeyError, TypeError, ValueError, OverflowError) as error:
+            except (Raised, EnvsuiteError, KeyError, TypeError, ValueError) as error:
                 process.close()  # the world may have changed before it failed
                 return self._failed(str(error) if isinstance(error, Raised | EnvsuiteError) else "it gave no result")
             except Lost as error:
@@ -349,14 +349,7 @@ class Apart(Adapted):
 
 def _outcome_of(told: dict[str, Any]) -> Outcome:
     """Returns the outcome that a confined process has told."""
-    reward, score = float(told["reward"]), float(told["score"])
-    if not isfinite(reward + score):
-        raise ValueError("the reward is not finite")
-    return Outcome(
-        str(told["text"]),
-        reward,
-        done=told["done"] is True,
-        success=told["success"] is True,
-        score=min(max(score, 0.0), 1.0),
-        metrics={str(name): float(value) for name, value in told["metrics"].items()},
-    )
+    reward, score = number(told["reward"], "the reward"), number(told["score"], "the score")
+    metrics = {str(name): number(value, "a metric") for name, value in dict(told["metrics"]).items()}
+    done, success = told["done"] is True, told["success"] is True
+    return Outcome(str(told["text"]), reward, done, success=success, score=min(max(score, 0.0), 1.0), metrics=metrics)

@@ -15,9 +15,9 @@ import numpy as np
 
 from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError
 from envsuite.core.options import option
-from envsuite.interpreter.confined import reason
 
 HORIZON = 200
 """Games end by themselves."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError
 from envsuite.core.options import SEED, option
-from envsuite.interpreter.confined import reason
 
 HORIZON = 1
 ANSWER = Tool.of_string("answer", "Answers the question, which ends the episode.", "text", "The answer alone.")

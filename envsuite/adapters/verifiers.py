@@ -17,10 +17,10 @@ import orjson
 
 from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported
 from envsuite.core import Outcome, Tool
+from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.core.functions import function_in
 from envsuite.core.options import option
-from envsuite.interpreter.confined import reason
 
 HORIZON = 100
 ANSWER = Tool.of_string("answer", "Answers with a text.", "text", "The answer, in the form that was asked for.")

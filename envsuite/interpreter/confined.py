@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core import errors
+from envsuite.core.boundary import reason
 from envsuite.core.errors import EnvsuiteError, UsageError, WorkerLost
 from envsuite.core.processes import Child
 from envsuite.interpreter.inside.confine import confine
@@ -321,10 +322,3 @@ def _answer(channel: socket.socket, handle: Handler) -> None:
 def _refusal(error: BaseException) -> dict[str, object]:
     known = isinstance(error, EnvsuiteError)
     return {"refused": type(error).__name__ if known else "", "why": str(error) if known else reason(error)}
-
-
-def reason(error: BaseException) -> str:
-    """Returns what happened, in one line: of a group of errors the first one."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -75,9 +75,7 @@ class Gem(Apart):
     package = "gem-llm"
     takes = GemOptions
     world = Game
-
-    def _tools(self, about: Any) -> tuple[Tool, ...]:
-        return (SAY,)
+    tools = (SAY,)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("say", {"text": rf"\boxed{{{int(rng.integers(10))}}}"})

@@ -50,13 +50,13 @@ def settle(error: BaseException, where: str) -> None:
     says_all = isinstance(error, EnvsuiteError) and not isinstance(error, CodeError)
     if says_all or isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue):
         return
-    own = isinstance(error, Exception)
-    raised = error if own else CodeError(f"{type(error).__name__} was raised: {error}")
+    ordinary = isinstance(error, Exception)
+    failure = error if ordinary else CodeError(f"{type(error).__name__} was raised: {error}")
     for note in filter(None, (_place(error), where)):
-        raised.add_note(note)
-    if own:
+        failure.add_note(note)
+    if ordinary:
         return
-    raise raised.with_traceback(error.__traceback__) from error
+    raise failure.with_traceback(error.__traceback__) from error
 
 
 @contextmanager
@@ -82,12 +82,12 @@ def number(value: object, what: str) -> float:
     if type(value) is float and math.isfinite(value):
         return value
     try:
-        made = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+        result = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        made = math.nan
-    if not math.isfinite(made):
+        result = math.nan
+    if not math.isfinite(result):
         raise CodeError(f"{what} is {value!r}, which is no finite number")
-    return made
+    return result
 
 
 def text(value: str) -> str:

@@ -301,7 +301,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         none, and the next reset is that of the environment.
         """
         kind, going = type(self), self.snapshot() if self.restorable and self._last is not None else None
-        return _copied, (f"{kind.__module__}:{kind.__qualname__}", *self._made_with, self.spec, self._next, going)
+        return _make_copy, (f"{kind.__module__}:{kind.__qualname__}", *self._made_with, self.spec, self._next, going)
 
     def _where(self, task_id: str) -> str:
         return f"task {task_id} of {self.tasks.env_id}"
@@ -447,7 +447,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         }
 
 
-def _copied(
+def _make_copy(
     kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any, following: int, going: object
 ) -> ToolEnv:
     """Returns the environment that was pickled."""

@@ -159,8 +159,8 @@ def _with_integers(value: Any, form: Any) -> Any:
         kinds = form.get("type")
         if kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds):
             return int(value)
-        same = (one for one in form.get("enum", [form.get("const")]) if one == value and not isinstance(one, bool))
-        value = next(same, value)
+        equals = (one for one in form.get("enum", [form.get("const")]) if one == value and not isinstance(one, bool))
+        value = next(equals, value)
     elif isinstance(value, list):
         value = [_with_integers(item, form.get("items")) for item in value]
     elif isinstance(value, dict):

@@ -187,20 +187,20 @@ class Confined:
 
     def _hear(self, until: float | None) -> dict[str, Any]:
         try:
-            told = receive(self._channel, _MESSAGE, until)
+            message = receive(self._channel, _MESSAGE, until)
         except TimeoutError:
             raise Lost("took too much time", self.close(), late=True) from None
         except (EOFError, OSError, Garbled):
             code = self.close()
             how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else "ended"
             raise Lost("took too much time" if code == -signal.SIGPROF else how, code) from None
-        if (name := told.get("refused")) is not None:
+        if (name := message.get("refused")) is not None:
             kind = vars(errors).get(str(name))
             known = isinstance(kind, type) and issubclass(kind, EnvsuiteError)
-            raise kind(str(told.get("why"))) if known else Raised(str(told.get("why")))  # type: ignore[misc]
-        if not told.keys() & {"answer", "process"}:
+            raise kind(str(message.get("why"))) if known else Raised(str(message.get("why")))  # type: ignore[misc]
+        if not message.keys() & {"answer", "process"}:
             raise Lost("gave no answer", self.close())
-        return told
+        return message
 
     def close(self) -> int | None:
         """Ends the process; returns its exit code, which is negative for a signal."""

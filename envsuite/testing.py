@@ -289,16 +289,16 @@ def pickles(check: Check) -> None:
 
 def threads(check: Check) -> None:
     """Episodes that are played in several threads at once are those that are played alone."""
-    alone, played = _episodes_of(check, check.make()), ThreadPoolExecutor(THREADS)
-    envs, together = [check.make() for _ in range(THREADS)], Barrier(THREADS)
+    expected, pool = _episodes_of(check, check.make()), ThreadPoolExecutor(THREADS)
+    envs, barrier = [check.make() for _ in range(THREADS)], Barrier(THREADS)
 
     def play(env: Env) -> list[Any]:
-        together.wait()
+        barrier.wait()
         return _episodes_of(check, env)
 
-    with played:
-        for came in played.map(play, envs):
-            check.same("episodes beside others in threads", alone, came)
+    with pool:
+        for came in pool.map(play, envs):
+            check.same("episodes beside others in threads", expected, came)
 
 
 ANYWHERE = (
@@ -310,18 +310,18 @@ ANYWHERE = (
 
 def processes(check: Check) -> None:
     """A fresh process with another seed of Python's hashes has the same tasks and episodes."""
-    told = pickle.dumps((ENVIRONMENTS[check.env_id], check.kwargs))
+    order = pickle.dumps((ENVIRONMENTS[check.env_id], check.kwargs))
     other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     child = Child("envsuite.testing:play_apart", {"PYTHONHASHSEED": other_seed})
     try:
-        child.socket.sendall(frame([told]))
-        (came,) = receive(child.socket)
+        child.socket.sendall(frame([order]))
+        (answer,) = receive(child.socket)
     except (EOFError, OSError) as error:
         raise AssertionError(f"{check}: expected episodes of a fresh process, but it {child.stop(5.0)}") from error
     finally:
         child.stop()
-    check.same("hash of the tasks in a fresh process", check.world().tasks.hash, came[0])
-    for seed, (expected, played) in enumerate(zip(_episodes_of(check, check.make()), came[1], strict=True)):
+    check.same("hash of the tasks in a fresh process", check.world().tasks.hash, answer[0])
+    for seed, (expected, played) in enumerate(zip(_episodes_of(check, check.make()), answer[1], strict=True)):
         check.same(f"seed {SEEDS[seed]}, episode in a fresh process", expected, played)
 
 
@@ -401,15 +401,15 @@ def _named(info: dict[str, Any]) -> tuple[str, str, str]:
 
 def _episodes_of(check: Check, env: Env) -> list[Any]:
     """Returns what the episodes of all seeds say and pay, with sampled actions."""
-    played = []
+    result = []
     for seed in SEEDS:
         lines: list[Any] = [env.reset(seed=seed)]
         for _, action in _sampled(check, env, seed, lines[0][1]["task_id"]):
             lines.append((action, *_comparable(env.step(action))))
             if lines[-1][3] or lines[-1][4]:
                 break
-        played.append(lines)
-    return played
+        result.append(lines)
+    return result
 
 
 def _comparable(result: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module, metadata
-from math import isfinite
 from multiprocessing import active_children
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from envsuite.core import Action, DataError, Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv
+from envsuite.core.boundary import number
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError, WorkerLost, unknown
 from envsuite.core.functions import drawn
@@ -142,8 +142,8 @@ def words_missing(env_id: str, error: Exception) -> Exception:
     """Returns what to raise for an error of NLTK: how to get the words that it does not have; for others, the error."""
     cause: BaseException | None = error
     while cause is not None:  # a game that then fetches them may not, and fails in another way
-        if missing := re.search(r"nltk\.download\('([^']+)'\)", str(cause)):
-            return DataError(f"{env_id} reads words of NLTK: python -m nltk.downloader {missing[1]}")
+        if match := re.search(r"nltk\.download\('([^']+)'\)", str(cause)):
+            return DataError(f"{env_id} reads words of NLTK: python -m nltk.downloader {match[1]}")
         cause = cause.__context__
     return error
 
@@ -263,22 +263,22 @@ class Apart(Adapted):
     _process: Confined | None = None
 
     def _prepare(self) -> tuple[Tool, ...]:
-        process = self._forked()
+        process = self._fork()
         process.close()
         return self._tools(process.about)
 
-    @abstractmethod
     def _tools(self, about: Any) -> tuple[Tool, ...]:
-        """Returns the tools of an environment, of whose world this is told."""
+        """Returns the tools, given what the world tells of itself."""
+        return self.tools
 
-    def _forked(self) -> Confined:
+    def _fork(self) -> Confined:
         given = {name: value for name, value in self._given.items() if name not in _OWN}
         place = {"module": self.__module__, "name": self.name, "options": given}
         return origin("envsuite.adapters.base:load").open(place, self.options.confined)
 
-    def _opened(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[Confined, str, str]:
+    def _replay(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[Confined, str, str]:
         """Begins an episode in a process of its own, and repeats calls; returns it, instruction and first text."""
-        process = self._forked()
+        process = self._fork()
         try:
             goal, text = process.ask({"task": task_id}, _BEGIN_SECONDS, _BEGIN_SECONDS)
             for call in calls:
@@ -291,7 +291,7 @@ class Apart(Adapted):
         return process, str(goal), str(text)
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
-        process, goal, text = self._opened(task_id)
+        process, goal, text = self._replay(task_id)
         self._end()
         self._process = process
         self._played, self._calls = task_id, list[dict[str, Any]]()
@@ -306,16 +306,16 @@ class Apart(Adapted):
     def _call(self, call: ToolCall) -> Outcome:
         request = {"tool": call.name, "arguments": dict(call.arguments)}
         for attempt in (1, 2):
-            process, self._process = self._process or self._opened(self._played, self._calls)[0], None
+            process, self._process = self._process or self._replay(self._played, self._calls)[0], None
             try:
-                told = process.ask(request, self.seconds, self.patience)
-                outcome, self._cut = _outcome_of(told), told["cut"] is True
-            except (Raised, EnvsuiteError, KeyError, TypeError, ValueError, OverflowError) as error:
+                answer = process.ask(request, self.seconds, self.patience)
+                outcome, self._cut = _outcome_of(answer), answer["cut"] is True
+            except (Raised, EnvsuiteError, KeyError, TypeError, ValueError) as error:
                 process.close()  # the world may have changed before it failed
-                return self._failed(str(error) if isinstance(error, Raised | EnvsuiteError) else "it gave no result")
+                return self._failure(str(error) if isinstance(error, Raised | EnvsuiteError) else "it gave no result")
             except Lost as error:
                 if error.late or not error.by_others or attempt == 2:
-                    return self._failed(f"it {error}")
+                    return self._failure(f"it {error}")
             else:
                 break
         self._calls.append(request)
@@ -325,7 +325,7 @@ class Apart(Adapted):
             self._process = process
         return outcome
 
-    def _failed(self, problem: str) -> Outcome:
+    def _failure(self, problem: str) -> Outcome:
         """Returns what an action leads to over which the package failed."""
         return Outcome(f"Invalid action: {problem}.", error=problem)
 
@@ -349,14 +349,7 @@ class Apart(Adapted):
 
 def _outcome_of(told: dict[str, Any]) -> Outcome:
     """Returns the outcome that a confined process has told."""
-    reward, score = float(told["reward"]), float(told["score"])
-    if not isfinite(reward + score):
-        raise ValueError("the reward is not finite")
-    return Outcome(
-        str(told["text"]),
-        reward,
-        done=told["done"] is True,
-        success=told["success"] is True,
-        score=min(max(score, 0.0), 1.0),
-        metrics={str(name): float(value) for name, value in told["metrics"].items()},
-    )
+    reward, score = number(told["reward"], "the reward"), number(told["score"], "the score")
+    metrics = {str(name): number(value, "a metric") for name, value in dict(told["metrics"]).items()}
+    done, success = told["done"] is True, told["success"] is True
+    return Outcome(str(told["text"]), reward, done, success=success, score=min(max(score, 0.0), 1.0), metrics=metrics)

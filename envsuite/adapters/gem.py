@@ -15,9 +15,9 @@ import numpy as np
 
 from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError
 from envsuite.core.options import option
-from envsuite.interpreter.confined import reason
 
 HORIZON = 200
 """Games end by themselves."""
@@ -75,9 +75,7 @@ class Gem(Apart):
     package = "gem-llm"
     takes = GemOptions
     world = Game
-
-    def _tools(self, about: Any) -> tuple[Tool, ...]:
-        return (SAY,)
+    tools = (SAY,)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("say", {"text": rf"\boxed{{{int(rng.integers(10))}}}"})

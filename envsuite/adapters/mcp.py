@@ -24,13 +24,12 @@ from envsuite.adapters import relay
 from envsuite.adapters.base import Adapted, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.addresses import is_private
-from envsuite.core.boundary import CodeError, number
+from envsuite.core.boundary import CodeError, number, reason
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.functions import function_in
 from envsuite.core.http import MOST_BYTES, bounded
 from envsuite.core.options import Options, option
 from envsuite.core.settings import read_json
-from envsuite.interpreter.confined import reason
 
 HORIZON = 30
 ANSWER = Tool.of_string("answer", "Gives the answer, which ends the episode.", "text", "The answer.")

@@ -10,11 +10,10 @@ import orjson
 
 from envsuite.adapters.base import Adapted, SeedOptions, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
-from envsuite.core.boundary import CodeError, number
+from envsuite.core.boundary import CodeError, number, reason
 from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.core.http import MOST_BYTES, ask
 from envsuite.core.options import option
-from envsuite.interpreter.confined import reason
 
 HORIZON = 200
 _EXTRA = "'envsuite[bridges]'"

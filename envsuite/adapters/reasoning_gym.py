@@ -10,9 +10,9 @@ import numpy as np
 
 from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError
 from envsuite.core.options import SEED, option
-from envsuite.interpreter.confined import reason
 
 HORIZON = 1
 ANSWER = Tool.of_string("answer", "Answers the question, which ends the episode.", "text", "The answer alone.")
@@ -63,17 +63,15 @@ class ReasoningGym(Apart):
     package = "reasoning-gym"
     takes = ReasoningOptions
     world = Questions
+    tools = (ANSWER,)
 
-    def _tools(self, about: Any) -> tuple[Tool, ...]:
-        return (ANSWER,)
-
-    def _failed(self, problem: str) -> Outcome:
+    def _failure(self, problem: str) -> Outcome:
         """Returns a wrong answer.
 
         Raises:
             WorkerLost: The scorer fails over the right answer, too.
         """
-        self._opened(self._played, [{"tool": _RIGHT, "arguments": {}}])[0].close()
+        self._replay(self._played, [{"tool": _RIGHT, "arguments": {}}])[0].close()
         return Outcome(WRONG, done=True)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:

@@ -31,20 +31,17 @@ def main() -> int:
                 os.lseek(2, 0, os.SEEK_SET)
             os.write(2, part)
 
-    keeping = threading.Thread(target=keep)
+    keeping = threading.Thread(target=keep, daemon=True)
     keeping.start()
-    line = 0
-    while part := os.read(server.stdout.fileno(), 65536):
-        line = len(part) - part.rfind(b"\n") - 1 if b"\n" in part else line + len(part)
-        if line > int(longest):
+    while line := server.stdout.readline(int(longest) + 1):
+        if len(line) > int(longest):
             server.kill()
             sys.stderr.write(f"a line of its output has more than {int(longest) >> 20} MiB\n")
             break
-        view = memoryview(part)
-        while view:
-            view = view[os.write(1, view) :]
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
     status = server.wait()
-    keeping.join()
+    keeping.join(1.0)  # a process that the server has left behind may keep its stderr open
     return status
 
 

@@ -56,9 +56,7 @@ class TextArena(Apart):
 
     package = "textarena"
     world = Game
-
-    def _tools(self, about: Any) -> tuple[Tool, ...]:
-        return (SAY,)
+    tools = (SAY,)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("say", {"text": f"[{int(rng.integers(10))}]"})

@@ -17,10 +17,10 @@ import orjson
 
 from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported
 from envsuite.core import Outcome, Tool
+from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.core.functions import function_in
 from envsuite.core.options import option
-from envsuite.interpreter.confined import reason
 
 HORIZON = 100
 ANSWER = Tool.of_string("answer", "Answers with a text.", "text", "The answer, in the form that was asked for.")
@@ -87,16 +87,16 @@ class Rollouts(World):
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
         """Gives the rollout an answer."""
-        made = {"id": "call", "name": name, "arguments": orjson.dumps(arguments).decode()}
-        said = {"content": arguments["text"]} if name == ANSWER.name else {"tool_calls": [made]}
-        message = {"role": "assistant", "finish_reason": "stop", "is_truncated": False, **said}
+        request = {"id": "call", "name": name, "arguments": orjson.dumps(arguments).decode()}
+        turn = {"content": arguments["text"]} if name == ANSWER.name else {"tool_calls": [request]}
+        message = {"role": "assistant", "finish_reason": "stop", "is_truncated": False, **turn}
         self._answer.set_result(self._types.Response(id="", created=0, model="policy", message=message))
         prompt = self._turn()
         if prompt is not None:
             return Outcome(_texts(_since_answer(prompt))), False
-        told = self._ended()
-        reward, metrics = float(told["reward"] or 0.0), {name: float(one) for name, one in told["metrics"].items()}
-        text = _texts(_since_answer([*map(dict, told["completion"] or ())]))
+        state = self._ended()
+        reward, metrics = float(state["reward"] or 0.0), {name: float(one) for name, one in state["metrics"].items()}
+        text = _texts(_since_answer([*map(dict, state["completion"] or ())]))
         return Outcome(text, reward, done=True, success=reward >= 1, score=reward, metrics=metrics), False
 
     def _ended(self) -> Any:
@@ -105,10 +105,10 @@ class Rollouts(World):
         Raises:
             RuntimeError: It failed.
         """
-        told = self._rollout.result()
-        if told["error"] is not None:
-            raise RuntimeError(told["error"])
-        return told
+        state = self._rollout.result()
+        if state["error"] is not None:
+            raise RuntimeError(state["error"])
+        return state
 
 
 class Verifiers(Apart):

@@ -66,11 +66,11 @@ def _builtin(scene_seed: int, games: int, difficulty: Difficulty) -> tuple[Games
     root = cache_root() / "alfworld" / "builtin"
     before = {*root.glob("alfworld-*")}
     folder = ensure(root, scene_seed, games, difficulty)
-    made = read_games(find_root(folder))
-    hold(folder, made)
+    found_games = read_games(find_root(folder))
+    hold(folder, found_games)
     if folder not in before:
         bound_generated(folder)
-    return made, _make_task_set(made, "builtin")
+    return found_games, _make_task_set(found_games, "builtin")
 
 
 def _loaded(root: Path, source: str) -> tuple[Games, TaskSet]:

@@ -17,8 +17,8 @@ import gymnasium
 
 from envsuite.core.errors import EnvsuiteError, UsageError
 
-_OURS = Path(__file__).parents[1]
-_LIBRARIES = (str(Path(gymnasium.__file__).parent), *(str(_OURS / name) for name in ("core", "remote", "adapters")))
+_ROOMS = ("core", "remote", "adapters", "vector", "serving")
+_LIBRARIES = (gymnasium.__path__[0], *(str(Path(__file__).parents[1] / room) for room in _ROOMS))
 """Folders whose functions call code of others."""
 
 
@@ -30,34 +30,33 @@ class Overdue(BaseException):
     """Raised in a call past its deadline; no world catches it by mistake."""
 
 
-def _place(error: BaseException, depth: int) -> str:
+def _place(error: BaseException) -> str:
     """Returns function, file and line of others' code in which ``error`` was raised; empty for none."""
-    frames = traceback.extract_tb(error.__traceback__)[depth:]
+    frames = traceback.extract_tb(error.__traceback__)
     frame = next((one for one in frames if not one.filename.startswith(_LIBRARIES)), None)
     return "" if frame is None else f"in {frame.name} of {Path(frame.filename).name}, line {frame.lineno}"
 
 
-def settle(error: BaseException, where: str, depth: int = 1) -> None:
+def settle(error: BaseException, where: str) -> None:
     """Notes in an error where it was raised; makes a :class:`CodeError` of one that would end the program.
 
     Args:
         error: The error, as it was caught. ``KeyboardInterrupt`` is left alone.
         where: What was played, e.g. a task.
-        depth: Frames of the traceback that do not belong to the code of others.
 
     Raises:
         CodeError: ``error`` is no :class:`Exception`, such as ``SystemExit`` or ``CancelledError``.
     """
-    told = isinstance(error, EnvsuiteError) and not isinstance(error, CodeError)  # such a message says it all
-    if told or isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue):
+    says_all = isinstance(error, EnvsuiteError) and not isinstance(error, CodeError)
+    if says_all or isinstance(error, KeyboardInterrupt | GeneratorExit | Overdue):
         return
-    own = isinstance(error, Exception)
-    raised = error if own else CodeError(f"{type(error).__name__} was raised: {error}")
-    for note in filter(None, (_place(error, depth), where)):
-        raised.add_note(note)
-    if own:
+    ordinary = isinstance(error, Exception)
+    failure = error if ordinary else CodeError(f"{type(error).__name__} was raised: {error}")
+    for note in filter(None, (_place(error), where)):
+        failure.add_note(note)
+    if ordinary:
         return
-    raise raised.with_traceback(error.__traceback__) from error
+    raise failure.with_traceback(error.__traceback__) from error
 
 
 @contextmanager
@@ -66,7 +65,7 @@ def boundary(where: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        settle(error, where, depth=2)
+        settle(error, where)
         raise
 
 
@@ -83,18 +82,16 @@ def number(value: object, what: str) -> float:
     if type(value) is float and math.isfinite(value):
         return value
     try:
-        made = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+        result = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        made = math.nan
-    if not math.isfinite(made):
+        result = math.nan
+    if not math.isfinite(result):
         raise CodeError(f"{what} is {value!r}, which is no finite number")
-    return made
+    return result
 
 
 def text(value: str) -> str:
     """Returns a text in which halves of surrogate pairs, which cannot be encoded, are joined or replaced."""
-    if value.isascii():
-        return value
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -108,7 +105,12 @@ def without_task(reason: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Returns class and message of ``error`` in one line, the message in at most 500 characters, and its notes."""
+    """Returns class and message of ``error`` in one line, the message in at most 500 characters, and its notes.
+
+    Of a group of errors they are those of the first one.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     line = " ".join(text(f"{type(error).__name__}: {error}").split())
     notes = vars(error).get("__notes__", ())
     return "".join([line if len(line) <= 500 else line[:499] + "…", *(f" ({text(note)})" for note in notes)])

@@ -6,6 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple, NotRequired, Self, TypedDict
 
@@ -300,7 +301,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         none, and the next reset is that of the environment.
         """
         kind, going = type(self), self.snapshot() if self.restorable and self._last is not None else None
-        return _copied, (f"{kind.__module__}:{kind.__qualname__}", *self._made_with, self.spec, self._next, going)
+        return _make_copy, (f"{kind.__module__}:{kind.__qualname__}", *self._made_with, self.spec, self._next, going)
 
     def _where(self, task_id: str) -> str:
         return f"task {task_id} of {self.tasks.env_id}"
@@ -390,8 +391,10 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             return self._refuse(problem, self._last["commands"])
         try:
             outcome = self._execute(with_integers(action, self.tools))
-            reward = boundary.number(outcome.reward, "the reward of _call")
-            boundary.number(outcome.score, "the score of _call")
+            reward, score = outcome.reward, outcome.score
+            if not (type(reward) is type(score) is float and isfinite(reward + score)):
+                reward = boundary.number(reward, "the reward of _call")
+                boundary.number(score, "the score of _call")
             self._done = outcome.done
             return self._observe(outcome), reward, outcome.done, False, self._info(outcome)
         except BaseException as error:
@@ -420,30 +423,31 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         return f"{self._last['task']}\n\n{self._last['text']}"
 
     def _observe(self, outcome: Outcome) -> Observation:
-        text, commands = boundary.text(outcome.text), outcome.commands
-        if commands:
-            commands = tuple(map(boundary.text, commands))
-        self._last = Observation(task=self._instruction, text=text, commands=commands)
+        text, commands = outcome.text, outcome.commands
+        if not (text.isascii() and "".join(commands).isascii()):
+            text, commands = boundary.text(text), tuple(map(boundary.text, commands))
+        self._last = {"task": self._instruction, "text": text, "commands": commands}
         if self.images:
             self._last["images"] = self._view()
         return self._last
 
     def _info(self, outcome: Outcome) -> StepInfo:
-        return StepInfo(
-            valid=outcome.error is None,
-            error=None if outcome.error is None else boundary.text(outcome.error),
-            success=outcome.success,
-            score=outcome.score,
-            task_id=self._task_id,
-            task_type=self._task_type,
-            split=self._task_split,
-            state_key=boundary.text(self._state_key()),
-            metrics=outcome.metrics,
-            versions=self.versions.copy(),
-        )
+        key = self._state_key()
+        return {
+            "valid": outcome.error is None,
+            "error": None if outcome.error is None else boundary.text(outcome.error),
+            "success": outcome.success,
+            "score": outcome.score,
+            "task_id": self._task_id,
+            "task_type": self._task_type,
+            "split": self._task_split,
+            "state_key": key if key.isascii() else boundary.text(key),
+            "metrics": outcome.metrics,
+            "versions": self.versions.copy(),
+        }
 
 
-def _copied(
+def _make_copy(
     kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any, following: int, going: object
 ) -> ToolEnv:
     """Returns the environment that was pickled."""

@@ -71,5 +71,6 @@ def bypass_proxy_here() -> None:
     """Has HTTP clients of this process and its children ask this machine without the proxy of ``HTTP_PROXY``."""
     known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     missing = [name for name in _HERE if name not in known.split(",")]
-    if missing and any(name.lower().endswith("_proxy") and name.lower() != "no_proxy" for name in os.environ):
+    proxied = any(name.lower().endswith("_proxy") and name.lower() != "no_proxy" for name in os.environ)
+    if missing and proxied and known.strip() != "*":  # which means all hosts only where it stands alone
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join([*filter(None, [known]), *missing])

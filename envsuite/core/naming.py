@@ -67,8 +67,8 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
-        told = "write MODULE:ID, with a module of this folder or of an installed package"
-        raise UsageError(f"{module} cannot be imported ({error}); {told}") from error
+        remedy = "write MODULE:ID, with a module of this folder or of an installed package"
+        raise UsageError(f"{module} cannot be imported ({error}); {remedy}") from error
     finally:
         sys.path.remove(folder)
 

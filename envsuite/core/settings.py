@@ -46,6 +46,21 @@ def whole(name: str, value: object, least: int | None = None, most: int | None =
     return value
 
 
+def read_option(text: str) -> tuple[str, Any]:
+    """Returns name and value of ``--option NAME=VALUE``, the value as JSON, or else as text.
+
+    Raises:
+        UsageError: It has another form, or has a key twice.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"--option {text!r}; it must be like NAME=VALUE, e.g. max_distractors=5")
+    try:
+        return name, read_json(value, f"--option {name}")
+    except orjson.JSONDecodeError:
+        return name, value
+
+
 def read_json(text: str | bytes, where: str) -> Any:
     """Returns the value of JSON that a person wrote.
 

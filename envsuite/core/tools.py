@@ -146,15 +146,10 @@ def with_integers(action: Action, tools: Sequence[Tool]) -> Action:
     """Returns valid calls whose whole floats are integers where a schema asks for these: to JSON Schema, 1.0 is 1."""
     for call in action:
         for value in call.arguments.values():
-            if isinstance(value, _HOLDERS):
-                break
-        else:
-            continue
-        break
-    else:
-        return action
-    forms = {tool.name: tool.parameters for tool in tools}
-    return [ToolCall(call.name, _with_integers(dict(call.arguments), forms[call.name])) for call in action]
+            if type(value) in _HOLDERS:
+                forms = {tool.name: tool.parameters for tool in tools}
+                return [ToolCall(one.name, _with_integers(dict(one.arguments), forms[one.name])) for one in action]
+    return action
 
 
 def _with_integers(value: Any, form: Any) -> Any:
@@ -164,8 +159,8 @@ def _with_integers(value: Any, form: Any) -> Any:
         kinds = form.get("type")
         if kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds):
             return int(value)
-        same = (one for one in form.get("enum", [form.get("const")]) if one == value and not isinstance(one, bool))
-        value = next(same, value)
+        equals = (one for one in form.get("enum", [form.get("const")]) if one == value and not isinstance(one, bool))
+        value = next(equals, value)
     elif isinstance(value, list):
         value = [_with_integers(item, form.get("items")) for item in value]
     elif isinstance(value, dict):
@@ -191,13 +186,14 @@ def _problem(action: object, tools: Sequence[Tool], max_calls: int) -> str | Non
         return "an action needs at least one tool call"
     if len(action) > max_calls:
         return f"{len(action)} calls in one step, at most {max_calls} allowed"
-    known = {tool.name: tool for tool in tools}
     for call in action:
         if not isinstance(call, ToolCall):
             return f"an action is a sequence of tool calls, got an item of type {type(call).__name__}"
-        tool = known.get(call.name) if isinstance(call.name, str) else None
-        if tool is None:
-            return f"unknown tool {call.name!r}; known: {', '.join(known)}"
+        for tool in tools:  # few, and this is faster than a dictionary that is made for each step
+            if tool.name == call.name:
+                break
+        else:
+            return f"unknown tool {call.name!r}; known: {', '.join(tool.name for tool in tools)}"
         if (problem := tool.problem(call.arguments)) is not None:
             return f"{call.name}: {problem}"
     return None

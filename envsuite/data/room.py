@@ -94,9 +94,9 @@ def _use(folder: Path, name: str) -> tuple[int, int]:
     for root in (folder / name, folder / f".{name}.building", folder / f".{name}.partial"):
         for path in (root, *root.rglob("*")):
             try:
-                found = path.stat()
+                status = path.stat()
             except OSError:  # another process has removed it, or never completed it
                 continue
-            used = max(used, found.st_mtime_ns) if path is root or root.name != name else used
-            size += 0 if path.is_dir() else found.st_size
+            used = max(used, status.st_mtime_ns) if path is root or root.name != name else used
+            size += 0 if path.is_dir() else status.st_size
     return used, size

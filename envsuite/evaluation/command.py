@@ -18,7 +18,7 @@ import orjson
 
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.naming import registered
-from envsuite.core.settings import read_json
+from envsuite.core.settings import read_json, read_option
 from envsuite.evaluation.evaluate import Machinery, Played, evaluate
 from envsuite.evaluation.progress import Notes, Shown
 from envsuite.evaluation.prompting import EXAMPLES as DEMONSTRATIONS
@@ -157,7 +157,9 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
     prompted = list(_prompted(arguments)) if ENDPOINT in arguments.policy else []
     policies = list(dict.fromkeys(arguments.policy))
     for env_id in dict.fromkeys(map(registered, arguments.environments)):
-        options = dict(_option(text) for text in arguments.option)
+        options = dict(map(read_option, arguments.option))
+        for name in options.keys() & _OWN_OPTIONS:  # results would name another split, source or budget than was played
+            raise UsageError(f"--option {name} would hide what is played from the results; give {_OWN_OPTIONS[name]}")
         if arguments.types:
             options["tasks"] = sorted(set(arguments.types))
         for policy in policies:
@@ -215,18 +217,6 @@ def _json(named: str, text: str) -> Any:
         return read_json(text, named)
     except orjson.JSONDecodeError as error:
         raise UsageError(f"{named} {text!r} is not JSON ({error})") from error
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise UsageError(f"--option {text!r}; it must be like show_inventory=true")
-    if name in _OWN_OPTIONS:  # results would name another split, source or budget than was played
-        raise UsageError(f"--option {name} would hide what is played from the results; give {_OWN_OPTIONS[name]}")
-    try:
-        return name, read_json(value, f"--option {name}")
-    except orjson.JSONDecodeError:
-        return name, value
 
 
 def _splits(env_id: str, source: str | None, options: Mapping[str, Any]) -> list[str]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core import errors
+from envsuite.core.boundary import reason
 from envsuite.core.errors import EnvsuiteError, UsageError, WorkerLost
 from envsuite.core.processes import Child
 from envsuite.interpreter.inside.confine import confine
@@ -186,20 +187,20 @@ class Confined:
 
     def _hear(self, until: float | None) -> dict[str, Any]:
         try:
-            told = receive(self._channel, _MESSAGE, until)
+            message = receive(self._channel, _MESSAGE, until)
         except TimeoutError:
             raise Lost("took too much time", self.close(), late=True) from None
         except (EOFError, OSError, Garbled):
             code = self.close()
             how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else "ended"
             raise Lost("took too much time" if code == -signal.SIGPROF else how, code) from None
-        if (name := told.get("refused")) is not None:
+        if (name := message.get("refused")) is not None:
             kind = vars(errors).get(str(name))
             known = isinstance(kind, type) and issubclass(kind, EnvsuiteError)
-            raise kind(str(told.get("why"))) if known else Raised(str(told.get("why")))  # type: ignore[misc]
-        if not told.keys() & {"answer", "process"}:
+            raise kind(str(message.get("why"))) if known else Raised(str(message.get("why")))  # type: ignore[misc]
+        if not message.keys() & {"answer", "process"}:
             raise Lost("gave no answer", self.close())
-        return told
+        return message
 
     def close(self) -> int | None:
         """Ends the process; returns its exit code, which is negative for a signal."""
@@ -321,10 +322,3 @@ def _answer(channel: socket.socket, handle: Handler) -> None:
 def _refusal(error: BaseException) -> dict[str, object]:
     known = isinstance(error, EnvsuiteError)
     return {"refused": type(error).__name__ if known else "", "why": str(error) if known else reason(error)}
-
-
-def reason(error: BaseException) -> str:
-    """Returns what happened, in one line: of a group of errors the first one."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())

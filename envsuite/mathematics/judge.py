@@ -11,16 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import cache
 from importlib import metadata
 from typing import Any
 
 from envsuite.core.errors import MissingExtra, WorkerLost
-from envsuite.interpreter.confined import Confined, Loaded, Lost, Raised, origin
+from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Raised, origin
 
 SECONDS = 2.0
 """Processor time of a comparison."""
-PATIENCE = 60.0
-"""Wall-clock seconds after which the process counts as lost, however busy the machine is."""
 _PRECISION = 100
 """Digits to which numbers are compared that have no exact form."""
 
@@ -51,7 +50,7 @@ def same_expression(right: str, answer: str, prose: bool = False) -> bool:
     Raises:
         WorkerLost: The process that compares was lost twice, for reasons that are not the answer's.
     """
-    return _JUDGE.same(right, answer, prose)
+    return _judge().same(right, answer, prose)
 
 
 def is_right(right: str, answer: str) -> bool:
@@ -88,16 +87,9 @@ class Judge:
         return None if process is None else process.close()
 
 
-_JUDGE = Judge()
-
-
-def _forget() -> None:
-    """Forgets the process in a fork of the program: it belongs to the parent."""
-    global _JUDGE
-    _JUDGE = Judge()
-
-
-os.register_at_fork(after_in_child=_forget)
+_judge = cache(Judge)
+"""Returns the judge of this program."""
+os.register_at_fork(after_in_child=_judge.cache_clear)  # the one there is belongs to the parent
 
 
 def load(settings: object) -> Loaded:

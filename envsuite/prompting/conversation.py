@@ -227,12 +227,12 @@ class Conversation:
         spelled = self._template.added.spelled(self.tokenizer, response, text)
         if spelled == text:
             return said
-        other = self.codec.turn(spelled, self.tools)
-        if len(other.called) == len(said.called):
-            return Turn(other.message, said.called)
+        reread = self.codec.turn(spelled, self.tools)
+        if len(reread.called) == len(said.called):
+            return Turn(reread.message, said.called)
         broken = self._template.added.broken_fields  # the tags of a call are spelled: all of it is ordinary text
-        kept = ("role", "tool_calls")
-        return Turn({key: value if key in kept else broken(value) for key, value in said.message.items()}, said.called)
+        keys = said.message.keys() - {"role", "tool_calls"}
+        return Turn({**said.message, **{key: broken(said.message[key]) for key in keys}}, said.called)
 
     def _follow(self, response: Sequence[int], said: Turn, text: str) -> list[int]:
         """Returns the token ids from the end of ``response`` to the next generation prompt."""

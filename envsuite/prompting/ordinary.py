@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from envsuite.prompting.rendering import ChatTokenizer, ids_of
@@ -79,12 +80,12 @@ class AddedTokens:
 
     def spelled(self, tokenizer: ChatTokenizer, ids: Sequence[int], text: str) -> str:
         """Returns a response's text with those added tokens broken that the model has not sampled as such."""
-        found = len(self.pattern.findall(text))
-        at = [k for k, token in enumerate(ids) if token in self.ids] if found else []
-        if len(at) == found and (not found or str(tokenizer.decode(list(ids))) == text):
+        count = len(self.pattern.findall(text))
+        at = [k for k, token in enumerate(ids) if token in self.ids] if count else []
+        if len(at) == count and (not count or str(tokenizer.decode(list(ids))) == text):
             return text.replace(BREAK, _LOST)
         sampled = {len(self.pattern.findall(str(tokenizer.decode(list(ids[:k]))))) for k in at}
-        places = iter(range(found))
+        places = iter(range(count))
         return self.pattern.sub(
             lambda match: match[0] if next(places) in sampled else _broken(match[0]), text.replace(BREAK, _LOST)
         )
@@ -94,22 +95,18 @@ class AddedTokens:
         if BREAK not in text:
             return ids_of(tokenizer, text)
         ids: list[int] = []
-        plain = ""
-        for number, piece in enumerate(self.pieces.split(text)):
-            if number % 2 or BREAK not in piece:
-                plain += piece
-                continue
-            ids += [*(ids_of(tokenizer, plain) if plain else []), *self.split(tokenizer, unbroken(piece))]
-            plain = ""
-        return ids + (ids_of(tokenizer, plain) if plain else [])
+        for ordinary, pieces in groupby(self.pieces.split(text), lambda piece: BREAK in piece):
+            part = "".join(pieces)
+            ids += self.split(tokenizer, unbroken(part)) if ordinary else ids_of(tokenizer, part) if part else []
+        return ids
 
     def split(self, tokenizer: ChatTokenizer, text: str) -> list[int]:
         """Returns the token ids of ``text`` after a control token, in which all is ordinary text."""
         if not isinstance(tokenizer, _Backed):
             return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-        newline, ids = _modelled(tokenizer, "\n"), _modelled(tokenizer, f"\n{text}")
+        newline, ids = _model_ids(tokenizer, "\n"), _model_ids(tokenizer, f"\n{text}")
         # After a line end, since many a tokenizer puts a blank before the first word of all.
-        ids = ids[len(newline) :] if ids[: len(newline)] == newline else _modelled(tokenizer, text)
+        ids = ids[len(newline) :] if ids[: len(newline)] == newline else _model_ids(tokenizer, text)
         if self.ids.isdisjoint(ids) or len(text) == 1:
             return ids
         return [token for letter in text for token in self.split(tokenizer, letter)]  # its model has it as a word
@@ -136,7 +133,7 @@ def remainder(text: str, count: int) -> str:
 
 def added_tokens(tokenizer: ChatTokenizer) -> AddedTokens:
     """Returns the control tokens and tags of a tokenizer."""
-    return _made(
+    return _compile(
         tuple(
             (number, str(token.content), bool(token.lstrip), bool(token.rstrip))
             for number, token in tokenizer.added_tokens_decoder.items()
@@ -146,18 +143,18 @@ def added_tokens(tokenizer: ChatTokenizer) -> AddedTokens:
 
 
 @lru_cache(maxsize=64)
-def _made(tokens: tuple[tuple[int, str, bool, bool], ...]) -> AddedTokens:
+def _compile(tokens: tuple[tuple[int, str, bool, bool], ...]) -> AddedTokens:
     ordered = sorted(tokens, key=lambda token: -len(token[1]))
-    found = "|".join(re.escape(content) for _, content, _, _ in ordered) or _NEVER
+    contents = "|".join(re.escape(content) for _, content, _, _ in ordered) or _NEVER
     blank = r"\s*"
-    split = "|".join(
+    splits = "|".join(
         f"{blank * left}(?<!{BREAK}){re.escape(content)}{blank * right}" for _, content, left, right in ordered
     )
     return AddedTokens(
         tuple(content for _, content, _, _ in ordered),
         frozenset(number for number, _, _, _ in ordered),
-        re.compile(found),
-        re.compile(f"({split or _NEVER})"),
+        re.compile(contents),
+        re.compile(f"({splits or _NEVER})"),
     )
 
 
@@ -165,7 +162,7 @@ def _broken(text: str) -> str:
     return "".join(f"{BREAK}{letter}" for letter in text)
 
 
-def _modelled(tokenizer: _Backed, text: str) -> list[int]:
+def _model_ids(tokenizer: _Backed, text: str) -> list[int]:
     backend = tokenizer.backend_tokenizer
     if backend.normalizer is not None:
         text = backend.normalizer.normalize_str(text)

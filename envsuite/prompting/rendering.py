@@ -97,7 +97,7 @@ class Renderer:
 
         arguments = {name: value for name, value in self.arguments.items() if name != DAY}
         if DAY in self.arguments:
-            arguments["chat_template"] = _dated(str(self.tokenizer.chat_template), str(self.arguments[DAY]))
+            arguments["chat_template"] = _with_day(str(self.tokenizer.chat_template), str(self.arguments[DAY]))
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -122,7 +122,7 @@ class Renderer:
             UnknownName: The template does not have an argument; the message lists those it has.
         """
         if DAY not in self.arguments and writes_day(self.tokenizer):
-            _tell_of_day(str(self.tokenizer.chat_template))
+            _warn_of_day(str(self.tokenizer.chat_template))
         if not self.arguments:
             return
         from jinja2 import Environment, meta
@@ -148,7 +148,7 @@ def writes_day(tokenizer: ChatTokenizer) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _dated(template: str, day: str) -> str:
+def _with_day(template: str, day: str) -> str:
     try:
         date = datetime.date.fromisoformat(day)
     except ValueError as error:
@@ -157,7 +157,7 @@ def _dated(template: str, day: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _tell_of_day(template: str) -> None:
+def _warn_of_day(template: str) -> None:
     _LOG.warning(
         "the chat template writes today's date, so prompts differ from day to day; fix it with template_arguments: "
         "{%s: %s}", DAY, datetime.date.today().isoformat(),

@@ -308,9 +308,6 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
             self.maintenance(now)
         while self._changed:
             self._refresh(self._changed.popleft())
-        full = self._taken >= self.limit and len(self._turned_away) >= REFUSED
-        if full and now >= self._accept_again and next(self._room(now), None) is None:
-            self._accept_again = now + UNPROVEN_SECONDS
         room = now >= self._accept_again
         self._wait(self._fileno, selectors.EVENT_READ if room else 0, self)
         events = self._selector.select(timeout if room else min(timeout, UNPROVEN_SECONDS))
@@ -332,6 +329,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
                 waiting = self._room(time.time()) if waiting is None else waiting
                 leaves = leaves or next(waiting, None)
                 if leaves is None and len(self._turned_away) >= REFUSED:
+                    self._accept_again = time.time() + UNPROVEN_SECONDS
                     return
             try:
                 connection, address = self.socket.accept()

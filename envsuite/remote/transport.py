@@ -204,6 +204,8 @@ class Server:
             answer = response.read(MOST_BYTES + 1)
             if len(answer) > MOST_BYTES:
                 raise WorkerLost(f"{too_long(self.url)}. Is `envsuite serve http` running there?")
+            if response.length:  # which read() of so many bytes does not find
+                raise http.client.IncompleteRead(answer, response.length)
             if response.will_close:
                 connection.close()
             return response.status, response.headers, answer

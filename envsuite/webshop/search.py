@@ -40,8 +40,8 @@ def search_of(name: str, catalogue: Catalogue) -> Search:
 
 @lru_cache(maxsize=8)
 def _lucene(catalogue: Catalogue) -> Search:
-    made = catalogue.path.parent == made_folder().resolve()
-    folder = (made_folder() if made else cache_root() / "webshop") / f"{catalogue.meta['digest'][:20]}.lucene"
+    is_generated = catalogue.path.parent == made_folder().resolve()
+    folder = (made_folder() if is_generated else cache_root() / "webshop") / f"{catalogue.meta['digest'][:20]}.lucene"
     with locked(folder.with_name(f".{folder.name}.lock")):
         if not folder.is_dir():
             LOG.warning("building Lucene's index of %s once, in %s", catalogue.path, folder)
@@ -52,10 +52,10 @@ def _lucene(catalogue: Catalogue) -> Search:
                 ((p.asin, text_of(p.title, p.description, p.bullets, p.options)) for p in products), partial
             )
             os.replace(partial, folder)
-            if made:
+            if is_generated:
                 bound_generated(folder)
     index = LuceneIndex(folder)
-    if made:
+    if is_generated:
         hold(folder, index)
 
     def search(query: str, k: int) -> list[str]:

@@ -164,6 +164,27 @@ def test_this_machine_is_asked_without_the_proxy(monkeypatch: pytest.MonkeyPatch
         server.shutdown()
 
 
+def test_who_asks_no_host_through_a_proxy_goes_on_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "*")
+    http.bypass_proxy_here()
+    assert os.environ["no_proxy"] == "*", "a list that has * besides others means these others"
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for body in (b'{"a"', b'{"a": 1}'):
+                client, _ = server.accept()
+                with client:
+                    client.recv(65536)
+                    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n" + body)
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert transport.Server(f"http://127.0.0.1:{server.getsockname()[1]}").ask("GET", "/") == {"a": 1}
+
+
 def test_without_a_proxy_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)

@@ -206,7 +206,7 @@ def test_what_differs_is_named(tmp_path: Path, console: Console) -> None:
         ("show TextCraft-v0 nowhere", "unknown split"),
         ("show Craft-v0 test", "unknown environment"),
         ("show TextCraft-v0 test --source /nowhere", "there is no folder"),
-        ("show TextCraft-v0 test --option distractors", "give NAME=VALUE"),
+        ("show TextCraft-v0 test --option distractors", "must be like NAME=VALUE"),
         ("show TextCraft-v0 test --option speed=7", "unknown argument of TextCraft-v0"),
         ("export TextCraft-v0 test --for json --out /proc/x/y.json", "cannot be written"),
         ("verify /nowhere/x.json", "cannot be read"),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import orjson
-
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.naming import spec_of
-from envsuite.core.settings import read_json
+from envsuite.core.settings import read_option
 from envsuite.remote.making import make
 
 
@@ -25,14 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        type=_option,
         help="another argument of the environment, its value as JSON or as text; may be repeated",
     )
 
 
 def options_of(given: argparse.Namespace) -> dict[str, Any]:
     """Returns the arguments of the environment, besides its split."""
-    chosen = dict(given.option)
+    chosen = dict(map(read_option, given.option))
     return chosen if given.source is None else {"source": given.source, **chosen}
 
 
@@ -48,13 +45,3 @@ def made(env_id: str, **arguments: Any) -> ToolEnv:
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is a {type(env).__name__}, not a ToolEnv")
     return env
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in max_distractors=3")
-    try:
-        return name, read_json(value, f"--option {name}")
-    except orjson.JSONDecodeError:
-        return name, value

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import orjson
@@ -17,7 +16,7 @@ from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import DataError
 from envsuite.core.naming import registered, spec_of
 from envsuite.core.registration import ENVIRONMENTS
-from envsuite.core.settings import read_json
+from envsuite.core.settings import read_option
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.panels.comparing import differences
 from envsuite.evaluation.panels.computing import panel_of
@@ -211,7 +210,7 @@ def _made(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
         UsageError: It does not take the options.
     """
     env_id = spec_of(env_id).id
-    chosen = {"source": "builtin" if source is None else source, "split": None} | dict(map(_option, options))
+    chosen = {"source": "builtin" if source is None else source, "split": None} | dict(map(read_option, options))
     if chosen["source"] not in ("builtin", "generated", "official"):
         chosen["source"] = os.path.expanduser(chosen["source"])
     try:
@@ -221,13 +220,3 @@ def _made(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is registered by something else: it is not one of envsuite's environments")
     return env
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, mark, value = text.partition("=")
-    if not mark or not name.isidentifier():
-        raise UsageError(f"--option {text}: give NAME=VALUE, e.g. max_distractors=5")
-    try:
-        return name, read_json(value, f"--option {name}")
-    except orjson.JSONDecodeError:
-        return name, value

@@ -174,17 +174,17 @@ class Guard:
 
         A process that ends while all are stopped lets the kernel continue those whose group it leaves without a parent.
         """
-        wait, still = _FIRST_LOOK, 0
-        while self.census and still < 2:  # one look at all is no moment: the second sees what ended meanwhile
-            called = bool(select.select([self.channel], [], [], wait)[0])
-            if called and time.monotonic() < self.looked + _TICK:
+        wait, looks = _FIRST_LOOK, 0
+        while self.census and looks < 2:  # one look at all is no moment: the second sees what ended meanwhile
+            has_call = bool(select.select([self.channel], [], [], wait)[0])
+            if has_call and time.monotonic() < self.looked + _TICK:
                 break
             if self._exceeds():
                 self._end()
                 return False
-            if called:
+            if has_call:
                 break
-            still = still + 1 if self.census.is_still() else 0
+            looks = looks + 1 if self.census.is_still() else 0
             self._pause()
             wait = min(2 * wait, _TICK)
         return True

@@ -202,9 +202,9 @@ def waiting_call(listener: int) -> tuple[int, int, tuple[int, ...]]:
     Raises:
         OSError: It waits no longer.
     """
-    told = bytearray(80)
-    fcntl.ioctl(listener, _NOTIF_RECV, told)
-    name, _, _, number, _, _, *arguments = struct.unpack("=QIIiIQ6Q", told)
+    notice = bytearray(80)
+    fcntl.ioctl(listener, _NOTIF_RECV, notice)
+    name, _, _, number, _, _, *arguments = struct.unpack("=QIIiIQ6Q", notice)
     return name, number, tuple(arguments)
 
 

@@ -87,8 +87,8 @@ def _one_of(index: int, values: tuple[int, ...]) -> bytes:
 
 def _mapping(shared: bytes) -> bytes:
     """Gives shared memory without a file that verdict; pages that no process's figures show are refused."""
-    told = _word(_ANY, _HUGE_PAGES, 0, 1) + _refusal(errno.ENOMEM) + _word(_AND, _SHARED_MEMORY)
-    return _argument(3) + told + _word(_EQUAL, _SHARED_MEMORY, 0, 1) + shared + _end(_ALLOW)
+    checks = _word(_ANY, _HUGE_PAGES, 0, 1) + _refusal(errno.ENOMEM) + _word(_AND, _SHARED_MEMORY)
+    return _argument(3) + checks + _word(_EQUAL, _SHARED_MEMORY, 0, 1) + shared + _end(_ALLOW)
 
 
 def _conditions(own: int | None, guarded: bool) -> Iterator[tuple[str, bytes]]:

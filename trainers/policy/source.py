@@ -25,7 +25,8 @@ from envsuite.core.errors import DataError
 from trainers.policy.adapter import CONFIG, WEIGHTS
 from trainers.settings.shipped import located
 
-_IN_PACKAGE = "package:"
+IN_PACKAGE = "package:"
+"""Prefix of a name that says: the model lies in an installed package."""
 _INDEX, _TOKENIZER = "model.safetensors.index.json", "tokenizer_config.json"
 _WANTED = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
 _CONFIGS = ["config.json", CONFIG]
@@ -72,12 +73,12 @@ def find(name: str, key: str, *, tokenizer: bool = True, weights: bool = True) -
     Raises:
         DataError: It is missing, incomplete, or cannot be downloaded; the message has the remedy.
     """
-    if name.startswith(_IN_PACKAGE):
+    if name.startswith(IN_PACKAGE):
         source = _in_package(name, key)
     else:
         source = _here(name, key) if _is_local(name) else _on_hub(name, key, _WANTED if weights else _CONFIGS)
     if (source.folder / CONFIG).is_file() and not (source.folder / "config.json").is_file():
-        base = _base_of(source.folder, key)
+        base = base_of(source.folder, key)
         own = find(base, f"{key} {name}: {CONFIG} names the base", tokenizer=False, weights=weights)
         source = replace(own, adapter=source.folder)
     if source.gguf is None:
@@ -109,7 +110,7 @@ def _here(name: str, key: str) -> Source:
 
 def _in_package(name: str, key: str) -> Source:
     """A folder or file of an installed package, which is found without importing it."""
-    package, _, file = name.removeprefix(_IN_PACKAGE).partition("/")
+    package, _, file = name.removeprefix(IN_PACKAGE).partition("/")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"{key} {name}: no package {package!r} is installed here; install it with pip")
@@ -178,7 +179,16 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _base_of(folder: Path, key: str) -> str:
+def base_of(folder: Path, key: str) -> str:
+    """Returns the name of the base that the adapter in ``folder`` has in its configuration.
+
+    Args:
+        folder: Folder of an adapter.
+        key: The setting, for messages.
+
+    Raises:
+        DataError: Its configuration cannot be read, or names none.
+    """
     try:
         base = json.loads((folder / CONFIG).read_bytes()).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:

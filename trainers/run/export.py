@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,24 +10,26 @@ from pathlib import Path
 import safetensors
 import torch
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedConfig
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.utils import PROCESSOR_NAME
 
 from envsuite.core.errors import DataError
 from trainers.policy import adapter
 from trainers.policy.loading import read, settings_of
-from trainers.policy.source import find
+from trainers.policy.source import IN_PACKAGE, Source, base_of, find
 from trainers.run.checkpoint import MANIFEST, newest, verify
 from trainers.settings import ConfigError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_KEY = "the model of"  # in messages, before the checkpoint
 
 
 def export(run: Path, output: Path, *, merged: bool, dtype: str | None = None) -> Path:
     """Writes the policy of a checkpoint to a folder, with its tokenizer.
 
-    A run that trained an adapter gives the adapter as peft writes it, which names its base; one that trained the model,
-    the model.
+    A run that trained an adapter gives the adapter as peft writes it, which names its base so that peft and
+    transformers find it: by its folder, if it lies in an installed package. The base from a GGUF file, which they find
+    under no name, is written to ``base`` in the folder, in float32. A run that trained the model gives the model.
 
     Args:
         run: Folder of a checkpoint, of a run, whose newest undamaged checkpoint is taken, or of an adapter or a model,
@@ -57,8 +60,7 @@ def export(run: Path, output: Path, *, merged: bool, dtype: str | None = None) -
         if whole:
             _write_whole(checkpoint, partial, dtype)
         else:
-            for name in (adapter.CONFIG, adapter.WEIGHTS):
-                shutil.copyfile(checkpoint / name, partial / name)
+            _write_adapter(checkpoint, partial, output)
         AutoTokenizer.from_pretrained(checkpoint).save_pretrained(partial)
         if (checkpoint / PROCESSOR_NAME).is_file():
             shutil.copyfile(checkpoint / PROCESSOR_NAME, partial / PROCESSOR_NAME)
@@ -87,15 +89,35 @@ def _checkpoint(run: Path) -> Path:
     return found
 
 
+def _write_adapter(checkpoint: Path, folder: Path, output: Path) -> None:
+    """Writes the adapter to ``folder``, which will be ``output``, and its base where others cannot name it."""
+    for name in (adapter.CONFIG, adapter.WEIGHTS):
+        shutil.copyfile(checkpoint / name, folder / name)
+    base = base_of(checkpoint, _KEY)
+    if not (base.startswith(IN_PACKAGE) or base.endswith(".gguf")):
+        return
+    source = find(str(checkpoint), _KEY)
+    place = source.folder
+    if source.gguf is not None:
+        _read_base(source, checkpoint)[0].save_pretrained(folder / "base")
+        place = output / "base"
+    fields = {**json.loads((folder / adapter.CONFIG).read_bytes()), "base_model_name_or_path": str(place)}
+    (folder / adapter.CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True), encoding="utf-8")
+
+
 def _write_whole(checkpoint: Path, folder: Path, dtype: str | None) -> None:
-    key = "the model of"
-    source = find(str(checkpoint), key)
-    settings = settings_of(source, key, str(checkpoint), (checkpoint / PROCESSOR_NAME).is_file())
-    model = read(source, settings, key, str(checkpoint), dtype=torch.float32)
+    source = find(str(checkpoint), _KEY)
+    model, settings = _read_base(source, checkpoint)
     if source.adapter is not None:
         model = adapter.merged(model, source.adapter)
     nn.Module.to(model, _own(settings) if dtype is None else DTYPES[dtype])
     model.save_pretrained(folder)
+
+
+def _read_base(source: Source, checkpoint: Path) -> tuple[PreTrainedModel, PreTrainedConfig]:
+    """Returns the model below the adapter, in float32, and its configuration in the files."""
+    settings = settings_of(source, _KEY, str(checkpoint), (checkpoint / PROCESSOR_NAME).is_file())
+    return read(source, settings, _KEY, str(checkpoint), dtype=torch.float32), settings
 
 
 def _own(settings: PreTrainedConfig) -> torch.dtype:

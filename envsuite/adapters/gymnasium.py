@@ -88,13 +88,8 @@ class GymnasiumText(Adapted):
         seen, given, done, _, _ = self._env.step(action)
         reward = number(given, f"the reward of {self.name}")
         self._total += reward
-        return Outcome(
-            self._shown(seen),
-            reward=reward,
-            done=bool(done),
-            success=bool(done) and reward > 0,
-            score=min(max(self._total, 0.0), 1.0),
-        )
+        solved, score = bool(done) and reward > 0, min(max(self._total, 0.0), 1.0)
+        return Outcome(self._shown(seen), reward, bool(done), success=solved, score=score)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("act", {"action": self._names[int(rng.integers(len(self._names)))]})

@@ -146,13 +146,9 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._last: Observation | None = None
         self._instruction = ""
         self.images = images
-        seen = {
-            "task": AnyText(),
-            "text": AnyText(),
-            "commands": TextTuple(),
-            **({"images": Images()} if images else {}),
-        }
-        self.observation_space = gymnasium.spaces.Dict(seen)  # type: ignore[assignment]
+        pictures = {"images": Images()} if images else {}
+        parts = {"task": AnyText(), "text": AnyText(), "commands": TextTuple(), **pictures}
+        self.observation_space = gymnasium.spaces.Dict(parts)  # type: ignore[assignment]
         self.action_space = ToolCalls(self.tools, self.max_calls, self._propose)
 
     @classmethod
@@ -467,13 +463,5 @@ def _told(outcome: Outcome) -> Outcome:
 
 def _joined(first: Outcome, second: Outcome) -> Outcome:
     errors: Sequence[str] = [e for e in (first.error, second.error) if e is not None]
-    return Outcome(
-        text=f"{first.text}\n\n{second.text}",
-        reward=first.reward + second.reward,
-        done=second.done,
-        error="; ".join(errors) or None,
-        commands=second.commands,
-        success=second.success,
-        score=second.score,
-        metrics=second.metrics,
-    )
+    text, reward = f"{first.text}\n\n{second.text}", first.reward + second.reward
+    return replace(second, text=text, reward=reward, error="; ".join(errors) or None)

@@ -44,11 +44,11 @@ def bounded() -> dict[str, Any]:
 
     class Bounded(httpx2.AsyncByteStream):
         def __init__(self, answer: httpx2.Response) -> None:
+            assert isinstance(answer.stream, httpx2.AsyncByteStream)
             self.stream, self.url = answer.stream, str(answer.url)
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
-            assert isinstance(self.stream, httpx2.AsyncByteStream)
             async for part in self.stream:
                 size += len(part)
                 if size > MOST_BYTES:
@@ -56,7 +56,6 @@ def bounded() -> dict[str, Any]:
                 yield part
 
         async def aclose(self) -> None:
-            assert isinstance(self.stream, httpx2.AsyncByteStream)
             await self.stream.aclose()
 
     async def bound(answer: httpx2.Response) -> None:

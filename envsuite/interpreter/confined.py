@@ -179,10 +179,8 @@ class Confined:
         if self._owner != os.getpid():
             self.close()
             raise Lost("belongs to another process")
-        try:
+        with contextlib.suppress(OSError):  # it has ended meanwhile, which is found when its answer is read
             send(self._channel, {"seconds": seconds, "request": request})
-        except OSError:  # it has ended meanwhile, which is found when its answer is read
-            pass
         return self._hear(time.monotonic() + patience)["answer"]
 
     def _hear(self, until: float | None) -> dict[str, Any]:
@@ -311,12 +309,12 @@ def _answer(channel: socket.socket, handle: Handler) -> None:
     message = receive(channel, _MESSAGE)
     signal.setitimer(signal.ITIMER_PROF, message["seconds"])
     try:
-        told = {"answer": handle(message["request"])}
-        json.dumps(told)
+        reply = {"answer": handle(message["request"])}
+        json.dumps(reply)
     except BaseException as error:  # whatever the code raises over a model's text, SystemExit too, is its answer
-        told = _refusal(error)
+        reply = _refusal(error)
     signal.setitimer(signal.ITIMER_PROF, 0.0)
-    send(channel, told)
+    send(channel, reply)
 
 
 def _refusal(error: BaseException) -> dict[str, object]:

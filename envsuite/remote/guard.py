@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import hmac
 import re
 from collections.abc import Callable, Collection
@@ -69,11 +69,7 @@ class Guard:
 def _token(authorization: str) -> bytes:
     """Returns the token in a header."""
     kind, _, value = authorization.partition(" ")
-    if kind.lower() == "bearer":
-        return value.encode("utf-8", "surrogateescape")
     if kind.lower() == "basic":
-        try:
+        with contextlib.suppress(ValueError):
             return base64.b64decode(value, validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            return b""
-    return b""
+    return value.encode("utf-8", "surrogateescape") if kind.lower() == "bearer" else b""

@@ -16,6 +16,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -27,9 +28,9 @@ from envsuite.evaluation.statistics import (
     cluster_bootstrap_bounds,
     clustered_wilson_bounds,
     mcnemar,
-    paired_bootstrap_bounds,
     paired_permutation,
     paired_rates_interval,
+    paired_scores_bounds,
     tasks_needed,
     wilson,
 )
@@ -139,12 +140,12 @@ def of_rates_difference(rng: np.random.Generator, regime: Regime, draws: int) ->
 
 
 def of_scores_difference(rng: np.random.Generator, regime: Regime, draws: int) -> float:
-    """Coverage of the paired bootstrap of two mean scores."""
+    """Coverage of the paired interval of two mean scores."""
     rates = rng.uniform(*regime.band, draws)
     others = _others(rng, rates)
     pair = paired_chances(rng, rates, others, regime.tasks, regime.correlation)
     one, two = (scores(rng, side, regime.seeds) / regime.seeds for side in pair)
-    low, high = by_block(paired_bootstrap_bounds, two - one)
+    low, high = by_block(partial(paired_scores_bounds, episodes=regime.seeds), one, two)
     return float(np.mean((low <= others - rates) & (others - rates <= high)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +14,11 @@ from envsuite.core.errors import DataError, UsageError, unknown
 from envsuite.evaluation.groups import Group, TaskSums, task_sums
 from envsuite.evaluation.sheets import MARK, Cell, Name, Sheet, percent
 from envsuite.evaluation.statistics import (
-    FEW_DIFFERING,
     benjamini_hochberg,
     holm,
-    paired_bootstrap,
     paired_permutation,
     paired_rates_interval,
+    paired_scores_bounds,
 )
 
 SAME = ("source", "panel", "sample", "budget", "env_options")
@@ -59,7 +57,7 @@ class Comparison:
     score_difference: float
     score_low: float
     score_high: float
-    """95 % interval (paired bootstrap by task)."""
+    """95 % interval (paired bootstrap by task; that of rates where few tasks differ)."""
     score_p: float
     adjusted_p: float = 1.0
     """``p``, corrected for the number of comparisons."""
@@ -159,11 +157,8 @@ def _pair(first: Group, second: Group) -> Comparison:
     score, other = (side.of(common) for side in graded)
     gaps, score_gaps = two.means - one.means, other.means - score.means
     bounds = paired_rates_interval(_evenly(one), _evenly(two))
-    least, most = paired_bootstrap(score_gaps)
-    differing = int(np.count_nonzero(np.abs(score_gaps) > 1e-12))
-    nearly_agree = differing < FEW_DIFFERING and 2 * differing <= len(common)
-    if not math.isfinite(least) or nearly_agree:  # a bootstrap takes little spread for certainty
-        least, most = map(float, paired_rates_interval(_evenly(score), _evenly(other)))
+    often = min(float(side.episodes.mean()) for side in (score, other))
+    least, most = paired_scores_bounds(score.means[None], other.means[None], often)
     return Comparison(
         env_id=first.conditions.env_id,
         split=first.conditions.split,
@@ -183,8 +178,8 @@ def _pair(first: Group, second: Group) -> Comparison:
         first_score=float(score.means.mean()),
         second_score=float(other.means.mean()),
         score_difference=float(score_gaps.mean()),
-        score_low=max(-1.0, least),
-        score_high=min(1.0, most),
+        score_low=float(least[0]),
+        score_high=float(most[0]),
         score_p=paired_permutation(score_gaps),
     )
 

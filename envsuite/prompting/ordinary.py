@@ -36,6 +36,14 @@ class _Backed(Protocol):
     def backend_tokenizer(self) -> Any:
         """Its normalizer, pre-tokenizer and model."""
 
+    @property
+    def unk_token(self) -> Any:
+        """The token of words that are not in its vocabulary, or none."""
+
+    @property
+    def unk_token_id(self) -> Any:
+        """The id of that token, or none."""
+
 
 @dataclass(frozen=True)
 class AddedTokens:
@@ -107,7 +115,8 @@ class AddedTokens:
         newline, ids = _model_ids(tokenizer, "\n"), _model_ids(tokenizer, f"\n{text}")
         # After a line end, since many a tokenizer puts a blank before the first word of all.
         ids = ids[len(newline) :] if ids[: len(newline)] == newline else _model_ids(tokenizer, text)
-        if self.ids.isdisjoint(ids) or len(text) == 1:
+        unknown = {tokenizer.unk_token_id} if str(tokenizer.unk_token) not in text else set()
+        if (self.ids - unknown).isdisjoint(ids) or len(text) == 1:
             return ids
         return [token for letter in text for token in self.split(tokenizer, letter)]  # its model has it as a word
 

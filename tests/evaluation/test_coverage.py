@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.coverage import INTERVALS, Regime, exact_wilson, levels, of_rate
+from benchmarks.coverage import INTERVALS, Regime, exact_wilson, levels, of_agreement, of_rate
+from envsuite.evaluation.statistics import paired_rates_interval, paired_scores_bounds
 
 RATE, RATES, SCORE, SCORES = INTERVALS
 
@@ -22,6 +23,31 @@ def test_the_interval_of_a_rate_covers_it(tasks: int, band: tuple[float, float])
 def test_at_one_rate_wilsons_interval_of_few_tasks_is_off_by_what_the_page_says() -> None:
     assert round(exact_wilson(5, 0.02), 3) == 0.904 and round(exact_wilson(10, 0.5), 3) == 0.979
     assert all(0.93 <= exact_wilson(n, p) <= 0.971 for n in (50, 100, 200, 500) for p in (0.1, 0.3, 0.5))
+
+
+@pytest.mark.parametrize("favour", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.97, 1.0])
+def test_the_interval_of_a_difference_covers_it_where_policies_differ_on_hardly_a_task_or_on_each(
+    share: float, favour: float
+) -> None:
+    assert of_agreement(np.random.default_rng(1), 50, share, favour, 3000) >= 0.93
+    # Scores: the better policy has up to 0.5 more on a task.
+    rng = np.random.default_rng(2)
+    kind, least, more = rng.random((1000, 50)), rng.random((1000, 50)) / 2, rng.random((1000, 50)) / 2
+    one, two = (least + more * where for where in ((kind < share) & (kind >= share * favour), kind < share * favour))
+    low, high = paired_scores_bounds(one, two, 1.0, resamples=300)
+    true = share * (2 * favour - 1) / 4
+    assert np.mean((low <= true) & (true <= high)) >= 0.93 and (high - low).min() > 0.01
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 9, 50])
+@pytest.mark.parametrize("gap", [-1.0, -0.25, 0.0, 0.25, 1.0])
+def test_no_interval_of_a_difference_is_a_point(tasks: int, gap: float) -> None:
+    for differing in {0, 1, tasks - 1, tasks}:
+        one = np.full((1, tasks), max(0.0, -gap))
+        two = one + gap * (np.arange(tasks) < differing)
+        for low, high in (paired_scores_bounds(one, two, 1.0), paired_rates_interval((one, 1), (two, 1))):
+            assert -1 <= low[0] <= gap * differing / tasks <= high[0] <= 1 and high[0] - low[0] > 0.01
 
 
 @pytest.mark.slow

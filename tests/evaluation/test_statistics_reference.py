@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
@@ -21,6 +21,7 @@ from envsuite.evaluation.statistics import (
     over_seeds,
     paired_bootstrap,
     paired_permutation,
+    paired_rates_interval,
     pass_at_k,
     pass_hat_k,
     student_t95,
@@ -72,6 +73,35 @@ def test_the_exact_permutation_of_repeated_outcomes_is_that_of_scipy() -> None:
             n_resamples=np.inf, vectorized=True,
         )  # fmt: skip
         assert paired_permutation(gaps) == pytest.approx(test.pvalue, rel=1e-9)
+
+
+def excess(gap: float, sign: int, better: int, worse: int, n: int) -> float:
+    """Tango's statistic of a difference less its quantile, with the chances that make the outcomes likeliest."""
+
+    def slope(q: float) -> float:
+        changed = sum(k and k / p for k, p in ((better, q + gap), (worse, q)))
+        return changed - 2 * (n - better - worse) / (1 - 2 * q - gap)
+
+    least, most = max(0.0, -gap) + 1e-15, (1 - gap) / 2 - 1e-15
+    if least >= most or slope(least) <= 0:
+        q = least
+    else:
+        q = most if slope(most) >= 0 else optimize.brentq(slope, least, most, xtol=1e-15)
+    spread = math.sqrt(n * max(2 * q + gap * (1 - gap), 1e-300))
+    return sign * (better - worse - n * gap) / spread - float(stats.norm.ppf(0.975))
+
+
+@pytest.mark.parametrize("n", [9, 50, 300])
+def test_where_few_tasks_differ_the_interval_has_the_differences_that_tangos_test_does_not_reject(n: int) -> None:
+    for better, worse in ((b, c) for b in range(10) for c in range(10 - b)):
+        outcomes = np.repeat([[0, 1], [1, 0], [1, 1]], [better, worse, n - better - worse], axis=0).T
+        expected = []
+        for far, *rest in ((-1 + 1e-12, 1, better, worse, n), (1 - 1e-12, -1, better, worse, n)):
+            rejected = excess(far, *rest) > 0
+            bound = optimize.brentq(excess, far, (better - worse) / n, tuple(rest), xtol=1e-12) if rejected else far
+            expected.append(bound)
+        ours = np.array(paired_rates_interval((outcomes[0], 1), (outcomes[1], 1)))
+        assert ours == pytest.approx(expected, abs=1e-6), (better, worse)
 
 
 def test_a_drawn_permutation_is_near_the_exact_one() -> None:

@@ -112,3 +112,5 @@ def test_a_model_that_knows_a_control_token_as_a_word_does_not_write_it(tokenize
     assert set(added.contents) >= {"<end>", "<tag>"} and "word" not in added.contents
     for text in ("a <end> a", "<tag>", "<end><tag>\n\nword"):
         assert added.ids.isdisjoint({*added.split(tokenizer, text)} - {tokenizer.unk_token_id})
+    for text in ("a zzyzx! a", "A 7 a"):  # an unknown word is one token, not one for each letter
+        assert added.split(tokenizer, f" {text}") == tokenizer.encode(f" {text}", add_special_tokens=False)

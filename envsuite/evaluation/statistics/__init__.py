@@ -24,6 +24,7 @@ from envsuite.evaluation.statistics.paired import (
     paired_bootstrap_bounds,
     paired_permutation,
     paired_rates_interval,
+    paired_scores_bounds,
 )
 from envsuite.evaluation.statistics.power import (
     Correlations,
@@ -50,6 +51,7 @@ __all__ = [
     "paired_bootstrap_bounds",
     "paired_permutation",
     "paired_rates_interval",
+    "paired_scores_bounds",
     "pass_at_k",
     "pass_hat_k",
     "score_interval",

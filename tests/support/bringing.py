@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 WAYS = ("function", "command", "service")
-PROTOCOLS = ("chat", "messages")
+PROTOCOLS = ("chat", "messages", "responses")
 AGENT = '''
 import json, os, sys, time, urllib.error, urllib.request
 
@@ -28,6 +28,9 @@ def ask(base, key, messages, protocol="chat", **more):
     if protocol == "chat":
         sent = {"model": "policy", "messages": messages, **more}
         return post(base + "/chat/completions", key, sent)["choices"][0]["message"]["content"]
+    if protocol == "responses":
+        output = post(base + "/responses", key, {"model": "policy", "input": messages, **more})["output"]
+        return "".join(part["text"] for item in output if item["type"] == "message" for part in item["content"])
     system = {"system": one["content"] for one in messages if one["role"] == "system"}
     sent = {"model": "policy", "max_tokens": 64, "messages": [one for one in messages if one["role"] != "system"]}
     content = post(base + "/messages", key, {**sent, **system, **more})["content"]
@@ -53,8 +56,14 @@ def play(task, client, protocol="chat"):
     turns(say, None if client.env is None else act, task.text)
     return 0.5 if client.env is None else None
 
+def play_chat(task, client):
+    return play(task, client, "chat")
+
 def play_messages(task, client):
     return play(task, client, "messages")
+
+def play_responses(task, client):
+    return play(task, client, "responses")
 
 def main():
     def act(said):
@@ -76,7 +85,7 @@ def agent_settings(way: str, folder: Path, protocol: str = "chat", tool: str = "
     file.write_text(AGENT.replace("TOOL", repr(tool)))
     (folder / "check.py").write_text("print('reward: 0.5')\n")
     if way == "function":
-        return {"function": f"{file}:{'play' if protocol == 'chat' else 'play_messages'}", **more}
+        return {"function": f"{file}:play_{protocol}", **more}
     if way == "command":
         test = {} if more.get("environment", True) else {"test": [sys.executable, str(folder / "check.py")]}
         return {"command": [sys.executable, str(file), protocol], "sandbox": False, **test, **more}

@@ -23,7 +23,7 @@ from envsuite.core.players import Player
 from envsuite.core.tools import Tool, ToolCall, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
-from trainers.gateway.credit import Acted
+from trainers.gateway.credit import EnvStep
 from trainers.gateway.gateway import CONTEXT, MODEL, Gateway
 from trainers.gateway.messages import Refused
 from trainers.gateway.session import Limits, Session
@@ -117,7 +117,7 @@ class Played:
                     self._session.end(self.failure)
                 raise
             before, self.text, self.done = self.text, observation["text"], terminated or truncated
-            made = Acted(tuple(action), command, call_id, before, self.text, float(reward), dict(info))
+            made = EnvStep(tuple(action), command, call_id, before, self.text, float(reward), dict(info))
             with self._gateway.lock:
                 self._session.observe(made)
                 self._session.truncated = truncated and not terminated
@@ -174,9 +174,10 @@ class Client:
             Refused: The request is not served.
         """
         from trainers.gateway.openai_api import answer, read
+        from trainers.gateway.reading import read_json
 
-        ask = read(orjson.dumps({"model": self.model, "messages": messages, "tools": list(tools) or None, **more}), {})
-        session, asked = self.gateway.ask(self.api_key, ask)
+        sent = {"model": self.model, "messages": messages, "tools": list(tools) or None, **more}
+        session, asked = self.gateway.ask(self.api_key, read(read_json(orjson.dumps(sent))))
         choices = asked.done.result()
         self.gateway.delivered(session, asked)
         message: dict[str, Any] = answer(session, asked, choices)["choices"][0]["message"]
@@ -412,6 +413,11 @@ class AgentManager:
             outcome = one.job.ended.result()
             if failure is not None:
                 return Outcome(error=failure)
+            try:
+                if outcome.reward is not None:
+                    session.post(outcome.reward)
+            except Refused as error:
+                return Outcome(error=str(error))
             # An agent whose requests are refused beyond its limits may fail at that, which is no failure of its own.
             return replace(outcome, error=None) if session.limited and session.steps else outcome
         if session.ended is None and now > session.until:
@@ -429,8 +435,6 @@ class AgentManager:
         session = one.job.session
         self.gateway.end(session)
         self.timing.dropped_tokens += session.undelivered
-        if outcome.reward is not None:
-            session.reward = outcome.reward
         played = one.job.client.env
         if one.env is not None and one.job.ended.done() and (played is None or played.leave()):  # else it may be played
             if played is None or played.failure is None:

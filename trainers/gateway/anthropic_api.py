@@ -10,7 +10,7 @@ import orjson
 from envsuite.core.tools import Tool, ToolCall
 from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.openai_api import pieces, strict
-from trainers.gateway.reading import Fields, canonical, read_json, wrong
+from trainers.gateway.reading import Fields, canonical, episode_of, wrong
 from trainers.gateway.session import Asked, Choice, Session
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -26,18 +26,16 @@ _TYPES = {
 }  # fmt: skip
 
 
-def read(body: bytes, headers: Mapping[str, str], counting: bool = False) -> Ask:
+def read(fields: Fields, counting: bool = False) -> Ask:
     """Reads a request; two are the same as in :func:`trainers.gateway.openai_api.read`.
 
     Args:
-        body: The request.
-        headers: Its headers.
+        fields: The request's body.
         counting: Whether only the tokens of its prompt are asked for.
 
     Raises:
         Refused: It is not as Anthropic has them, or asks for what a text model without stored state cannot give.
     """
-    fields = read_json(body)
     for name in fields.given("mcp_servers", "container"):
         raise wrong(name, "is not served: tools are called by the agent", "unsupported_parameter")
     system = (Message("system", fields.content("system")),) if fields.given("system") else ()
@@ -53,8 +51,7 @@ def read(body: bytes, headers: Mapping[str, str], counting: bool = False) -> Ask
         stop=fields.texts("stop_sequences"),
         masking=tuple(_masking(fields, tools)),
         replaced=fields.given("temperature", "top_p", "top_k"),
-        state_key=fields.object("metadata").may("state_key", str) or "",
-        parent=fields.object("metadata").may("parent", str) or "",
+        **episode_of(fields),
         body=b"messages" + canonical(fields, "stream", "service_tier"),
         shown={"stream": fields.may("stream", bool)},
         ignored=(*strict(fields), *fields.object("output_config").unread("format"), *fields.unread("service_tier")),

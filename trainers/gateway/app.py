@@ -21,8 +21,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -36,19 +37,19 @@ from trainers.gateway import anthropic_api, openai_api, responses_api
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import listener
 from trainers.gateway.messages import Ask, Refused
-from trainers.gateway.reading import read_json, size_of
-from trainers.gateway.session import Asked, Choice, Session
+from trainers.gateway.reading import Fields, read_json, size_of
+from trainers.gateway.session import Asked, Choice, Playable, Session
 
 try:
     import httpx2
     import uvicorn
+    from anyio import CapacityLimiter, to_thread
     from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import Headers
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
-    from starlette.routing import Mount, Route
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
@@ -61,6 +62,8 @@ _APIS = {_CHAT: openai_api, _RESPONSES: responses_api, _MESSAGES: anthropic_api}
 _PASSED = ("content-type", "accept", "anthropic-version", "anthropic-beta")
 _PROXY_SECONDS = 600.0
 _SMALL = 1 << 14  # bytes of a request whose size is not looked at
+_THREADS = 4  # in which requests of one session are read and rendered
+T = TypeVar("T")
 
 
 class _Connection(TimedConnection, H11Protocol):
@@ -80,9 +83,10 @@ class _Connection(TimedConnection, H11Protocol):
 
     def sent(self, session: Session, asked: Asked) -> None:
         """An answer was handed to the system."""
-        if not self.over:
-            self.waiting.append((session, asked))
-            self.gateway.sent(asked, self.arrived)
+        with self.gateway.lock:
+            if not self.over:
+                self.waiting.append((session, asked))
+                asked.sent.append(self.arrived)
 
     def arrived(self) -> bool:
         """Whether the client has what was sent, or is still there to read it; of any thread."""
@@ -106,11 +110,12 @@ class _Connection(TimedConnection, H11Protocol):
 
     def settle(self, whole: bool) -> None:
         """Says of all answers that were sent whether they have arrived."""
-        for session, asked in self.waiting:
-            self.gateway.lost(asked, self.arrived)
-            if whole:
-                self.gateway.delivered(session, asked)
-        self.waiting = []
+        with self.gateway.lock:
+            for session, asked in self.waiting:
+                asked.sent.remove(self.arrived)
+                if whole:
+                    session.delivered(asked)
+            self.waiting = []
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self.gateway.lock:
@@ -144,12 +149,14 @@ class _App:
 
     def __init__(self, gateway: Gateway, most_bytes: int, guard: Guard) -> None:
         self.gateway, self.most_bytes, self.guard = gateway, most_bytes, guard
+        self.threads: WeakKeyDictionary[Session, CapacityLimiter] = WeakKeyDictionary()
+        self.turns: WeakKeyDictionary[Playable, CapacityLimiter] = WeakKeyDictionary()
         routes = [
             *(Route(path, self.ask, methods=["POST"]) for path in _APIS),
             Route(f"{_MESSAGES}/count_tokens", self.count, methods=["POST"]),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{name:path}", self.models, methods=["GET"]),
-            Mount("/env", self.play),
+            Route("/env/mcp", self.play, methods=["GET", "POST", "DELETE"]),
             Route("/sessions", self.next, methods=["POST"]),
             Route("/sessions/{number:int}", self.operate, methods=["GET"]),
             Route("/sessions/{number:int}/reward", self.operate, methods=["POST"]),
@@ -169,13 +176,20 @@ class _App:
 
     async def ask(self, request: Request) -> Response:
         """Has the model answer."""
-        api, key = _APIS[request.url.path], _key(request)
-        self.gateway.session(key)
+        api, key, present = _APIS[request.url.path], _key(request), _connection(request.scope).present
+        session = self.gateway.session(key)
         body = await self.body(request)
-        if self.gateway.proxied and (name := read_json(body).value.get("model")) in self.gateway.proxied:
-            return await self.forward(request, key, str(name), body)
-        ask = await run_in_threadpool(self.read, api.read, body, request.headers)
-        session, asked = await run_in_threadpool(self.gateway.ask, key, ask, _connection(request.scope).present)
+
+        def take() -> tuple[Ask, Asked] | str:
+            fields = read_json(body)
+            if (name := str(fields.value.get("model"))) in self.gateway.proxied:
+                return name
+            ask = self.read(api.read, fields, request.headers, len(body))
+            return ask, self.gateway.ask(key, ask, present)[1]
+
+        if isinstance(outcome := await self.in_thread(session, take), str):
+            return await self.forward(request, key, outcome, body)
+        ask, asked = outcome
         choices = await _answered(asked.done, request)
         if ask.shown["stream"]:
             stream = b"".join(api.chunks(session, asked, choices, ask.shown))
@@ -183,16 +197,18 @@ class _App:
         whole = orjson.dumps(api.answer(session, asked, choices, ask.shown))
         return _Answer(whole, "application/json", session, asked)
 
-    async def play(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Plays the environment of a session, by MCP."""
-        await self.environment(scope, receive, send)
+    async def in_thread(self, session: Session, function: Callable[[], T]) -> T:
+        """What a function returns in a thread; those of one session leave the others' free."""
+        limiter = self.threads.setdefault(session, CapacityLimiter(_THREADS))
+        return await to_thread.run_sync(function, limiter=limiter)
 
-    @cached_property
-    def environment(self) -> ASGIApp:
-        """The environments, whose package is imported by the first agent that asks for one."""
-        from trainers.gateway.environment import environment_app
+    async def play(self, request: Request) -> ASGIApp:
+        """Plays the environment of a session, by MCP, whose package the first agent that asks for one imports."""
+        if (played := self.gateway.played(_key(request))) is None:
+            raise Refused(404, "no_environment", "this episode has no environment to play; only ask the model")
+        from trainers.gateway.environment import Environment
 
-        return environment_app(self.gateway.played)
+        return Environment(played, self.turns.setdefault(played, CapacityLimiter(1)))
 
     async def forward(self, request: Request, key: str, name: str, body: bytes) -> Response:
         """Has another endpoint answer; nothing of it is recorded."""
@@ -202,8 +218,9 @@ class _App:
         sent = {one: request.headers[one] for one in _PASSED if one in request.headers} | secret
         place = f"{url.copy_with(username='', password='')}{request.url.path.removeprefix('/v1')}"
         try:
-            with httpx2.Client(timeout=_PROXY_SECONDS, trust_env=not is_private(url.host)) as client:
-                reply = await run_in_threadpool(http.ask, client, "POST", place, content=body, headers=sent)
+            trusted = not is_private(url.host)
+            async with httpx2.AsyncClient(timeout=_PROXY_SECONDS, trust_env=trusted, **http.bounded()) as client:
+                reply = await client.post(place, content=body, headers=sent)
         except httpx2.HTTPError as error:
             raise Refused(502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0) from error
         return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))
@@ -211,10 +228,13 @@ class _App:
     async def count(self, request: Request) -> Response:
         """Counts the tokens of a prompt."""
         key = _key(request)
-        self.gateway.session(key)
-        reading = partial(anthropic_api.read, counting=True)
-        ask = await run_in_threadpool(self.read, reading, await self.body(request), request.headers)
-        return _json({"input_tokens": await run_in_threadpool(self.gateway.count, key, ask)})
+        session, body = self.gateway.session(key), await self.body(request)
+
+        def count_tokens() -> int:
+            reading = partial(anthropic_api.read, counting=True)
+            return self.gateway.count(key, self.read(reading, read_json(body), request.headers, len(body)))
+
+        return _json({"input_tokens": await self.in_thread(session, count_tokens)})
 
     async def models(self, request: Request) -> Response:
         """Lists the models, or describes the one that the path names."""
@@ -259,16 +279,16 @@ class _App:
             "sequences": sequences, "reward": session.reward, "ended": session.ended,
         })  # fmt: skip
 
-    def read(self, reading: Callable[[bytes, Headers], Ask], body: bytes, headers: Headers) -> Ask:
+    def read(self, reading: Callable[[Fields], Ask], fields: Fields, headers: Headers, size: int) -> Ask:
         """A request, with what its headers say of its being repeated.
 
         Raises:
             Refused: It is wrong, or the context cannot hold it: then no messages are made of it.
         """
-        if len(body) > _SMALL:
-            self.gateway.check_size(*size_of(read_json(body)))
+        if size > _SMALL:
+            self.gateway.check_size(*size_of(fields))
         counted = headers.get("x-stainless-retry-count", "0").strip("0")
-        return replace(reading(body, headers), repeats=bool(counted), name=headers.get("idempotency-key", ""))
+        return replace(reading(fields), repeats=bool(counted), name=headers.get("idempotency-key", ""))
 
     async def body(self, request: Request) -> bytes:
         """The body of a request.
@@ -341,9 +361,24 @@ def _failed(request: Request, error: Exception) -> Response:
     return _json(api.problem(error), error.status, later)
 
 
-def _start(
-    gateway: Gateway, host: str, port: int, token: str | None, most_bytes: int
+def listen(
+    gateway: Gateway, host: str = "127.0.0.1", port: int = 0, token: str | None = None, most_bytes: int = MOST_BYTES
 ) -> tuple[str, uvicorn.Server, threading.Thread]:
+    """Serves a gateway, in a thread, as long as the process lives.
+
+    Args:
+        gateway: Takes the requests.
+        host: Where it listens.
+        port: 0 for any that is free.
+        token: The operator's key, :attr:`~trainers.gateway.gateway.Gateway.operator`; by default a random one.
+        most_bytes: Most bytes of a request.
+
+    Returns:
+        Its address without ``/v1``, the server and its thread.
+
+    Raises:
+        UsageError: The address cannot be listened at, or other machines reach it and there is no token.
+    """
     check_token(token)
     if token is None and not is_private(host):
         raise UsageError(f"the gateway is to listen at {host}, which other machines reach: give the operator a token")
@@ -368,33 +403,10 @@ def _start(
     return f"http://[{host}]:{at}" if ":" in host else f"http://{host}:{at}", server, thread
 
 
-def listen(
-    gateway: Gateway, host: str = "127.0.0.1", port: int = 0, token: str | None = None, most_bytes: int = MOST_BYTES
-) -> str:
-    """Serves a gateway, in a thread, as long as the process lives.
-
-    Args:
-        gateway: Takes the requests.
-        host: Where it listens.
-        port: 0 for any that is free.
-        token: The operator's key, :attr:`~trainers.gateway.gateway.Gateway.operator`; by default a random one.
-        most_bytes: Most bytes of a request.
-
-    Returns:
-        Its address, without ``/v1``.
-
-    Raises:
-        UsageError: The address cannot be listened at, or other machines reach it and there is no token.
-    """
-    return _start(gateway, host, port, token, most_bytes)[0]
-
-
 @contextlib.contextmanager
-def serve(
-    gateway: Gateway, host: str = "127.0.0.1", port: int = 0, token: str | None = None, most_bytes: int = MOST_BYTES
-) -> Iterator[str]:
+def serve(gateway: Gateway, host: str = "127.0.0.1", **settings: Any) -> Iterator[str]:
     """As :func:`listen`, for the duration of the block; requests under way have a second to end."""
-    url, server, thread = _start(gateway, host, port, token, most_bytes)
+    url, server, thread = listen(gateway, host, **settings)
     try:
         yield url
     finally:

@@ -381,7 +381,9 @@ class CommandAgent(Agent):
         if told["why"] == "memory":
             return f"{name} used more than the {self.config.memory} MiB of rollout.agent.memory"
         if told["why"] == "seconds":
-            return f"{name} took longer than the {self.config.seconds:g} s of rollout.agent.seconds"
+            limits = {"seconds": self.config.seconds, "test_seconds": self.config.test_seconds}
+            setting = "test_seconds" if program is self.test else "seconds"
+            return f"{name} took longer than the {limits[setting]:g} s of rollout.agent.{setting}"
         if code == 0:
             return None
         how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"
@@ -389,19 +391,14 @@ class CommandAgent(Agent):
 
     def _graded(self, told: Mapping[str, Any], test: Program) -> Outcome:
         """The reward of a test."""
-        if told["why"] == "seconds":
-            limit = f"{self.config.test_seconds:g} s of rollout.agent.test_seconds"
-            return Outcome(error=f"the test {test.words[0]} took longer than the {limit}")
         if told["why"] or told["refusal"]:
             return Outcome(error=f"the test {self._problem(told, test)}")
         if (given := _REWARD.fullmatch(_last(told["output"]))) is None:
             return Outcome(1.0 if told["code"] == 0 else 0.0)
-        most = self.config.reward_limit
-        with contextlib.suppress(ValueError):
-            if abs(reward := float(given[1])) <= most:  # which nan is not
-                return Outcome(reward)
-        limit = f"no finite number from {-most:g} to {most:g}; rollout.agent.reward_limit sets the bound"
-        return Outcome(error=f"the test {test.words[0]} printed {given[0][:100]!r}, which is {limit}")
+        try:
+            return Outcome(float(given[1]))
+        except ValueError:
+            return Outcome(error=f"the test {test.words[0]} printed {given[0][:100]!r}, which is no number")
 
     def close(self) -> None:
         """Ends what is left of all."""

@@ -23,7 +23,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Acted:
+class EnvStep:
     """A step of an environment."""
 
     calls: tuple[ToolCall, ...]
@@ -63,9 +63,9 @@ class _Answer:
         calls = [orjson.dumps([call.name, dict(call.arguments)]).decode() for call, _ in self.message.calls]
         self.text = _plain("\n".join([self.message.text, *calls]))
         self.question = _plain(asked.ask.observation)
-        self.actions: list[Acted] = []
+        self.actions: list[EnvStep] = []
 
-    def evidence(self, action: Acted, replies: Sequence[tuple[int, str]]) -> tuple[bool, ...]:
+    def evidence(self, action: EnvStep, replies: Sequence[tuple[int, str]]) -> tuple[bool, ...]:
         """Signs that an action came from this answer, the strongest first."""
         left = [call for call, _ in self.message.calls]
         for call in (call for earlier in self.actions for call in earlier.calls if call in left):
@@ -83,7 +83,7 @@ class _Answer:
         )
 
 
-def credited(actions: Sequence[Acted], asked: Sequence[Asked]) -> dict[Place, list[Acted]]:
+def actions_by_answer(actions: Sequence[EnvStep], asked: Sequence[Asked]) -> dict[Place, list[EnvStep]]:
     """The actions of each answer that acted.
 
     An action is that of the answer which has its call by id; else which has an equal call; else to which the agent has

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
 from mcp import types
 from mcp.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.applications import Starlette
-from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from envsuite.core.errors import EnvsuiteError
-from trainers.gateway.messages import Refused
 from trainers.gateway.session import Playable
 
 CALL_ID = "tool_call_id"
@@ -29,40 +22,24 @@ MAX_BODY = 2**20
 """Most bytes of a request."""
 
 
-def environment_app(lookup: Callable[[str], Playable | None]) -> ASGIApp:
-    """The application with ``/mcp``: the tools of the environment that belongs to the key of each request.
+class Environment:
+    """The application that answers one request of an agent: the tools of its environment.
 
-    The key is that of the model, as ``Authorization: Bearer …`` or ``x-api-key``. A request stands for itself: there
-    are no sessions of MCP. The server's instructions are the task and the last observation. Calls of one environment
-    are made one after the other, in a thread.
+    A request stands for itself: there are no sessions of MCP. The server's instructions are the task and the last
+    observation.
 
     Args:
-        lookup: The environment of a key, ``None`` where its episode has none; raises
-            :class:`~trainers.gateway.messages.Refused` for a key without an episode. As
-            :meth:`trainers.gateway.gateway.Gateway.played`.
+        played: The environment.
+        turn: Calls are made in a thread, one after the other.
     """
-    return Starlette(routes=[Route("/mcp", _Endpoint(lookup))])
 
-
-class _Endpoint:
-    def __init__(self, lookup: Callable[[str], Playable | None]) -> None:
-        self._lookup = lookup
-        self._turns: WeakKeyDictionary[Playable, anyio.CapacityLimiter] = WeakKeyDictionary()
+    def __init__(self, played: Playable, turn: anyio.CapacityLimiter) -> None:
+        self._server = _server(played, turn)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        try:
-            played = self._lookup(given.strip() if kind.lower() == "bearer" else headers.get("x-api-key", ""))
-            if played is None:
-                raise Refused(404, "no_environment", "this episode has no environment to play; only ask the model")
-        except Refused as error:
-            told = {"error": {"message": str(error), "type": "invalid_request_error", "code": error.code}}
-            await JSONResponse(told, error.status)(scope, receive, send)
-            return
-        turn = self._turns.setdefault(played, anyio.CapacityLimiter(1))
+        """Answers it."""
         manager = StreamableHTTPSessionManager(
-            _server(played, turn), json_response=True, stateless=True, max_request_body_size=MAX_BODY
+            self._server, json_response=True, stateless=True, max_request_body_size=MAX_BODY
         )
         async with manager.run():
             await manager.handle_request(scope, receive, send)

@@ -110,10 +110,8 @@ class Gateway:
             Refused: It would not be served.
         """
         with self.lock:
-            session = self.session(key)
-            session.check(self.clock())
             self._check(ask)
-            session.spend()
+            session = self._spend(key)
         return len(session.sequences.prompt(ask.messages, ask.tools).ids)
 
     def check_size(self, characters: int, tokens: int) -> None:
@@ -137,11 +135,15 @@ class Gateway:
             Refused: The session has ended, or used what it may.
         """
         with self.lock:
-            session = self.session(key)
-            session.check(self.clock())
-            session.spend()
-            session.forwarded += 1
+            self._spend(key).forwarded += 1
             self.counts["forwarded"] += 1
+
+    def _spend(self, key: str) -> Session:
+        """The session of an agent's key, in which one request more counts."""
+        session = self.session(key)
+        session.check(self.clock())
+        session.spend()
+        return session
 
     def played(self, key: str) -> Playable | None:
         """The environment of an agent's key; ``None`` where its session has none.
@@ -151,8 +153,7 @@ class Gateway:
         """
         with self.lock:
             session = self.session(key)
-            if session.ended is not None:
-                raise Refused(401, "session_ended", f"this key's session has ended: {session.ended}")
+            session.check(self.clock())
             return session.played
 
     def is_operator(self, key: str) -> bool:
@@ -241,22 +242,6 @@ class Gateway:
         with self.lock:
             session.delivered(asked)
 
-    def sent(self, asked: Asked, arrived: Callable[[], bool]) -> None:
-        """Says that the answer is on its way to a client.
-
-        Args:
-            asked: The request.
-            arrived: Whether the client has it, as far as is known now. It is asked when that matters: when the answer
-                is quoted, when an environment answers, and at the end.
-        """
-        with self.lock:
-            asked.sent.append(arrived)
-
-    def lost(self, asked: Asked, arrived: Callable[[], bool]) -> None:
-        """Says that an answer which was sent will not arrive."""
-        with self.lock:
-            asked.sent.remove(arrived)
-
     def offer(self, session: Session) -> None:
         """Has a service elsewhere play the session: it asks for one with :meth:`next`."""
         with self.lock:
@@ -277,11 +262,7 @@ class Gateway:
             Refused: There is no such session, or the value is beyond the session's limit.
         """
         with self.lock:
-            session = self.numbered(number)
-            if not abs(value) <= (most := session.limits.reward):  # nor is nan
-                told = f"the reward is {value}; rollout.agent.reward_limit allows {-most:g} to {most:g}"
-                raise Refused(400, "invalid_reward", told)
-            session.reward = value
+            self.numbered(number).post(value)
             self._arrived.notify_all()
 
     def finish(self, number: int) -> None:
@@ -301,9 +282,9 @@ class Gateway:
             Refused: There is none.
         """
         with self.lock:
-            for session in self._sessions.values():
-                if session.number == number:
-                    return session
+            found = [session for session in self._sessions.values() if session.number == number]
+        if found:
+            return found[0]
         raise Refused(404, "no_session", f"there is no session {number}, or its episode is over")
 
     def end(self, session: Session) -> None:

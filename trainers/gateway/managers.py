@@ -86,7 +86,7 @@ def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenize
     token = read_token(None)
     proxied = {name: os.path.expandvars(address) for name, address in agent.proxied.items()}
     gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names), proxied=proxied)
-    url = listen(gateway, agent.host, agent.port + rank if agent.port else 0, token)
+    url, _, _ = listen(gateway, agent.host, agent.port + rank if agent.port else 0, token)
     if agent.service:
         _LOG.warning("agents ask for sessions at %s/sessions with the key of %s", url, TOKEN_VARIABLE)
     return gateway, url

@@ -10,7 +10,7 @@ import orjson
 
 from envsuite.core.tools import Tool, ToolCall
 from trainers.gateway.messages import Ask, Message, Refused
-from trainers.gateway.reading import Fields, canonical, read_json, wrong
+from trainers.gateway.reading import Fields, canonical, episode_of, wrong
 from trainers.gateway.session import Asked, Choice, Session
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
@@ -23,7 +23,7 @@ _MOST = ("max_completion_tokens", "max_tokens")
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def read(body: bytes, headers: Mapping[str, str]) -> Ask:
+def read(fields: Fields) -> Ask:
     """Reads a request.
 
     Two are the same where all their fields are, whatever the order, besides those that change only how the answer is
@@ -32,7 +32,6 @@ def read(body: bytes, headers: Mapping[str, str]) -> Ask:
     Raises:
         Refused: It is not as OpenAI has them, or asks for what a text model without stored state cannot give.
     """
-    fields = read_json(body)
     for name in fields.given("functions", "function_call", "audio", "web_search_options"):
         raise wrong(name, "is not served; calls are asked for by tools", "unsupported_parameter")
     if fields.may("top_logprobs", int, 0):
@@ -47,8 +46,7 @@ def read(body: bytes, headers: Mapping[str, str]) -> Ask:
         stop=fields.texts("stop"),
         masking=tuple(masking(fields, tools)),
         replaced=fields.given(*_SAMPLING),
-        state_key=fields.object("metadata").may("state_key", str) or "",
-        parent=fields.object("metadata").may("parent", str) or "",
+        **episode_of(fields),
         body=b"chat" + canonical(fields, *_SHOWN),
         shown={
             "stream": fields.may("stream", bool),

@@ -151,6 +151,12 @@ def read_json(body: bytes) -> Fields:
         raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from error
 
 
+def episode_of(fields: Fields) -> dict[str, Any]:
+    """Returns what a request says of its place in the episode."""
+    metadata = fields.object("metadata")
+    return {name: metadata.may(name, str) or "" for name in ("state_key", "parent")}
+
+
 def canonical(fields: Fields, *without: str) -> bytes:
     """Returns what makes two requests the same, as JSON: the order of fields does not, nor do those that are left out.
 

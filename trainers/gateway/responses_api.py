@@ -12,7 +12,7 @@ import orjson
 from envsuite.core.tools import ToolCall
 from trainers.gateway.messages import Ask, Message
 from trainers.gateway.openai_api import head, json_of, masking, message_in, pieces, problem, strict, tool
-from trainers.gateway.reading import Fields, canonical, read_json, wrong
+from trainers.gateway.reading import Fields, canonical, episode_of, wrong
 from trainers.gateway.session import Asked, Choice, Session
 
 __all__ = ["answer", "chunks", "problem", "read"]
@@ -21,13 +21,12 @@ _HARMLESS = ("store", "include", "user", "safety_identifier", "prompt_cache_key"
 """Fields that change nothing; answers are not stored, whatever ``store`` says."""
 
 
-def read(body: bytes, headers: Mapping[str, str]) -> Ask:
+def read(fields: Fields) -> Ask:
     """Reads a request; two are the same as in :func:`trainers.gateway.openai_api.read`.
 
     Raises:
         Refused: It is not as OpenAI has them, or asks for stored state or what a text model cannot give.
     """
-    fields = read_json(body)
     for name in fields.given(*_STATE):
         raise wrong(name, "no state is stored; send the whole conversation as input", "unsupported_parameter")
     tools = tuple(tool(one, flat=True) for one in fields.objects("tools"))
@@ -40,8 +39,7 @@ def read(body: bytes, headers: Mapping[str, str]) -> Ask:
         max_tokens=fields.may("max_output_tokens", int, 1),
         masking=(*masking(fields, tools), *formats),
         replaced=fields.given("temperature", "top_p"),
-        state_key=fields.object("metadata").may("state_key", str) or "",
-        parent=fields.object("metadata").may("parent", str) or "",
+        **episode_of(fields),
         body=b"responses" + canonical(fields, "stream", "store", "stream_options", "service_tier"),
         shown={"stream": fields.may("stream", bool), "tools": fields.get("tools") or []},
         ignored=(*strict(fields), *text.unread(), *fields.unread(*_HARMLESS)),

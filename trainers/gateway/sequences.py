@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -17,7 +14,7 @@ from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.codecs import NativeCodec
 from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
-from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, specials_of, vocabulary_of
+from envsuite.prompting.rendering import ChatTokenizer, Renderer, specials_of, vocabulary_of
 from envsuite.prompting.rendering import Refused as Unrenderable
 from envsuite.prompting.template import MARK
 from trainers.gateway.messages import Message, Refused, Role, digests
@@ -25,7 +22,6 @@ from trainers.steps.records import Tokens, as_tokens
 
 _SHAPES = 256
 """Shapes of conversations of which it is kept what the chat template shows."""
-_LONG = 1 << 16  # characters of a conversation that is encoded apart
 _LOST = "\N{REPLACEMENT CHARACTER}"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # as SentencePiece names a byte
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -71,11 +67,6 @@ class Writer:
             self.codec = NativeCodec(tokenizer, arguments)
         except UsageError as error:
             self.lacks = str(error)
-        self._short, self._long = threading.Lock(), threading.Lock()
-
-    def messages(self, messages: Sequence[Message]) -> Messages:
-        """The messages as the chat template takes them, all texts broken (:mod:`envsuite.prompting.ordinary`)."""
-        return [self.added.broken_message(self._message(message, self.added.broken)) for message in messages]
 
     def _message(self, message: Message, text: Callable[[str], str] = str) -> dict[str, Any]:
         if message.role == "assistant":
@@ -87,20 +78,15 @@ class Writer:
         plain = {"role": message.role, "content": message.text}
         return {**plain, "tool_call_id": message.call_id} if message.role == "tool" else plain
 
-    def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-        """The tools as the chat template takes them, all texts broken; ``None`` for none."""
-        return self.added.broken_fields([tool.as_openai() for tool in tools]) or None
-
-    def text(self, messages: Sequence[Message], tools: Sequence[Tool], *, prompt: bool = True) -> str:
-        """The conversation as text; with ``prompt`` up to the place of the next answer.
+    def prompt_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+        """The conversation up to the place of the next answer, all texts broken (:mod:`envsuite.prompting.ordinary`).
 
         Raises:
-            Refused: The chat template has no place for the tools, or for the messages as they are; with ``prompt``,
-                nor may it leave one out.
+            Refused: The chat template has no place for the tools, or for the messages as they are, or leaves one out.
         """
-        text = unbroken(self._rendered(self.messages(messages), tools, prompt))
+        text = self.conversation(messages, tools, prompt=True)
         shape = tuple((message.role, bool(message.text.strip()), bool(message.calls)) for message in messages)
-        if prompt and (lost := self._lost(shape, bool(tools))) is not None:
+        if (lost := self._missing_message(shape, bool(tools))) is not None:
             raise Refused(
                 400, "invalid_messages", f"the model's chat template shows no {messages[lost].role} message there; "
                 "put its text into another message, or give the model another template (model.chat_template)",
@@ -108,21 +94,14 @@ class Writer:
             )  # fmt: skip
         return text
 
-    def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: int = 0) -> list[int]:
-        """Token ids of the conversation after so many characters; all that the agent has written is ordinary text.
+    def ids(self, rendered: str, after: int = 0) -> list[int]:
+        """Token ids of a rendered conversation after so many characters; what the agent has written is ordinary text.
 
-        Encoding changes a tokenizer's state, so there is one encoding at a time; a long conversation is encoded by a
-        copy of the tokenizer, so that no short one waits for it.
-
-        Raises:
-            Refused: As :meth:`text`.
+        Several threads may encode at once: it changes nothing of the tokenizer.
         """
-        text = remainder(self._rendered(self.messages(messages), tools), after)
-        long = len(text) > _LONG
-        with self._long if long else self._short:
-            return self.added.encoded(self._copy if long else self.tokenizer, text)
+        return self.added.encoded(self.tokenizer, remainder(rendered, after))
 
-    def _lost(self, shape: tuple[tuple[Role, bool, bool], ...], tools: bool) -> int | None:
+    def _missing_message(self, shape: tuple[tuple[Role, bool, bool], ...], tools: bool) -> int | None:
         """Number of the first message without calls that the chat template leaves out of a conversation like this."""
         if (shape, tools) not in self._shown:
             call, told = ToolCall("probe", {}), [Tool("probe", "", {"type": "object", "properties": {}})]
@@ -132,7 +111,7 @@ class Writer:
                 )
                 for i, (role, text, calls) in enumerate(shape)
             ]
-            shown = self._rendered(self.messages(marked), told if tools else ())
+            shown = self.conversation(marked, told if tools else (), prompt=True)
             places = (i for i, (_, text, calls) in enumerate(shape) if text and not calls)
             lost = next((i for i in places if f"{MARK}{i:06}" not in shown), None)
             if len(self._shown) >= _SHAPES:
@@ -140,18 +119,22 @@ class Writer:
             self._shown[shape, tools] = lost
         return self._shown[shape, tools]
 
-    def _rendered(self, messages: Messages, tools: Sequence[Tool], prompt: bool = True) -> str:
-        """The conversation, in which all is broken that the chat template has not written."""
+    def conversation(
+        self, messages: Sequence[Message], tools: Sequence[Tool], said: Sequence[Message] = (), *, prompt: bool = False
+    ) -> str:
+        """The conversation, in which all is broken that neither the chat template has written nor ``said`` has.
+
+        Raises:
+            Refused: The chat template has no place for the tools, or for the messages as they are.
+        """
         if tools and self.codec is None:
             raise Refused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
+        asked = [self.added.broken_message(self._message(message, self.added.broken)) for message in messages]
+        functions = self.added.broken_fields([tool.as_openai() for tool in tools]) or None
         try:
-            return self.render(messages, self.tools(tools), prompt=prompt)
+            return self.render([*asked, *map(self._message, said)], functions, prompt=prompt)
         except Unrenderable as error:
             raise Refused(400, "invalid_messages", str(error)) from error
-
-    @cached_property
-    def _copy(self) -> ChatTokenizer:
-        return copy.deepcopy(self.tokenizer)
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether an answer ends with a control token that ends it."""
@@ -195,8 +178,7 @@ class Writer:
                 continue
             ends = (found.end() for found in self.specials.finditer(text) if found.group() not in inner)
             end = next(ends, None)
-            with self._short:
-                ids = self.added.encoded(self.tokenizer, text[:end])
+            ids = self.added.encoded(self.tokenizer, text[:end])
             ids += [int(self.tokenizer.eos_token_id)] if end is None else []
             if self.read(ids, prompt.tools)[0].key == one.key:
                 return ids
@@ -205,11 +187,10 @@ class Writer:
 
     def _answer(self, prompt: Prompt, said: Message) -> str | None:
         """An answer's text, broken, after the generation prompt, with what the chat template writes after it."""
-        asked = self.messages(prompt.messages)  # the answer's tags are such, as the model would sample them
-        whole = self._rendered([*asked, self._message(said)], prompt.tools, prompt=False)
+        whole = self.conversation(prompt.messages, prompt.tools, (said,))
         if unbroken(whole).startswith(prompt.text):
             return remainder(whole, len(prompt.text))
-        before = self._rendered(asked, prompt.tools, prompt=False)
+        before = self.conversation(prompt.messages, prompt.tools)
         if self.codec is None or not whole.startswith(before):
             return None
         return self.codec.dialect.written(whole[len(before) :], said.thought)
@@ -290,28 +271,28 @@ class Sequences:
         Raises:
             Refused: The chat template does not take it.
         """
-        text = self.writer.text(messages, tools)
-        made = Prompt(as_tokens([]), tuple(messages), tuple(tools), text)
+        rendered = self.writer.prompt_text(messages, tools)
+        made = Prompt(as_tokens([]), tuple(messages), tuple(tools), unbroken(rendered))
         found = digests(tools, messages)
         for count in range(len(messages) - 1, 0, -1):
             end = self._ends.get(found[count])
-            if end is not None and (follow := self._follow(made, count, end)) is not None:
+            if end is not None and (follow := self._follow(made, rendered, count, end)) is not None:
                 return replace(made, ids=np.concatenate([end.ids, as_tokens(follow)]), parent=end.request)
         shared = next((n for n in range(len(messages), 0, -1) if found[n] in self._seen), 0)
         left = (self._seen[found[shared]], shared) if shared else None
-        return replace(made, ids=as_tokens(self.writer.ids(messages, tools)), left=left)
+        return replace(made, ids=as_tokens(self.writer.ids(rendered)), left=left)
 
-    def _follow(self, made: Prompt, count: int, end: _End) -> list[int] | None:
+    def _follow(self, made: Prompt, rendered: str, count: int, end: _End) -> list[int] | None:
         """Token ids from the end of an answer to the end of the prompt; ``None`` where the template rewrote it."""
         if made.text.startswith(end.text):  # the template writes the answer as it was sampled
-            return self.writer.ids(made.messages, made.tools, len(end.text))
-        said = self.writer.text(made.messages[:count], made.tools, prompt=False)
+            return self.writer.ids(rendered, len(end.text))
+        said = unbroken(self.writer.conversation(made.messages[:count], made.tools))
         if not (made.text.startswith(said) and said.startswith(end.prompt)):
             return None
         *_, last = (None, *self.writer.specials.finditer(said, len(end.prompt)))
         if last is None:  # nothing marks the end of the answer
             return None
-        return self.writer.ids(made.messages, made.tools, last.end() if end.ended else last.start())
+        return self.writer.ids(rendered, last.end() if end.ended else last.start())
 
     def said(self, request: int, prompt: Prompt, answer: Message, ids: Tokens) -> None:
         """Records an answer that the agent has got, from which requests may go on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 from envsuite.core import Action
 from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
-from trainers.gateway.credit import Acted, Place, credited
+from trainers.gateway.credit import EnvStep, Place, actions_by_answer
 from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.sequences import Prompt, Sequences, Writer
 from trainers.rollout.engine import Completion
@@ -34,7 +35,7 @@ class Limits:
     seconds: float = 600.0
     """From the first to the last request."""
     reward: float = 1000.0
-    """Largest reward that may be posted, above or below 0."""
+    """Largest reward that may be given, above or below 0."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class Asked:
     """Without tokens until it is rendered."""
     clients: list[Callable[[], bool]] = field(default_factory=list)
     """Those that wait for the answer; each says whether it is still there."""
-    same: list[Asked] = field(default_factory=list)
-    """All requests with its body."""
+    digest: bytes = b""
+    """Equal for requests with the same body and name."""
     most: int = 0
     """Most tokens of each choice, which are kept for it until it is answered."""
     done: Future[list[Choice]] = field(default_factory=Future)
@@ -81,7 +82,7 @@ class Asked:
     state_key: str = ""
     """Identity of the environment's state when it came."""
 
-    def quoted(self, messages: Sequence[Message]) -> bool:
+    def is_quoted(self, messages: Sequence[Message]) -> bool:
         """Whether messages have an answer to it."""
         said = {choice.message.key for choice in self.choices.values()}
         return any(message.role == "assistant" and message.key in said for message in messages)
@@ -151,7 +152,7 @@ class Session:
         """Why it takes no further requests; ``None`` while it does."""
         self.played: Playable | None = None
         """The environment that the agent plays."""
-        self.actions: list[Acted] = []
+        self.actions: list[EnvStep] = []
         """Steps of the environment."""
         self.limited = False
         """Whether a limit of its own ended it."""
@@ -161,8 +162,6 @@ class Session:
         """Requests that another endpoint has answered."""
         self._calls = 0
         self._roots: dict[int, int] = {}
-        self._same: dict[bytes, list[Asked]] = {}
-        """The requests of each body."""
 
     def take(
         self, ask: Ask, now: float, most: int = 1 << 20, client: Callable[[], bool] = lambda: True
@@ -182,23 +181,23 @@ class Session:
             Refused: The session is over, or its limits are reached.
         """
         self.check(now)
-        self.settle(lambda asked: asked.quoted(ask.messages))
-        same = self._same.setdefault(hashlib.blake2b(b"\0".join([ask.body, ask.name.encode()])).digest(), [])
-        if (repeated := self._repeated(ask, same)) is not None:
-            repeated.clients.append(client)
-            return repeated, False
+        self.settle(lambda asked: asked.is_quoted(ask.messages))
+        digest = hashlib.blake2b(b"\0".join([ask.body, ask.name.encode()])).digest()
+        same = [asked for asked in self.asked if asked.digest == digest]
+        if (original := self._original(ask, same)) is not None:
+            original.clients.append(client)
+            return original, False
         if ask.parent and re.fullmatch(rf"[a-z]+[-_]{self.name}[-_]\d+", ask.parent) is None:
             raise Refused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
         most = self._most(ask, most)
         self.spend(ask.count)
         self.kept += most * ask.count
-        taken = Asked(self.taken, replace(ask, body=b""), clients=[client], same=same, most=most)
+        taken = Asked(self.taken, replace(ask, body=b""), clients=[client], digest=digest, most=most)
         taken.state_key, self.taken = self.state_key, self.taken + 1
         self.asked.append(taken)
-        same.append(taken)
         return taken, True
 
-    def _repeated(self, ask: Ask, same: Sequence[Asked]) -> Asked | None:
+    def _original(self, ask: Ask, same: Sequence[Asked]) -> Asked | None:
         """The request that a client repeats: it says so, or the client that has sent it is gone."""
         sound = [asked for asked in same if not asked.done.done() or asked.done.exception() is None]
         if ask.name:
@@ -216,7 +215,8 @@ class Session:
             raise Refused(429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0)
         if most < 1:
             self.end("the session has used its tokens")
-            raise self._over(f"the session may sample {self.limits.tokens} tokens; end the episode")
+            text = f"the session may sample {self.limits.tokens} tokens; end the episode"
+            raise Refused(403, "session_limit", text)
         return most
 
     def begin(self, taken: Asked, prompt: Prompt) -> bool:
@@ -228,7 +228,6 @@ class Session:
     def refuse(self, taken: Asked, error: Exception) -> None:
         """Takes back a request, which the engine is not asked."""
         self.asked.remove(taken)
-        taken.same.remove(taken)
         self.used -= taken.ask.count
         self.kept -= taken.most * taken.ask.count
         if not taken.done.done():
@@ -263,11 +262,20 @@ class Session:
         """
         if self.used + count > self.limits.requests:
             self.end("the session has made its last request")
-            raise self._over(f"the session may make {self.limits.requests} requests (each choice counts as one)")
+            text = f"the session may make {self.limits.requests} requests (each choice counts as one)"
+            raise Refused(403, "session_limit", text)
         self.used += count
 
-    def _over(self, message: str) -> Refused:
-        return Refused(403, "session_limit", message)
+    def post(self, reward: float) -> None:
+        """Takes the reward that somebody gives, beside what an environment gave; the last one counts.
+
+        Raises:
+            Refused: It is beyond the session's limit.
+        """
+        if not abs(reward) <= (most := self.limits.reward):  # nor is nan
+            bound = f"no finite number from {-most:g} to {most:g}; rollout.agent.reward_limit sets the bound"
+            raise Refused(400, "invalid_reward", f"the reward is {reward}, which is {bound}")
+        self.reward = reward
 
     def end(self, why: str, truncated: bool = True) -> None:
         """Takes no request any more; those on their way are answered with an error."""
@@ -297,7 +305,7 @@ class Session:
 
     def _choice(self, ask: Ask, completion: Completion) -> Choice:
         kept, rest, stopped = completion, "", ""
-        if ask.stop and (cut := _stopped(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
+        if ask.stop and (cut := _stop_place(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
             ids, rest, stopped = cut
             kept = Completion(
                 completion.request_id, completion.token_ids[:ids], completion.logprobs[:ids], "stop",
@@ -330,7 +338,7 @@ class Session:
             if asked.sent and not asked.delivered and which(asked) and any(arrived() for arrived in asked.sent):
                 self.delivered(asked)
 
-    def observe(self, action: Acted) -> None:
+    def observe(self, action: EnvStep) -> None:
         """Records a step of the environment."""
         self.settle()
         self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
@@ -358,7 +366,7 @@ class Session:
         """
         self.settle()
         delivered = [asked for asked in self.asked if asked.delivered]
-        actions = credited(self.actions, delivered) if delivered and self.actions else {}
+        actions = actions_by_answer(self.actions, delivered) if delivered and self.actions else {}
         places = [(asked, i) for asked in delivered for i in range(len(asked.choices))]
         steps = [self._step(t, *place, actions.get((place[0].number, place[1]), ())) for t, place in enumerate(places)]
         played, posted = "success" in self.outcome, self.reward
@@ -393,7 +401,7 @@ class Session:
             unanswered=error is not None and error.startswith("NoReward"),
         )
 
-    def _step(self, t: int, asked: Asked, index: int, actions: Sequence[Acted]) -> Step:
+    def _step(self, t: int, asked: Asked, index: int, actions: Sequence[EnvStep]) -> Step:
         choice, prompt, ask = asked.choices[index], asked.prompt, asked.ask
         completion, calls = choice.completion, tuple(call for call, _ in choice.message.calls)
         own = "\0".join([*(message.text for message in ask.messages if message.role == "system"), ask.observation])
@@ -408,7 +416,7 @@ class Session:
             finish_reason=completion.finish_reason,
             observation=ask.observation,
             state_key=ask.state_key or (asked.state_key if actions else "") or _key(own),
-            action=calls or _spoken(choice.message),
+            action=calls or (ToolCall("say", {"text": choice.message.text}),),
             parse_error=choice.problem or None,
             valid=all(bool(action.info.get("valid", True)) for action in actions) if actions else not choice.problem,
             reward=float(sum(action.reward for action in actions)),
@@ -417,7 +425,7 @@ class Session:
         )
 
 
-def _last(places: Sequence[tuple[Asked, int]], actions: Mapping[Place, Sequence[Acted]]) -> int:
+def _last(places: Sequence[tuple[Asked, int]], actions: Mapping[Place, Sequence[EnvStep]]) -> int:
     """The step that has the posted reward: the last answer of the conversations that have acted, if there are some.
 
     Of several choices it is the one that acted, else the first one.
@@ -428,16 +436,11 @@ def _last(places: Sequence[tuple[Asked, int]], actions: Mapping[Place, Sequence[
     return max(steps)[-1]
 
 
-def _spoken(message: Message) -> Sequence[ToolCall]:
-    """A message without calls as an action."""
-    return (ToolCall("say", {"text": message.text}),)
-
-
 def _key(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str, str] | None:
+def _stop_place(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str, str] | None:
     """Where a text of ``stop`` ends an answer.
 
     Returns:
@@ -453,10 +456,7 @@ def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[i
 
     if first(text(len(ids))) is None:
         return None
-    low, high = 0, len(ids)
-    while low + 1 < high:  # fewest tokens whose text has it
-        middle = (low + high) // 2
-        low, high = (low, middle) if first(text(middle)) is not None else (middle, high)
-    said = text(high)
+    fewest = bisect_left(range(len(ids)), True, key=lambda count: first(text(count)) is not None)
+    said = text(fewest)
     at, word = first(said) or (len(said), "")
-    return high, said[at:], word
+    return fewest, said[at:], word

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TRAINED, _REFERENCE = "default", "reference"  # names of the adapters in the model
 _HARMLESS = {
-    "auto_mapping", "base_model_name_or_path", "exclude_modules", "fan_in_fan_out", "inference_mode",
+    "auto_mapping", "base_model_name_or_path", "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode",
     "layers_pattern", "layers_to_transform", "lora_dropout", "peft_version", "revision", "target_modules",
     "target_parameters", "task_type",
 }  # fmt: skip

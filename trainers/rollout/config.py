@@ -175,8 +175,8 @@ class AgentConfig:
     test_seconds: Positive = 60.0
     """Longest time of the test."""
     reward_limit: Positive = 1000.0
-    """Largest reward, above or below 0, that a test or a service may give; beyond it the test's episode fails, and the
-    service is answered 400."""
+    """Largest reward, above or below 0, that a function, test or service may give; beyond it the episode of a function
+    or test fails, and the service is answered 400."""
     service: bool = False
     """Agents elsewhere ask for sessions over HTTP, and post rewards."""
     environment: bool = True

@@ -128,6 +128,14 @@ def test_a_reward_that_is_returned_is_the_episodes(made: Callable[..., AgentMana
     assert (episode.score, episode.success, episode.terminated) == (0.25, False, True)
 
 
+def test_a_reward_beyond_the_limit_fails_the_episode(made: Callable[..., AgentManager]) -> None:
+    def play(task: Task, client: Client) -> float:
+        asked(client, [Message("user", task.text)])
+        return 1e308
+
+    assert "rollout.agent.reward_limit" in str(_alone(made(play)).error)
+
+
 def test_without_a_reward_an_episode_is_left_out_and_not_zero(made: Callable[..., AgentManager]) -> None:
     def play(task: Task, client: Client) -> None:
         asked(client, [Message("user", task.text)])

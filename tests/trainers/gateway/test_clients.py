@@ -215,13 +215,14 @@ def test_openais_client_asks_for_responses(place: Place, stream: bool) -> None:
 
 def test_a_thought_goes_out_and_comes_back_in_every_interface(made: Made) -> None:
     from trainers.gateway import anthropic_api, openai_api, responses_api
+    from trainers.gateway.reading import Fields
 
     said = {"role": "assistant", "reasoning_content": "Hm.", "content": "Yes"}
     blocks = [{"type": "thinking", "thinking": "Hm.", "signature": ""}, {"type": "text", "text": "Yes"}]
     user = {"role": "user", "content": "So?"}
-    one = openai_api.read(orjson.dumps({"model": "policy", "messages": [said, user]}), {})
+    one = openai_api.read(Fields({"model": "policy", "messages": [said, user]}))
     sent = {"model": "policy", "max_tokens": 1, "messages": [{"role": "assistant", "content": blocks}, user]}
-    assert one.messages == anthropic_api.read(orjson.dumps(sent), {}).messages and one.messages[0].thought == "Hm."
+    assert one.messages == anthropic_api.read(Fields(sent)).messages and one.messages[0].thought == "Hm."
     summary = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
     items = [summary, {"type": "message", "role": "assistant", "content": "Yes"}, user]
-    assert one.messages == responses_api.read(orjson.dumps({"model": "policy", "input": items}), {}).messages
+    assert one.messages == responses_api.read(Fields({"model": "policy", "input": items})).messages

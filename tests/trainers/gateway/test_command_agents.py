@@ -259,7 +259,7 @@ def test_an_agent_cut_at_its_limits_is_still_graded(made: Made, sandbox: bool) -
         ("echo reward: 7; exit 1", 7.0),
         ("echo reward: 0.35; echo; exit 0", 0.35),
         ("grep -q written note && ! env | grep -q API_KEY", 1.0),
-        ("echo reward: nan", "printed 'reward: nan', which is no finite number"),
+        ("echo reward: nan", "the reward is nan, which is no finite number"),
         ("echo reward: much", "printed 'reward: much'"),
         ("echo reward: 1e308", "rollout.agent.reward_limit"),
         ("echo reward: -1001", "no finite number from -1000 to 1000"),

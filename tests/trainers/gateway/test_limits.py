@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,24 +12,31 @@ import httpx2
 import pytest
 from talking import CHAT, Place, ask, body
 
+from envsuite.core.tools import Tool
 from trainers.gateway.agents import Client
-from trainers.gateway.messages import Refused
+from trainers.gateway.messages import Message, Refused
 from trainers.gateway.session import Limits, Session
 from trainers.rollout.engine import Sampling
 from trainers.rollout.episode import EpisodePlan
 
 Made = Callable[..., Place]
-PATHS = {"chat": CHAT, "messages": "/v1/messages"}
+PATHS = {"chat": CHAT, "messages": "/v1/messages", "responses": "/v1/responses"}
 WAYS = (*PATHS, "in process")
 everywhere = pytest.mark.parametrize("how", WAYS)
 over_http = pytest.mark.parametrize("how", PATHS)
 
 
+def _sent(how: str, text: str = "Hello", **more: Any) -> dict[str, Any]:
+    """A request of an interface."""
+    made = body(text, **({"max_tokens": 64} if how == "messages" else {}) | more)
+    named = {"messages": "input", "max_tokens": "max_output_tokens"} if how == "responses" else {}
+    return {named.get(field, field): value for field, value in made.items()}
+
+
 def _status(place: Place, session: Session, how: str, text: str = "Hello", **more: Any) -> int:
     """Status of a request."""
     if how in PATHS:
-        needed = {"max_tokens": 64} if how == "messages" else {}
-        return ask(place, PATHS[how], session.key, body(text, **needed, **more)).status_code
+        return ask(place, PATHS[how], session.key, _sent(how, text, **more)).status_code
     try:
         Client(place.gateway, "", session.key, None).chat(body(text)["messages"], **more)
     except Refused as error:
@@ -56,6 +64,9 @@ def test_a_choice_counts_as_a_request_and_so_does_counting_tokens(made: Made, ho
     if how == "messages":
         assert ask(place, "/v1/messages/count_tokens", session.key, body()).status_code == 200
         assert [_status(place, session, how, str(n)) for n in range(3)] == [200, 200, 403]
+        return
+    if how == "responses":  # which has no choices
+        assert [_status(place, session, how, str(n)) for n in range(4)] == [200, 200, 200, 403]
         return
     assert _status(place, session, how, n=2) == 200 and _status(place, session, how, n=2) == 403
     assert _status(place, place.open(Limits(requests=3)), how, n=128) == 403 and len(place.engine.asked) == 2
@@ -88,7 +99,9 @@ def test_a_request_that_the_client_says_it_repeats_joins_the_one_under_way(
 
     def post(more: dict[str, str], **fields: Any) -> str:
         headers = {"Authorization": f"Bearer {session.key}", **more}
-        reply = httpx2.post(f"{place.url}{PATHS[how]}", json=body(max_tokens=9, **fields), headers=headers, timeout=30)
+        reply = httpx2.post(
+            f"{place.url}{PATHS[how]}", json=_sent(how, max_tokens=9, **fields), headers=headers, timeout=30
+        )
         return str(reply.json()["id"])
 
     def asked(count: int) -> None:
@@ -118,21 +131,19 @@ def test_what_the_context_cannot_hold_is_refused_before_it_is_rendered(
     place = made()
     place.gateway.context = 2048
     rendered: list[str] = []
-    text = place.gateway.writer.text
-    monkeypatch.setattr(
-        place.gateway.writer, "text", lambda *given, **more: rendered.append("") or text(*given, **more)
-    )
-    key, few = place.open().key, {"max_tokens": 5}
-    long = body("go north " * 60_000, **few)
-    many = body(**few) | {"messages": [{"role": ("user", "assistant")[n % 2], "content": "a"} for n in range(4_001)]}
-    parts = body(**few) | {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 9_000}]}
+    whole = place.gateway.writer.prompt_text
+    monkeypatch.setattr(place.gateway.writer, "prompt_text", lambda *given: rendered.append("") or whole(*given))
+    key = place.open().key
+    long = {"messages": [{"role": "user", "content": "go north " * 60_000}]}
+    many = {"messages": [{"role": ("user", "assistant")[n % 2], "content": "a"} for n in range(4_001)]}
+    parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 9_000}]}
     for sent in (long, many, parts):
-        for path in (PATHS[how], "/v1/messages/count_tokens"):
-            reply = ask(place, path, key, sent)
+        for kind, path in ((how, PATHS[how]), ("messages", "/v1/messages/count_tokens")):
+            reply = ask(place, path, key, _sent(kind, **sent))
             assert reply.status_code == 400 and not rendered, reply.text
             assert "tokens of the context" in reply.text
-    assert ask(place, PATHS[how], key, body("x" * (3 << 20), **few)).status_code == 413
-    assert ask(place, PATHS[how], key, body(**few)).status_code == 200 and rendered
+    assert ask(place, PATHS[how], key, _sent(how, "x" * (3 << 20))).status_code == 413
+    assert ask(place, PATHS[how], key, _sent(how)).status_code == 200 and rendered
 
 
 @over_http
@@ -140,7 +151,7 @@ def test_what_the_context_cannot_hold_is_refused_before_it_is_rendered(
 def test_a_long_prompt_of_one_agent_lets_the_others_pass(made: Made, how: str) -> None:
     place = made()
     hog, other = place.open(), place.open()
-    long = "go north and take 3 planks. " * 100_000
+    long = "go north and take 3 planks. " * 40_000
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(_status, place, hog, how, long)
@@ -154,11 +165,35 @@ def test_a_long_prompt_of_one_agent_lets_the_others_pass(made: Made, how: str) -
     assert served > 1, f"none in {time.monotonic() - began:.1f} s"
 
 
+@over_http
+def test_requests_of_one_agent_leave_threads_for_the_others(
+    made: Made, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = made()
+    hog, other = place.open(), place.open()
+    going, text = threading.Event(), place.gateway.writer.prompt_text
+
+    def slow(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+        if messages[-1].text.startswith("long"):
+            going.wait(60)
+        return text(messages, tools)
+
+    monkeypatch.setattr(place.gateway.writer, "prompt_text", slow)
+    with ThreadPoolExecutor(50) as pool:
+        some = [pool.submit(_status, place, hog, how, f"long {n}") for n in range(50)]
+        time.sleep(1)
+        try:
+            assert _status(place, other, how) == 200
+        finally:
+            going.set()
+        assert {one.result() for one in some} == {200}
+
+
 def test_ids_of_answers_and_sessions_differ_between_evaluation_and_training(made: Made) -> None:
     place = made()
     some = [place.gateway.open(EpisodePlan(0, 0, 0, "task")) for _ in range(2)]  # as both number their episodes
-    for path in PATHS.values():
-        ids = {ask(place, path, one.key, body(max_tokens=5)).json()["id"] for one in some}
+    for how, path in PATHS.items():
+        ids = {ask(place, path, one.key, _sent(how, max_tokens=5)).json()["id"] for one in some}
         assert len(ids) == 2
     place.gateway.end(some[0])
     place.gateway.sampling = Sampling(max_tokens=5)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from talking import CALL, TOOL, Place
 
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.ordinary import added_tokens
+from envsuite.prompting.ordinary import added_tokens, unbroken
 from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import Session
@@ -75,7 +75,7 @@ def test_a_conversation_is_the_templates_own_and_goes_on_from_the_sampled_tokens
     texts = []
     for user, answer in said:
         messages.append(Message("user", user))
-        texts.append(family.gateway.writer.text(messages, ()))
+        texts.append(unbroken(family.gateway.writer.prompt_text(messages, ())))
         messages.append(talk.ask(*messages, answer=answer.replace("<|im_end|>", "")))
     for step, text in zip(talk.steps, texts, strict=True):
         assert family.engine.tokenizer.decode(step.prompt_ids) == text
@@ -184,7 +184,7 @@ def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: s
             Message("assistant", said["assistant"], thought=said["thought"]), Message("user", "Go on."),
             Message("assistant", "", called), Message("tool", said["tool"], call_id="call00000"),
         ]  # fmt: skip
-        return [token for token in writer.ids(messages, tools) if token in added.ids]
+        return [token for token in writer.ids(writer.conversation(messages, tools, prompt=True)) if token in added.ids]
 
     for place in ("system", "user", "assistant", "thought", "tool", "call", "schema", "key", "about"):
         assert control(place, "y") == control(place, attack), place
@@ -200,7 +200,7 @@ def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any
     cases = ((system, first, answer, later), (first, answer, system, later), (system, system, first), (first, later))
     for messages in cases:
         try:
-            shown = writer.text(messages, ())
+            shown = unbroken(writer.prompt_text(messages, ()))
         except Refused as refused:
             assert refused.status == 400
         else:

@@ -198,7 +198,7 @@ class _App:
         return _Answer(whole, "application/json", session, asked)
 
     async def in_thread(self, session: Session, function: Callable[[], T]) -> T:
-        """What a function returns in a thread; those of one session leave the others' free."""
+        """Runs a function in a thread; the threads of one session leave those of others free."""
         limiter = self.threads.setdefault(session, CapacityLimiter(_THREADS))
         return await to_thread.run_sync(function, limiter=limiter)
 

@@ -571,7 +571,7 @@ def test_settings_of_a_model_that_contradict_are_named(tmp_path: Path, capsys: p
 
 
 ENV = EnvConfig(kwargs=KWARGS)
-MEMORIES = ("full", "compact(200)", "rendered", "window(0)", "window(2)")
+MEMORIES = ("full", "compact(220)", "rendered", "window(0)", "window(2)")
 PROMPTS = {memory: PromptConfig(memory=memory) for memory in MEMORIES} | {
     "file": PromptConfig(memory="window(2)", template="steps"),
     "left": PromptConfig(memory="full", max_tokens=150, truncate="left"),
@@ -642,7 +642,7 @@ def test_prompts_that_continue_each_other_are_one_sequence_and_others_one_for_ea
     whole, apart = (_transcribed(PROMPTS[memory], tokenizer, task) for memory in ("full", "window(2)"))
     assert len(whole.transcripts) == 1
     assert len(apart.transcripts) == len(_answers(whole)) == len(_answers(apart)) > 2
-    compact = _transcribed(PROMPTS["compact(200)"], tokenizer, task)
+    compact = _transcribed(PROMPTS["compact(220)"], tokenizer, task)
     assert 1 < len(compact.transcripts) < len(apart.transcripts)
 
 

@@ -33,7 +33,8 @@ class Overdue(BaseException):
 def _place(error: BaseException) -> str:
     """Returns function, file and line of others' code in which ``error`` was raised; empty for none."""
     frames = traceback.extract_tb(error.__traceback__)
-    frame = next((one for one in frames if not one.filename.startswith(_LIBRARIES)), None)
+    callers = 2 if frames[0].name == boundary.__name__ else 1  # whoever has the block, or the except clause
+    frame = next((call for call in frames[callers:] if not call.filename.startswith(_LIBRARIES)), None)
     return "" if frame is None else f"in {frame.name} of {Path(frame.filename).name}, line {frame.lineno}"
 
 

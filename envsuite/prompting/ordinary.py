@@ -19,6 +19,8 @@ from envsuite.prompting.rendering import ChatTokenizer, ids_of
 BREAK = "\ufdd2"
 """Stands before a letter of an added token that is ordinary text; no character, so texts have no use for it."""
 _LOST = "\N{REPLACEMENT CHARACTER}"
+_NO_WORD = "\N{SOFT HYPHEN}\N{CUNEIFORM SIGN A}"
+"""Text that no vocabulary of words knows."""
 _NEVER = r"(?!)"
 _FIELDS = frozenset(
     {"type", "function", "name", "description", "parameters", "properties", "required", "items", "enum", "arguments"}
@@ -35,14 +37,6 @@ class _Backed(Protocol):
     @property
     def backend_tokenizer(self) -> Any:
         """Its normalizer, pre-tokenizer and model."""
-
-    @property
-    def unk_token(self) -> Any:
-        """The token of words that are not in its vocabulary, or none."""
-
-    @property
-    def unk_token_id(self) -> Any:
-        """The id of that token, or none."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,8 @@ class AddedTokens:
         newline, ids = _model_ids(tokenizer, "\n"), _model_ids(tokenizer, f"\n{text}")
         # After a line end, since many a tokenizer puts a blank before the first word of all.
         ids = ids[len(newline) :] if ids[: len(newline)] == newline else _model_ids(tokenizer, text)
-        unknown = {tokenizer.unk_token_id} if str(tokenizer.unk_token) not in text else set()
+        content = tokenizer.backend_tokenizer.id_to_token
+        unknown = {token for token in _model_ids(tokenizer, _NO_WORD) if str(content(token)) not in text}
         if (self.ids - unknown).isdisjoint(ids) or len(text) == 1:
             return ids
         return [token for letter in text for token in self.split(tokenizer, letter)]  # its model has it as a word

@@ -69,7 +69,7 @@ def load(url: str, keys: Sequence[str], rounds: int) -> list[float]:
         for number in range(rounds):
             messages = [{"role": "user", "content": f"{TEXT}{number}"}]
             body = orjson.dumps({"model": "policy", "messages": messages})
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
             began = time.perf_counter()
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             answer = (await reader.readuntil(b"\r\n\r\n")).lower()

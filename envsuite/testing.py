@@ -289,7 +289,7 @@ def pickles(check: Check) -> None:
 
 def threads(check: Check) -> None:
     """Episodes that are played in several threads at once are those that are played alone."""
-    expected, pool = _episodes_of(check, check.make()), ThreadPoolExecutor(THREADS)
+    episodes, pool = _episodes_of(check, check.make()), ThreadPoolExecutor(THREADS)
     envs, barrier = [check.make() for _ in range(THREADS)], Barrier(THREADS)
 
     def play(env: Env) -> list[Any]:
@@ -298,7 +298,7 @@ def threads(check: Check) -> None:
 
     with pool:
         for came in pool.map(play, envs):
-            check.same("episodes beside others in threads", expected, came)
+            check.same("episodes beside others in threads", episodes, came)
 
 
 ANYWHERE = (
@@ -321,8 +321,8 @@ def processes(check: Check) -> None:
     finally:
         child.stop()
     check.same("hash of the tasks in a fresh process", check.world().tasks.hash, answer[0])
-    for seed, (expected, played) in enumerate(zip(_episodes_of(check, check.make()), answer[1], strict=True)):
-        check.same(f"seed {SEEDS[seed]}, episode in a fresh process", expected, played)
+    for seed, (here, there) in enumerate(zip(_episodes_of(check, check.make()), answer[1], strict=True)):
+        check.same(f"seed {SEEDS[seed]}, episode in a fresh process", here, there)
 
 
 def play_apart(channel: socket.socket) -> None:

@@ -272,8 +272,8 @@ class Apart(Adapted):
         return self.tools
 
     def _fork(self) -> Confined:
-        given = {name: value for name, value in self._given.items() if name not in _OWN}
-        place = {"module": self.__module__, "name": self.name, "options": given}
+        options = {name: value for name, value in self._given.items() if name not in _OWN}
+        place = {"module": self.__module__, "name": self.name, "options": options}
         return origin("envsuite.adapters.base:load").open(place, self.options.confined)
 
     def _replay(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[Confined, str, str]:

@@ -39,15 +39,15 @@ class Game(World):
     def prepare(self) -> None:
         """Makes the game, whose copies play."""
         gem, settings = imported("gem", Gem.package), {**(self.options.settings or {})}
-        known = imported("gem.envs.registration", Gem.package).ENV_REGISTRY[self.name.replace(".", ":", 1)]
-        if self.options.confined and str(known.entry_point).startswith(_RUNS_PROGRAMS):
+        entry = imported("gem.envs.registration", Gem.package).ENV_REGISTRY[self.name.replace(".", ":", 1)]
+        if self.options.confined and str(entry.entry_point).startswith(_RUNS_PROGRAMS):
             raise UsageError(f"gem/{self.name} runs programs that the model wrote, which a confined process may not")
-        if str(known.entry_point).startswith("gem.envs.math_"):
+        if str(entry.entry_point).startswith("gem.envs.math_"):
             settings.setdefault("use_mp", False)  # answers would be scored in a process that is not confined
         random.seed(0)
         np.random.seed(0)
         try:
-            self._game = gem.make(known.id, **settings)
+            self._game = gem.make(entry.id, **settings)
         except (LookupError, OSError) as error:
             raise words_missing(f"gem/{self.name}", error) from error
         except Exception as error:
@@ -61,10 +61,10 @@ class Game(World):
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
         """Says something in the game."""
-        seen, reward, terminated, truncated, info = self._game.step(arguments["text"])
+        observation, reward, terminated, truncated, info = self._game.step(arguments["text"])
         ended, value = bool(terminated or truncated), float(reward)
         self._total += value
-        text = str(seen) if ended else "\n".join(filter(None, (str(seen), str(info.get("suffix", "")))))
+        text = str(observation) if ended else "\n".join(filter(None, (str(observation), str(info.get("suffix", "")))))
         outcome = Outcome(text, reward=value, done=ended, success=ended and value >= 1, score=self._total)
         return outcome, bool(truncated) and not terminated
 

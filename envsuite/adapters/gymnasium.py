@@ -85,11 +85,11 @@ class GymnasiumText(Adapted):
     def _call(self, call: ToolCall) -> Outcome:
         space: Any = self._env.action_space
         action = int(space.start) + self._names.index(call.arguments["action"])
-        seen, given, done, _, _ = self._env.step(action)
-        reward = number(given, f"the reward of {self.name}")
+        observation, reward_object, ends, _, _ = self._env.step(action)
+        reward = number(reward_object, f"the reward of {self.name}")
         self._total += reward
-        solved, score = bool(done) and reward > 0, min(max(self._total, 0.0), 1.0)
-        return Outcome(self._shown(seen), reward, bool(done), success=solved, score=score)
+        success, score = bool(ends) and reward > 0, min(max(self._total, 0.0), 1.0)
+        return Outcome(self._shown(observation), reward, bool(ends), success=success, score=score)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("act", {"action": self._names[int(rng.integers(len(self._names)))]})

@@ -27,7 +27,7 @@ from envsuite.core.addresses import is_private
 from envsuite.core.boundary import CodeError, number, reason
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.functions import function_in
-from envsuite.core.http import MOST_BYTES, bounded
+from envsuite.core.http import MOST_BYTES, answer_limits
 from envsuite.core.options import Options, option
 from envsuite.core.settings import read_json
 
@@ -111,7 +111,7 @@ class Mcp(Adapted):
             http, connect = imported("httpx2", _EXTRA), imported("mcp.client.streamable_http", _EXTRA)
             direct = is_private(str(urlsplit(self.options.server).hostname))
             async with (
-                http.AsyncClient(timeout=self.options.deadline, trust_env=not direct, **bounded()) as client,
+                http.AsyncClient(timeout=self.options.deadline, trust_env=not direct, **answer_limits()) as client,
                 connect.streamable_http_client(self.options.server, http_client=client) as streams,
             ):
                 yield streams
@@ -120,8 +120,8 @@ class Mcp(Adapted):
         if shutil.which(words[0]) is None:
             raise FileNotFoundError(f"there is no command {words[0]}")
         arguments = [relay.__file__, str(MOST_BYTES), str(_KEPT), *words]
-        started = self._sdk.StdioServerParameters(command=sys.executable, args=arguments, env={**os.environ})
-        async with imported("mcp.client.stdio", _EXTRA).stdio_client(started, self._errors) as streams:
+        server = self._sdk.StdioServerParameters(command=sys.executable, args=arguments, env={**os.environ})
+        async with imported("mcp.client.stdio", _EXTRA).stdio_client(server, self._errors) as streams:
             yield streams
 
     def _last_errors(self) -> str:

@@ -100,8 +100,8 @@ class OpenEnv(Adapted):
         address, limit = f"ws{self._server.removeprefix('http')}/ws", self.options.deadline
         try:
             if self._socket is None:
-                opened = self._connect(address, proxy=None, max_size=MOST_BYTES, open_timeout=limit)
-                self._socket = self._session.enter_context(opened)
+                socket = self._connect(address, proxy=None, max_size=MOST_BYTES, open_timeout=limit)
+                self._socket = self._session.enter_context(socket)
             self._socket.send(orjson.dumps({"type": kind, "data": data}).decode())
             answer = orjson.loads(self._socket.recv(timeout=limit))
         except (OSError, ValueError, self._sockets.exceptions.WebSocketException) as error:
@@ -123,22 +123,22 @@ class OpenEnv(Adapted):
         return Outcome(problem, error=problem)
 
     def _outcome(self, told: dict[str, Any]) -> Outcome:
-        seen, done = told["observation"], bool(told.get("done"))
-        info = {"error": seen.get("error"), **(seen.get("metadata") or {})}
-        if done and told.get("reward") is None and info["error"] is not None:
+        observation, ends = told["observation"], bool(told.get("done"))
+        info = {"error": observation.get("error"), **(observation.get("metadata") or {})}
+        if ends and told.get("reward") is None and info["error"] is not None:
             raise CodeError(f"the server ended the episode without a reward: {info['error']}")
         reward = number(told.get("reward") or 0.0, "the server's reward")
         self._total += reward
-        self._cut = done and bool(info.get("truncated")) and not info.get("terminated")
-        said = seen.get("text", seen.get("result"))
-        rest = {name: one for name, one in seen.items() if name not in ("metadata", "done", "reward", "error")}
+        self._cut = ends and bool(info.get("truncated")) and not info.get("terminated")
+        said = observation.get("text", observation.get("result"))
+        rest = {name: one for name, one in observation.items() if name not in ("metadata", "done", "reward", "error")}
         text = said if isinstance(said, str) else orjson.dumps(rest).decode()
         error = None if info["error"] is None else str(info["error"])
         text = text if error is None or error in text else f"{text}\n{error}"
         self._key = str(info.get("state_key", text))
-        score, commands = float(info.get("score", self._total)), tuple(map(str, seen.get("commands") or ()))
-        success, metrics = bool(info.get("success", done and reward > 0)), info.get("metrics") or {}
-        return Outcome(text, reward, done, error, commands, success, min(max(score, 0.0), 1.0), metrics)
+        score, commands = float(info.get("score", self._total)), tuple(map(str, observation.get("commands") or ()))
+        success, metrics = bool(info.get("success", ends and reward > 0)), info.get("metrics") or {}
+        return Outcome(text, reward, ends, error, commands, success, min(max(score, 0.0), 1.0), metrics)
 
     def _state_key(self) -> str:
         return self._key

@@ -34,8 +34,8 @@ class Questions(World):
 
     def prepare(self) -> None:
         """Makes the data set."""
-        given, package = self.options, imported("reasoning_gym", ReasoningGym.package)
-        settings = {**(given.settings or {}), "size": given.train + given.test, "seed": given.seed}
+        options, package = self.options, imported("reasoning_gym", ReasoningGym.package)
+        settings = {**(options.settings or {}), "size": options.train + options.test, "seed": options.seed}
         try:
             self._questions = package.create_dataset(self.name, **settings)
         except Exception as error:

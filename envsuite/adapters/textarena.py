@@ -42,8 +42,8 @@ class Game(World):
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
         """Says something in the game."""
-        done, _ = self._game.step(arguments["text"])
-        if not done:
+        ends, _ = self._game.step(arguments["text"])
+        if not ends:
             return Outcome("\n".join(self._messages())), False
         rewards, about = self._game.close()
         reward = float(rewards[0])

@@ -48,7 +48,9 @@ class Rollouts(World):
             sets = {"train": self._env.build_dataset(), "test": self._env.build_eval_dataset()}
         except Exception as error:
             raise UsageError(f"verifiers/{self.name} cannot be loaded: {reason(error)}") from error
-        if self.options.confined and any(isinstance(one, package.JudgeRubric) for one in _rubrics(self._env.rubric)):
+        if self.options.confined and any(
+            isinstance(rubric, package.JudgeRubric) for rubric in _rubrics(self._env.rubric)
+        ):
             raise UsageError(
                 f"verifiers/{self.name} asks a judge, which a confined process may not; who accepts that its code may "
                 f'do whatever this user may, writes "confined": false into {self.name}.json'
@@ -95,7 +97,10 @@ class Rollouts(World):
         if prompt is not None:
             return Outcome(_texts(_since_answer(prompt))), False
         state = self._ended()
-        reward, metrics = float(state["reward"] or 0.0), {name: float(one) for name, one in state["metrics"].items()}
+        reward, metrics = (
+            float(state["reward"] or 0.0),
+            {name: float(value) for name, value in state["metrics"].items()},
+        )
         text = _texts(_since_answer([*map(dict, state["completion"] or ())]))
         return Outcome(text, reward, done=True, success=reward >= 1, score=reward, metrics=metrics), False
 
@@ -126,7 +131,7 @@ class Verifiers(Apart):
     def _tools(self, about: Any) -> tuple[Tool, ...]:
         self.seconds = self.patience = self.options.deadline
         self._rows = {task: {"split": task.partition("-")[0]} for task in about["tasks"]}
-        own = [Tool(*told) for told in about["tools"]]
+        own = [Tool(*description) for description in about["tools"]]
         if ANSWER.name in {tool.name for tool in own}:
             raise UsageError(f"verifiers/{self.name} has a tool answer of its own, which is how texts are said here")
         return (ANSWER, *own)
@@ -137,9 +142,9 @@ def _client(base: Any, asked: asyncio.Queue[Any]) -> Any:
 
     class Turns(base):  # type: ignore[misc]
         async def get_response(self, prompt: Any, *_: object, **__: object) -> Any:
-            answered = asyncio.get_running_loop().create_future()
-            asked.put_nowait((prompt, answered))
-            return await answered
+            reply = asyncio.get_running_loop().create_future()
+            asked.put_nowait((prompt, reply))
+            return await reply
 
     Turns.__abstractmethods__ = frozenset()  # only get_response calls them
     return Turns(None)

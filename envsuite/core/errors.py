@@ -42,8 +42,11 @@ class WorkerLost(EnvsuiteError, RuntimeError):
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Returns the ``limit`` entries of ``known`` that are most similar to ``name``, its abbreviation (``lr``) first."""
     names = list(known)
-    short = [one for one in names if one == _initials(name) or _initials(one) == name]
-    return [*short, *(one for one in difflib.get_close_matches(name, names, limit, 0.4) if one not in short)][:limit]
+    short = [candidate for candidate in names if candidate == _initials(name) or _initials(candidate) == name]
+    return [
+        *short,
+        *(candidate for candidate in difflib.get_close_matches(name, names, limit, 0.4) if candidate not in short),
+    ][:limit]
 
 
 def _initials(name: str) -> str:
@@ -68,5 +71,5 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[UnknownName]
     shown = near + rest[: max(0, 20 - len(near))]
     more = f", … ({len(names)} in all)" if len(names) > len(shown) else ""
     hint = f" Nearest: {near[0]!r}." if near else ""
-    listed = ", ".join(repr(one) if re.search(r"[\s,;'\"]", one) else one for one in shown)
-    return error(f"unknown {kind} {name!r}.{hint} Known: {listed or 'none'}{more}")
+    text = ", ".join(repr(candidate) if re.search(r"[\s,;'\"]", candidate) else candidate for candidate in shown)
+    return error(f"unknown {kind} {name!r}.{hint} Known: {text or 'none'}{more}")

@@ -19,14 +19,14 @@ _HIDDEN = re.compile(
 """Controls of terminals, marks of direction, further ends of lines, halves of surrogate pairs."""
 
 
-def escaped(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Returns a text in which a terminal obeys nothing but ends of lines and tabs."""
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def indented(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Returns an escaped text whose further lines are indented, so that none looks like the first line of another."""
-    return escaped(text).replace("\n", "\n  ")
+    return escape_controls(text).replace("\n", "\n  ")
 
 
 class Stream:
@@ -41,7 +41,7 @@ class Stream:
 
     def write(self, text: str) -> int:
         """Writes a text, escaped; returns its length."""
-        self.raw.write(escaped(text))
+        self.raw.write(escape_controls(text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -73,7 +73,7 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record."""
-        return indented(super().format(record))
+        return escape_lines(super().format(record))
 
 
 def log_to_stderr(level: int, form: str) -> None:
@@ -88,4 +88,4 @@ def cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     formula = value.lstrip()[:1] in ("=", "+", "-", "@") or value[:1] in ("\t", "\r")
-    return f"'{escaped(value)}" if formula else escaped(value)
+    return f"'{escape_controls(value)}" if formula else escape_controls(value)

@@ -241,11 +241,11 @@ class FunctionEnv(ToolEnv):
     def _call(self, call: ToolCall) -> Outcome:
         world = deepcopy(self._world)
         try:
-            said = self.functions.call(world, call)
+            result = self.functions.call(world, call)
         except ValueError as problem:
             return Outcome(str(problem), error=str(problem))
         self._world = world
-        return self.functions.outcome_of(world, said)
+        return self.functions.outcome_of(world, result)
 
     def _state_key(self) -> str:
         return self.functions.key_of(self._world, "" if self._last is None else self._last["text"])

@@ -38,7 +38,7 @@ def ask(client: httpx2.Client, method: str, url: str, **request: Any) -> httpx2.
     return httpx2.Response(answer.status_code, headers=headers, content=bytes(body), request=answer.request)
 
 
-def bounded() -> dict[str, Any]:
+def answer_limits() -> dict[str, Any]:
     """Returns settings of an asynchronous client whose answers are bounded, also those that are read in parts."""
     import httpx2
 
@@ -58,18 +58,18 @@ def bounded() -> dict[str, Any]:
         async def aclose(self) -> None:
             await self.stream.aclose()
 
-    async def bound(answer: httpx2.Response) -> None:
+    async def limit(answer: httpx2.Response) -> None:
         if answer.headers.get("content-encoding", "identity") != "identity":
             raise httpx2.ReadError(f"{answer.url} answers compressed, which was not asked for")
         answer.stream = Bounded(answer)
 
-    return {"headers": {"Accept-Encoding": "identity"}, "event_hooks": {"response": [bound]}}
+    return {"headers": {"Accept-Encoding": "identity"}, "event_hooks": {"response": [limit]}}
 
 
 def bypass_proxy_here() -> None:
     """Has HTTP clients of this process and its children ask this machine without the proxy of ``HTTP_PROXY``."""
-    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    missing = [name for name in _HERE if name not in known.split(",")]
-    proxied = any(name.lower().endswith("_proxy") and name.lower() != "no_proxy" for name in os.environ)
-    if missing and proxied and known.strip() != "*":  # which means all hosts only where it stands alone
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join([*filter(None, [known]), *missing])
+    hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    missing = [name for name in _HERE if name not in hosts.split(",")]
+    has_proxy = any(name.lower().endswith("_proxy") and name.lower() != "no_proxy" for name in os.environ)
+    if missing and has_proxy and hosts.strip() != "*":  # which means all hosts only where it stands alone
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join([*filter(None, [hosts]), *missing])

@@ -17,7 +17,7 @@ ADAPTERS = ("gem", "gymnasium", "mcp", "openenv", "pettingzoo", "reasoning_gym",
 """Packages whose environments are taken as they are, under ``PACKAGE/NAME``: modules of ``envsuite.adapters``."""
 
 
-def registered(name: str) -> str:
+def resolve_id(name: str) -> str:
     """Returns the id of an environment by its name, and registers one that is taken by it. Other names are left alone.
 
     Args:
@@ -39,7 +39,7 @@ def registered(name: str) -> str:
         _import(module)
         if not package and own_id not in ENVIRONMENTS:
             return name  # an id of Gymnasium alone
-        env_id = registered(f"gymnasium/{own_id}" if package else own_id)
+        env_id = resolve_id(f"gymnasium/{own_id}" if package else own_id)
         tell(f"{env_id}={module}")
         return env_id
     if env_id.endswith(".py"):
@@ -77,13 +77,13 @@ def spec_of(env_id: str) -> EnvSpec:
     """Returns the specification of an environment.
 
     Args:
-        env_id: A name as of :func:`registered`.
+        env_id: A name as of :func:`resolve_id`.
 
     Raises:
         UnknownName: There is no such environment.
-        UsageError, MissingExtra: As :func:`registered`.
+        UsageError, MissingExtra: As :func:`resolve_id`.
     """
-    if (env_id := registered(env_id)) not in ENVIRONMENTS:
+    if (env_id := resolve_id(env_id)) not in ENVIRONMENTS:
         raise unknown("environment", env_id, ENVIRONMENTS)
     return ENVIRONMENTS[env_id]
 
@@ -92,7 +92,7 @@ def register(spec: EnvSpec | str) -> None:
     """Registers an environment with Gymnasium, servers, bridges and the command line; a second time does nothing.
 
     Args:
-        spec: Its specification, or a name as of :func:`registered`.
+        spec: Its specification, or a name as of :func:`resolve_id`.
 
     Raises:
         UnknownName: There is no environment of the name.

@@ -73,13 +73,13 @@ def read_json(text: str | bytes, where: str) -> Any:
         ValueError: It is not JSON.
     """
     value = orjson.loads(text)
-    written = text if isinstance(text, str) else text.decode()
+    source = text if isinstance(text, str) else text.decode()
 
     def single(pairs: list[tuple[str, Any]]) -> None:
         for key, count in Counter(key for key, _ in pairs).items():
             if count > 1:
-                line = written[: max(written.rfind(json.dumps(key, ensure_ascii=False)), 0)].count("\n") + 1
+                line = source[: max(source.rfind(json.dumps(key, ensure_ascii=False)), 0)].count("\n") + 1
                 raise UsageError(f"{where}, line {line}: {key} is given twice; write it once")
 
-    json.loads(written, object_pairs_hook=single)
+    json.loads(source, object_pairs_hook=single)
     return value

@@ -148,7 +148,7 @@ def with_integers(action: Action, tools: Sequence[Tool]) -> Action:
         for value in call.arguments.values():
             if type(value) in _HOLDERS:
                 forms = {tool.name: tool.parameters for tool in tools}
-                return [ToolCall(one.name, _with_integers(dict(one.arguments), forms[one.name])) for one in action]
+                return [ToolCall(call.name, _with_integers(dict(call.arguments), forms[call.name])) for call in action]
     return action
 
 
@@ -159,13 +159,17 @@ def _with_integers(value: Any, form: Any) -> Any:
         kinds = form.get("type")
         if kinds == "integer" or (isinstance(kinds, list) and "integer" in kinds and "number" not in kinds):
             return int(value)
-        equals = (one for one in form.get("enum", [form.get("const")]) if one == value and not isinstance(one, bool))
+        equals = (
+            option
+            for option in form.get("enum", [form.get("const")])
+            if option == value and not isinstance(option, bool)
+        )
         value = next(equals, value)
     elif isinstance(value, list):
         value = [_with_integers(item, form.get("items")) for item in value]
     elif isinstance(value, dict):
-        inner, rest = form.get("properties", {}), form.get("additionalProperties")
-        value = {name: _with_integers(item, inner.get(name, rest)) for name, item in value.items()}
+        inner, additional = form.get("properties", {}), form.get("additionalProperties")
+        value = {name: _with_integers(item, inner.get(name, additional)) for name, item in value.items()}
     for part in (part for key in ("anyOf", "oneOf", "allOf") for part in form.get(key, ())):
         value = _with_integers(value, part)
     return value

@@ -25,7 +25,7 @@ def locked(path: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def shared(path: Path) -> TextIOWrapper:
+def open_shared(path: Path) -> TextIOWrapper:
     """Returns a file that holds the lock on ``path``, as others may hold it too, until it is closed."""
     return _opened(path, fcntl.LOCK_SH)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TextIO, TypeVar
 
-from envsuite.core.escaping import indented, raw
+from envsuite.core.escaping import escape_lines, raw
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Line:
     def show(self, text: str) -> None:
         """Writes the line anew, cut to the width of the terminal."""
         if self.live:
-            text = indented(text)[: columns()]
+            text = escape_lines(text)[: columns()]
             self._out.write(f"\r{text:{self._width}}")
             self._out.flush()
             self._width = len(text)
@@ -71,7 +71,7 @@ class Line:
         if self.live:
             self._out.write(f"\r{'':{self._width}}\r")
             self._width = 0
-        self._out.write(f"{indented(text)}\n")
+        self._out.write(f"{escape_lines(text)}\n")
         self._out.flush()
 
 

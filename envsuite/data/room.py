@@ -9,7 +9,7 @@ import shutil
 import weakref
 from pathlib import Path
 
-from envsuite.data.locks import shared, try_locked
+from envsuite.data.locks import open_shared, try_locked
 from envsuite.data.places import cache_root
 
 LOG = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def hold(path: Path, user: object) -> None:
     """Marks generated data as used now, and keeps them from being removed as long as ``user`` exists."""
     try:
         os.utime(path)
-        weakref.finalize(user, shared(path.parent / f".{path.name}.use").close)
+        weakref.finalize(user, open_shared(path.parent / f".{path.name}.use").close)
     except OSError as error:  # from a cache that cannot be written, nothing is removed
         LOG.info("%s is not marked as used: %s", path, error)
 
@@ -79,8 +79,8 @@ def _removed(folder: Path, name: str) -> bool:
                     shutil.rmtree(folder / name, ignore_errors=True)
                     use.unlink()
             (folder / name).unlink(missing_ok=True)
-            for rest in (folder / f".{name}.building", folder / f".{name}.partial"):
-                shutil.rmtree(rest, ignore_errors=True)
+            for remains in (folder / f".{name}.building", folder / f".{name}.partial"):
+                shutil.rmtree(remains, ignore_errors=True)
             lock.unlink()
     except OSError as error:
         LOG.info("%s stays: %s", folder / name, error)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.core.naming import registered
+from envsuite.core.naming import resolve_id
 from envsuite.core.settings import read_json, read_option
 from envsuite.evaluation.evaluate import Machinery, Played, evaluate
 from envsuite.evaluation.progress import Notes, Shown
@@ -156,7 +156,7 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
         raise UsageError("--name is for the model of --policy endpoint; players have their own")
     prompted = list(_prompted(arguments)) if ENDPOINT in arguments.policy else []
     policies = list(dict.fromkeys(arguments.policy))
-    for env_id in dict.fromkeys(map(registered, arguments.environments)):
+    for env_id in dict.fromkeys(map(resolve_id, arguments.environments)):
         options = dict(map(read_option, arguments.option))
         for name in options.keys() & _OWN_OPTIONS:  # results would name another split, source or budget than was played
             raise UsageError(f"--option {name} would hide what is played from the results; give {_OWN_OPTIONS[name]}")
@@ -304,7 +304,7 @@ def _told(played: Sequence[Played], settings: int, folder: Path, stopped: str | 
         sys.stderr.write(
             f"{broken} episodes broke and are in no rate; play them again with envsuite eval run retry {folder}\n"
         )
-        reasons = Counter(result.broken for one in played for result in one.results if result.broken is not None)
+        reasons = Counter(result.broken for group in played for result in group.results if result.broken is not None)
         sys.stderr.writelines(f"  {count} of them by: {why}\n" for why, count in reasons.most_common(3))
     if missing or len(played) < settings:
         sys.stderr.write("incomplete; the same command goes on where it stopped\n")

@@ -194,8 +194,8 @@ class Confined:
             raise Lost("took too much time" if code == -signal.SIGPROF else how, code) from None
         if (name := message.get("refused")) is not None:
             kind = vars(errors).get(str(name))
-            known = isinstance(kind, type) and issubclass(kind, EnvsuiteError)
-            raise kind(str(message.get("why"))) if known else Raised(str(message.get("why")))  # type: ignore[misc]
+            is_ours = isinstance(kind, type) and issubclass(kind, EnvsuiteError)
+            raise kind(str(message.get("why"))) if is_ours else Raised(str(message.get("why")))  # type: ignore[misc]
         if not message.keys() & {"answer", "process"}:
             raise Lost("gave no answer", self.close())
         return message
@@ -210,9 +210,9 @@ class Confined:
 @cache
 def origin(entry: str) -> Origin:
     """Returns the origin of this program for an ``entry``; see :class:`Origin`."""
-    created = Origin(entry)
-    atexit.register(created.close)
-    return created
+    origin = Origin(entry)
+    atexit.register(origin.close)
+    return origin
 
 
 os.register_at_fork(after_in_child=origin.cache_clear)  # those there are belong to the parent
@@ -222,7 +222,7 @@ def serve(control: socket.socket) -> None:
     """The main function of an origin: loads code and forks processes until the socket is closed."""
     module, _, function = str(receive(control, _MESSAGE)["entry"]).partition(":")
     load: Callable[[Any], Loaded] = vars(importlib.import_module(module))[function]
-    loaded, codes, running = dict[str, Loaded](), dict[int, int](), set[int]()
+    worlds, codes, running = dict[str, Loaded](), dict[int, int](), set[int]()
     while True:
         kind, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not kind:
@@ -240,8 +240,8 @@ def serve(control: socket.socket) -> None:
             key = json.dumps([order["settings"], order["folder"]])
             try:
                 os.chdir(order["folder"])
-                if key not in loaded:
-                    loaded[key] = load(order["settings"])
+                if key not in worlds:
+                    worlds[key] = load(order["settings"])
                 process = os.fork()
             except Exception as error:  # whatever the code of a package raises is told to the program
                 with contextlib.suppress(OSError):
@@ -249,16 +249,16 @@ def serve(control: socket.socket) -> None:
                 continue
             if process == 0:
                 control.close()
-                _become_confined(channel, loaded[key], order["confined"])
+                _become_confined(channel, worlds[key], order["confined"])
             codes.pop(process, None)
             running.add(process)
 
 
 def _reap(process: int, running: set[int], codes: dict[int, int], flags: int = 0) -> None:
     """Notes the exit code of a process that has ended."""
-    if (ended := os.waitpid(process, flags))[0]:
+    if (status := os.waitpid(process, flags))[0]:
         running.discard(process)
-        codes[process] = os.waitstatus_to_exitcode(ended[1])
+        codes[process] = os.waitstatus_to_exitcode(status[1])
 
 
 def _become_confined(channel: socket.socket, loaded: Loaded, confined: bool | None) -> None:
@@ -318,5 +318,5 @@ def _answer(channel: socket.socket, handle: Handler) -> None:
 
 
 def _refusal(error: BaseException) -> dict[str, object]:
-    known = isinstance(error, EnvsuiteError)
-    return {"refused": type(error).__name__ if known else "", "why": str(error) if known else reason(error)}
+    is_ours = isinstance(error, EnvsuiteError)
+    return {"refused": type(error).__name__ if is_ours else "", "why": str(error) if is_ours else reason(error)}

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from envsuite.mathematics.judge import same_expression
-from envsuite.mathematics.notation import Number, exact, number, plain, tokens, unstyled
+from envsuite.mathematics.notation import Number, exact, number, plain, strip_style, tokens
 
 MOST_CHARACTERS = 2000
 """A longer answer is wrong, unless it is the right one to the letter."""
@@ -91,11 +91,11 @@ def _is_right(right: str, answer: str) -> bool:
         return True
     if (quantity := _quantity(wanted)) is not None:
         return _states(quantity, given)
-    wanted_words, given_words = unstyled(wanted), unstyled(given)
-    if (named := _words(wanted_words)) and (named == _words(given_words) or _chooses(wanted_words, given_words)):
+    wanted_words, given_words = strip_style(wanted), strip_style(given)
+    if (words := _words(wanted_words)) and (words == _words(given_words) or _chooses(wanted_words, given_words)):
         return True
-    if "_" in wanted and (based := _BASED.fullmatch(wanted_words)) is not None and based[2]:
-        return _same_in_base(based, given_words)
+    if "_" in wanted and (number := _BASED.fullmatch(wanted_words)) is not None and number[2]:
+        return _same_in_base(number, given_words)
     if "dots" in wanted or (_HEDGED.search(given_words) and not _HEDGED.search(wanted_words)):
         return False
     if any(first.fullmatch(wanted) and second.fullmatch(given) for first, second in (_BRACKETED, _BRACKETED[::-1])):
@@ -120,15 +120,15 @@ class Quantity(NamedTuple):
 
 def _quantity(text: str) -> Quantity | None:
     r"""Reads ``5``, ``x = 5`` or ``5 \text{ km}``; returns ``None`` for what is no number."""
-    name, _, value = unstyled(text).rpartition("=")
-    value, unit = _measured(value)
+    name, _, value = strip_style(text).rpartition("=")
+    value, unit = _split_unit(value)
     amount = number(value)
     if amount is None or not _NAME.fullmatch(name) or (unit and "\\text" not in text and "\\m" not in text):
         return None  # 2xy is no number of xy
     return Quantity(amount, value, name.strip(), unit)
 
 
-def _measured(text: str) -> tuple[str, str]:
+def _split_unit(text: str) -> tuple[str, str]:
     """Returns the text before a unit or further words, without brackets around it, and the unit."""
     text = text.strip(" *").rstrip(" .,")
     match = _MEASURE.search(text)
@@ -140,7 +140,7 @@ def _measured(text: str) -> tuple[str, str]:
 
 def _states(wanted: Quantity, given: str) -> bool:
     """Returns whether a text states one value, the wanted one; all sides of its equations have to be equal to it."""
-    given = _RETRACTED.sub("", unstyled(given))
+    given = _RETRACTED.sub("", strip_style(given))
     if _HEDGED.search(given):
         return False
     given = _INTRODUCED.sub("", given, count=1)
@@ -148,7 +148,7 @@ def _states(wanted: Quantity, given: str) -> bool:
         given = next((part for part in given.split("\\approx") if re.search("[0-9]", part)), "")
     states = False
     for side in given.split("="):
-        text, unit = _measured(side)
+        text, unit = _split_unit(side)
         form = _VALUE.fullmatch(text)
         if (amount := number(text)) is not None:
             clash = unit != wanted.unit and _METRIC.fullmatch(unit) and _METRIC.fullmatch(wanted.unit)

@@ -67,7 +67,7 @@ def plain(text: str) -> str:
     return text
 
 
-def unstyled(text: str) -> str:
+def strip_style(text: str) -> str:
     r"""Returns ``text`` with the words of ``\text{…}`` and the like in the open."""
     return " ".join(_STYLED.sub(r" \1", text).replace(" ^", "^").split())
 
@@ -101,10 +101,10 @@ def number(text: str) -> Number | None:
     """Reads an integer, decimal, fraction, mixed number or percentage; ``None`` for all else."""
     if (match := _NUMBER.fullmatch(_FRACTION.sub(r" \1/\2", text).strip())) is None:
         return None
-    sign, mixed, figures, percent = match.groups("")
+    sign, whole, figures, percent = match.groups("")
     figures = re.sub("[, ]", "", figures)
     try:
-        value = (int(mixed or 0) + Fraction(figures)) * (-1 if sign == "-" else 1) / (100 if percent else 1)
+        value = (int(whole or 0) + Fraction(figures)) * (-1 if sign == "-" else 1) / (100 if percent else 1)
     except (ValueError, ZeroDivisionError):  # a point alone, or a fraction that has no value
         return None
     if figures.isdigit() or "/" in figures:

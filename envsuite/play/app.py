@@ -17,7 +17,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static, TextArea
 
 from envsuite.core.errors import EnvsuiteError, WorkerLost
-from envsuite.core.escaping import escaped, indented
+from envsuite.core.escaping import escape_controls, escape_lines
 from envsuite.core.tools import Action, Unparsed
 from envsuite.play.lines import completions, read_action, write_action
 from envsuite.play.prompt import Prompt
@@ -114,7 +114,7 @@ class Chooser(ModalScreen[str | None]):
         options = self.query_one(OptionList)
         options.clear_options()
         width = max((len(types[task]) for task in self._found), default=0)
-        options.add_options([escaped(f"{types[task]:{width}}  {task}") for task in self._found])
+        options.add_options([escape_controls(f"{types[task]:{width}}  {task}") for task in self._found])
         options.border_title = f"{len(found)} of {len(self.session.tasks)} tasks of {self.session.split}"
         options.highlighted = 0 if self._found else None
 
@@ -313,7 +313,7 @@ class Play(App[None]):
         self._base.query_one("#past", Static).update(before)
         self._base.query_one("#past").display = bool(before.plain)
         self._base.query_one("#now", Static).update(now)
-        self._base.query_one("#message", Static).update(Content(escaped(self.message)))
+        self._base.query_one("#message", Static).update(Content(escape_controls(self.message)))
         self._base.query_one("#message").display = bool(self.message)
         self._show_choices()
         self.call_after_refresh(self._to_the_end, new)
@@ -337,7 +337,7 @@ class Play(App[None]):
                 break
             shown.append(line)
         choices = self._base.query_one("#choices", Static)
-        choices.update(Content(escaped(" | ".join(shown))))
+        choices.update(Content(escape_controls(" | ".join(shown))))
         choices.display = bool(shown)
 
     def _status(self) -> Content:
@@ -352,22 +352,21 @@ class Play(App[None]):
             session.env_id, end, f"step {len(session.steps)}{left}", f"reward {session.reward:g}",
             f"score {info['score']:.2f}", session.task_id, info["split"], info["task_type"],
         ]  # fmt: skip
-        return Content(escaped("  ".join(part for part in parts if part)))
+        return Content(escape_controls("  ".join(part for part in parts if part)))
 
     def _history(self) -> tuple[Content, Content]:
         """Returns what was before the last step, and the last step."""
         blocks = [[self._text(self.session.first["text"])]]
         for step in self.session.steps:
-            typed = indented(f"> {self._written(step.action)}")
-            block = [Content.styled(typed, "bold $accent" if step.valid else "bold $error")]
+            command = escape_lines(f"> {self._written(step.action)}")
+            block = [Content.styled(command, "bold $accent" if step.valid else "bold $error")]
             block.append(self._text(step.observation["text"]))
             if step.reward:
                 block.append(Content.styled(f"reward {step.reward:g}", "bold $success"))
             blocks.append(block)
         if metrics := self.session.info["metrics"]:
-            blocks[-1].append(
-                Content.styled(escaped("  ".join(f"{name} {value:g}" for name, value in metrics.items())), "dim")
-            )
+            text = "  ".join(f"{name} {value:g}" for name, value in metrics.items())
+            blocks[-1].append(Content.styled(escape_controls(text), "dim"))
         if self.session.over:
             solved = self.session.info["success"]
             said = "Solved. F6 goes to the next task." if solved else "The episode is over. F3 takes a step back."
@@ -385,5 +384,5 @@ class Play(App[None]):
             if line.strip() and profile.cells and all(symbol in profile.cells for symbol in line):
                 lines.append(Content.assemble(*(profile.cells[symbol] for symbol in line)))
             else:
-                lines.append(Content(escaped(line)))
+                lines.append(Content(escape_controls(line)))
         return Content("\n").join(lines)

@@ -190,14 +190,14 @@ class Conversation:
             return
         prompt = self._all_ids()
         self._history.add(response_text, None, observation)
-        said = self._said(response, self._history.gallery.plain(response_text))
+        turn = self._turn_of(response, self._history.gallery.plain(response_text))
         answer = self._history.said(self._history.observation(self._history.steps))
         if isinstance(self.spec.memory, Rendered):
-            self._turns.append(_Turn(response, (), answer, said))
+            self._turns.append(_Turn(response, (), answer, turn))
             self._ids = None
             return
-        follow = tuple(self._follow(response, said, answer))
-        self._turns.append(_Turn(response, follow, answer, said))
+        follow = tuple(self._follow(response, turn, answer))
+        self._turns.append(_Turn(response, follow, answer, turn))
         self._ids = (*prompt, *response, *follow)
         self._fold()
 
@@ -217,26 +217,26 @@ class Conversation:
         messages = self._template.messages("".join(self._history.opening(self._left_out)))
         if self.continued:
             for turn in self._turns[self._left_out :]:
-                both = (turn.said.message, self.codec.reply(turn.said, turn.answer))
-                messages += map(self._template.added.broken_message, both)
+                pair = (turn.said.message, self.codec.reply(turn.said, turn.answer))
+                messages += map(self._template.added.break_message, pair)
         return messages
 
-    def _said(self, response: Sequence[int], text: str) -> Turn:
+    def _turn_of(self, response: Sequence[int], text: str) -> Turn:
         """Returns a response as a message in which only the added tokens that were sampled are such."""
-        said = self.codec.turn(text, self.tools)
-        spelled = self._template.added.spelled(self.tokenizer, response, text)
-        if spelled == text:
-            return said
-        reread = self.codec.turn(spelled, self.tools)
-        if len(reread.called) == len(said.called):
-            return Turn(reread.message, said.called)
-        broken = self._template.added.broken_fields  # the tags of a call are spelled: all of it is ordinary text
-        keys = said.message.keys() - {"role", "tool_calls"}
-        return Turn({**said.message, **{key: broken(said.message[key]) for key in keys}}, said.called)
+        turn = self.codec.turn(text, self.tools)
+        ordinary = self._template.added.break_unsampled(self.tokenizer, response, text)
+        if ordinary == text:
+            return turn
+        reread = self.codec.turn(ordinary, self.tools)
+        if len(reread.called) == len(turn.called):
+            return Turn(reread.message, turn.called)
+        fields = self._template.added.break_fields  # the tags of a call are spelled: all of it is ordinary text
+        keys = turn.message.keys() - {"role", "tool_calls"}
+        return Turn({**turn.message, **{key: fields(turn.message[key]) for key in keys}}, turn.called)
 
     def _follow(self, response: Sequence[int], said: Turn, text: str) -> list[int]:
         """Returns the token ids from the end of ``response`` to the next generation prompt."""
-        after = self.codec.after(said, self._template.added.broken(text), self.tools)
+        after = self.codec.after(said, self._template.added.break_tokens(text), self.tools)
         if after is None:
             ended = bool(response) and response[-1] in self._template.turn_ends
             return self._template.follow(self.tokenizer, text, ended)

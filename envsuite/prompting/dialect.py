@@ -204,10 +204,10 @@ class Dialect:
         """
         calls = [(replace(call, arguments=_SHORT), given) for call, given in called]
         said = self._said(calls) if calls else _TEXT
-        added = added_tokens(self.renderer.tokenizer)
+        tokens = added_tokens(self.renderer.tokenizer)
         message, reply = self.message(calls, "", "" if calls else _TEXT), self.reply(called, text)
-        messages = [_USER, added.broken_message(message), {**added.broken_message(reply), "content": text}]
-        shown = self.renderer.attempt(messages, _SCHEMAS if calls else added.broken_fields(tools))
+        messages = [_USER, tokens.break_message(message), {**tokens.break_message(reply), "content": text}]
+        shown = self.renderer.attempt(messages, _SCHEMAS if calls else tokens.break_fields(tools))
         if shown is None or not said or (at := unbroken(shown).find(said)) < 0:
             return None
         return remainder(shown, at + len(said))

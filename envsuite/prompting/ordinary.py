@@ -51,48 +51,48 @@ class AddedTokens:
     pieces: re.Pattern[str] = field(repr=False)
     """Splits a broken text at those that are not, with the white space that they take in."""
 
-    def broken(self, text: str) -> str:
+    def break_tokens(self, text: str) -> str:
         """Returns ``text`` such that no added token is found in it."""
-        return self.pattern.sub(lambda found: _broken(found[0]), text.replace(BREAK, _LOST))
+        return self.pattern.sub(lambda found: _break_token(found[0]), text.replace(BREAK, _LOST))
 
-    def broken_fields(self, value: Any) -> Any:
+    def break_fields(self, value: Any) -> Any:
         """Returns a message or a tool with all its texts broken, names of fields that are no chat template's too.
 
         A text that is a part of an added token is broken as well, as templates write some names in brackets.
         """
         if isinstance(value, str):
             part = value != "" and any(value in content for content in self.contents)
-            return _broken(value.replace(BREAK, _LOST)) if part else self.broken(value)
+            return _break_token(value.replace(BREAK, _LOST)) if part else self.break_tokens(value)
         if isinstance(value, Mapping):
             return {
-                key if key in _FIELDS else self.broken_fields(key): inner
+                key if key in _FIELDS else self.break_fields(key): inner
                 if key in ("type", "role") and not isinstance(inner, Mapping)
-                else self.broken_fields(inner)
+                else self.break_fields(inner)
                 for key, inner in value.items()
             }
-        return [self.broken_fields(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return [self.break_fields(inner) for inner in value] if isinstance(value, list | tuple) else value
 
-    def broken_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def break_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a message with all of it broken; of an assistant's, the calls, since the rest may be sampled."""
-        said = ("content", "reasoning_content", "reasoning", "thinking") if message["role"] == "assistant" else ()
+        fields = ("content", "reasoning_content", "reasoning", "thinking") if message["role"] == "assistant" else ()
         return {
-            key: value if key in said else self.broken(value) if key == "content" else self.broken_fields(value)
+            key: value if key in fields else self.break_tokens(value) if key == "content" else self.break_fields(value)
             for key, value in message.items()
         } | {"role": message["role"]}
 
-    def spelled(self, tokenizer: ChatTokenizer, ids: Sequence[int], text: str) -> str:
+    def break_unsampled(self, tokenizer: ChatTokenizer, ids: Sequence[int], text: str) -> str:
         """Returns a response's text with those added tokens broken that the model has not sampled as such."""
         count = len(self.pattern.findall(text))
         at = [k for k, token in enumerate(ids) if token in self.ids] if count else []
         if len(at) == count and (not count or str(tokenizer.decode(list(ids))) == text):
             return text.replace(BREAK, _LOST)
-        sampled = {len(self.pattern.findall(str(tokenizer.decode(list(ids[:k]))))) for k in at}
+        counts = {len(self.pattern.findall(str(tokenizer.decode(list(ids[:k]))))) for k in at}
         places = iter(range(count))
         return self.pattern.sub(
-            lambda match: match[0] if next(places) in sampled else _broken(match[0]), text.replace(BREAK, _LOST)
+            lambda match: match[0] if next(places) in counts else _break_token(match[0]), text.replace(BREAK, _LOST)
         )
 
-    def encoded(self, tokenizer: ChatTokenizer, text: str) -> list[int]:
+    def encode(self, tokenizer: ChatTokenizer, text: str) -> list[int]:
         """Returns the token ids of a rendered text, in which what is broken is ordinary text."""
         if BREAK not in text:
             return ids_of(tokenizer, text)
@@ -128,8 +128,8 @@ def unbroken(value: T) -> T:
 def remainder(text: str, count: int) -> str:
     """Returns a broken text after its first ``count`` letters, marks not counted."""
     marks = 0
-    for found in re.finditer(BREAK, text):
-        if found.start() - marks >= count:
+    for match in re.finditer(BREAK, text):
+        if match.start() - marks >= count:
             break
         marks += 1
     return text[count + marks :]
@@ -148,21 +148,22 @@ def added_tokens(tokenizer: ChatTokenizer) -> AddedTokens:
 
 @lru_cache(maxsize=64)
 def _compile(tokens: tuple[tuple[int, str, bool, bool], ...]) -> AddedTokens:
-    ordered = sorted(tokens, key=lambda token: -len(token[1]))
-    contents = "|".join(re.escape(content) for _, content, _, _ in ordered) or _NEVER
+    longest_first = sorted(tokens, key=lambda token: -len(token[1]))
+    contents = "|".join(re.escape(content) for _, content, _, _ in longest_first) or _NEVER
     blank = r"\s*"
     splits = "|".join(
-        f"{blank * left}(?<!{BREAK}){re.escape(content)}{blank * right}" for _, content, left, right in ordered
+        f"{blank * before}(?<!{BREAK}){re.escape(content)}{blank * right}"
+        for _, content, before, right in longest_first
     )
     return AddedTokens(
-        tuple(content for _, content, _, _ in ordered),
-        frozenset(number for number, _, _, _ in ordered),
+        tuple(content for _, content, _, _ in longest_first),
+        frozenset(number for number, _, _, _ in longest_first),
         re.compile(contents),
         re.compile(f"({splits or _NEVER})"),
     )
 
 
-def _broken(text: str) -> str:
+def _break_token(text: str) -> str:
     return "".join(f"{BREAK}{letter}" for letter in text)
 
 

@@ -73,8 +73,8 @@ class ChatTemplate:
             return None
         whole = self.begin(tokenizer, start + rest)
         for cut in (0, 1, 2):
-            begun = self.first[0] + self.added.broken(start[: len(start) - cut])
-            ids = [*self.head_ids, *self.added.encoded(tokenizer, begun)]
+            opening = self.first[0] + self.added.break_tokens(start[: len(start) - cut])
+            ids = [*self.head_ids, *self.added.encode(tokenizer, opening)]
             if [*ids, *self.branch(tokenizer, "\n" * cut + rest)] == whole:
                 return ids, "\n" * cut
         return None
@@ -90,7 +90,7 @@ class ChatTemplate:
 
     def messages(self, text: str) -> Messages:
         """Returns the messages of a first prompt, broken."""
-        return _messages(self.system, self.system_in_user, self.added.broken(text))
+        return _messages(self.system, self.system_in_user, self.added.break_tokens(text))
 
     def answer(self, tokenizer: ChatTokenizer, after: str, last: str | None) -> list[int]:
         """Returns the token ids from a response to the next generation prompt, as a codec has them rendered.
@@ -100,7 +100,7 @@ class ChatTemplate:
             after: The text, in which the environment's is broken.
             last: The last token of the response if that is a control token, and none that the format has inside a call.
         """
-        ids = self.added.encoded(tokenizer, after)
+        ids = self.added.encode(tokenizer, after)
         end = re.match(rf"\s*(?:{self.specials.pattern})", after)
         if end is None or last is None:
             return ids
@@ -110,7 +110,7 @@ class ChatTemplate:
         return ids[len(end_ids) :] if ended and ids[: len(end_ids)] == end_ids else ids
 
     def _encode(self, tokenizer: ChatTokenizer, before: str, after: str, text: str) -> list[int]:
-        return self.added.encoded(tokenizer, before + self.added.broken(text) + after)
+        return self.added.encode(tokenizer, before + self.added.break_tokens(text) + after)
 
 
 _CACHE: WeakKeyDictionary[ChatTokenizer, dict[tuple[str, ...], ChatTemplate]] = WeakKeyDictionary()
@@ -143,9 +143,9 @@ def chat_template(
 def _take_apart(
     render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None, own: tuple[int, int]
 ) -> ChatTemplate:
-    tokenizer, specials, added = render.tokenizer, specials_of(render.tokenizer), added_tokens(render.tokenizer)
-    system = added.broken(system[: own[0]]) + system[own[0] : own[1]] + added.broken(system[own[1] :])
-    chat_tools = added.broken_fields(chat_tools)
+    tokenizer, specials, tokens = render.tokenizer, specials_of(render.tokenizer), added_tokens(render.tokenizer)
+    system = tokens.break_tokens(system[: own[0]]) + system[own[0] : own[1]] + tokens.break_tokens(system[own[1] :])
+    chat_tools = tokens.break_fields(chat_tools)
     in_user = bool(system) and not _has_system_role(render, system, chat_tools)
     start = _messages(system, in_user, _TEXT)
     before, after = _split(render(start, chat_tools), _TEXT)
@@ -154,8 +154,8 @@ def _take_apart(
 
     # Control tokens split a text before all else: the text before the last one need not be tokenised again.
     *_, cut = [0, *(match.start() for match in specials.finditer(before))]
-    head = added.encoded(tokenizer, before[:cut]) if cut else []
-    if head + added.encoded(tokenizer, before[cut:] + _TEXT + after) != added.encoded(
+    head = tokens.encode(tokenizer, before[:cut]) if cut else []
+    if head + tokens.encode(tokenizer, before[cut:] + _TEXT + after) != tokens.encode(
         tokenizer, before + _TEXT + after
     ):
         head, cut = [], 0
@@ -178,7 +178,7 @@ def _take_apart(
         stops=_stops(render, end_ids[-1] if ends else None),
         end_length=len(end_ids),
         specials=specials,
-        added=added,
+        added=tokens,
     )
 
 
@@ -193,8 +193,8 @@ def turn_stops(render: Renderer) -> tuple[int, ...]:
 def _stops(render: Renderer, end: int | None) -> tuple[int, ...]:
     thought = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _TEXT)
     answer = {"role": "assistant", "content": _RESPONSE, **thought}
-    shown = render.attempt([{"role": "user", "content": "Hello."}, answer], None, prompt=False) or ""
-    inside = ids_of(render.tokenizer, shown.partition(_TEXT)[2].partition(_RESPONSE)[0])
+    text = render.attempt([{"role": "user", "content": "Hello."}, answer], None, prompt=False) or ""
+    inside = ids_of(render.tokenizer, text.partition(_TEXT)[2].partition(_RESPONSE)[0])
     return () if end is None or end in inside else (end,)
 
 
@@ -212,7 +212,7 @@ def conversation_ids(
     Raises:
         Refused: The template cannot render the conversation.
     """
-    return added.encoded(render.tokenizer, render(messages, added.broken_fields(chat_tools)))
+    return added.encode(render.tokenizer, render(messages, added.break_fields(chat_tools)))
 
 
 def _later(start: Messages) -> Messages:

@@ -63,7 +63,7 @@ class TimedConnection(asyncio.Protocol):
         late = asyncio.get_running_loop().time() - UNPROVEN_SECONDS
         while len(self.unready) > MOST_WAITING:
             busiest = Counter(address for address, _ in self.unready.values()).most_common(1)[0][0]
-            oldest = next(one for one, (address, _) in self.unready.items() if address == busiest)
+            oldest = next(connection for connection, (address, _) in self.unready.items() if address == busiest)
             if self.unready[oldest][1] > late:
                 return
             oldest._stop()

@@ -60,10 +60,10 @@ class Guard:
             return Problem(403, "foreign-page", f"pages of {who} may not call this {self.who}", field="Origin")
         if self.token is None or path in self.open_paths:
             return None
-        given = header("authorization")
-        if hmac.compare_digest(_token(given or ""), self.token.encode()):
+        authorization = header("authorization")
+        if hmac.compare_digest(_token(authorization or ""), self.token.encode()):
             return None
-        return Problem(401, "unauthorized", token_needed(self.who, given is not None))
+        return Problem(401, "unauthorized", token_needed(self.who, authorization is not None))
 
 
 def _token(authorization: str) -> bytes:

@@ -415,13 +415,13 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
         self._wait(channel._fileno, events, channel)
 
     def _wait(self, file: int, events: int, owner: object) -> None:
-        known = self._selector.get_map().get(file)
-        if known is None:
+        key = self._selector.get_map().get(file)
+        if key is None:
             if events:
                 self._selector.register(file, events, owner)
         elif not events:
             self._selector.unregister(file)
-        elif events != known.events:
+        elif events != key.events:
             self._selector.modify(file, events, owner)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envsuite.core.errors import MissingExtra
 from envsuite.core.escaping import log_to_stderr
-from envsuite.core.naming import registered
+from envsuite.core.naming import resolve_id
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     logging.getLogger("waitress").setLevel(logging.ERROR)
     settings = Settings(
-        environments=tuple(map(registered, arguments.environments or ENVIRONMENTS)),
+        environments=tuple(map(resolve_id, arguments.environments or ENVIRONMENTS)),
         host=arguments.host,
         port=arguments.port,
         workers=arguments.workers,

@@ -119,14 +119,14 @@ class Folder(Levels):
         for path in sorted(path for path in folder.rglob("*.txt") if path.is_file()):
             text = _text(path)
             inner = path.relative_to(folder).with_suffix("")
-            described = _described((folder.name, *inner.parts))
+            description = _described((folder.name, *inner.parts))
             for number, board in enumerate(_boards(text)):
                 if not number:
                     hashed.update(f"{inner.as_posix()} {len(text)} {text}".encode())
                     self._files[inner.as_posix()] = path
                 try:
                     read_level(board.split("\n"), f"{path}, level {number}")
-                    self.listed[f"{inner.as_posix()}#{number}"] = described
+                    self.listed[f"{inner.as_posix()}#{number}"] = description
                 except DataError as error:
                     left_out.append(str(error))
         self.left_out = left_out

@@ -401,12 +401,12 @@ def _event(call: _Call, answer: dict[str, Any] | Exception, snapshots: bool) -> 
     assert seat.episode is not None
     whole: StepInfo = {**info, **seat.episode, "versions": dict(seat.episode["versions"])}  # type: ignore[typeddict-item]
     seen = from_json(seat.task, observation)
-    reward, terminated = number(answer.get("reward", 0.0), "the server's reward"), answer.get("terminated", False)
+    reward, ends = number(answer.get("reward", 0.0), "the server's reward"), answer.get("terminated", False)
     truncated, taken = answer.get("truncated", False), None
-    if snapshots and not terminated and not truncated:
+    if snapshots and not ends and not truncated:
         token = seat.session.token()
         taken = Snapshot(token, dict(whole), len(token["steps"]))  # type: ignore[arg-type]
-    return Event(call.slot, seen, reward, terminated, truncated, whole, None, taken)
+    return Event(call.slot, seen, reward, ends, truncated, whole, None, taken)
 
 
 def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _Line], process: int) -> None:

@@ -170,8 +170,8 @@ class Session:
                 self.state = replace(self.state, page=page)
                 return
         option, value = self.choices()[name]
-        chosen = dict(self.state.options) | {option: value}
-        self.state = replace(self.state, options=tuple(chosen.items()))
+        options = dict(self.state.options) | {option: value}
+        self.state = replace(self.state, options=tuple(options.items()))
 
     def do(self, command: str) -> bool:
         """Executes ``search[words]`` or ``click[element]``, parsed as in the original; ``False`` if nothing changes."""

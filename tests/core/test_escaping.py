@@ -21,7 +21,7 @@ from rich.text import Text
 
 from envsuite.cli import main
 from envsuite.core.errors import UsageError
-from envsuite.core.escaping import LogFormatter, cell, escaped, indented, raw, streams
+from envsuite.core.escaping import LogFormatter, cell, escape_controls, escape_lines, raw, streams
 from envsuite.core.registration import ENVIRONMENTS, NAMED
 from envsuite.data.progress import Line
 from envsuite.evaluation.writers import csv_of
@@ -67,9 +67,9 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @given(st.text())
 def test_an_escaped_text_has_no_controls_and_is_escaped_once(text: str) -> None:
-    shown = escaped(text)
+    shown = escape_controls(text)
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", shown)
-    assert escaped(shown) == shown and (shown != text or not HIDDEN.search(text.replace("\r\n", "")))
+    assert escape_controls(shown) == shown and (shown != text or not HIDDEN.search(text.replace("\r\n", "")))
 
 
 def test_no_command_prints_a_control(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -169,5 +169,5 @@ def test_every_writer_goes_through_the_escaper(root: Path) -> None:
         if wanted.search(file.read_text()) and str(file.relative_to(root)) not in own
     }
     assert found == {f"envsuite/{name}.py" for name in ("evaluation/writers", "papersearch/page/exports")}
-    assert indented("a\nb\x07") == "a\n  b\\u0007" and issubclass(LogFormatter, logging.Formatter)
-    assert issubclass(UsageError, Exception) and json.loads(f'"{escaped(E)}"') == E
+    assert escape_lines("a\nb\x07") == "a\n  b\\u0007" and issubclass(LogFormatter, logging.Formatter)
+    assert issubclass(UsageError, Exception) and json.loads(f'"{escape_controls(E)}"') == E

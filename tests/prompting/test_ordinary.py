@@ -80,9 +80,9 @@ def test_prompts_without_control_tokens_in_their_texts_are_the_tokens_of_the_who
     tokenizer = tokenizer_of(smol, family.file)
     added = added_tokens(tokenizer)
     text = "<|im_start|>user\nSee the <b>door</b>.\n<|im_end|>\n"
-    assert added.encoded(tokenizer, text) == tokenizer.encode(text, add_special_tokens=False)
-    broken = f"<|im_start|>user\nSee {added.broken('<think>')} it.\n<|im_end|>\n"
-    assert tokenizer.decode(added.encoded(tokenizer, broken)) == broken.replace(BREAK, "")
+    assert added.encode(tokenizer, text) == tokenizer.encode(text, add_special_tokens=False)
+    broken = f"<|im_start|>user\nSee {added.break_tokens('<think>')} it.\n<|im_end|>\n"
+    assert tokenizer.decode(added.encode(tokenizer, broken)) == broken.replace(BREAK, "")
 
 
 def wrapped(model, cut):

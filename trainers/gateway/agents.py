@@ -117,9 +117,9 @@ class Played:
                     self._session.end(self.failure)
                 raise
             before, self.text, self.done = self.text, observation["text"], terminated or truncated
-            made = EnvStep(tuple(action), command, call_id, before, self.text, float(reward), dict(info))
+            env_step = EnvStep(tuple(action), command, call_id, before, self.text, float(reward), dict(info))
             with self._gateway.lock:
-                self._session.observe(made)
+                self._session.observe(env_step)
                 self._session.truncated = truncated and not terminated
             return self.text
 
@@ -176,11 +176,11 @@ class Client:
         from trainers.gateway.openai_api import answer, read
         from trainers.gateway.reading import read_json
 
-        sent = {"model": self.model, "messages": messages, "tools": list(tools) or None, **more}
-        session, asked = self.gateway.ask(self.api_key, read(read_json(orjson.dumps(sent))))
-        choices = asked.done.result()
-        self.gateway.delivered(session, asked)
-        message: dict[str, Any] = answer(session, asked, choices)["choices"][0]["message"]
+        request = {"model": self.model, "messages": messages, "tools": list(tools) or None, **more}
+        session, asking = self.gateway.ask(self.api_key, read(read_json(orjson.dumps(request))))
+        choices = asking.done.result()
+        self.gateway.delivered(session, asking)
+        message: dict[str, Any] = answer(session, asking, choices)["choices"][0]["message"]
         return message
 
 
@@ -250,11 +250,11 @@ class FunctionAgent(Agent):
     def _run(self, job: Job) -> None:
         try:
             with boundary(f"task {job.task.id}"):
-                found = self.function(job.task, job.client)
-                reward = None if found is None else number(found, f"what {self.place} returned")
+                result = self.function(job.task, job.client)
+                reward = None if result is None else number(result, f"what {self.place} returned")
         except BaseException as error:  # of somebody's agent: anything; this thread is its own
-            told = f"{self.place} raised {reason(error)}"
-            job.ended.set_result(Outcome(error=None if isinstance(error, Refused) else told))
+            message = f"{self.place} raised {reason(error)}"
+            job.ended.set_result(Outcome(error=None if isinstance(error, Refused) else message))
             return
         job.ended.set_result(Outcome(reward))
 
@@ -374,20 +374,20 @@ class AgentManager:
 
     def _start(self, plan: EpisodePlan) -> _Running:
         config, env_id = self.config, self.factories[plan.env].env_id
-        env, world, failed, about = self._env(plan.env), None, "", {"env_id": env_id}
+        env, world, failure, about = self._env(plan.env), None, "", {"env_id": env_id}
         try:
             world = Played(env, plan.task_id, self.gateway)
             text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
             about |= world.about
         except Exception as error:  # of an environment: a lost server, a fault of its own
-            text, failed = "", f"{env_id}: {reason(error)}"
+            text, failure = "", f"{env_id}: {reason(error)}"
         limits = Limits(config.requests, config.tokens, config.seconds, config.reward_limit)
         session = self.gateway.open(plan, limits, {**about, "task": text})
         played = world if self.agent.plays and config.environment else None
         job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, played), session)
         if world is None:
             env.close()
-            job.ended.set_result(Outcome(error=failed))
+            job.ended.set_result(Outcome(error=failure))
             return _Running(plan, job, None, time.monotonic())
         if played is not None:
             played.joined(session)
@@ -407,8 +407,8 @@ class AgentManager:
 
     def _outcome(self, one: _Running) -> Outcome | None:
         """How an agent ended; ``None`` while it works."""
-        session, now, played = one.job.session, self.gateway.clock(), one.job.client.env
-        failure = None if played is None else played.failure
+        session, now, environment = one.job.session, self.gateway.clock(), one.job.client.env
+        failure = None if environment is None else environment.failure
         if one.job.ended.done():
             outcome = one.job.ended.result()
             if failure is not None:

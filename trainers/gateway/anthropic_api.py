@@ -157,9 +157,9 @@ def _blocks(choice: Choice) -> list[dict[str, Any]]:
 
 
 def _end(choice: Choice) -> dict[str, Any]:
-    stopped = "" if choice.message.calls else choice.stopped
-    reason = "stop_sequence" if stopped else _REASONS[choice.finish_reason]
-    return {"stop_reason": reason, "stop_sequence": stopped or None}
+    stop_text = "" if choice.message.calls else choice.stopped
+    reason = "stop_sequence" if stop_text else _REASONS[choice.finish_reason]
+    return {"stop_reason": reason, "stop_sequence": stop_text or None}
 
 
 def _usage(asked: Asked, choice: Choice) -> dict[str, Any]:

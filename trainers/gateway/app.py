@@ -204,11 +204,11 @@ class _App:
 
     async def play(self, request: Request) -> ASGIApp:
         """Plays the environment of a session, by MCP, whose package the first agent that asks for one imports."""
-        if (played := self.gateway.played(_key(request))) is None:
+        if (environment := self.gateway.played(_key(request))) is None:
             raise Refused(404, "no_environment", "this episode has no environment to play; only ask the model")
         from trainers.gateway.environment import Environment
 
-        return Environment(played, self.turns.setdefault(played, CapacityLimiter(1)))
+        return Environment(environment, self.turns.setdefault(environment, CapacityLimiter(1)))
 
     async def forward(self, request: Request, key: str, name: str, body: bytes) -> Response:
         """Has another endpoint answer; nothing of it is recorded."""
@@ -218,8 +218,8 @@ class _App:
         sent = {one: request.headers[one] for one in _PASSED if one in request.headers} | secret
         place = f"{url.copy_with(username='', password='')}{request.url.path.removeprefix('/v1')}"
         try:
-            trusted = not is_private(url.host)
-            async with httpx2.AsyncClient(timeout=_PROXY_SECONDS, trust_env=trusted, **http.bounded()) as client:
+            by_proxy = not is_private(url.host)
+            async with httpx2.AsyncClient(timeout=_PROXY_SECONDS, trust_env=by_proxy, **http.answer_limits()) as client:
                 reply = await client.post(place, content=body, headers=sent)
         except httpx2.HTTPError as error:
             raise Refused(502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0) from error
@@ -243,9 +243,9 @@ class _App:
         names = (*self.gateway.names, *self.gateway.proxied)
         about = {"object": "model", "created": 0, "owned_by": "envsuite", "type": "model"}
         rows = [{"id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z", **about} for name in names]
-        if (wanted := request.path_params.get("name")) is not None:
-            self.gateway.check_model(wanted, *self.gateway.proxied)
-            return _json(rows[names.index(wanted)])
+        if (name := request.path_params.get("name")) is not None:
+            self.gateway.check_model(name, *self.gateway.proxied)
+            return _json(rows[names.index(name)])
         return _json({"object": "list", "data": rows, "has_more": False, "first_id": names[0], "last_id": names[-1]})
 
     def _check_operator(self, request: Request) -> None:
@@ -272,8 +272,8 @@ class _App:
         elif request.url.path.endswith("/end"):
             self.gateway.finish(number)
         session = self.gateway.numbered(number)
-        begun = [asked.prompt for asked in list(session.asked) if len(asked.prompt.ids)]
-        sequences = sum(prompt.parent is None for prompt in begun)
+        prompts = [asked.prompt for asked in list(session.asked) if len(asked.prompt.ids)]
+        sequences = sum(prompt.parent is None for prompt in prompts)
         return _json({
             "id": number, "requests": len(session.asked), "forwarded": session.forwarded, "tokens": session.tokens,
             "sequences": sequences, "reward": session.reward, "ended": session.ended,
@@ -287,8 +287,8 @@ class _App:
         """
         if size > _SMALL:
             self.gateway.check_size(*size_of(fields))
-        counted = headers.get("x-stainless-retry-count", "0").strip("0")
-        return replace(reading(fields), repeats=bool(counted), name=headers.get("idempotency-key", ""))
+        retries = headers.get("x-stainless-retry-count", "0").strip("0")
+        return replace(reading(fields), repeats=bool(retries), name=headers.get("idempotency-key", ""))
 
     async def body(self, request: Request) -> bytes:
         """The body of a request.
@@ -297,16 +297,16 @@ class _App:
             Refused: It is too large; the rest is not kept.
         """
         fits = (1 << 20) + 6 * self.gateway.context * self.gateway.writer.longest  # however it is written
-        found, most = bytearray(), min(self.most_bytes, fits)
+        content, most = bytearray(), min(self.most_bytes, fits)
         size = int(request.headers.get("content-length", 0))  # checked by h11
         if size <= most:
             async for part in request.stream():
-                found += part
-                if (size := len(found)) > most:
+                content += part
+                if (size := len(content)) > most:
                     break
         if size > most:
             raise Refused(413, "request_too_large", f"the body has more than {most:,} bytes; send less")
-        return bytes(found)
+        return bytes(content)
 
 
 async def _answered(done: Future[list[Choice]], request: Request) -> list[Choice]:

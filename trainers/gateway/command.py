@@ -198,8 +198,8 @@ class Confined:
             self._testing = fresh is not None
             if self._stopped and not self._testing:
                 return {"why": "stopped", "code": None, "output": "", "refusal": ""}
-            asked = {"argv": argv, "environment": dict(environment), "seconds": seconds, "fresh": fresh}
-            send(self.channel, asked | program.root())
+            request = {"argv": argv, "environment": dict(environment), "seconds": seconds, "fresh": fresh}
+            send(self.channel, request | program.root())
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
@@ -292,13 +292,13 @@ class CommandAgent(Agent):
 
         A shim is found so: a program that starts another one, which the sandbox has not.
         """
-        told: dict[str, Any] = {"code": None, "refusal": ""}
+        outcome: dict[str, Any] = {"code": None, "refusal": ""}
         try:
             with Confined(self.config, 1, {}) as place:
                 place.begin()
                 refusal = place.run(program, {}, 60.0, None)["refusal"]
                 if self.config.sandbox and not refusal:
-                    told = place.run(program, _variables() | _folders(place.folder, place.folder), _TRIAL, "")
+                    outcome = place.run(program, _variables() | _folders(place.folder, place.folder), _TRIAL, "")
         except OSError as error:
             raise ConfigError(
                 f"rollout.agent.command: this machine has no sandbox for it ({error}). Linux 5.14 or newer has one "
@@ -308,10 +308,10 @@ class CommandAgent(Agent):
             ) from error
         if refusal:
             raise ConfigError(f"{program.setting}: {program.words[0]} cannot be started in the sandbox: {refusal}")
-        if told["code"] in _NOT_THERE and not told["refusal"]:  # else its episodes tell what the system says
+        if outcome["code"] in _NOT_THERE and not outcome["refusal"]:  # else its episodes tell what the system says
             raise ConfigError(
-                f"{program.setting}: {self._problem(told, program)}. {program.file} seems to start a program that is "
-                "not in the sandbox; write that program's own path (of python3: what python3 -c 'import sys; "
+                f"{program.setting}: {self._problem(outcome, program)}. {program.file} seems to start a program that "
+                "is not in the sandbox; write that program's own path (of python3: what python3 -c 'import sys; "
                 "print(sys.executable)' prints), or list what it reads in rollout.agent.reads"
             )
 
@@ -355,13 +355,13 @@ class CommandAgent(Agent):
         if job.client.env is not None:
             model["ENVSUITE_ENV_URL"] = f"{url}/env/mcp"
         model |= _folders(place.folder, place.folder)
-        told = place.run(self.command, common | model, self.config.seconds + self.grace, text)
-        job.output = told["output"]
+        outcome = place.run(self.command, common | model, self.config.seconds + self.grace, text)
+        job.output = outcome["output"]
         with gateway.lock:
-            over = session.ended is not None or told["why"] == "stopped"
+            over = session.ended is not None or outcome["why"] == "stopped"
             if session.ended is None:
                 session.end("the agent has ended", truncated=False)
-        if (problem := self._problem(told, self.command)) is not None and not over:
+        if (problem := self._problem(outcome, self.command)) is not None and not over:
             return Outcome(error=problem)
         if self.test is None:
             return Outcome()
@@ -369,9 +369,9 @@ class CommandAgent(Agent):
         # Python finds modules beside the files that the test names, and none in the folder, where the command wrote.
         common |= {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"} | _folders(fresh, f"{fresh}/{HOME}")
         common["PYTHONPATH"] = os.pathsep.join(os.path.dirname(path) for path in self.test.named)
-        told = place.run(self.test, common, self.config.test_seconds, text, fresh)
-        job.output += told["output"]
-        return self._graded(told, self.test)
+        outcome = place.run(self.test, common, self.config.test_seconds, text, fresh)
+        job.output += outcome["output"]
+        return self._graded(outcome, self.test)
 
     def _problem(self, told: Mapping[str, Any], program: Program) -> str | None:
         """Why a command failed; ``None`` where it did not."""

@@ -149,9 +149,9 @@ class _Guard:
         codes: dict[int, int] = {}
         grants = None
         try:
-            refused, listeners, _, _ = socket.recv_fds(refusal, _CHUNK, 1)
+            problem, listeners, _, _ = socket.recv_fds(refusal, _CHUNK, 1)
             if listeners:
-                refused, grants = b"", Grants(listeners[0], self.told["memory"])
+                problem, grants = b"", Grants(listeners[0], self.told["memory"])
             why, tail = self._watch(child, out, asked["seconds"], codes, grants)
         finally:
             self._end(child, codes)
@@ -160,11 +160,11 @@ class _Guard:
             if grants is not None:
                 os.close(grants.listener)
         with refusal:
-            refused += refusal.recv(_CHUNK)
+            problem += refusal.recv(_CHUNK)
         tail, _ = _read(out, tail)
         os.close(out)
         output = tail.decode("utf-8", "replace")
-        return {"why": why, "code": codes.get(child), "output": output, "refusal": refused.decode()}
+        return {"why": why, "code": codes.get(child), "output": output, "refusal": problem.decode()}
 
     def _watch(
         self, child: int, out: int, seconds: float, codes: dict[int, int], grants: Grants | None

@@ -67,14 +67,14 @@ class _Answer:
 
     def evidence(self, action: EnvStep, replies: Sequence[tuple[int, str]]) -> tuple[bool, ...]:
         """Signs that an action came from this answer, the strongest first."""
-        left = [call for call, _ in self.message.calls]
-        for call in (call for earlier in self.actions for call in earlier.calls if call in left):
-            left.remove(call)
+        calls = [call for call, _ in self.message.calls]
+        for call in (call for earlier in self.actions for call in earlier.calls if call in calls):
+            calls.remove(call)
         words, (before, after) = action.words, action.observations
         quotes = min((_count(word, self.text) for word in words), default=0)
         return (
-            bool(action.call_id) and any(given == action.call_id for _, given in self.message.calls),
-            bool(action.calls) and all(call in left for call in action.calls),
+            bool(action.call_id) and any(call_id == action.call_id for _, call_id in self.message.calls),
+            bool(action.calls) and all(call in calls for call in action.calls),
             not self.asked.ask.parent,
             bool(after) and any(number >= action.requests and after in reply for number, reply in replies),
             quotes > sum(earlier.words == words for earlier in self.actions),
@@ -98,8 +98,8 @@ def actions_by_answer(actions: Sequence[EnvStep], asked: Sequence[Asked]) -> dic
     answers = [_Answer(request, index) for request in asked for index in range(len(request.choices))]
     replies, roots = defaultdict[bytes, list[tuple[int, str]]](list), set[int]()
     for answer in answers:
-        said = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]
-        replies[said[-1] if said else b""].append((answer.asked.number, answer.question))
+        quotes = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]
+        replies[quotes[-1] if quotes else b""].append((answer.asked.number, answer.question))
     numbers = [answer.asked.number for answer in answers]
     for action in actions:
         end = bisect_left(numbers, action.requests)
@@ -108,11 +108,11 @@ def actions_by_answer(actions: Sequence[EnvStep], asked: Sequence[Asked]) -> dic
         signs = [answer.evidence(action, replies.get(answer.message.key, ())) for answer in candidates]
         most = max(signs)
         best = [answer for answer, sign in zip(candidates, signs, strict=True) if sign == most]
-        judged = [
+        judges = [
             answer for answer in best if any(about.text and _count(about.text, answer.question) for about in best)
         ]
         chosen = max(
-            [answer for answer in best if answer not in judged] or best,
+            [answer for answer in best if answer not in judges] or best,
             key=lambda answer: (
                 answer.asked.root in roots, answer.asked.number, bool(answer.actions), -answer.place[1]
             ),

@@ -46,9 +46,10 @@ class Environment:
 
 
 def _server(played: Playable, turn: anyio.CapacityLimiter) -> Any:
-    functions = [each["function"] for each in played.tools]
+    functions = [tool["function"] for tool in played.tools]
     tools = [
-        {"name": one["name"], "description": one["description"], "inputSchema": one["parameters"]} for one in functions
+        {"name": function["name"], "description": function["description"], "inputSchema": function["parameters"]}
+        for function in functions
     ]
 
     async def list_tools(*_: Any) -> Any:
@@ -57,8 +58,8 @@ def _server(played: Playable, turn: anyio.CapacityLimiter) -> Any:
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> Any:
         wrong = False
         try:
-            given = str(dict(params.meta or {}).get(CALL_ID, ""))
-            call = partial(played.call, params.name, params.arguments or {}, given)
+            call_id = str(dict(params.meta or {}).get(CALL_ID, ""))
+            call = partial(played.call, params.name, params.arguments or {}, call_id)
             text = await anyio.to_thread.run_sync(call, limiter=turn)
         except EnvsuiteError as error:
             text, wrong = str(error), True
@@ -70,12 +71,12 @@ def _server(played: Playable, turn: anyio.CapacityLimiter) -> Any:
 
     first: Any = types
 
-    async def called(request: types.CallToolRequest) -> Any:
+    async def answer_call(request: types.CallToolRequest) -> Any:
         return first.ServerResult(await call_tool(None, request.params))
 
-    async def listed(request: types.ListToolsRequest) -> Any:
+    async def answer_list(request: types.ListToolsRequest) -> Any:
         return first.ServerResult(await list_tools())
 
     server: Any = Server("environment", instructions=about)
-    server.request_handlers |= {types.ListToolsRequest: listed, types.CallToolRequest: called}
+    server.request_handlers |= {types.ListToolsRequest: answer_list, types.CallToolRequest: answer_call}
     return server

@@ -174,34 +174,34 @@ class Gateway:
         with self.lock:
             session = self.session(key)
             self._check(ask)
-            taken, new = session.take(ask, self.clock(), self.sampling.max_tokens, client)
+            request, new = session.take(ask, self.clock(), self.sampling.max_tokens, client)
             if not new:
                 self.counts["repeated"] += 1
-                return session, taken
+                return session, request
         try:
             if len(self._asked) + ask.count > self.most:
                 raise Refused(429, "rate_limited", f"{self.most} requests are under way; try again later", 1.0)
             prompt = session.sequences.prompt(ask.messages, ask.tools)  # others are served meanwhile
         except Exception as error:
             with self.lock:
-                session.refuse(taken, error)
+                session.refuse(request, error)
             raise
         with self.lock:
-            if session.begin(taken, prompt):
+            if session.begin(request, prompt):
                 self.counts["requests"] += 1
                 for choice in range(ask.count):
-                    self._submit(session, taken, choice)
+                    self._submit(session, request, choice)
                 self._arrived.notify_all()
-            return session, taken
+            return session, request
 
     def _submit(self, session: Session, asked: Asked, choice: int) -> None:
         episode = session.plan.episode_id
-        drawn = replace(self.sampling, max_tokens=asked.most)
+        sampling = replace(self.sampling, max_tokens=asked.most)
         if session.plan.greedy:
-            drawn = replace(drawn, temperature=0.0)
+            sampling = replace(sampling, temperature=0.0)
         number, seed = next(_NUMBERS), step_seed(self.seed, episode, asked.number + (choice << 32))
         self._asked[number] = session, asked, choice
-        self._waiting.append(Request(number, asked.prompt.ids, drawn, episode, seed))
+        self._waiting.append(Request(number, asked.prompt.ids, sampling, episode, seed))
 
     def check_model(self, name: str, *others: str) -> None:
         """Refuses a name that no model has.
@@ -282,9 +282,9 @@ class Gateway:
             Refused: There is none.
         """
         with self.lock:
-            found = [session for session in self._sessions.values() if session.number == number]
-        if found:
-            return found[0]
+            sessions = [session for session in self._sessions.values() if session.number == number]
+        if sessions:
+            return sessions[0]
         raise Refused(404, "no_session", f"there is no session {number}, or its episode is over")
 
     def end(self, session: Session) -> None:

@@ -54,8 +54,8 @@ class Message:
     @property
     def apart(self) -> tuple[str, str]:
         """The thought and the text; a thought in tags at the text's begin is that of an assistant."""
-        found = _THOUGHT.match(self.text) if self.role == "assistant" and not self.thought else None
-        return (self.thought, self.text) if found is None else (found[1].strip(), found[2].lstrip())
+        match = _THOUGHT.match(self.text) if self.role == "assistant" and not self.thought else None
+        return (self.thought, self.text) if match is None else (match[1].strip(), match[2].lstrip())
 
     @cached_property
     def key(self) -> bytes:

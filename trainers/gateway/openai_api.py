@@ -36,10 +36,10 @@ def read(fields: Fields) -> Ask:
         raise wrong(name, "is not served; calls are asked for by tools", "unsupported_parameter")
     if fields.may("top_logprobs", int, 0):
         raise wrong("top_logprobs", "only the tokens that were sampled have log-probabilities", "unsupported_parameter")
-    tools = tuple(tool(one) for one in fields.objects("tools"))
+    tools = tuple(tool(fields_of_tool) for fields_of_tool in fields.objects("tools"))
     return Ask(
         model=fields.need("model", str),
-        messages=tuple(message_in(one) for one in fields.objects("messages")),
+        messages=tuple(message_in(message) for message in fields.objects("messages")),
         tools=tools,
         count=fields.may("n", int, 1, 128) or 1,
         max_tokens=next(filter(None, [fields.may(name, int, 1) for name in _MOST]), None),
@@ -86,7 +86,7 @@ def tool(fields: Fields, flat: bool = False) -> Tool:
 
 def strict(fields: Fields) -> Iterator[str]:
     """Yields ``strict`` where a tool has it: arguments are checked by the agent."""
-    if any(one.given("strict") or one.object("function").given("strict") for one in fields.objects("tools")):
+    if any(tool.given("strict") or tool.object("function").given("strict") for tool in fields.objects("tools")):
         yield "strict"
 
 

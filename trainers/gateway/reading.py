@@ -58,15 +58,15 @@ class Fields:
         Raises:
             Refused: It is of another kind, or a number outside ``least`` to ``most``.
         """
-        if (found := self.get(name)) is None:
+        if (value := self.get(name)) is None:
             return None
-        if not isinstance(found, int | float if kind is float else kind) or isinstance(found, bool) is not (
+        if not isinstance(value, int | float if kind is float else kind) or isinstance(value, bool) is not (
             kind is bool
         ):
             raise wrong(self.path(name), f"must be {_KINDS.get(kind, 'an object')}", "invalid_type")
-        if isinstance(found, int) and not least <= found <= most:
-            raise wrong(self.path(name), f"is {found}, and not in {least} to {most}")
-        return found  # type: ignore[return-value]
+        if isinstance(value, int) and not least <= value <= most:
+            raise wrong(self.path(name), f"is {value}, and not in {least} to {most}")
+        return value  # type: ignore[return-value]
 
     def need(self, name: str, kind: type[T], least: float = -_INF) -> T:
         """As :meth:`may`, for a field that must be there."""
@@ -84,26 +84,26 @@ class Fields:
 
     def given(self, *names: str) -> tuple[str, ...]:
         """Those of the names that are there, and are neither null, false nor empty."""
-        some = {name: self.get(name) for name in names}
-        return tuple(name for name, value in some.items() if value is not False and value not in (None, {}, [], ""))
+        values = {name: self.get(name) for name in names}
+        return tuple(name for name, value in values.items() if value is not False and value not in (None, {}, [], ""))
 
     def unread(self, *harmless: str) -> tuple[str, ...]:
         """Paths of the fields that are there and nothing has read, besides those that are harmless."""
-        left = [name for name in self.value if name not in self._read and name not in harmless]
-        return tuple(self.path(name) for name in self.given(*left))
+        unread = [name for name in self.value if name not in self._read and name not in harmless]
+        return tuple(self.path(name) for name in self.given(*unread))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A field that is a text, or an array of texts, none of which is empty."""
-        found = self.get(name)
-        some = (found,) if isinstance(found, str) else tuple(self.may(name, list) or ())
+        value = self.get(name)
+        some = (value,) if isinstance(value, str) else tuple(self.may(name, list) or ())
         if not all(isinstance(one, str) and one for one in some):
             raise wrong(self.path(name), "must be texts that are not empty")
         return some
 
     def content(self, name: str = "content") -> str:
         """A text, or the texts of an array of parts, one a line."""
-        found = self.get(name)
-        return found if isinstance(found, str) else "\n".join(part.text() for part in self.objects(name))
+        value = self.get(name)
+        return value if isinstance(value, str) else "\n".join(part.text() for part in self.objects(name))
 
     def text(self) -> str:
         """The text of a part of a message.
@@ -173,13 +173,13 @@ def canonical(fields: Fields, *without: str) -> bytes:
 def size_of(fields: Fields) -> tuple[int, int]:
     """Returns the characters of what a request has rendered, and the fewest tokens of its messages, parts and tools."""
     characters = tokens = 0
-    left = [fields.value.get(name) for name in ("messages", "input", "system", "instructions", "tools")]
-    while left:
-        if isinstance(value := left.pop(), str):
+    values = [fields.value.get(name) for name in ("messages", "input", "system", "instructions", "tools")]
+    while values:
+        if isinstance(value := values.pop(), str):
             characters += len(value)
         elif isinstance(value, dict):
             tokens += 2 if "role" in value else "type" in value
-            left += value.values()
+            values += value.values()
         elif isinstance(value, list):
-            left += value
+            values += value
     return characters, tokens

@@ -29,7 +29,7 @@ def read(fields: Fields) -> Ask:
     """
     for name in fields.given(*_STATE):
         raise wrong(name, "no state is stored; send the whole conversation as input", "unsupported_parameter")
-    tools = tuple(tool(one, flat=True) for one in fields.objects("tools"))
+    tools = tuple(tool(entry, flat=True) for entry in fields.objects("tools"))
     text = fields.object("text")
     formats = ("text.format",) if text.object("format").value.get("type", "text") != "text" else ()
     return Ask(
@@ -53,17 +53,17 @@ def _messages(fields: Fields) -> Iterator[Message]:
     if isinstance(text := fields.get("input"), str):
         yield Message("user", text)
         return
-    said: Message | None = None
+    reply: Message | None = None
     for message in map(_message, fields.objects("input")):
-        if said is not None and _goes_on(said, message):
-            thought = "\n".join(filter(None, (said.thought, message.thought)))
-            said = replace(said, text=said.text or message.text, calls=said.calls + message.calls, thought=thought)
+        if reply is not None and _goes_on(reply, message):
+            thought = "\n".join(filter(None, (reply.thought, message.thought)))
+            reply = replace(reply, text=reply.text or message.text, calls=reply.calls + message.calls, thought=thought)
             continue
-        if said is not None:
-            yield said
-        said = message
-    if said is not None:
-        yield said
+        if reply is not None:
+            yield reply
+        reply = message
+    if reply is not None:
+        yield reply
 
 
 def _goes_on(said: Message, item: Message) -> bool:
@@ -97,7 +97,7 @@ def answer(
     about = head(session, asked, choices, "response")
     name = about["id"].removeprefix("chatcmpl-")
     cut = choice.finish_reason == "length"
-    prompt, said = len(asked.prompt.ids), choice.completion.count
+    prompt, sampled_count = len(asked.prompt.ids), choice.completion.count
     return {
         "id": f"resp_{name}", "object": "response", "created_at": about["created"], "model": about["model"],
         "status": "incomplete" if cut else "completed", "error": None,
@@ -106,8 +106,8 @@ def answer(
         "tools": (asked.ask.shown if shown is None else shown)["tools"], "tool_choice": "auto",
         "parallel_tool_calls": True, "metadata": {}, "instructions": None, "store": False,
         "usage": {
-            "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": said,
-            "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + said,
+            "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": sampled_count,
+            "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + sampled_count,
         },
     }  # fmt: skip
 
@@ -119,8 +119,8 @@ def _items(message: Message, name: str, status: str) -> Iterator[dict[str, Any]]
     if message.text or not message.calls:
         part = {"type": "output_text", "text": message.text, "annotations": [], "logprobs": []}
         yield {"id": f"msg_{name}", "type": "message", "status": status, "role": "assistant", "content": [part]}
-    for i, (call, given) in enumerate(message.calls):
-        about = {"id": f"fc_{name}_{i}", "type": "function_call", "status": status, "call_id": given}
+    for i, (call, call_id) in enumerate(message.calls):
+        about = {"id": f"fc_{name}_{i}", "type": "function_call", "status": status, "call_id": call_id}
         yield {**about, "name": call.name, "arguments": json_of(call)}
 
 
@@ -129,13 +129,13 @@ def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Map
     numbers = itertools.count()
 
     def event(kind: str, **fields: Any) -> bytes:
-        told = {"type": f"response.{kind}", "sequence_number": next(numbers), **fields}
-        return f"event: response.{kind}\ndata: ".encode() + orjson.dumps(told) + b"\n\n"
+        event = {"type": f"response.{kind}", "sequence_number": next(numbers), **fields}
+        return f"event: response.{kind}\ndata: ".encode() + orjson.dumps(event) + b"\n\n"
 
     whole = answer(session, asked, choices, shown)
-    begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
-    yield event("created", response=begun)
-    yield event("in_progress", response=begun)
+    opening = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    yield event("created", response=opening)
+    yield event("in_progress", response=opening)
     for i, item in enumerate(whole["output"]):
         at: dict[str, Any] = {"item_id": item["id"], "output_index": i}
         field = "arguments" if item["type"] == "function_call" else "content"

@@ -71,10 +71,10 @@ class Writer:
     def _message(self, message: Message, text: Callable[[str], str] = str) -> dict[str, Any]:
         if message.role == "assistant":
             shows = self.codec is not None and self.codec.dialect.shape.thought is not None
-            thought, said = map(text, message.apart if shows else (message.thought, message.text))
+            thought, answer = map(text, message.apart if shows else (message.thought, message.text))
             if self.codec is not None:
-                return self.codec.dialect.message(message.calls, thought, said)
-            return {"role": "assistant", "content": said}
+                return self.codec.dialect.message(message.calls, thought, answer)
+            return {"role": "assistant", "content": answer}
         plain = {"role": message.role, "content": message.text}
         return {**plain, "tool_call_id": message.call_id} if message.role == "tool" else plain
 
@@ -86,11 +86,11 @@ class Writer:
         """
         text = self.conversation(messages, tools, prompt=True)
         shape = tuple((message.role, bool(message.text.strip()), bool(message.calls)) for message in messages)
-        if (lost := self._missing_message(shape, bool(tools))) is not None:
+        if (missing := self._missing_message(shape, bool(tools))) is not None:
             raise Refused(
-                400, "invalid_messages", f"the model's chat template shows no {messages[lost].role} message there; "
+                400, "invalid_messages", f"the model's chat template shows no {messages[missing].role} message there; "
                 "put its text into another message, or give the model another template (model.chat_template)",
-                param=f"messages.{lost}",
+                param=f"messages.{missing}",
             )  # fmt: skip
         return text
 
@@ -99,24 +99,24 @@ class Writer:
 
         Several threads may encode at once: it changes nothing of the tokenizer.
         """
-        return self.added.encoded(self.tokenizer, remainder(rendered, after))
+        return self.added.encode(self.tokenizer, remainder(rendered, after))
 
     def _missing_message(self, shape: tuple[tuple[Role, bool, bool], ...], tools: bool) -> int | None:
         """Number of the first message without calls that the chat template leaves out of a conversation like this."""
         if (shape, tools) not in self._shown:
-            call, told = ToolCall("probe", {}), [Tool("probe", "", {"type": "object", "properties": {}})]
-            marked = [
+            call, functions = ToolCall("probe", {}), [Tool("probe", "", {"type": "object", "properties": {}})]
+            probes = [
                 Message(
                     role, f"{MARK}{i:06}" if text else "", ((call, "call00000"),) if calls else (), call_id="call00000"
                 )
                 for i, (role, text, calls) in enumerate(shape)
             ]
-            shown = self.conversation(marked, told if tools else (), prompt=True)
+            text = self.conversation(probes, functions if tools else (), prompt=True)
             places = (i for i, (_, text, calls) in enumerate(shape) if text and not calls)
-            lost = next((i for i in places if f"{MARK}{i:06}" not in shown), None)
+            missing = next((i for i in places if f"{MARK}{i:06}" not in text), None)
             if len(self._shown) >= _SHAPES:
                 self._shown.clear()
-            self._shown[shape, tools] = lost
+            self._shown[shape, tools] = missing
         return self._shown[shape, tools]
 
     def conversation(
@@ -129,10 +129,10 @@ class Writer:
         """
         if tools and self.codec is None:
             raise Refused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
-        asked = [self.added.broken_message(self._message(message, self.added.broken)) for message in messages]
-        functions = self.added.broken_fields([tool.as_openai() for tool in tools]) or None
+        ordinary = [self.added.break_message(self._message(message, self.added.break_tokens)) for message in messages]
+        functions = self.added.break_fields([tool.as_openai() for tool in tools]) or None
         try:
-            return self.render([*asked, *map(self._message, said)], functions, prompt=prompt)
+            return self.render([*ordinary, *map(self._message, said)], functions, prompt=prompt)
         except Unrenderable as error:
             raise Refused(400, "invalid_messages", str(error)) from error
 
@@ -178,7 +178,7 @@ class Writer:
                 continue
             ends = (found.end() for found in self.specials.finditer(text) if found.group() not in inner)
             end = next(ends, None)
-            ids = self.added.encoded(self.tokenizer, text[:end])
+            ids = self.added.encode(self.tokenizer, text[:end])
             ids += [int(self.tokenizer.eos_token_id)] if end is None else []
             if self.read(ids, prompt.tools)[0].key == one.key:
                 return ids
@@ -271,25 +271,25 @@ class Sequences:
         Raises:
             Refused: The chat template does not take it.
         """
-        rendered = self.writer.prompt_text(messages, tools)
-        made = Prompt(as_tokens([]), tuple(messages), tuple(tools), unbroken(rendered))
+        text = self.writer.prompt_text(messages, tools)
+        prompt = Prompt(as_tokens([]), tuple(messages), tuple(tools), unbroken(text))
         found = digests(tools, messages)
         for count in range(len(messages) - 1, 0, -1):
             end = self._ends.get(found[count])
-            if end is not None and (follow := self._follow(made, rendered, count, end)) is not None:
-                return replace(made, ids=np.concatenate([end.ids, as_tokens(follow)]), parent=end.request)
+            if end is not None and (follow := self._follow(prompt, text, count, end)) is not None:
+                return replace(prompt, ids=np.concatenate([end.ids, as_tokens(follow)]), parent=end.request)
         shared = next((n for n in range(len(messages), 0, -1) if found[n] in self._seen), 0)
         left = (self._seen[found[shared]], shared) if shared else None
-        return replace(made, ids=as_tokens(self.writer.ids(rendered)), left=left)
+        return replace(prompt, ids=as_tokens(self.writer.ids(text)), left=left)
 
     def _follow(self, made: Prompt, rendered: str, count: int, end: _End) -> list[int] | None:
         """Token ids from the end of an answer to the end of the prompt; ``None`` where the template rewrote it."""
         if made.text.startswith(end.text):  # the template writes the answer as it was sampled
             return self.writer.ids(rendered, len(end.text))
-        said = unbroken(self.writer.conversation(made.messages[:count], made.tools))
-        if not (made.text.startswith(said) and said.startswith(end.prompt)):
+        history = unbroken(self.writer.conversation(made.messages[:count], made.tools))
+        if not (made.text.startswith(history) and history.startswith(end.prompt)):
             return None
-        *_, last = (None, *self.writer.specials.finditer(said, len(end.prompt)))
+        *_, last = (None, *self.writer.specials.finditer(history, len(end.prompt)))
         if last is None:  # nothing marks the end of the answer
             return None
         return self.writer.ids(rendered, last.end() if end.ended else last.start())

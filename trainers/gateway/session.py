@@ -192,10 +192,10 @@ class Session:
         most = self._most(ask, most)
         self.spend(ask.count)
         self.kept += most * ask.count
-        taken = Asked(self.taken, replace(ask, body=b""), clients=[client], digest=digest, most=most)
-        taken.state_key, self.taken = self.state_key, self.taken + 1
-        self.asked.append(taken)
-        return taken, True
+        request = Asked(self.taken, replace(ask, body=b""), clients=[client], digest=digest, most=most)
+        request.state_key, self.taken = self.state_key, self.taken + 1
+        self.asked.append(request)
+        return request, True
 
     def _original(self, ask: Ask, same: Sequence[Asked]) -> Asked | None:
         """The request that a client repeats: it says so, or the client that has sent it is gone."""
@@ -203,8 +203,8 @@ class Session:
         if ask.name:
             return sound[-1] if sound else None
         unread = [asked for asked in sound if not asked.delivered]
-        lost = [asked for asked in unread if not any(present() for present in asked.clients)]
-        return next(iter(lost or [asked for asked in unread if ask.repeats and not asked.sent]), None)
+        gone = [asked for asked in unread if not any(present() for present in asked.clients)]
+        return next(iter(gone or [asked for asked in unread if ask.repeats and not asked.sent]), None)
 
     def _most(self, ask: Ask, most: int) -> int:
         """Most tokens of each choice."""
@@ -235,9 +235,9 @@ class Session:
 
     def _root(self, taken: Asked, prompt: Prompt) -> int:
         """The first request of a conversation: they go on from one another, or share more than system messages."""
-        before, left = prompt.parent, prompt.left
-        if left is not None and any(message.role != "system" for message in taken.ask.messages[: left[1]]):
-            before = left[0]
+        before, branch = prompt.parent, prompt.left
+        if branch is not None and any(message.role != "system" for message in taken.ask.messages[: branch[1]]):
+            before = branch[0]
         return taken.number if before is None else self._roots[before]
 
     def check(self, now: float) -> None:
@@ -273,8 +273,8 @@ class Session:
             Refused: It is beyond the session's limit.
         """
         if not abs(reward) <= (most := self.limits.reward):  # nor is nan
-            bound = f"no finite number from {-most:g} to {most:g}; rollout.agent.reward_limit sets the bound"
-            raise Refused(400, "invalid_reward", f"the reward is {reward}, which is {bound}")
+            limits = f"no finite number from {-most:g} to {most:g}; rollout.agent.reward_limit sets the bound"
+            raise Refused(400, "invalid_reward", f"the reward is {reward}, which is {limits}")
         self.reward = reward
 
     def end(self, why: str, truncated: bool = True) -> None:
@@ -304,17 +304,17 @@ class Session:
             asked.done.set_result([asked.choices[i] for i in range(asked.ask.count)])
 
     def _choice(self, ask: Ask, completion: Completion) -> Choice:
-        kept, rest, stopped = completion, "", ""
+        used, cut_text, stop_text = completion, "", ""
         if ask.stop and (cut := _stop_place(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
-            ids, rest, stopped = cut
-            kept = Completion(
+            ids, cut_text, stop_text = cut
+            used = Completion(
                 completion.request_id, completion.token_ids[:ids], completion.logprobs[:ids], "stop",
                 completion.policy_version[:ids],
             )  # fmt: skip
-        message, problem = self.writer.read(kept.token_ids.tolist(), ask.tools, rest)
+        message, problem = self.writer.read(used.token_ids.tolist(), ask.tools, cut_text)
         message = replace(message, calls=tuple((call, self._unique(given)) for call, given in message.calls))
-        reason = "tool_calls" if message.calls else kept.finish_reason
-        return Choice(message, kept, reason, problem, stopped)
+        reason = "tool_calls" if message.calls else used.finish_reason
+        return Choice(message, used, reason, problem, stop_text)
 
     def _unique(self, given: str) -> str:
         """The id of a call: the model's own, or one that no other call of the session has."""
@@ -342,8 +342,8 @@ class Session:
         """Records a step of the environment."""
         self.settle()
         self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
-        sent = frozenset(asked for asked in self.asked if asked.delivered or asked.sent)
-        self.actions.append(replace(action, asked=sent, requests=self.taken))
+        delivered_or_sent = frozenset(asked for asked in self.asked if asked.delivered or asked.sent)
+        self.actions.append(replace(action, asked=delivered_or_sent, requests=self.taken))
 
     @property
     def steps(self) -> int:
@@ -365,9 +365,9 @@ class Session:
             error: Why the episode failed; it is counted and left out.
         """
         self.settle()
-        delivered = [asked for asked in self.asked if asked.delivered]
-        actions = actions_by_answer(self.actions, delivered) if delivered and self.actions else {}
-        places = [(asked, i) for asked in delivered for i in range(len(asked.choices))]
+        answers = [asked for asked in self.asked if asked.delivered]
+        actions = actions_by_answer(self.actions, answers) if answers and self.actions else {}
+        places = [(asked, i) for asked in answers for i in range(len(asked.choices))]
         steps = [self._step(t, *place, actions.get((place[0].number, place[1]), ())) for t, place in enumerate(places)]
         played, posted = "success" in self.outcome, self.reward
         if error is None and not steps:
@@ -457,6 +457,6 @@ def _stop_place(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tupl
     if first(text(len(ids))) is None:
         return None
     fewest = bisect_left(range(len(ids)), True, key=lambda count: first(text(count)) is not None)
-    said = text(fewest)
-    at, word = first(said) or (len(said), "")
-    return fewest, said[at:], word
+    content = text(fewest)
+    at, word = first(content) or (len(content), "")
+    return fewest, content[at:], word

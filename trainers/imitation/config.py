@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from envsuite.core.naming import registered
+from envsuite.core.naming import resolve_id
 from trainers.policy.config import ModelConfig
 from trainers.rollout.config import PromptConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Fraction, NotNegative, Positive, Seed, Text
@@ -115,7 +115,7 @@ class ImitateConfig:
     """Optimiser steps of linear warm-up."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "env", registered(self.env))
+        object.__setattr__(self, "env", resolve_id(self.env))
         if self.model is not None and self.start is not None:
             raise ConfigError(
                 f"model.path is {self.model.path} and start {self.start}; each names the model to train: leave one out"

@@ -92,8 +92,8 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
     good = [episode for episode in mine if episode.success]
     asked = tuple(one for one in good if isinstance(one, Episode) and all("gateway" in step.info for step in one.steps))
     by_agents = set(map(id, asked))
-    played = [one for one in good if id(one) not in by_agents and isinstance(one, Episode)]
-    if any(step.response_text is None for one in played for step in one.steps):
+    episodes = [episode for episode in good if id(episode) not in by_agents and isinstance(episode, Episode)]
+    if any(step.response_text is None for episode in episodes for step in episode.steps):
         raise DataError(
             f"demonstrations: {source} has answers as tokens alone, so no thought can be read; play "
             "the tasks again with envsuite eval model --keep, in a new folder"

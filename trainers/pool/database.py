@@ -64,7 +64,7 @@ def no_room(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and is_full(error)
 
 
-def connected(folder: Path, writes: bool, tight: bool = False) -> sqlite3.Connection:
+def connect(folder: Path, writes: bool, tight: bool = False) -> sqlite3.Connection:
     """Opens the database of a pool, ``tight`` if it cannot be opened otherwise.
 
     With ``writes`` it is made if need be, and a transaction is on the disk when it has ended.
@@ -103,7 +103,7 @@ def connected(folder: Path, writes: bool, tight: bool = False) -> sqlite3.Connec
         except BaseException as error:
             base.close()
             if not tight and no_room(error):
-                return connected(folder, writes, True)
+                return connect(folder, writes, True)
             raise
     return base
 

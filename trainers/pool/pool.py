@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from envsuite.core.errors import UsageError
-from trainers.pool.database import SEGMENTS, connected, named
+from trainers.pool.database import SEGMENTS, connect, named
 from trainers.pool.deltas import Row, decode
 from trainers.pool.query import TRAINABLE, Query, candidates, chosen
 from trainers.pool.records import Session
@@ -39,7 +39,7 @@ class Pool:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._lock = threading.RLock()
-        self._base = connected(self.folder, self._writes)
+        self._base = connect(self.folder, self._writes)
 
     def close(self) -> None:
         """Closes the database."""

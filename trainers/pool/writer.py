@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from envsuite.core.errors import DataError, UsageError
-from trainers.pool.database import FILE, SEGMENTS, connected, held, named, no_room
+from trainers.pool.database import FILE, SEGMENTS, connect, held, named, no_room
 from trainers.pool.deltas import COLUMNS, Row, Whole, decode, digest, encode
 from trainers.pool.hook import load_hook, rewritten
 from trainers.pool.pool import Pool
@@ -230,7 +230,7 @@ class Writer(Pool):
                 raise
             with self._lock:
                 self._base.close()
-                self._base = connected(self.folder, True, tight=True)
+                self._base = connect(self.folder, True, tight=True)
             self._forget(sessions)
         with self._lock, named(self.folder):
             self._tidy()

@@ -37,11 +37,11 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
 
     def command() -> int:
-        shown, played = exported(
+        examples, played = exported(
             given.run, spec_of(given.env).id, given.split, options_of(given), unsolved=given.unsolved
         )
-        write_demonstrations(given.out, shown, given.form, not given.no_commands)
-        sys.stdout.write(f"{len(shown)} of {played} episodes of {given.env} written to {given.out}\n")
+        write_demonstrations(given.out, examples, given.form, not given.no_commands)
+        sys.stdout.write(f"{len(examples)} of {played} episodes of {given.env} written to {given.out}\n")
         return 0
 
     return status_of(command)

@@ -90,12 +90,12 @@ def _rows(pool: Pool, query: Query) -> list[dict[str, Any]]:
     """The sessions that a query finds, as JSON."""
     return [
         {
-            "session": one.session, "source": one.about.source, "task": one.about.task_id,
-            "versions": "" if one.oldest is None else f"{one.oldest} to {one.newest}", "steps": one.steps,
-            "success": "open" if one.ended is None else "error" if one.ending.error else "yes" if one.success else "no",
-            "score": one.score, "reward": one.earned + one.reward, "tags": list(one.tags),
+            "session": row.session, "source": row.about.source, "task": row.about.task_id,
+            "versions": "" if row.oldest is None else f"{row.oldest} to {row.newest}", "steps": row.steps,
+            "success": "open" if row.ended is None else "error" if row.ending.error else "yes" if row.success else "no",
+            "score": row.score, "reward": row.earned + row.reward, "tags": list(row.tags),
         }
-        for one in pool.sessions(query)
+        for row in pool.sessions(query)
     ]  # fmt: skip
 
 

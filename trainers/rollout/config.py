@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from envsuite.core.naming import registered
+from envsuite.core.naming import resolve_id
 from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Share, Text
 
 MOST_EPISODES = 2**20
@@ -35,7 +35,7 @@ class EnvConfig:
         for name in ("id", "split", "url", "max_episode_steps"):
             if name in self.kwargs:
                 raise ConfigError(f"envs: kwargs.{name} is {self.kwargs[name]!r}; write {name} beside kwargs instead")
-        object.__setattr__(self, "id", registered(self.id))
+        object.__setattr__(self, "id", resolve_id(self.id))
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ def answer_text(tokenizer: ChatTokenizer, codec: Codec, ids: Sequence[int]) -> s
     text = str(tokenizer.decode(list(ids), skip_special_tokens=not codec.special_tokens))
     if not isinstance(codec, NativeCodec):
         return text
-    said = codec.said(text, ())
-    calls = tuple(Called(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in said.called)
-    return Answer(said.text, calls, said.thought).text
+    turn = codec.said(text, ())
+    calls = tuple(Called(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in turn.called)
+    return Answer(turn.text, calls, turn.thought).text
 
 
 class Exchange(ABC):

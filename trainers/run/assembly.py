@@ -136,8 +136,8 @@ class Run:
             check_agent(config.rollout.agent)
         self.tokenizer = load_tokenizer(config.model)
         file = Path(config.output) / config.name / "config.yaml"
-        begun = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}) if file.is_file() else {}
-        config = replace(config, prompt=with_day(config.prompt, self.tokenizer, begun.get("prompt") or {}))
+        earlier = (yaml.safe_load(file.read_text(encoding="utf-8")) or {}) if file.is_file() else {}
+        config = replace(config, prompt=with_day(config.prompt, self.tokenizer, earlier.get("prompt") or {}))
         self.config = config
         codec = check_prompts(config.prompt, self.tokenizer)
         for i, env in enumerate(config.envs):

@@ -137,14 +137,14 @@ class Evaluator:
     ) -> list[Episode]:
         """Plays ``plans`` but those whose episodes are kept already."""
         chosen, settings = self.config.evaluation.envs[env], self.config.evaluation
-        kept: EpisodeFolder | None = None
+        folder: EpisodeFolder | None = None
         found: list[Episode] = []
         if self.keep is not None:
             what = played_with(self.config, chosen, settings.sampling, self.tasks[env].hash)
             text = None if self.tokenizer is None else answers_of(self.config.prompt, self.tokenizer)
-            kept = EpisodeFolder(self.keep / f"{env}-{chosen.id}-{chosen.split}", what, text)
+            folder = EpisodeFolder(self.keep / f"{env}-{chosen.id}-{chosen.split}", what, text)
             by_id = {plan.episode_id: plan for plan in plans}
-            found, plans = kept.split(plans)
+            found, plans = folder.split(plans)
             if also is not None:
                 for episode in found:
                     also(by_id[episode.episode_id], episode, _effort(episode))
@@ -155,7 +155,7 @@ class Evaluator:
         )  # fmt: skip
         with closing(manager):
             sampling = sampling_of(settings.sampling, self.stop_ids)
-            keepers = [keeper for keeper in (also, None if kept is None else kept.add) if keeper is not None]
+            keepers = [keeper for keeper in (also, None if folder is None else folder.add) if keeper is not None]
 
             def keep(plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
                 for keeper in keepers:

@@ -25,7 +25,7 @@ from rich.segment import ControlType, Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from envsuite.core.escaping import indented
+from envsuite.core.escaping import escape_lines
 from trainers.processes.activity import ACTIVITY
 from trainers.report.run import window_of
 from trainers.settings.console import EscapingConsole
@@ -320,7 +320,7 @@ class _Above(logging.Handler):
         self._progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = indented(record.getMessage())
+        text = escape_lines(record.getMessage())
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({record.exc_info[1]!r})"
         self._progress._say(f"{record.levelname.lower()}: {text}", "red" if record.levelno >= 40 else "yellow")

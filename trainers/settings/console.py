@@ -8,7 +8,7 @@ from typing import IO, Any, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from envsuite.core.escaping import escaped, raw
+from envsuite.core.escaping import escape_controls, raw
 
 
 class EscapingConsole(Console):
@@ -29,4 +29,4 @@ class EscapingConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yields what is drawn, its texts escaped."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(escaped(segment.text), segment.style)
+            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)

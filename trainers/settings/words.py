@@ -153,7 +153,9 @@ def over(
             near = nearest(name, [f"--{setting.path}" for setting in described(cls)], 1)
             words = {*path[-1].lower().split("_")}
             near = near or [
-                f"--{one.path}" for one in described(cls) if words <= {*re.findall(r"\w+", one.text.lower())}
+                f"--{setting.path}"
+                for setting in described(cls)
+                if words <= {*re.findall(r"\w+", setting.text.lower())}
             ]
             raise UnknownName(f"{name}: {error}{f' ({name}: nearest is {near[0]})' if near else ''}{SEE}") from None
         value = _value(name, word, shape)

@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def options_of(given: argparse.Namespace) -> dict[str, Any]:
     """Returns the arguments of the environment, besides its split."""
-    chosen = dict(map(read_option, given.option))
-    return chosen if given.source is None else {"source": given.source, **chosen}
+    options = dict(map(read_option, given.option))
+    return options if given.source is None else {"source": given.source, **options}
 
 
 def made(env_id: str, **arguments: Any) -> ToolEnv:

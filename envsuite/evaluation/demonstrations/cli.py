@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.core.naming import registered
+from envsuite.core.naming import resolve_id
 from envsuite.data.files import write_atomically
 from envsuite.data.progress import Shown
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix != ".jsonl":
         raise UsageError(f"--out {arguments.out}: give a name that ends in .jsonl")
     order = Order(
-        registered(arguments.what), arguments.n, arguments.player, arguments.split, tuple(arguments.types),
+        resolve_id(arguments.what), arguments.n, arguments.player, arguments.split, tuple(arguments.types),
         arguments.seed, options_of(arguments), arguments.form, not arguments.no_commands, arguments.unsolved,
     )  # fmt: skip
     try:

@@ -14,7 +14,7 @@ import orjson
 
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import DataError
-from envsuite.core.naming import registered, spec_of
+from envsuite.core.naming import resolve_id, spec_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.settings import read_option
 from envsuite.data.files import write_atomically
@@ -192,7 +192,7 @@ def _relation(panel: Panel, here: Panel) -> str:
 
 
 def _panel(env_id: str, split: str, source: str | None, options: list[str]) -> Panel:
-    env_id = registered(env_id)
+    env_id = resolve_id(env_id)
     if source is None and not options and env_id in listed():
         return shipped(env_id, split)
     env = _made(env_id, source, options)
@@ -210,13 +210,13 @@ def _made(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
         UsageError: It does not take the options.
     """
     env_id = spec_of(env_id).id
-    chosen = {"source": "builtin" if source is None else source, "split": None} | dict(map(read_option, options))
-    if chosen["source"] not in ("builtin", "generated", "official"):
-        chosen["source"] = os.path.expanduser(chosen["source"])
+    arguments = {"source": "builtin" if source is None else source, "split": None} | dict(map(read_option, options))
+    if arguments["source"] not in ("builtin", "generated", "official"):
+        arguments["source"] = os.path.expanduser(arguments["source"])
     try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **chosen).unwrapped
+        env = gymnasium.make(env_id, disable_env_checker=True, **arguments).unwrapped
     except TypeError as error:
-        raise UsageError(f"{env_id} cannot be made with {chosen}: {error}") from error
+        raise UsageError(f"{env_id} cannot be made with {arguments}: {error}") from error
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is registered by something else: it is not one of envsuite's environments")
     return env

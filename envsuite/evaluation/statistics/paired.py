@@ -231,9 +231,9 @@ def _tango(gaps: Floats) -> tuple[Floats, Floats]:
         outside = np.full(better.shape, -float(sign))
         for _ in range(50):
             middle = (inside + outside) / 2
-            linear, rest = (2 * tasks - better + worse) * middle - better - worse, middle * (1 - middle)
-            share = (np.sqrt(np.maximum(linear**2 + 8 * tasks * worse * rest, 0)) - linear) / (4 * tasks)
-            deviation = np.sqrt(np.maximum(tasks * (2 * share + rest), 0))
+            linear, constant = (2 * tasks - better + worse) * middle - better - worse, middle * (1 - middle)
+            share = (np.sqrt(np.maximum(linear**2 + 8 * tasks * worse * constant, 0)) - linear) / (4 * tasks)
+            deviation = np.sqrt(np.maximum(tasks * (2 * share + constant), 0))
             holds = sign * (better - worse - tasks * middle) <= Z95 * deviation
             inside, outside = np.where(holds, middle, inside), np.where(holds, outside, middle)
         return inside

@@ -191,8 +191,8 @@ class Guard:
 
     def _exceeds(self) -> bool:
         self.looked = time.monotonic()
-        shared = self.grants.shared if self.grants is not None else 0
-        return self.census is not None and self.census.exceeds(self.bounds.memory - shared)
+        grants = self.grants.shared if self.grants is not None else 0
+        return self.census is not None and self.census.exceeds(self.bounds.memory - grants)
 
     def _run(self, code: str, number: int, fits: bool) -> dict[str, object]:
         self.pipes = {self.out: Output(self.bounds.output), self.err: Output(self.bounds.output)}

@@ -7,7 +7,7 @@ import logging
 
 from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.core.escaping import log_to_stderr
-from envsuite.core.naming import registered
+from envsuite.core.naming import resolve_id
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("mcp", "uvicorn"):
         logging.getLogger(name).setLevel(logging.ERROR)
     settings = Settings(
-        environments=tuple(map(registered, arguments.environments or ENVIRONMENTS)),
+        environments=tuple(map(resolve_id, arguments.environments or ENVIRONMENTS)),
         urls=tuple(arguments.url),
         host=arguments.host,
         port=arguments.port,

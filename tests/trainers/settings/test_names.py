@@ -12,7 +12,7 @@ import pytest
 
 from envsuite.cli import main
 from envsuite.core.errors import EnvsuiteError, UsageError, nearest, unknown
-from envsuite.core.naming import registered
+from envsuite.core.naming import resolve_id
 from envsuite.core.registration import ENVIRONMENTS, NAMED
 from envsuite.core.settings import read_json
 from trainers.imitation.config import ImitateConfig
@@ -95,7 +95,7 @@ def test_every_command_takes_a_name_or_none_does(command: str, name: str, capsys
     text = "".join(capsys.readouterr())
     refused = any(words in text for words in REFUSALS)
     if name in NAMES:
-        assert not refused and registered(name) == NAMES[name] and "Traceback" not in text, text
+        assert not refused and resolve_id(name) == NAMES[name] and "Traceback" not in text, text
     elif (command, name) != ("train", "nothing"):  # a run's configuration may be read where the package is not
         assert refused and status == 2, text
 

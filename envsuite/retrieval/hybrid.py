@@ -1,9 +1,9 @@
-"""Combines searches: fusion by scores or by ranks, and reranking of the best."""
+"""Combines searches: fusion by scores or by ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,41 +125,3 @@ def combined(numbers: NDArray[np.int64], scores: NDArray[np.float64], weights: S
     """
     shares = np.array(weights) / sum(weights)
     return best(numbers, (shares[:, None] * scores).sum(axis=0).astype(np.float32), k)
-
-
-class Reranker(Protocol):
-    """Scores texts against a query, one by one."""
-
-    @property
-    def name(self) -> str:
-        """Name in tables and infos."""
-
-    def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns a score for each text, higher for better ones. Shape: [n]."""
-
-
-class Reranked:
-    """The best documents of a search, in the order of a reranker's scores; the others follow as they were found.
-
-    Args:
-        retriever: Finds the documents.
-        reranker: Scores them.
-        text: Returns the text of a document.
-        depth: Number of documents that are reranked.
-    """
-
-    def __init__(self, retriever: Retriever, reranker: Reranker, text: Callable[[int], str], depth: int = 50) -> None:
-        self.name = f"{retriever.name}>{reranker.name}"
-        self._retriever, self._reranker, self._text, self._depth = retriever, reranker, text, depth
-
-    def search(self, query: str, k: int, stop: int | None = None) -> Found:
-        """Returns the best ``k`` documents with the reranker's scores; those after ``depth`` have the lowest of these.
-
-        See :class:`Retriever`.
-        """
-        numbers, _ = self._retriever.search(query, max(k, self._depth), stop)
-        first, rest = numbers[: self._depth], numbers[self._depth :]
-        scores = self._reranker.scores(query, [self._text(number) for number in first.tolist()])
-        first, scores = best(first, scores, len(first))
-        scores = np.concatenate([scores, np.repeat(scores[-1:], len(rest))])
-        return np.concatenate([first, rest])[: max(0, k)], scores[: max(0, k)]

@@ -4,7 +4,6 @@ A description is a name, a mapping as JSON and YAML have it, or the text of a ma
 
 - ``"bm25"``; vectors of the corpus by their name, e.g. ``"MiniLM"``; ``"bm25+MiniLM"``, several of these fused;
 - ``{"fuse": [SEARCH, …], "weights": [0.7, 0.3], "fusion": "convex"}``; ``weights`` and ``fusion`` may be left out;
-- ``{"rerank": SEARCH, "model": FOLDER, "depth": 50}``, by a cross-encoder; ``depth`` may be left out;
 - ``{"faiss": FILE, "vectors": NAME}``, an index file built of these vectors of the corpus;
 - ``{"search-r1": URL}``, a server of Search-R1's protocol.
 """
@@ -23,7 +22,7 @@ from envsuite.core.errors import UsageError, unknown
 from envsuite.core.options import SEARCH
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.hybrid import Fusion, Hybrid, Reranked
+from envsuite.retrieval.hybrid import Fusion, Hybrid
 from envsuite.retrieval.servers import JsonServer, SearchR1
 from envsuite.retrieval.vectors import Vectors
 
@@ -39,8 +38,6 @@ RETRIEVER = (
     "documents"
 )
 """Meaning of the option ``retriever``."""
-DEPTH = 50
-"""Documents that a reranker reads by default."""
 _DEEPEST = 4
 """Searches within each other."""
 _MOST = 8
@@ -92,27 +89,6 @@ class Fused:
 
 
 @dataclass(frozen=True)
-class Reordered:
-    """The first results of a search in the order of a cross-encoder."""
-
-    search: Search
-    model: str
-    depth: int = DEPTH
-
-    def open(self, corpus: Corpus) -> Retriever:
-        """Returns the search; see :meth:`Named.open`."""
-        from envsuite.retrieval.sentence import CrossEncoder
-
-        reranker = CrossEncoder(Path(self.model))
-        return Reranked(self.search.open(corpus), reranker, _Texts(corpus), self.depth)
-
-    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the model, and what the search reads; see :meth:`Named.reads`."""
-        files, addresses = self.search.reads()
-        return (self.model, *files), addresses
-
-
-@dataclass(frozen=True)
 class ByFaiss:
     """Vectors of the corpus by an index file."""
 
@@ -145,17 +121,7 @@ class BySearchR1:
         return (), (self.url,)
 
 
-Search = Named | Fused | Reordered | ByFaiss | BySearchR1
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Title and text of a document, as a reranker reads them."""
-
-    corpus: Corpus
-
-    def __call__(self, number: int) -> str:
-        return "\n".join(self.corpus.content(number))
+Search = Named | Fused | ByFaiss | BySearchR1
 
 
 def vectors_of(corpus: Corpus, name: str) -> Vectors:
@@ -273,13 +239,6 @@ def _positive(given: object) -> bool:
     return isinstance(given, int | float) and not isinstance(given, bool) and 0 < given <= _HEAVIEST
 
 
-def _rerank(given: Mapping[str, Any], place: str, deep: int) -> Search:
-    depth = given.get("depth", DEPTH)
-    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 1000:
-        raise UsageError(f"{place}.depth is {depth!r}; give a whole number from 1 to 1,000")
-    return Reordered(_search(given["rerank"], f"{place}.rerank", deep + 1), _text(given, "model", place), depth)
-
-
 def _text(given: Mapping[str, Any], key: str, place: str) -> str:
     """Returns a field that is one line of text, a path too."""
     value = given[key]
@@ -299,7 +258,6 @@ def _url(given: Mapping[str, Any], key: str, place: str) -> str:
 
 _KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[str, Any], str, int], Search]]] = {
     "fuse": ((), ("weights", "fusion"), _fuse),
-    "rerank": (("model",), ("depth",), _rerank),
     "faiss": (
         ("vectors",), (),
         lambda given, place, _: ByFaiss(_text(given, "faiss", place), _text(given, "vectors", place)),

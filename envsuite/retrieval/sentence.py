@@ -1,4 +1,4 @@
-"""Sentence-transformers models by path: bi-encoders such as E5, BGE-M3 and MiniLM, and cross-encoders that rerank.
+"""Sentence-transformers models by path: bi-encoders such as E5, BGE-M3 and MiniLM.
 
 Needs sentence-transformers and torch: ``pip install 'envsuite[embeddings]'``. Nothing is downloaded.
 """
@@ -49,7 +49,7 @@ class SentenceEncoder:
         self.name = self.path.name if name is None else name
         self._prefixes = {"query": query, "passage": passage}
         self._dtype = dtype
-        self._model = _loaded("SentenceTransformer", self.path, dtype)
+        self._model = _load(self.path, dtype)
         self.dimensions = int(self._model.get_embedding_dimension())
         self._running = threading.Lock()
 
@@ -71,37 +71,8 @@ class SentenceEncoder:
         return {"kind": "sentence", **facts, **self._prefixes}
 
 
-class CrossEncoder:
-    """A cross-encoder of sentence-transformers as a :class:`~envsuite.retrieval.hybrid.Reranker`.
-
-    Args:
-        path: The model's folder.
-
-    Raises:
-        DataError: The folder has no such model.
-        MissingExtra: sentence-transformers is not installed.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        self.name = self.path.name
-        self._model = _loaded("CrossEncoder", self.path, "float32")
-        self._running = threading.Lock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CrossEncoder, (self.path,)
-
-    def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns how well each text answers the query. Shape: [n]."""
-        if not texts:
-            return np.zeros(0, dtype=np.float32)
-        with self._running:
-            found = self._model.predict([(query, text) for text in texts], batch_size=_BATCH, show_progress_bar=False)
-        return np.asarray(found, dtype=np.float32).reshape(len(texts))
-
-
-def _loaded(kind: str, path: Path, dtype: str) -> Any:
-    """Returns the model in ``path``, loaded by the class ``kind`` of sentence-transformers."""
+def _load(path: Path, dtype: str) -> Any:
+    """Returns the model in ``path``."""
     if not (path / "config.json").is_file():
         raise DataError(f"{path} has no model: it must be a folder with config.json, as save_pretrained writes it")
     try:
@@ -109,7 +80,7 @@ def _loaded(kind: str, path: Path, dtype: str) -> Any:
     except ImportError as error:
         raise MissingExtra(f"models as encoders need sentence-transformers ({error}): {_REMEDY}") from error
     try:
-        return getattr(sentence_transformers, kind)(
+        return sentence_transformers.SentenceTransformer(
             str(path), local_files_only=True, trust_remote_code=False, model_kwargs={"dtype": dtype}
         )
     except (OSError, ValueError, KeyError) as error:

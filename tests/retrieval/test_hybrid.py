@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from envsuite.core.errors import UnknownName, UsageError
 from envsuite.retrieval.documents import Found
-from envsuite.retrieval.hybrid import Fusion, Hybrid, Reranked, fused
+from envsuite.retrieval.hybrid import Fusion, Hybrid, fused
 
 rankings = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=10), min_size=1, max_size=3)
 
@@ -108,7 +107,6 @@ def test_a_cut_off_hides_every_later_document(rows: tuple[Row, Row], fusion: Fus
 
 def test_searches_that_are_composed_in_other_ways_have_other_names() -> None:
     one, two, three = (Fixed(name, 1, 2) for name in ("one", "two", "three"))
-    reranked = Reranked(two, Longest(), str)  # type: ignore[arg-type]
     inner = Hybrid([two, three], (1, 2))
     composed = [
         Hybrid([one, two], (3, 1)),
@@ -116,12 +114,9 @@ def test_searches_that_are_composed_in_other_ways_have_other_names() -> None:
         Hybrid([Hybrid([one, two]), three]),
         Hybrid([one, inner]),
         Hybrid([one, inner], fusion="rrf"),
-        Hybrid([one, reranked]),
-        Reranked(Hybrid([one, two]), Longest(), str),  # type: ignore[arg-type]
     ]
     assert [search.name for search in composed] == [
         "3*one+1*two", "one+two+three", "(one+two)+three", "one+(1*two+2*three)", "rrf(one+(1*two+2*three))",
-        "one+(two>longest)", "one+two>longest",
     ]  # fmt: skip
 
 
@@ -159,22 +154,3 @@ def test_a_hybrid_that_makes_no_sense_is_an_error() -> None:
     for constant, depth in ((-1, 1), (60, 0)):
         with pytest.raises(UsageError, match="at least 0 and 1"):
             Hybrid([one], constant=constant, depth=depth)
-
-
-class Longest:
-    """Prefers long texts."""
-
-    name = "longest"
-
-    def scores(self, query: str, texts: list[str]) -> NDArray[np.float32]:
-        return np.array([len(text) for text in texts], dtype=np.float32)
-
-
-def test_a_reranker_orders_the_first_and_leaves_the_rest_behind_them() -> None:
-    reranked = Reranked(Fixed("one", 1, 30, 200, 20, 5000), Longest(), str, depth=3)  # type: ignore[arg-type]
-    assert reranked.name == "one>longest"
-    numbers, scores = reranked.search("", 5)
-    assert numbers.tolist() == [200, 30, 1, 20, 5000] and scores.tolist() == [3, 2, 1, 1, 1]
-    assert reranked.search("", 1)[0].tolist() == [200]
-    assert reranked.search("", 5, 31)[0].tolist() == [20, 30, 1]
-    assert Reranked(Fixed("none"), Longest(), str).search("", 5)[0].tolist() == []  # type: ignore[arg-type]

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 import json
-import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from vector_files import Drawn
 
 from envsuite.core.errors import DataError, EnvsuiteError, MissingExtra, UnknownName, UsageError
-from envsuite.retrieval import sentence, vectors
+from envsuite.retrieval import vectors
 from envsuite.retrieval.approximate import build_index
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
@@ -27,12 +24,12 @@ from envsuite.retrieval.retrievers import (
     BySearchR1,
     Fused,
     Named,
-    Reordered,
     Searched,
     parsed,
     retriever_of,
     vectors_of,
 )
+from envsuite.retrieval.sentence import SentenceEncoder
 
 BM25, DRAWN = Named("bm25"), Named("drawn")
 SAME = {
@@ -41,8 +38,6 @@ SAME = {
     '{"fuse": ["bm25", "drawn"]}': Fused((BM25, DRAWN)),
     ' {"fuse": ["bm25", "drawn"], "weights": [3, 1]}': Fused((BM25, DRAWN), (3.0, 1.0)),
     '{"fuse": ["bm25", "drawn"], "fusion": "rrf"}': Fused((BM25, DRAWN), None, "rrf"),
-    '{"rerank": "bm25+drawn", "model": "a/judge", "depth": 20}': Reordered(Fused((BM25, DRAWN)), "a/judge", 20),
-    '{"rerank": "drawn", "model": "a/judge"}': Reordered(DRAWN, "a/judge", 50),
     '{"faiss": "papers.faiss", "vectors": "drawn"}': ByFaiss("papers.faiss", "drawn"),
     '{"search-r1": "http://wiki:8000"}': BySearchR1("http://wiki:8000"),
     '{"fuse": ["bm25", {"fuse": ["drawn", {"search-r1": "http://w"}]}]}': Fused(
@@ -64,7 +59,7 @@ def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text: str) -> Non
         ("bm25+", UsageError, "names joined by"),
         ("{", UsageError, "not JSON"),
         (7, UsageError, "search is 7; give a name"),
-        ({}, UsageError, "one of the keys fuse, rerank, faiss, search-r1; this one has none"),
+        ({}, UsageError, "one of the keys fuse, faiss, search-r1; this one has none"),
         ({"fuze": ["bm25", "drawn"]}, UsageError, "this one has fuze"),
         ({"faiss": "a", "search-r1": "b"}, UsageError, "one of the keys"),
         ({"fuse": "bm25"}, UsageError, "search: fuse is not a list of 2 to 8 searches"),
@@ -79,9 +74,6 @@ def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text: str) -> Non
         ({"fuse": ["bm25", "drawn"], "weights": [1, float("nan")]}, UsageError, "positive number"),
         ({"fuse": ["bm25", "drawn"], "weights": [1, 10**400]}, UsageError, "positive number"),
         ({"fuse": ["bm25", "drawn"], "fusion": "rff"}, UnknownName, r"unknown search\.fusion 'rff'. Nearest: 'rrf'"),
-        ({"rerank": "bm25"}, UsageError, "'rerank' needs 'model'"),
-        ({"rerank": "bm25", "model": "m", "depth": 0}, UsageError, r"depth is 0; give a whole number from 1 to 1,000"),
-        ({"rerank": "bm25", "model": ""}, UsageError, r"search\.model is ''"),
         ({"faiss": "a\0b", "vectors": "drawn"}, UsageError, r"search\.faiss"),
         ({"search-r1": "db:6333"}, UsageError, r"search\.search-r1: url is 'db:6333'"),
         ({"search-r1": "http://u:secret@w"}, UsageError, r"search\.search-r1: url of w has a password"),
@@ -96,7 +88,7 @@ def test_a_description_of_another_form_is_told_where_and_what_to_write(
     assert "secret" not in str(caught.value)
 
 
-keys = st.sampled_from(["fuse", "weights", "fusion", "rerank", "model", "depth", "faiss", "vectors", "search-r1"])
+keys = st.sampled_from(["fuse", "weights", "fusion", "faiss", "vectors", "search-r1"])
 plain = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["bm25", "drawn", "a+b", "http://w", ""])
 )
@@ -124,8 +116,8 @@ def test_anything_is_a_search_or_an_error_of_the_user_also_as_text(given: Any) -
 
 def test_what_a_search_reads_is_all_files_and_addresses_in_it() -> None:
     inner = {"fuse": ["bm25", {"faiss": "f", "vectors": "v"}, {"search-r1": "http://q"}]}
-    both = {"fuse": [{"rerank": inner, "model": "m"}, {"search-r1": "http://s"}]}
-    assert parsed(both).reads() == (("m", "f"), ("http://q", "http://s"))
+    both = {"fuse": [inner, {"search-r1": "http://s"}]}
+    assert parsed(both).reads() == (("f",), ("http://q", "http://s"))
     assert parsed("bm25+drawn").reads() == ((), ())
 
 
@@ -182,33 +174,10 @@ def test_an_index_of_faiss_is_opened_from_its_file(corpus: Corpus, tmp_path: Pat
         retriever_of(corpus, {"faiss": str(tmp_path / "none"), "vectors": "drawn"})
 
 
-class Backwards:
-    """Prefers texts that come late in the alphabet."""
-
-    name = "backwards"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def scores(self, query: str, texts: list[str]) -> NDArray[np.float32]:
-        assert all("\n" in text for text in texts), "title and text"
-        order = sorted(texts)
-        return np.array([order.index(text) for text in texts], dtype=np.float32)
-
-
-def test_a_reranker_reads_title_and_text_and_can_go_to_another_process(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sentence, "CrossEncoder", Backwards)
-    search = retriever_of(corpus, {"rerank": "bm25", "model": "folder", "depth": 4})
-    found = pickle.loads(pickle.dumps(search)).search("owl", 4)[0].tolist()
-    assert found == sorted(corpus.search("owl", 4)[0].tolist(), key=corpus.title, reverse=True)
-
-
-def test_without_its_package_a_search_is_told_how_to_install_it(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_its_package_an_encoder_is_told_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[embeddings\]'"):
-        retriever_of(corpus, {"rerank": "bm25", "model": str(tmp_path)})
+        SentenceEncoder(tmp_path)

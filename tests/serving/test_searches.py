@@ -31,7 +31,7 @@ SOURCES: dict[str, Callable[[], Source]] = {
 FUSED = {"fuse": ["bm25", "bm25"], "weights": [1, 3]}
 REFUSED = {
     "a file": {"faiss": "/etc/passwd", "vectors": "drawn"},
-    "a model": {"fuse": ["bm25", {"rerank": "bm25", "model": "/models/judge"}]},
+    "a file in a fusion": {"fuse": ["bm25", {"faiss": "/etc/passwd", "vectors": "drawn"}]},
     "a file beside the opened folder": {"faiss": "OPEN/../other/index", "vectors": "drawn"},
     "a server": {"search-r1": "http://169.254.169.254"},
     "a server on another port": {"search-r1": "http://127.0.0.1:10"},

@@ -156,7 +156,6 @@ METRICS: dict[str, str] = {
     "async/whole_groups": "Number of groups that have ended and wait for a later update.",
     "async/open_groups": "Number of groups that are played, or wait to be.",
     "async/update_idle": "Share of the time between two updates' groups in which the update waited for them, 0 to 1.",
-    "async/rollout_idle": "Share of that time in which the rollout waited its turn.",
     "alarms/standing": "Number of alarms that were raised and whose signs last (docs/alarms.md).",
     "replay/<name>": "Self-imitation: the buffer, what it gives to the update, the schedules; see the page of SPEAR.",
 }

@@ -59,7 +59,6 @@ from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
 from trainers.run.alarms import Alarms
-from trainers.run.asynchronous.player import Player
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.boundary import Boundary
@@ -235,7 +234,7 @@ class Run:
         common = (config, self.accelerator, self.sampler, self.crediting.informative, self.counters, self.stop)
         if config.pool is not None and config.pool.take is not None:
             return PooledRollouts(*common, Pool(config.pool.folder), config.pool.take)
-        sampling, seed = sampling_of(rollout.sampling, ends), config.seed + 1
+        sampling = sampling_of(rollout.sampling, ends)
         slots = training_slots(config, self.accelerator.num_processes)
         examples = [examples_of(env, config.prompt) for env in config.envs]
         parts = (rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
@@ -245,9 +244,11 @@ class Run:
             store = None if stored is None else Store(stored, config.name, self.accelerator.num_processes)
             player = manager_of(*parts, factory, bool(branching(config)), rank)
             return SynchronousRollouts(*common, player, sampling, self.sync, store=store)
-        manager = make_manager(*parts, factory)
-        turns = Player(manager, sampling, seed, self.sync)
-        return AsynchronousRollouts(*common, self.pool, turns, lambda: self.updater.steps)
+        pool = self.pool
+        turns = make_manager(*parts, factory).open(
+            sampling, config.seed + 1, lambda _, episode, __: pool.enter(episode)
+        )
+        return AsynchronousRollouts(*common, pool, turns, self.sync, lambda: self.updater.steps)
 
     def _policy(self, model: PreTrainedModel, replay: bool = False) -> Policy:
         """The model as a policy whose log-probabilities are those of the distribution that is sampled from."""

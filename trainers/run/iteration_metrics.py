@@ -79,14 +79,16 @@ class Clock:
         """Returns the seconds of waits since the last part."""
         return sum(seconds - self._waited[cause] for cause, seconds in ACTIVITY.spent().items())
 
-    def metrics(self, timing: Timing, found: IterationMetrics, seconds: float | None = None) -> dict[str, float]:
+    def metrics(
+        self, timing: Timing, found: IterationMetrics, seconds: float | None = None, covered: float | None = None
+    ) -> dict[str, float]:
         """Returns the times of all parts, and the rates of the rollout.
 
         Args:
             timing: Seconds of the rollout's parts.
             found: Numbers of tokens and steps that were played.
-            seconds: Seconds in which they were played, which ``timing`` is of, too; by default those of the part
-                ``rollout``, and ``timing`` is of the iteration.
+            seconds: Seconds in which they were played; by default those of the part ``rollout``.
+            covered: Seconds that ``timing`` is of; by default those of the iteration.
         """
         now, rolled = Moment.now(), max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9)
         total = now.wall - self._began.wall
@@ -109,7 +111,7 @@ class Clock:
             **parts,
             "time/rest": total - disjoint,
             "time/total": total,
-            "idle/engine": 1.0 - timing.engine / max(total if seconds is None else seconds, 1e-9),
+            "idle/engine": 1.0 - timing.engine / max(total if covered is None else covered, 1e-9),
             "idle/device": 1.0 - trained / max(total, 1e-9),
             "rate/tokens": found.sampled / rolled,
             "rate/steps": found.steps / rolled,

@@ -140,7 +140,7 @@ def iterate(run: Run) -> None:
     run.boundary.reach()
     if run.config.episodes_every and iteration % run.config.episodes_every == 0:
         run.folder.write_episodes(f"iteration-{iteration:05d}", rolled.episodes, credit)
-    times = clock.metrics(rolled.timing, found, rolled.seconds)
+    times = clock.metrics(rolled.timing, found, rolled.seconds, rolled.covered)
     metrics = {**found.values, **rolled.metrics, **run.engine.metrics(), **replayed, **times}
     run.record(metrics, rolled.episodes)
     run.progress.iteration(iteration, metrics)

@@ -55,6 +55,8 @@ class Rolled:
     """Metrics of the rollout itself: of replaced groups, where some may be, and of those played between updates."""
     seconds: float | None = None
     """Seconds in which the episodes were played, where that is not the phase of the rollout alone."""
+    covered: float | None = None
+    """Seconds that ``timing`` is of, where these are not the iteration's."""
     pruned_tokens: int = 0
     """Response tokens that were sampled for episodes of trees which are not kept."""
     continued: Continued | None = None

@@ -24,6 +24,7 @@ from trainers.credit.estimators.oracle_mc import OracleMC
 from trainers.credit.method import Method
 from trainers.credit.rows import unshaped
 from trainers.imitation.vocabulary import word_tokenizer
+from trainers.report.metrics import read_metrics
 from trainers.rollout.config import EnvConfig, RolloutConfig, TreeConfig
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.episode import Branches, EpisodePlan
@@ -176,6 +177,8 @@ def test_a_run_plays_continuations_and_trains_on_none(tmp_path: Path) -> None:
     assert record["oracle/episodes"] == 3 * record["oracle/states"] and record["oracle/failed"] == 0
     assert 2 < record["oracle/states"] <= 14, "six episodes of three steps, of two tasks"
     assert record["oracle/tokens"] > record["train/tokens_total"] > 0
+    (line,) = (one for one in read_metrics(tmp_path / "runs/tiny/metrics.jsonl") if "idle/engine" in one)
+    assert 0.0 <= line["idle/engine"] <= 1.0, "of the iteration, which has both phases"
     name, program = "both", (*BOTH, "-m", "trainers.train")
     run = train("--config", str(write_settings(tmp_path, **changes, name=name)), program=program, timeout=300)
     assert run.returncode == 0, run.stderr

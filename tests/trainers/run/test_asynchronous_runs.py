@@ -24,7 +24,6 @@ from transformers import AutoModelForCausalLM
 from trainers.policy.config import OptimConfig
 from trainers.report.metrics import read_metrics
 from trainers.run.assembly import Run
-from trainers.run.asynchronous.player import Player
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.rollouts import Rollouts, SynchronousRollouts
@@ -62,10 +61,10 @@ def _asynchronous(run: Run, ends: Sequence[int]) -> Rollouts:
     run.pool = None
     found = _synchronous(run, ends)
     assert isinstance(found, SynchronousRollouts)
-    player = Player(found.manager, found.sampling, run.config.seed + 1, run.sync)
     pool = GroupPool(run.accelerator, run.config.rollout.tasks, 0)
+    turns = found.manager.open(found.sampling, run.config.seed + 1, lambda _, episode, __: pool.enter(episode))
     common = (run.config, run.accelerator, run.sampler, run.crediting.informative, run.counters, run.stop)
-    return AsynchronousRollouts(*common, pool, player, lambda: run.updater.steps)
+    return AsynchronousRollouts(*common, pool, turns, run.sync, lambda: run.updater.steps)
 
 
 _synchronous = Run._rollouts

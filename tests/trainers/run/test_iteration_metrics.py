@@ -168,9 +168,9 @@ def test_the_engine_is_idle_for_a_share_of_the_time_that_its_seconds_are_of() ->
     clock = Clock()
     clock.passed("rollout")
     timing = Timing(engine=5.0, env=3.0, codec=1.0, longest_episode=2.0)
-    told = clock.metrics(timing, IterationMetrics({}, 500, 40), seconds=12.0)
+    told = clock.metrics(timing, IterationMetrics({}, 500, 40), seconds=4.0, covered=12.0)
     assert told["idle/engine"] == 1 - 5 / 12, "the iteration is shorter than what was played since the one before"
-    assert told["rate/tokens"] == 500 / 12
+    assert told["rate/tokens"] == 125
 
 
 def test_waits_for_weights_and_for_others_are_in_no_other_part_but_the_rollout() -> None:

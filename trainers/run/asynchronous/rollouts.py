@@ -12,8 +12,8 @@ import numpy as np
 from trainers.processes.distributed import all_gather_object
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
+from trainers.rollout.rollout import Rollout
 from trainers.rollout.timing import Timing
-from trainers.run.asynchronous.player import Player
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.rollouts import Rolled, Rollouts
 from trainers.run.shortage import OutOfMemory
@@ -39,17 +39,21 @@ class _Meter:
 class AsynchronousRollouts(Rollouts):
     """Takes the groups of an iteration from a pool in which those of the next iterations are played as well.
 
-    The tasks of an iteration, and the numbers of its groups and episodes, are those of the synchronous loop; only the
-    weights that sampled them are older.
+    Episodes are played while an iteration waits for its groups; those of later groups go on after its update, under
+    newer weights. The tasks of an iteration, and the numbers of its groups and episodes, are those of the synchronous
+    loop; only the weights that sampled them are older.
     """
 
     pool: GroupPool
-    player: Player
+    rollout: Rollout
+    """Plays the episodes, which enter the pool as they end."""
+    sync: Callable[[], None]
+    """Gives the engine the policy's weights: requests on their way go on under the new ones."""
     version: Callable[[], int]
     """Returns the version of the policy's weights."""
     _meter: _Meter = field(default_factory=_Meter, init=False)
     _playing: bool = field(default=False, init=False)
-    """Whether the player has been given what the pool holds."""
+    """Whether the rollout has been given what the pool holds."""
 
     def __call__(self, iteration: int) -> Rolled:
         """Takes ``rollout.tasks`` groups, and further ones for those without a signal; starts as many as there is room.
@@ -61,10 +65,10 @@ class AsynchronousRollouts(Rollouts):
             DataError: All episodes failed.
         """
         self.pool.renewed(self.version())
-        self.player.renew()
+        self.sync()
         if not self._playing:
             self._meter = _Meter()
-            self.player.start(self.pool.unplayed())
+            self.rollout.add(self.pool.unplayed())
             self._playing = True
         tasks = self.config.rollout.tasks
         used = (self.config.iterations - iteration + 1) * tasks  # by this update and those that follow
@@ -78,7 +82,8 @@ class AsynchronousRollouts(Rollouts):
         self.pool.use()
         meter, self._meter = self._meter, _Meter()
         seconds = self._meter.began - meter.began
-        return replace(rolled, metrics={**rolled.metrics, **self._metrics(meter, seconds)}, seconds=seconds)
+        metrics = {**rolled.metrics, **self._metrics(meter, seconds)}
+        return replace(rolled, metrics=metrics, seconds=seconds, covered=seconds)
 
     def settle(self) -> None:
         """Leaves this process's engine to others until the next call; every process must call this.
@@ -87,18 +92,18 @@ class AsynchronousRollouts(Rollouts):
             Abandoned: The run is to stop.
             EngineFailed: The engine of some process failed.
         """
-        self.stop.phase("rollout", 0, lambda watch: self.player.settle())
+        self.stop.phase("rollout", 0, lambda watch: self.rollout.settle())
 
     def progress(self) -> int:
         """Number of episodes of all processes that have ended; every process must call this."""
         return sum(all_gather_object(self.accelerator, self.pool.ended))
 
     def close(self) -> None:
-        """Ends the player."""
-        self.player.close()
+        """Closes the environments."""
+        self.rollout.manager.vector.close()
 
     def _start(self, groups: int) -> None:
-        self.player.start(self.pool.start(self.drawn(groups)))
+        self.rollout.add(self.pool.start(self.drawn(groups)))
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         episodes: list[Episode] = []
@@ -116,15 +121,16 @@ class AsynchronousRollouts(Rollouts):
             meter.dropped += len(old)
             tasks = len(old)
         meter.waited += time.perf_counter() - began
-        return episodes, self.player.timing()
+        return episodes, self.rollout.timed()
 
     def _wait(self, numbers: Sequence[int], watch: Watcher) -> None:
         """Plays until this process's episodes of these groups have ended."""
         total = self.pool.lacking(numbers)
         while lacking := self.pool.lacking(numbers):
-            for episode in self.player.play():
-                self.pool.enter(episode)
-            watch(total - lacking, self.player.oldest())
+            if self.rollout.busy:
+                self.rollout.advance()
+            self.rollout.ledger.groups.clear()
+            watch(total - lacking, self.rollout.oldest())
 
     def _metrics(self, meter: _Meter, seconds: float) -> dict[str, float]:
         """The metrics of an iteration, over all processes.
@@ -143,5 +149,4 @@ class AsynchronousRollouts(Rollouts):
             "async/whole_groups": float(sum(whole)),
             "async/open_groups": float(len(self.pool) - sum(whole)),
             "async/update_idle": float(np.mean(waits)),
-            "async/rollout_idle": 1.0 - float(np.mean(waits)),
         }

@@ -14,8 +14,7 @@ from benchmarks.golden_data import Json, NotCovered, TokenRows, step_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from trainers.policy.loss.aggregation import BatchTotals, token_weights
 from trainers.policy.loss.config import ObjectiveConfig
-from trainers.policy.loss.kl import kl_estimate
-from trainers.policy.loss.policy_loss import PolicyLoss, policy_loss
+from trainers.policy.loss.policy_loss import PolicyLoss, kl_estimate, policy_loss
 from trainers.policy.loss.selection import covariances, eligible, selected_tokens
 from trainers.policy.loss.token_losses import LOSSES, Tokens
 from trainers.policy.loss.value_loss import value_loss

@@ -13,8 +13,7 @@ from benchmarks.papers.index import FOLDER, Run
 from benchmarks.papers.settings import setting_of
 from trainers.planning.hardware import GIB, machines
 from trainers.planning.plan import Planner
-from trainers.planning.program import PLAN
-from trainers.planning.shape import check, shape_of
+from trainers.planning.program import PLAN, check, shape_of
 from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
 

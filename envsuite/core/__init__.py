@@ -1,6 +1,6 @@
 """The contract of all environments."""
 
-from envsuite.core import sharing, wrapping  # noqa: F401  (let Gymnasium's AsyncVectorEnv and wrappers take our spaces)
+from envsuite.core import sharing  # noqa: F401  (lets Gymnasium's AsyncVectorEnv and wrappers take our spaces)
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import (
     DataError,

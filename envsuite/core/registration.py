@@ -66,7 +66,7 @@ class EnvSpec:
     """Name of a baseline -> ``"module:Class"``, a :class:`~envsuite.core.Player` made without arguments: ``expert``
     plays from the state of the world; ``lexical`` compares words of task and observation, and sees what agents see."""
     milestones: str = ""
-    """``"module:Class"``, the :class:`~envsuite.core.milestones.Milestones` of its tasks; empty if it has none."""
+    """``"module:Class"``, the :class:`~envsuite.vector.milestones.Milestones` of its tasks; empty if it has none."""
     practice: str = ""
     """``"module:function"``, which returns the :class:`~envsuite.core.practice.Practice` for imitation; empty if it has
     none."""

@@ -1,7 +1,8 @@
-"""Shares the observations of Gymnasium's ``AsyncVectorEnv``, texts and images of any size, between processes.
+"""Lets Gymnasium take observations of texts and images of any size, and actions of tool calls; importing registers it.
 
-Gymnasium's own shared memory needs a fixed size for each observation, which these do not have. So each value is in a
-file of its own, which the environment's process writes and the program reads; importing this module registers that.
+``AsyncVectorEnv``: its shared memory needs a fixed size for each observation, which these do not have. So each value
+is in a file of its own, which the environment's process writes and the program reads. Wrappers: none of them becomes an
+array; each is flat as it is, as Gymnasium's ``Graph`` and ``Sequence`` stay what they are.
 """
 
 from __future__ import annotations
@@ -15,13 +16,37 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
+from gymnasium.spaces.utils import flatten, flatten_space, unflatten
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
+from gymnasium.wrappers.utils import create_zero_array
 
 from envsuite.core.images import Images, Pixels
-from envsuite.core.spaces import AnyText, TextTuple
+from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
+
+T = TypeVar("T")
+
+
+def _same_space(space: T) -> T:
+    return space
+
+
+def _same_value(space: Any, x: T) -> T:
+    return x
+
+
+def _empty(space: Any) -> Any:
+    return "" if isinstance(space, AnyText) else ()
+
+
+for _kind in (AnyText, TextTuple, Images, ToolCalls):
+    flatten_space.register(_kind, _same_space)
+    flatten.register(_kind, _same_value)
+    unflatten.register(_kind, _same_value)
+for _seen in (AnyText, TextTuple, Images):
+    create_zero_array.register(_seen, _empty)
 
 
 class SharedValues(Sequence[Any]):

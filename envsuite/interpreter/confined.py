@@ -210,9 +210,9 @@ class Confined:
 @cache
 def origin(entry: str) -> Origin:
     """Returns the origin of this program for an ``entry``; see :class:`Origin`."""
-    origin = Origin(entry)
-    atexit.register(origin.close)
-    return origin
+    new = Origin(entry)
+    atexit.register(new.close)
+    return new
 
 
 os.register_at_fork(after_in_child=origin.cache_clear)  # those there are belong to the parent

@@ -1,18 +1,24 @@
-"""A baseline that searches the query's words and expands the papers that are shown first."""
+"""Baselines that search the query's words and expand the papers that are shown first, alone and as a team."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.env import Observation
 from envsuite.core.players import played
 from envsuite.core.tools import Action, ToolCall
-from envsuite.papersearch.prompts import NO_PAPERS
+from envsuite.papersearch.prompts import NO_PAPERS, TEAM
 from envsuite.papersearch.reading import is_searched, papers_of, query_of
-from envsuite.papersearch.tasks import ENV_ID
+from envsuite.papersearch.tasks import ENV_ID, TEAM_ID
+from envsuite.retrieval.analysis import analyze
 
 if TYPE_CHECKING:
     import gymnasium
+
+_CANDIDATES = re.compile(r"^Candidates \(\d+\):\n", re.MULTILINE)
+SHARE = 0.5
+"""Least share of the query's words in the line of a candidate that is kept."""
 
 
 class Lexical:
@@ -40,3 +46,27 @@ class Lexical:
         titles = [one.title for one in papers if not is_searched(one.title, text)]
         calls += [ToolCall("search", {"query": title}) for title in titles[: max_calls - len(calls)]]
         return tuple(calls) or (ToolCall("search", {"query": f"{query} {text.count('search ')}"}),)
+
+
+class TeamLexical:
+    """Plays both agents of a team: searches as :class:`Lexical`; keeps candidates that have half of the query's words.
+
+    It uses the observation only.
+    """
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """Returns the next action of the agent whose turn it is.
+
+        Raises:
+            UsageError: ``env`` is another environment, or has no running episode.
+        """
+        inner = played(env, TEAM_ID)
+        observation = inner.observation
+        task = observation["task"].removesuffix(f"\n\n{TEAM}")
+        parts = _CANDIDATES.split(observation["text"])
+        if len(parts) == 1:
+            return Lexical().answer(Observation(task=task, text=observation["text"], commands=()), inner.max_calls)
+        wanted = {*analyze(task.partition("Query: ")[2])}
+        lines = parts[-1].splitlines()
+        kept = [line.split()[0] for line in lines if len(wanted & {*analyze(line)}) >= SHARE * len(wanted)]
+        return (ToolCall("keep", {"paper_ids": kept}),)

@@ -18,6 +18,6 @@ TEAM = EnvSpec(
     max_episode_steps=10,
     players={
         "expert": "envsuite.papersearch.team_expert:TeamExpert",
-        "lexical": "envsuite.papersearch.team_lexical:TeamLexical",
+        "lexical": "envsuite.papersearch.lexical:TeamLexical",
     },
 )

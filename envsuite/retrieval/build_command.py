@@ -14,7 +14,7 @@ from envsuite.data.progress import Shown, sized
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build, place
 from envsuite.retrieval.documents import Problems, Source
-from envsuite.retrieval.known_encoders import encoder
+from envsuite.retrieval.vectors import encoder
 
 
 def add_arguments(parser: argparse.ArgumentParser, examples: str, documents: str) -> None:

@@ -42,7 +42,7 @@ class Encoder(Protocol):
         """Adds arrays to a block, whose names begin with ``encoder``.
 
         Returns:
-            Plain JSON with the field ``kind``, from which :func:`~envsuite.retrieval.known_encoders.open_encoder`
+            Plain JSON with the field ``kind``, from which :func:`~envsuite.retrieval.vectors.open_encoder`
             makes the encoder again.
         """
 

@@ -11,17 +11,48 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import gymnasium
 
 from envsuite.core import Action, Observation, Player, ToolEnv
+from envsuite.core.env import StepInfo
 from envsuite.core.errors import UsageError
-from envsuite.core.milestones import Milestones
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory
+
+
+class Milestones(Protocol):
+    """Follows one episode; each milestone counts once, when it is reached for the first time.
+
+    Args:
+        env: The environment, after the reset that began the episode.
+
+    Raises:
+        UsageError: ``env`` is another environment, or is on a server although its state is needed.
+    """
+
+    from_observations: ClassVar[bool]
+    """Whether observations are enough, so that the environment may be on a server."""
+
+    def __init__(self, env: ToolEnv) -> None: ...
+
+    @property
+    def count(self) -> int:
+        """Number of milestones of the task; 0 where the way to its solution is not known."""
+        ...
+
+    def reached(self, action: Action, info: StepInfo) -> int:
+        """Returns how many further milestones the step reached that was just taken.
+
+        Args:
+            action: The action of the step.
+            info: The info that the step returned.
+        """
+        ...
+
 
 Kind = Literal["world", "expert"]
 REACHED = "milestone"

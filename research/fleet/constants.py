@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from envsuite.core.errors import DataError, EnvsuiteError, UnknownName, nearest
 from envsuite.data.files import write_atomically
 from research.fleet.model import EnvironmentSpeed, Lognormal, counts_distance, kolmogorov_distance
-from trainers.planning.engine import EngineSpeed
+from trainers.planning.plan import EngineSpeed
 from trainers.settings import AtLeastOne, Count, Fraction, NotNegative, Text, checked
 
 SHIPPED = Path(__file__).with_name("constants.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
-from trainers.planning.engine import EngineSpeed
+from trainers.planning.plan import EngineSpeed
 
 CAUSES = ("environment", "longest episode", "update", "sync", "failure")
 """Causes for which an engine that generates nothing waits."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.fleet.engine import Engine
-from trainers.planning.engine import EngineSpeed
+from trainers.planning.plan import EngineSpeed
 from trainers.policy.loading import load_model
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine

@@ -19,7 +19,7 @@ from research.fleet.sizing import Sized, sized
 from research.fleet.speeds import Speeds, speeds_of
 from trainers.planning.hardware import GIB, Machines, machines
 from trainers.planning.plan import Planner
-from trainers.planning.shape import check, shape_of
+from trainers.planning.program import check, shape_of
 from trainers.planning.workload import Workload as Tokens
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError, checked

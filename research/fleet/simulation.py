@@ -13,7 +13,7 @@ from research.fleet.engine import CAUSES, Engine
 from research.fleet.model import EnvironmentSpeed, Fleet, UpdateSpeed, Workload
 from research.fleet.outcome import GENERATING, ROLLOUT_PROCESS, Outcome, Totals
 from research.fleet.state import Group, Playing
-from trainers.planning.engine import EngineSpeed
+from trainers.planning.plan import EngineSpeed
 from trainers.settings import ConfigError
 
 ENGINE, ANSWER, HUNG, UPDATED, SYNCED, SERVER, SERVER_BACK, GPU, GPU_BACK, OUTAGE = range(10)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from research.fleet.model import UpdateSpeed
-from trainers.planning.engine import EngineSpeed
-from trainers.planning.plan import Plan, Planner
+from trainers.planning.plan import EngineSpeed, Plan, Planner
 from trainers.run.config import TrainConfig
 
 ROLLOUT = ("prefill", "decode", "sync")

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from envsuite.alfworld import published as record
 from envsuite.alfworld import verifying
 from envsuite.alfworld.game_file import GAME, TRAJECTORY
-from envsuite.alfworld.playing import played
 from envsuite.alfworld.published import FILE, published
 from envsuite.alfworld.tasks import load
-from envsuite.alfworld.verifying import Report, verify_games
+from envsuite.alfworld.verifying import Report, played, verify_games
 from envsuite.cli import main
 
 SEEN = {"pick_heat_then_place_in_recep-Potato-None-Fridge-12/trial_T20190908_014451_271080"}
@@ -241,7 +240,7 @@ def test_a_game_in_the_words_of_people_is_not_called_unsolvable(whole: Path) -> 
 
 
 def test_the_expert_gives_up_where_what_it_needs_is_not_there(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envsuite.alfworld.playing.LONGEST", 1)
+    monkeypatch.setattr("envsuite.alfworld.verifying.LONGEST", 1)
     assert played(placing(whole) / GAME, ()) == "lost"
 
 

@@ -15,7 +15,7 @@ from envsuite.core.errors import DataError, UnknownName
 from research.fleet.__main__ import main
 from research.fleet.constants import SHIPPED, Constants, EngineConstants, EnvironmentConstants, Fit, ServingConstants
 from research.fleet.model import Lognormal, counts_distance, kolmogorov_distance, mean_steps
-from trainers.planning.engine import EngineSpeed
+from trainers.planning.plan import EngineSpeed
 
 FIVE = ("ALFWorld-v0", "PythonMath-v0", "Sokoban-v0", "TextCraft-v0", "WebShop-v0")
 

@@ -16,7 +16,7 @@ from research.fleet.model import EnvironmentSpeed, Failures, Fleet, Lognormal, U
 from research.fleet.outcome import Outcome
 from research.fleet.simulation import Simulation
 from research.fleet.sizing import WITHIN, sized
-from trainers.planning.engine import EngineSpeed
+from trainers.planning.plan import EngineSpeed
 from trainers.settings import ConfigError
 
 ENGINE = EngineSpeed(start=0.0, base=0.01, each=0.0, context=0.0, products=0.0, prefill=0.0)

@@ -18,8 +18,7 @@ from envsuite.retrieval import vectors as searching
 from envsuite.retrieval.approximate import Approximate, build_index
 from envsuite.retrieval.documents import Found
 from envsuite.retrieval.encoders import unit
-from envsuite.retrieval.known_encoders import encoder
-from envsuite.retrieval.vectors import SCALE, Vectors, write_vectors
+from envsuite.retrieval.vectors import SCALE, Vectors, encoder, write_vectors
 
 QUERY = "a query"
 FAISS = pytest.mark.usefixtures("faiss")

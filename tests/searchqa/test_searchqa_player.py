@@ -16,8 +16,7 @@ from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.entities import LINKED
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.pages import answers, page
-from envsuite.searchqa.player import Reader
-from envsuite.searchqa.reading import speaks_of, stated
+from envsuite.searchqa.player import Reader, speaks_of, stated
 from envsuite.searchqa.scoring import judged
 
 TYPES = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]

@@ -30,7 +30,7 @@ from trainers.policy.adapter import add_adapter, merged_weights
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import make_engine
-from trainers.rollout.vllm import direct
+from trainers.rollout.vllm import engine as direct
 from trainers.rollout.vllm.transfer import rounded, write_adapter
 from trainers.settings import ConfigError
 

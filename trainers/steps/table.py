@@ -145,14 +145,6 @@ class StepTable:
         numbers = [pool.numbers(images) for images in self.images.tolist()]
         return pool.images, numbers
 
-    @property
-    def step_version(self) -> Ints:
-        """Policy version that sampled the first token of each step, shape (N,); 0 for an empty response."""
-        versions = np.zeros(len(self), np.int64)
-        filled = self.policy_version.lengths > 0
-        versions[filled] = self.policy_version.values[self.policy_version.offsets[:-1][filled]]
-        return versions
-
     def staleness(self, version: int) -> float:
         """Mean number of optimiser steps from the weights that sampled a response token to ``version``; 0 of none."""
         versions = self.policy_version.values

@@ -16,10 +16,9 @@ from tiny_runs import step_table
 
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
-from trainers.credit.spear.covariance import clipped_tokens, mean_of_top
 from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
 from trainers.credit.spear.schedules import cosine_rise
-from trainers.credit.spear.self_imitation import SelfImitation
+from trainers.credit.spear.self_imitation import SelfImitation, clipped_tokens, mean_of_top
 from trainers.policy.accumulation import Batch
 from trainers.policy.loss.selection import TokenMoments, covariances
 from trainers.steps import Ragged, StepTable

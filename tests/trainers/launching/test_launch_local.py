@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.launcher.api import LaunchConfig
 
-from trainers.programs.launching.local import ServerEnded, commands, free_ports, run
-from trainers.programs.launching.ready import NotReady, wait_for
+from trainers.programs.launching.local import NotReady, ServerEnded, commands, free_ports, run, wait_for
 from trainers.programs.launching.roles import Job, Servers
 from trainers.programs.train import _status
 

@@ -13,8 +13,7 @@ from transformers import Gemma2Config, PreTrainedConfig, Qwen2Config
 from trainers.planning.dry_run import DryRun, Rows, Trial, _joined, on_meta
 from trainers.planning.hardware import GPUS, Machines
 from trainers.planning.plan import Planner, kept_tokens
-from trainers.planning.program import PLAN, main
-from trainers.planning.shape import NAMES, shape_of
+from trainers.planning.program import NAMES, PLAN, main, shape_of
 from trainers.planning.workload import Workload
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.rollout.config import PromptConfig

@@ -12,8 +12,7 @@ from benchmarks.papers.plans import config_of, plan, read_plans
 from benchmarks.papers.settings import setting_of
 from trainers.planning.hardware import GIB, Device, Machines, machines
 from trainers.planning.plan import Planner
-from trainers.planning.program import PLAN
-from trainers.planning.shape import check
+from trainers.planning.program import PLAN, check
 from trainers.run.cli import parse
 from trainers.settings.shipped import located, shipped_configs
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envsuite.core.errors import UsageError
 from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
-from trainers.policy.loss.kl import kl_estimate
+from trainers.policy.loss.policy_loss import kl_estimate
 from trainers.policy.loss.value_loss import value_loss
 
 MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]

@@ -15,8 +15,7 @@ from docs.build import FENCE, ROOT
 from envsuite.cli import available, find
 from trainers.planning.hardware import machines
 from trainers.planning.plan import Planner
-from trainers.planning.program import PLAN
-from trainers.planning.shape import check, shape_of
+from trainers.planning.program import PLAN, check, shape_of
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import dump, parse
 from trainers.train import main

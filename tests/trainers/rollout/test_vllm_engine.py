@@ -22,10 +22,9 @@ from envsuite.core.errors import UsageError
 from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import check_machine, make_engine
-from trainers.rollout.vllm.beside import share_of
 from trainers.rollout.vllm.child import first_error
 from trainers.rollout.vllm.inside import Inside
-from trainers.rollout.vllm.options import Options
+from trainers.rollout.vllm.options import Options, share_of
 from trainers.rollout.vllm.server.envsuite_weights import fingerprints
 from trainers.rollout.vllm.starting import arguments_for
 from trainers.settings import ConfigError

@@ -64,10 +64,10 @@ def test_steps_are_equal_where_every_token_is():
 def test_a_table_without_versions_has_version_0_and_staleness_counts_from_each_tokens_own():
     steps = [replace(step(0), policy_version=(3, 4)), replace(step(1), policy_version=5)]
     table = StepTable.from_episodes([episode(0, *steps)])
-    assert table.policy_version.values.tolist() == [3, 4, 5, 5] and table.step_version.tolist() == [3, 5]
+    assert table.policy_version.values.tolist() == [3, 4, 5, 5]
     assert table.staleness(6) == pytest.approx((3 + 2 + 1 + 1) / 4)
     bare = replace(table, policy_version=Ragged.of([], np.int64))
-    assert bare.policy_version.values.tolist() == [0] * 4 and bare.step_version.tolist() == [0, 0]
+    assert bare.policy_version.values.tolist() == [0] * 4
     assert table.take(np.array([], np.int64)).staleness(6) == 0.0
 
 
@@ -94,4 +94,3 @@ def test_a_reward_that_is_not_finite_is_refused_with_its_place(reward: float):
 def test_joined_tables_keep_the_versions_of_both():
     parts = [StepTable.from_episodes([episode(i, replace(step(0), policy_version=i + 1))]) for i in range(3)]
     assert StepTable.joined(parts).policy_version.values.tolist() == [1, 1, 2, 2, 3, 3]
-    assert StepTable.joined(parts).step_version.tolist() == [1, 2, 3]

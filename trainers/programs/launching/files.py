@@ -18,7 +18,7 @@ DATA = "/data"
 """Where a pod has the volume; the working folder of all roles."""
 PORT = 8080
 """Port of a server that is alone in its pod."""
-_READY = "trainers.programs.launching.ready"
+_READY = "trainers.programs.launching.local"
 _TEMPLATES = Path(__file__).with_name("templates")
 
 

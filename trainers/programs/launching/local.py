@@ -7,13 +7,67 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from envsuite.core.errors import EnvsuiteError
-from trainers.programs.launching.ready import wait_for
+from envsuite.exits import status_of
 from trainers.programs.launching.roles import Job
+
+SECONDS = 1800.0
+"""Most that is waited: a large model on a GPU is loaded and compiled for minutes."""
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class NotReady(EnvsuiteError):
+    """A server did not answer in time; the message names it."""
+
+
+def wait_for(urls: Sequence[str], seconds: float = SECONDS, check: Callable[[], None] = lambda: None) -> None:
+    """Returns once each address has answered with success.
+
+    Args:
+        urls: Addresses.
+        seconds: Most that is waited for all of them.
+        check: Called between two requests; may raise.
+
+    Raises:
+        NotReady: The time is up.
+    """
+    end = time.monotonic() + seconds
+    for url in urls:
+        while not _answers(url):
+            check()
+            if time.monotonic() > end:
+                raise NotReady(f"{url} does not answer after {seconds:g} s; the server's log says why")
+            time.sleep(0.5)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with _DIRECT.open(url, timeout=5.0):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def main() -> int:
+    """Waits for the addresses of the command line; returns the exit status."""
+
+    def waited() -> int:
+        wait_for(sys.argv[1:])
+        return 0
+
+    return status_of(waited)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
 
 _GRACE_SECONDS = 30.0
 """More than the 20 s that requests under way have after SIGTERM."""

@@ -250,6 +250,7 @@ def test_sleep_ends_with_the_clock(box: Interpreter, sandbox: str) -> None:
         assert session.run("6 * 7").stdout == "42\n"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "code",
     [

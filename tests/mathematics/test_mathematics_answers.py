@@ -258,6 +258,7 @@ def test_blanks_alone_never_make_an_answer_wrong(pair: tuple[str, str]) -> None:
     assert is_right(*pair), pair
 
 
+@pytest.mark.seconds
 def test_pairs_are_judged_as_a_mathematician_does(shared: Path) -> None:
     pairs = shared / "cases" / "environments" / "math_pairs.jsonl"
     if not pairs.is_file():

@@ -61,6 +61,7 @@ def repeated(problem: Problem) -> Iterator[str]:
             yield re.sub("|".join(SIGNS), lambda word: SIGNS[word[0]], match.expand(formula))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("task_type", BY_STRATUM)
 def test_repeating_the_question_is_wrong_in_any_dress(task_type: str) -> None:
     problems = builtin_problems()

@@ -6,6 +6,7 @@ from families import tokenizer_of
 from envsuite.prompting.shipped import shipped
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", shipped("chat_templates"))
 def test_without_tools_a_conversation_looks_as_in_the_model_s_own_template(smol, name):
     assert name == "smollm2", "another model's template is compared with its own"

@@ -31,6 +31,8 @@ from envsuite.serving.settings import Settings
 from trainers.report.server import ServeSettings
 from trainers.report.server import serving as reporting
 
+pytestmark = pytest.mark.seconds
+
 TOKEN = "a-token-of-the-test"
 
 
@@ -170,6 +172,17 @@ def test_without_the_token_nothing_is_answered(running: Running) -> None:
     assert asked(running) == 200
 
 
+def drip(client: socket.socket, head: bytes, seconds: float) -> None:
+    """Sends a head, then byte after byte; fails where the connection is there after so many seconds."""
+    client.sendall(head)
+    end = time.monotonic() + seconds
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < end:
+            client.sendall(b"a")
+            time.sleep(0.1)
+        pytest.fail("the connection goes on")
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nX-A: "])
 def test_a_header_that_does_not_come_ends_its_connection(running: Running, sent: bytes) -> None:
     with opened(running) as client:
@@ -180,13 +193,7 @@ def test_a_header_that_does_not_come_ends_its_connection(running: Running, sent:
 
 def test_a_header_that_drips_ends_its_connection(running: Running) -> None:
     with opened(running) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nX-A: ")
-        began = time.monotonic()
-        with contextlib.suppress(ConnectionError):
-            while time.monotonic() < began + 8:
-                client.sendall(b"a")
-                time.sleep(0.1)
-            pytest.fail("the connection goes on")
+        drip(client, b"GET / HTTP/1.1\r\nX-A: ", 8)
 
 
 def test_a_body_that_drips_ends_its_connection(running: Running) -> None:
@@ -195,13 +202,7 @@ def test_a_body_that_drips_ends_its_connection(running: Running) -> None:
     head = f"POST {running.upload} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
     with opened(running) as client:
-        client.sendall(head.encode())
-        began = time.monotonic()
-        with contextlib.suppress(ConnectionError):
-            while time.monotonic() < began + 12:
-                client.sendall(b"a")
-                time.sleep(0.1)
-            pytest.fail("the connection goes on")
+        drip(client, head.encode(), 12)
 
 
 def test_a_body_without_the_token_is_refused_before_it_comes(running: Running) -> None:

@@ -12,6 +12,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 NAME = "scripted"
+AGENT = """
+def play(task, client):
+    messages = [{"role": "user", "content": task.text}]
+    while not client.env.done:
+        said = client.chat(messages)
+        command = said["content"].partition("<action>")[2].partition("</action>")[0]
+        messages += [said, {"role": "user", "content": client.env.type(command)}]
+"""
+"""File of an agent that plays a text environment by what the model says in ``<action>``."""
 Script = Callable[[dict[str, Any]], Any]
 
 

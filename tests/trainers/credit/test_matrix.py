@@ -84,6 +84,7 @@ def exact() -> dict[bool, tuple[float, dict[str, Tensor]]]:
     return dict(zip((False, True), found, strict=True))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("way", WAYS)
 def test_losses_and_gradients_are_those_of_float32_in_one_process(
     way: str, exact: dict[bool, tuple[float, dict[str, Tensor]]]

@@ -133,6 +133,7 @@ SENT: dict[str, tuple[str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", SENT)
 def test_what_agents_of_packages_send_is_served_or_refused_by_name(made: Made, name: str) -> None:
     path, fields, refused = SENT[name]
@@ -144,6 +145,7 @@ def test_what_agents_of_packages_send_is_served_or_refused_by_name(made: Made, n
             assert reply.status_code == 200, reply.text
 
 
+@pytest.mark.seconds
 def test_requests_as_clients_send_them_are_answered_in_their_protocol(
     numbered: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_models_name_is_found_at_its_path(made: Made) -> None:
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
+@pytest.mark.seconds
 def test_bytes_that_are_no_request_are_refused(made: Made) -> None:
     place = made(serve={"most_bytes": 1 << 20})
     key = place.open().key
@@ -368,6 +371,7 @@ PATHS = (
 )
 
 
+@pytest.mark.seconds
 @given(path=st.sampled_from(PATHS), operator=st.booleans(), sent=_shaped | _fields | _json | st.binary(max_size=40))
 def test_every_endpoint_answers_whatever_comes_with_json_and_no_failure(
     path: str, operator: bool, sent: Any, numbered: Place

@@ -194,6 +194,7 @@ def test_whatever_the_task_says_its_file_has_it(
     assert variable == (text.replace("\ud800", "?") if fits else None)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -251,6 +252,7 @@ def test_an_agent_cut_at_its_limits_is_still_graded(made: Made, sandbox: bool) -
     assert episode.error is None and episode.truncated and len(episode.steps) == 2 and episode.steps[-1].reward == 1.0
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("test", "reward"),
     [
@@ -326,6 +328,7 @@ print("reward: 0.25")
 """An honest test: what of it fails, ends it with the reward 0."""
 
 
+@pytest.mark.seconds
 @BOTH
 @pytest.mark.parametrize("spoil", SPOILS)
 @pytest.mark.parametrize("way", ["file", "program"])

@@ -91,6 +91,7 @@ def test_a_judge_between_answer_and_action_earns_nothing(
     assert [step.state_key for step in actor] == (["0"] * 3 if invalid else ["0", "1", "2"])
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("name", "choices"), [("critic_agent", 1), ("n_agent", 4)])
 def test_the_cases_of_agents_are_credited(name: str, choices: int, address: Place) -> None:
     if not CASES.exists():
@@ -115,6 +116,7 @@ _ops = st.lists(
 )
 
 
+@pytest.mark.seconds
 @given(ops=_ops, distinct=st.booleans(), posted=st.none() | st.just(1000.0))
 def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_action(
     ops: list[tuple[str, int, int, int, str]], distinct: bool, posted: float | None, speaks: Any

@@ -19,6 +19,8 @@ from trainers.gateway.session import Limits, Session
 from trainers.rollout.engine import Sampling
 from trainers.rollout.episode import EpisodePlan
 
+pytestmark = pytest.mark.seconds
+
 Made = Callable[..., Place]
 PATHS = {"chat": CHAT, "messages": "/v1/messages", "responses": "/v1/responses"}
 WAYS = (*PATHS, "in process")

@@ -126,6 +126,7 @@ def test_reasoning_that_a_client_drops_is_not_read_as_what_was_sampled(smol: Any
     assert "Hm." not in talk.place.engine.tokenizer.decode(talk.steps[2].prompt_ids)
 
 
+@pytest.mark.seconds
 @given(order=st.lists(st.booleans(), min_size=1, max_size=6), change=_texts)
 def test_what_one_sequence_says_changes_no_token_of_another(order: list[bool], change: str, speaks: Any) -> None:
     def prompts(order: list[bool], text: str) -> list[list[int]]:
@@ -163,6 +164,7 @@ def test_stop_texts_cut_tokens_and_text_alike(speaks: Any) -> None:
     assert place.engine.tokenizer.decode(choice.completion.token_ids) == "one two three"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", sorted({*BY_NAME} - {"FunctionGemma"}))  # its template wants names of results
 def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: str) -> None:
     family = BY_NAME[name]

@@ -13,7 +13,7 @@ import pytest
 from families import BY_NAME, tokenizer_of
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scripted_endpoint import NAME, ScriptedEndpoint, completion
+from scripted_endpoint import AGENT, NAME, ScriptedEndpoint, completion
 from tiny_runs import BOOK, tokenizer
 
 from envsuite.core.errors import DataError
@@ -227,16 +227,6 @@ def test_a_teachers_call_without_an_object_is_refused_to_the_agent(
         episode = play(by_calls, engine)
         engine.close()
     assert episode.error is not None and "the teacher's call has no" in episode.error
-
-
-AGENT = """
-def play(task, client):
-    messages = [{"role": "user", "content": task.text}]
-    while not client.env.done:
-        said = client.chat(messages)
-        command = said["content"].partition("<action>")[2].partition("</action>")[0]
-        messages += [said, {"role": "user", "content": client.env.type(command)}]
-"""
 
 
 def taught(folder: Path, file: str) -> int:

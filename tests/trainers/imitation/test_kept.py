@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from families import FAMILIES, Family, codec_of
 from protocol_server import ProtocolServer
-from scripted_endpoint import NAME, ScriptedEndpoint, completion
+from scripted_endpoint import AGENT, NAME, ScriptedEndpoint, completion
 
 import trainers
 from envsuite.core import ToolCall
@@ -47,14 +47,6 @@ MOVES = (
 )  # fmt: skip
 """What the model says and does in the task, at a temperature near 0."""
 PROMPT = {"think": False, "instructions": False, "memory": "full"}
-AGENT = """
-def play(task, client):
-    messages = [{"role": "user", "content": task.text}]
-    while not client.env.done:
-        said = client.chat(messages)
-        command = said["content"].partition("<action>")[2].partition("</action>")[0]
-        messages += [said, {"role": "user", "content": client.env.type(command)}]
-"""
 
 
 def test_kept_tokens_are_imitated_as_text_and_episodes_without_text_are_refused(tmp_path: Path) -> None:

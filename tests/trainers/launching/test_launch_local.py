@@ -123,6 +123,7 @@ sys.exit(run(job(TRAINER, SERVER), ports("role0")))
 """
 
 
+@pytest.mark.seconds
 def test_sigterm_is_the_trainers_whose_status_ends_all() -> None:
     started = subprocess.Popen([sys.executable, "-c", PROGRAM, str(Path(__file__).parent)])
     until = time.monotonic() + 60

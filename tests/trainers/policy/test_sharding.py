@@ -102,6 +102,7 @@ def test_a_critic_of_its_own_is_spread_and_learns_what_one_process_learns(tmp_pa
         assert found.held == pytest.approx(one.held / 2, rel=0.05)
 
 
+@pytest.mark.seconds
 def test_an_output_folder_that_a_process_does_not_see_is_refused_at_the_start(tmp_path: Path) -> None:
     first, second = on_ranks(seen, 2, str(tmp_path / "runs/tiny"), str(tmp_path / "elsewhere/tiny"))
     assert first[0] == second[0] == "" and not list((tmp_path / "runs/tiny").iterdir())

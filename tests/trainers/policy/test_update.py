@@ -69,6 +69,7 @@ def alone() -> tuple[Any, Any]:
     return on_ranks(gradients, 1)[0], on_ranks(updates, 1)[0]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_loss_has_the_value_and_gradient_of_one_process_on_several(ranks: int, alone: tuple[Any, Any]) -> None:
     for rank, found in enumerate(on_ranks(gradients, ranks)):

@@ -117,6 +117,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("room", [0, 1, 9, 40])
 @pytest.mark.parametrize("packed", [False, True], ids=["rows", "segments"])
 def test_sessions_are_deleted_from_a_disk_that_is_full(

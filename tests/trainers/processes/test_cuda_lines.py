@@ -82,6 +82,7 @@ def _on_the_page() -> dict[str, tuple[set[str], str]]:
 _PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.seconds
 def test_the_page_names_every_mention_of_cuda_in_code() -> None:
     assert {place: what for place, (what, _) in _on_the_page().items()} == _in_code()
 

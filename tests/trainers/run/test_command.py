@@ -55,6 +55,7 @@ def test_a_name_of_another_framework_in_a_file_does_too(tmp_path: Path) -> None:
         parse(["--config", str(tmp_path / "a.yaml")], TRAIN)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("words", "said"),
     [

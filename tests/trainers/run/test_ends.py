@@ -62,6 +62,7 @@ def ended(tmp_path: Path) -> Callable[..., Ended]:
     return end
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "how, codes, reason",
     [

@@ -35,6 +35,7 @@ def test_without_the_extra_the_trainer_names_it() -> None:
     assert run.stderr.splitlines()[-1].endswith("trainers needs torch: pip install 'envsuite[train]'"), run.stderr
 
 
+@pytest.mark.seconds
 def test_a_reader_that_stops_early_ends_a_program_without_a_word() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -46,6 +47,7 @@ def test_a_reader_that_stops_early_ends_a_program_without_a_word() -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.seconds
 def test_a_run_ends_with_its_report_or_with_how_to_get_it(place: Path) -> None:
     few = {"iterations": 1, "evaluation.envs": []}
     assert train(["--config", str(write_settings(place, name="with", report=True, **few))]) == 0

@@ -43,6 +43,7 @@ def _same_settings(reference: Path) -> Path:
     return write_settings(place, name="reference", output=str(place / "other"))
 
 
+@pytest.mark.seconds
 def test_a_run_killed_between_two_checkpoints_and_resumed_equals_one_that_was_not(reference: Path) -> None:
     config = _same_settings(reference)
     run = config.parent / "other" / "reference"

@@ -51,6 +51,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
     return start
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
 @pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
 def test_prompts_are_those_that_a_rollout_asks_when_the_engine_answers_as_the_expert(

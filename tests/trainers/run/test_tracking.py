@@ -262,6 +262,7 @@ def test_wandb_without_a_login_is_refused_before_a_model_is_loaded(
         Followed(tmp_path, ["wandb"]).play([])
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tracker_that_cannot_log_in_is_warned_of_once_and_training_goes_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -104,8 +104,8 @@ class Adapted(ToolEnv):
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, StepInfo]:  # type: ignore[override]
         """Takes a step as :meth:`ToolEnv.step`; an end that the package calls truncated is told as that."""
         self._cut = False
-        seen, reward, ended, _, info = super().step(action)
-        return seen, reward, ended and not self._cut, self._cut, info
+        observation, reward, over, _, info = super().step(action)
+        return observation, reward, over and not self._cut, self._cut, info
 
     def _state_key(self) -> str:
         return "" if self._last is None else self._last["text"]
@@ -122,8 +122,8 @@ def proposed(tools: Sequence[Tool], rng: np.random.Generator) -> ToolCall:
     """Returns a random call that fits the schema of its tool, if one of a hundred does."""
     for _ in range(_DRAWS):
         tool = tools[int(rng.integers(len(tools)))]
-        form, needed = tool.parameters.get("properties", {}), tool.parameters.get("required", ())
-        call = ToolCall(tool.name, {name: drawn(one, rng) for name, one in form.items() if name in needed})
+        form, names = tool.parameters.get("properties", {}), tool.parameters.get("required", ())
+        call = ToolCall(tool.name, {name: drawn(schema, rng) for name, schema in form.items() if name in names})
         if tool.problem(call.arguments) is None:
             break
     return call
@@ -175,8 +175,8 @@ def classes(
     def of(name: str) -> type[Adapted]:
         if name.startswith("__"):  # Python looks for attributes of the module, too
             raise AttributeError(name)
-        if name not in (known := names()) and not others(name):
-            raise unknown(f"environment of {kind.package}", name, map(str, known))
+        if name not in (env_names := names()) and not others(name):
+            raise unknown(f"environment of {kind.package}", name, map(str, env_names))
         env_id = f"{kind.__module__.rpartition('.')[2]}/{name}"
         takes = type("Takes", (kind.takes,), {"env_id": env_id})
         own = {"name": name, "takes": takes, "__module__": kind.__module__, "__qualname__": name}
@@ -347,9 +347,9 @@ class Apart(Adapted):
         super().close()
 
 
-def _outcome_of(told: dict[str, Any]) -> Outcome:
+def _outcome_of(answer: dict[str, Any]) -> Outcome:
     """Returns the outcome that a confined process has told."""
-    reward, score = number(told["reward"], "the reward"), number(told["score"], "the score")
-    metrics = {str(name): number(value, "a metric") for name, value in dict(told["metrics"]).items()}
-    done, success = told["done"] is True, told["success"] is True
-    return Outcome(str(told["text"]), reward, done, success=success, score=min(max(score, 0.0), 1.0), metrics=metrics)
+    reward, score = number(answer["reward"], "the reward"), number(answer["score"], "the score")
+    metrics = {str(name): number(value, "a metric") for name, value in dict(answer["metrics"]).items()}
+    over, success = answer["done"] is True, answer["success"] is True
+    return Outcome(str(answer["text"]), reward, over, success=success, score=min(max(score, 0.0), 1.0), metrics=metrics)

@@ -62,10 +62,10 @@ class Game(World):
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
         """Says something in the game."""
         observation, reward, terminated, truncated, info = self._game.step(arguments["text"])
-        ended, value = bool(terminated or truncated), float(reward)
+        over, value = bool(terminated or truncated), float(reward)
         self._total += value
-        text = str(observation) if ended else "\n".join(filter(None, (str(observation), str(info.get("suffix", "")))))
-        outcome = Outcome(text, reward=value, done=ended, success=ended and value >= 1, score=self._total)
+        text = str(observation) if over else "\n".join(filter(None, (str(observation), str(info.get("suffix", "")))))
+        outcome = Outcome(text, reward=value, done=over, success=over and value >= 1, score=self._total)
         return outcome, bool(truncated) and not terminated
 
 

@@ -44,8 +44,8 @@ class GymnasiumText(Adapted):
     def _prepare(self) -> tuple[Tool, ...]:
         entry = gymnasium.spec(self.name).entry_point
         kind = load_env_creator(entry) if isinstance(entry, str) else entry
-        known = kind.metadata.get("render_modes", ()) if isinstance(kind, type) else ()
-        mode = {"render_mode": "ansi"} if "ansi" in known else {}
+        render_modes = kind.metadata.get("render_modes", ()) if isinstance(kind, type) else ()
+        mode = {"render_mode": "ansi"} if "ansi" in render_modes else {}
         self._env = gymnasium.make(
             self.name, max_episode_steps=-1, disable_env_checker=True, **mode, **(self.options.settings or {})
         )
@@ -68,18 +68,18 @@ class GymnasiumText(Adapted):
             "required": ["action"],
             "additionalProperties": False,
         }
-        told = (inspect.getdoc(self._env.unwrapped) or self.name).partition("\n\n")[0]
-        self._goal = self.options.goal or " ".join(told.split())
+        description = (inspect.getdoc(self._env.unwrapped) or self.name).partition("\n\n")[0]
+        self._goal = self.options.goal or " ".join(description.split())
         return (Tool("act", "Takes an action.", schema),)
 
     def _open(self, seed: int) -> tuple[str, str]:
-        seen, _ = self._env.reset(seed=seed)
+        observation, _ = self._env.reset(seed=seed)
         self._total = 0.0
-        return self._goal, self._shown(seen)
+        return self._goal, self._shown(observation)
 
-    def _shown(self, seen: Any) -> str:
+    def _shown(self, observation: Any) -> str:
         if self._env.render_mode != "ansi":
-            return seen if isinstance(seen, str) else str(np.asarray(seen).tolist())
+            return observation if isinstance(observation, str) else str(np.asarray(observation).tolist())
         return _COLOURED.sub(r"[\1]", str(self._env.render())).strip("\n")
 
     def _call(self, call: ToolCall) -> Outcome:

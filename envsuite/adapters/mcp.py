@@ -68,19 +68,19 @@ class Mcp(Adapted):
     """Whether nothing was called in the session."""
 
     def _prepare(self) -> tuple[Tool, ...]:
-        given, file = self.options, self.options.reward.rpartition(":")[0]
-        if bool(given.command) == bool(given.server) or not file or not given.goals:
+        options, file = self.options, self.options.reward.rpartition(":")[0]
+        if bool(options.command) == bool(options.server) or not file or not options.goals:
             raise UsageError(f"{self.takes.env_id} needs goals, reward=FILE.py:FUNCTION, and either command or server")
         self._sdk = imported("mcp", _EXTRA)
         try:
-            self._reward = function_in(given.reward)
+            self._reward = function_in(options.reward)
         except UsageError as error:
             raise UsageError(f"reward: {error}") from error
-        self._tasks = _read(given.goals, self.takes.env_id)
+        self._tasks = _read(options.goals, self.takes.env_id)
         self._rows = self._tasks
         content = Path(file).read_bytes() + orjson.dumps(self._rows, option=orjson.OPT_SORT_KEYS)
         self._version = hashlib.sha256(content).hexdigest()[:12]
-        tools = {one.name: one for one in self._connected() if one.name != given.begin}
+        tools = {tool.name: tool for tool in self._connected() if tool.name != options.begin}
         return tuple({ANSWER.name: ANSWER, **tools}.values())
 
     def _connected(self) -> list[Tool]:
@@ -94,7 +94,7 @@ class Mcp(Adapted):
                 client = self._sdk.Client(self._transport(), read_timeout_seconds=self.options.deadline)
                 self._portal = stack.enter_context(portal())
                 self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
-                listed = self._portal.call(self._client.list_tools).tools
+                tools = self._portal.call(self._client.list_tools).tools
                 stack.callback(self._errors.close)
                 self._session, self._fresh = stack.pop_all(), True
         except Exception as error:
@@ -102,7 +102,7 @@ class Mcp(Adapted):
             why = f"{reason(error)}{self._last_errors()}"
             self._errors.close()
             raise UsageError(f"{self.takes.env_id}: {what} ({why})") from error
-        return [Tool(one.name, one.description or "", one.input_schema) for one in listed]
+        return [Tool(tool.name, tool.description or "", tool.input_schema) for tool in tools]
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
@@ -139,44 +139,44 @@ class Mcp(Adapted):
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         there = self.tools if self._fresh else (ANSWER, *self._connected())
-        if gone := {tool.name for tool in self.tools} - {tool.name for tool in there}:
-            raise WorkerLost(f"{self.takes.env_id}: the server has no tool {min(gone)} any more; start the run anew")
+        if absent := {tool.name for tool in self.tools} - {tool.name for tool in there}:
+            raise WorkerLost(f"{self.takes.env_id}: the server has no tool {min(absent)} any more; start the run anew")
         self._task, self._calls, text = self._tasks[task_id], list[dict[str, Any]](), ""
         if self.options.begin:
-            begun = self._asked(self.options.begin, self._task.get("arguments", {}))
-            text = begun["text"]
-            if begun["error"]:
+            record = self._asked(self.options.begin, self._task.get("arguments", {}))
+            text = record["text"]
+            if record["error"]:
                 raise WorkerLost(f"{self.takes.env_id}: {self.options.begin} of {task_id}: {text}")
         return str(self._task["goal"]), Outcome(text)
 
     def _asked(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a call of the server with what it led to."""
-        made, self._fresh = {"name": name, "arguments": {**arguments}}, False
+        record, self._fresh = {"name": name, "arguments": {**arguments}}, False
         try:
-            said = self._portal.call(partial(self._client.call_tool, name, {**arguments}))
+            answer = self._portal.call(partial(self._client.call_tool, name, {**arguments}))
         except Exception as error:
             if isinstance(error, self._sdk.MCPError) and error.code not in _LOST:  # e.g. the tool has vanished
-                return {**made, "text": str(error), "result": None, "error": True}
+                return {**record, "text": str(error), "result": None, "error": True}
             why = f"{reason(error)}{self._last_errors()}"
             self.close()
             raise WorkerLost(f"{self.takes.env_id}: {name}: {why}") from error
-        text = "\n".join(part.text if part.type == "text" else f"[{part.type}]" for part in said.content)
-        return {**made, "text": text, "result": said.structured_content, "error": bool(said.is_error)}
+        text = "\n".join(part.text if part.type == "text" else f"[{part.type}]" for part in answer.content)
+        return {**record, "text": text, "result": answer.structured_content, "error": bool(answer.is_error)}
 
     def _call(self, call: ToolCall) -> Outcome:
         own = call.name == ANSWER.name and ANSWER in self.tools
         text, arguments = str(call.arguments.get("text")), {**call.arguments}
-        made = dict[str, Any](name=call.name, arguments=arguments, text=text, result=None, error=False)
-        said = made if own else self._asked(call.name, arguments)
-        self._calls.append(said)
+        own_record = dict[str, Any](name=call.name, arguments=arguments, text=text, result=None, error=False)
+        record = own_record if own else self._asked(call.name, arguments)
+        self._calls.append(record)
         try:
             reward = self._reward(self._task, self._calls)
         except Exception as error:
             raise CodeError(f"reward={self.options.reward} fails after {call.name} ({reason(error)})") from error
         value = number(reward or 0.0, f"what {self.options.reward} returned")
         if reward is None and not own:
-            return Outcome(said["text"], error=said["text"] if said["error"] else None)
-        return Outcome(said["text"], value, done=True, success=value >= 1, score=min(max(value, 0.0), 1.0))
+            return Outcome(record["text"], error=record["text"] if record["error"] else None)
+        return Outcome(record["text"], value, done=True, success=value >= 1, score=min(max(value, 0.0), 1.0))
 
 
 def _read(goals: str | Sequence[Any], env_id: str) -> dict[str, dict[str, Any]]:

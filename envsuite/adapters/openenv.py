@@ -55,18 +55,18 @@ class OpenEnv(Adapted):
             str(task.get("id", f"{split['name']}-{index}")): {**task, "split": split["name"], "index": index}
             for name in self._asked("/list_environments") or ()
             for split in self._asked(f"/{name}/splits") or ()
-            for index, told in enumerate(self._asked(f"/{name}/tasks", {"split": split["name"]})["tasks"])
-            for task in [told if isinstance(told, dict) else {}]
+            for index, entry in enumerate(self._asked(f"/{name}/tasks", {"split": split["name"]})["tasks"])
+            for task in [entry if isinstance(entry, dict) else {}]
         }
-        listed = self._asked("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}) or {}
-        tools = (listed.get("result") or {}).get("tools")
+        answer = self._asked("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}) or {}
+        tools = (answer.get("result") or {}).get("tools")
         self._typed = not tools
         if tools:
-            return tuple(Tool(one["name"], one.get("description") or "", one["inputSchema"]) for one in tools)
+            return tuple(Tool(tool["name"], tool.get("description") or "", tool["inputSchema"]) for tool in tools)
         form = (self._asked("/schema") or {}).get("action")
         if form is None:
             raise UsageError(f"{self._server} is not a server of OpenEnv: it has neither tools nor /schema")
-        fields = {name: one for name, one in form.get("properties", {}).items() if name != "metadata"}
+        fields = {name: schema for name, schema in form.get("properties", {}).items() if name != "metadata"}
         return (Tool("act", form.get("description") or "Takes an action.", {**form, "properties": fields}),)
 
     def _asked(self, path: str, body: object = None) -> Any:
@@ -83,13 +83,13 @@ class OpenEnv(Adapted):
         task = {"split": row["split"], "index": row["index"]} if row else {"seed": int(task_id.removeprefix("seed-"))}
         data = {**(self.options.settings or {}), **task}
         try:
-            told = self._said("reset", data)
+            answer = self._said("reset", data)
         except WorkerLost:
             if not old:  # a connection may have ended while nothing was played
                 raise
-            told = self._said("reset", data)
-        goal = self.options.goal or told["observation"].get("task") or self._about.get("description") or self.name
-        return str(goal), self._outcome(told)
+            answer = self._said("reset", data)
+        goal = self.options.goal or answer["observation"].get("task") or self._about.get("description") or self.name
+        return str(goal), self._outcome(answer)
 
     def _said(self, kind: str, data: object) -> Any:
         """Returns the answer to a message.
@@ -114,25 +114,25 @@ class OpenEnv(Adapted):
 
     def _call(self, call: ToolCall) -> Outcome:
         action = dict(call.arguments)
-        told = self._said(
+        answer = self._said(
             "step", action if self._typed else {"type": "call_tool", "tool_name": call.name, "arguments": action}
         )
-        if "observation" in told:
-            return self._outcome(told)
-        problem = " ".join([told["message"], *(str(one.get("msg", "")) for one in told.get("errors", ()))])
+        if "observation" in answer:
+            return self._outcome(answer)
+        problem = " ".join([answer["message"], *(str(error.get("msg", "")) for error in answer.get("errors", ()))])
         return Outcome(problem, error=problem)
 
-    def _outcome(self, told: dict[str, Any]) -> Outcome:
-        observation, ends = told["observation"], bool(told.get("done"))
+    def _outcome(self, answer: dict[str, Any]) -> Outcome:
+        observation, ends = answer["observation"], bool(answer.get("done"))
         info = {"error": observation.get("error"), **(observation.get("metadata") or {})}
-        if ends and told.get("reward") is None and info["error"] is not None:
+        if ends and answer.get("reward") is None and info["error"] is not None:
             raise CodeError(f"the server ended the episode without a reward: {info['error']}")
-        reward = number(told.get("reward") or 0.0, "the server's reward")
+        reward = number(answer.get("reward") or 0.0, "the server's reward")
         self._total += reward
         self._cut = ends and bool(info.get("truncated")) and not info.get("terminated")
-        said = observation.get("text", observation.get("result"))
-        rest = {name: one for name, one in observation.items() if name not in ("metadata", "done", "reward", "error")}
-        text = said if isinstance(said, str) else orjson.dumps(rest).decode()
+        content = observation.get("text", observation.get("result"))
+        body = {name: part for name, part in observation.items() if name not in ("metadata", "done", "reward", "error")}
+        text = content if isinstance(content, str) else orjson.dumps(body).decode()
         error = None if info["error"] is None else str(info["error"])
         text = text if error is None or error in text else f"{text}\n{error}"
         self._key = str(info.get("state_key", text))

@@ -59,8 +59,8 @@ class PettingZoo(Adapted):
             raise UsageError(f"pettingzoo/{self.name} cannot be made with {settings}: {error}") from error
         self._session.callback(self._env.close)
         self.agents = dict.fromkeys(self._env.possible_agents, ("act",))
-        self._space, *others = map(self._env.action_space, self.agents)
-        alike, form = all(self._space == other for other in others), dict[str, Any]()
+        self._space, *other_spaces = map(self._env.action_space, self.agents)
+        alike, form = all(self._space == space for space in other_spaces), dict[str, Any]()
         if alike and isinstance(self._space, Discrete):
             first = int(self._space.start)
             form = {"type": "integer", "minimum": first, "maximum": first + int(self._space.n) - 1}
@@ -81,12 +81,12 @@ class PettingZoo(Adapted):
     def _shown(self) -> Outcome:
         """Returns what the agent sees whose turn is next."""
         self._agent = self._env.agent_selection
-        seen, mask = self._env.observe(self._agent), self._env.infos[self._agent].get("action_mask")
-        if isinstance(seen, dict):
-            seen, mask = seen.get("observation", seen), seen.get("action_mask", mask)
+        observation, mask = self._env.observe(self._agent), self._env.infos[self._agent].get("action_mask")
+        if isinstance(observation, dict):
+            observation, mask = observation.get("observation", observation), observation.get("action_mask", mask)
         first = int(self._space.start) if isinstance(self._space, Discrete) else 0
         self._allowed = [] if mask is None else [first + int(place) for place in np.flatnonzero(mask)]
-        text = str(self._env.render()) if self._env.render_mode == "ansi" else _text_of(seen)
+        text = str(self._env.render()) if self._env.render_mode == "ansi" else _text_of(observation)
         return Outcome(f"You are {self._agent}.\n{text}", commands=tuple(map(str, self._allowed)))
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, StepInfo]:  # type: ignore[override]
@@ -123,11 +123,11 @@ class PettingZoo(Adapted):
         return proposed(self.tools, rng)
 
 
-def _text_of(seen: Any) -> str:
+def _text_of(observation: Any) -> str:
     """Returns an observation as text: one of a board with a plane for each side as its squares."""
-    array = np.asarray(seen)
-    if isinstance(seen, str) or array.ndim != 3 or array.shape[-1] >= len(_MARKS) or array.sum(-1).max() > 1:
-        return seen if isinstance(seen, str) else str(array.tolist())
+    array = np.asarray(observation)
+    if isinstance(observation, str) or array.ndim != 3 or array.shape[-1] >= len(_MARKS) or array.sum(-1).max() > 1:
+        return observation if isinstance(observation, str) else str(array.tolist())
     squares = (array * np.arange(1, array.shape[-1] + 1)).sum(-1)
     return "\n".join("".join(_MARKS[int(mark)] for mark in row) for row in squares)
 
@@ -135,8 +135,8 @@ def _text_of(seen: Any) -> str:
 def names() -> list[str]:
     """Returns the games of PettingZoo itself."""
     folder = imported("pettingzoo", PettingZoo.package).__path__[0]
-    found = [f"{one}.{game.name}" for one in _FAMILIES for game in pkgutil.iter_modules([f"{folder}/{one}"])]
-    return [name for name in found if re.search(r"_v\d+$", name)]
+    games = [f"{family}.{game.name}" for family in _FAMILIES for game in pkgutil.iter_modules([f"{folder}/{family}"])]
+    return [name for name in games if re.search(r"_v\d+$", name)]
 
 
 def _is_module(name: str) -> bool:

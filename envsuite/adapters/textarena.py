@@ -37,8 +37,8 @@ class Game(World):
 
     def _messages(self) -> list[str]:
         """Returns what the game has said since it was last asked."""
-        _, said = self._game.get_observation()
-        return [str(text) for speaker, text, *_ in said if speaker == self._arena.GAME_ID]  # some tell it elsewhere
+        _, messages = self._game.get_observation()
+        return [str(text) for speaker, text, *_ in messages if speaker == self._arena.GAME_ID]  # some tell it elsewhere
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[Outcome, bool]:
         """Says something in the game."""

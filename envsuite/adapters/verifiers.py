@@ -137,13 +137,13 @@ class Verifiers(Apart):
         return (ANSWER, *own)
 
 
-def _client(base: Any, asked: asyncio.Queue[Any]) -> Any:
+def _client(base: Any, prompts: asyncio.Queue[Any]) -> Any:
     """Returns a client of verifiers that puts each question into a queue, with the future of its answer."""
 
     class Turns(base):  # type: ignore[misc]
         async def get_response(self, prompt: Any, *_: object, **__: object) -> Any:
             reply = asyncio.get_running_loop().create_future()
-            asked.put_nowait((prompt, reply))
+            prompts.put_nowait((prompt, reply))
             return await reply
 
     Turns.__abstractmethods__ = frozenset()  # only get_response calls them
@@ -159,13 +159,13 @@ def _rubrics(rubric: Any) -> Iterator[Any]:
 
 def _since_answer(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the messages after the last one of the model."""
-    last = max((place for place, one in enumerate(messages) if one["role"] == "assistant"), default=-1)
+    last = max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
     return messages[last + 1 :]
 
 
 def _texts(messages: list[dict[str, Any]]) -> str:
     """Returns the texts of messages."""
-    return "\n\n".join(str(one["content"]) for one in messages if one["content"])
+    return "\n\n".join(str(message["content"]) for message in messages if message["content"])
 
 
 __getattr__ = classes(Verifiers, list, lambda name: True)

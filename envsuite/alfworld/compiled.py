@@ -61,11 +61,11 @@ class Transition:
                 self._set(bit, effect.positive)
                 if effect.positive and effect.fluent in game.location_numbers:
                     self.location = game.location_numbers[effect.fluent]
-            name, rest = effect.fluent[0], effect.fluent[1:]
+            name, arguments = effect.fluent[0], effect.fluent[1:]
             if name in fluents.announced:
-                self._set(fluents.bit((f"announced {name}", *rest)), effect.positive)
+                self._set(fluents.bit((f"announced {name}", *arguments)), effect.positive)
             if name in fluents.deleted:
-                self._set(fluents.bit((f"not_{name}", *rest)), not effect.positive)
+                self._set(fluents.bit((f"not_{name}", *arguments)), not effect.positive)
         action = operator.schema.action
         bindings = bind(action.parameters, objects[: len(action.parameters)])
         self.feedback: tuple[Piece, ...] = game.renderer.prepare(game.grammar.actions[action.name].feedback, bindings)
@@ -76,12 +76,12 @@ class Transition:
 
     def apply(self, state: int) -> int:
         """Returns the successor of ``state``."""
-        added, deleted = self.added, self.deleted
+        adds, deletes = self.added, self.deleted
         for mask, value, more, less in self.conditional:
             if state & mask == value:
-                added |= more
-                deleted |= less
-        return state ^ (state & deleted) | added
+                adds |= more
+                deletes |= less
+        return state ^ (state & deletes) | adds
 
 
 class _Operators(NamedTuple):
@@ -136,14 +136,14 @@ class Location:
         if state & self._game.late & ~operators.late:
             operators = self._ground_late(state)
         key = state & operators.mask
-        known = operators.commands.get(key)
-        if known is None:
-            found = [command for command, mask, value, _, _ in operators.tested if state & mask == value]
-            known = tuple(sorted({*found, *operators.always}))
+        commands = operators.commands.get(key)
+        if commands is None:
+            matches = [command for command, mask, value, _, _ in operators.tested if state & mask == value]
+            commands = tuple(sorted({*matches, *operators.always}))
             if len(operators.commands) >= MAX_CACHED:
                 operators.commands.clear()
-            operators.commands[key] = known
-        return known
+            operators.commands[key] = commands
+        return commands
 
     def _ground_late(self, state: int) -> _Operators:
         """Grounds the operators of the late preconditions that hold in ``state``."""
@@ -164,11 +164,11 @@ class Location:
                 before = self._anywhere.get(operator.command, ())
             here[operator.command] = tuple(sorted((*before, operator), key=self._game.order)) if before else (operator,)
         anywhere = [o for command, operators in self._anywhere.items() if command not in here for o in operators]
-        tested = [o for o in anywhere if o.mask] + [o for operators in here.values() for o in operators]
+        candidates = [o for o in anywhere if o.mask] + [o for operators in here.values() for o in operators]
         mask = 0
-        for operator in tested:
+        for operator in candidates:
             mask |= operator.mask
-        return _Operators(here, [o.command for o in anywhere if not o.mask], tested, mask, late, {})
+        return _Operators(here, [o.command for o in anywhere if not o.mask], candidates, mask, late, {})
 
     def transition(self, operator: GroundOperator) -> Transition:
         """Returns the transition of an applicable operator; compiled on first use."""
@@ -203,24 +203,24 @@ class CompiledGame:
         digest = hashlib.sha256("\0".join((domain, problem, grammar)).encode("utf-8", "surrogatepass"))
         self.digest = digest.hexdigest()[:16]
         """Identifies the texts, and so the meaning of a state."""
-        parsed = _domain(domain)
+        parsed_domain = _domain(domain)
         self.grammar = _grammar(grammar)
-        check(self.grammar, parsed)
-        self.grounding = Grounding(parsed, parse_problem(problem, parsed))
+        check(self.grammar, parsed_domain)
+        self.grounding = Grounding(parsed_domain, parse_problem(problem, parsed_domain))
         self.fluents = Fluents(self.grounding, self.grammar)
         self.names = self._names()
         """The display name of each object."""
         objects, fluents = self.grounding.problem.objects, self.fluents
         self.renderer = Renderer(
-            self.grammar, parsed, objects, self.names, fluents.visible, fluents.visible_with, fluents.visible_bit
+            self.grammar, parsed_domain, objects, self.names, fluents.visible, fluents.visible_with, fluents.visible_bit
         )
         self._commands: dict[tuple[str, ...], str] = {}
         self._named_parameters = {
             action.name: self.renderer.parameters(self.grammar.actions[action.name].template, action.parameters)
-            for action in parsed.actions
+            for action in parsed_domain.actions
         }
         self._forms = {
-            a.name: command_form(self.grammar.actions[a.name].template, a.parameters) for a in parsed.actions
+            a.name: command_form(self.grammar.actions[a.name].template, a.parameters) for a in parsed_domain.actions
         }
         facts = self.grounding.locations()
         self.location_numbers: Mapping[Atom, int] = {fact: number for number, fact in enumerate(facts)}
@@ -262,17 +262,17 @@ class CompiledGame:
     def won(self, state: int) -> bool:
         """Whether the goal is reached."""
         key = state & self._goal.mask
-        known = self._won.get(key)
-        if known is None:
+        won = self._won.get(key)
+        if won is None:
             if len(self._won) >= MAX_CACHED:
                 self._won.clear()
-            known = self._won[key] = self._goal.reached(state)
-        return known
+            won = self._won[key] = self._goal.reached(state)
+        return won
 
     def _names(self) -> dict[str, str]:
         problem = self.grounding.problem
-        spoken = spoken_names(name for atom in problem.init for name in atom[1:])
-        return {name: spoken.get(name, name) for name in problem.objects}
+        names = spoken_names(name for atom in problem.init for name in atom[1:])
+        return {name: names.get(name, name) for name in problem.objects}
 
     def operators(self, location: Atom | None, late: Atom | None = None) -> Iterator[GroundOperator]:
         """Yields the operators at a location, of the schemas that are grounded for each location.
@@ -298,9 +298,9 @@ class CompiledGame:
         """Whether applicability or command of the schema's operators depend on the location."""
         if not self.location_numbers:
             return True
-        named = {schema.action.parameters[n][0] for n in self._named_parameters[schema.action.name]}
+        variables = {schema.action.parameters[n][0] for n in self._named_parameters[schema.action.name]}
         return schema.location is not None and (
-            schema.elsewhere is None or not schema.location_variables.isdisjoint(named)
+            schema.elsewhere is None or not schema.location_variables.isdisjoint(variables)
         )
 
     def _command(self, action: Action, objects: Sequence[str]) -> str:

@@ -163,13 +163,13 @@ def engine_of(name: str) -> Engine:
 def refusal(command: str, commands: Sequence[str]) -> str:
     """Explains why ``command`` is refused, and names up to three similar admissible ``commands``."""
     words = set(command.split())
-    shared = sorted(
-        (-len(common), other) for other in commands if any(map(str.isalpha, common := words & set(other.split())))
+    matches = sorted(
+        (-len(common), text) for text in commands if any(map(str.isalpha, common := words & set(text.split())))
     )
-    near = [repr(other) for _, other in shared[:3]]
+    near = [repr(text) for _, text in matches[:3]]
     hint = f"Nearest: {', '.join(near)}" if near else f"Admissible are e.g. {', '.join(map(repr, commands[:3]))}"
-    shown = command if len(command) <= 80 else command[:79] + "…"
-    return f"{shown!r} is not an admissible command now. {hint}; observation['commands'] lists all {len(commands)}"
+    excerpt = command if len(command) <= 80 else command[:79] + "…"
+    return f"{excerpt!r} is not an admissible command now. {hint}; observation['commands'] lists all {len(commands)}"
 
 
 def _outcome(turn: Turn, error: str | None = None) -> Outcome:

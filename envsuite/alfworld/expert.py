@@ -43,8 +43,8 @@ class Expert:
         """
         inner = played(env, ENV_ID)
         observation = inner.observation
-        seeker, seen = self._episodes.get(inner, (None, None))
-        if seeker is None or seen is not observation:
+        seeker, last_observation = self._episodes.get(inner, (None, None))
+        if seeker is None or last_observation is not observation:
             goal = Goal.parse(observation["task"])
             if seeker is None or seeker.goal != goal:
                 seeker = self._seeker(goal)

@@ -159,7 +159,7 @@ def _targets(family: Family, layout: Layout, kind: str) -> list[str]:
 
 
 def _lies_elsewhere(layout: Layout, kind: str, target: str) -> bool:
-    places = next(thing.places for thing in layout.room.things if thing.kind == kind)
+    places = next(spec.places for spec in layout.room.things if spec.kind == kind)
     return any(r.kind in places and r.kind != target for r in layout.receptacles)
 
 
@@ -184,7 +184,7 @@ def draw_game(draw: Draw, family: Family, choice: Sequence[Layout], difficulty: 
     target = draw.one(targets)
     goal = Goal(family, kind, target, draw.one(family.sentences).format(thing=kind.lower(), target=target.lower()))
     free = [r for r in layout.receptacles if kind in CONTAINS[r.kind] and (family.verb or r.kind != target)]
-    places = next(thing.places for thing in layout.room.things if thing.kind == kind)
+    places = next(spec.places for spec in layout.room.things if spec.kind == kind)
     usual = [r for r in free if r.kind in places]
     decoys = draw.weighted(family.decoys) if difficulty.decoys is None else difficulty.decoys
     if draw.chance(family.hidden if difficulty.hidden is None else difficulty.hidden):
@@ -242,24 +242,24 @@ def walkthrough(goal: Goal, scene: Scene, names: dict[str, str]) -> list[str]:
 
 
 def _plans(goal: Goal, scene: Scene, names: dict[str, str]) -> Iterator[PlanBuilder]:
-    things = [(item, item.host) for item in scene.items if item.kind == goal.thing and item.host is not None]
+    candidates = [(item, item.host) for item in scene.items if item.kind == goal.thing and item.host is not None]
     if goal.target == LAMP:
         lamps = [(item, item.host) for item in scene.items if item.kind == LAMP and item.host is not None]
-        for item, host in things:
+        for item, host in candidates:
             for lamp, stand in lamps:
                 plan = PlanBuilder(scene, names)
                 plan.take(item, host)
                 plan.use(lamp, stand)
                 yield plan
         return
-    spots = {host.spot for _, host in things}
+    spots = {host.spot for _, host in candidates}
     tools: list[Receptacle | None] = [r for r in scene.layout.receptacles if r.kind == goal.family.tool] or [None]
     spots.update(tool.spot for tool in tools if tool is not None)
     for target in _worth_trying(scene.layout.receptacles, goal.target, spots):
         for tool in tools:
-            for chosen in permutations(things, goal.family.needs):
+            for combination in permutations(candidates, goal.family.needs):
                 plan = PlanBuilder(scene, names)
-                for item, host in chosen:
+                for item, host in combination:
                     plan.take(item, host)
                     if tool is not None:
                         plan.treat(goal.family.verb, item, tool)

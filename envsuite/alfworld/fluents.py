@@ -19,22 +19,22 @@ class Fluents:
 
     def __init__(self, grounding: Grounding, grammar: Grammar) -> None:
         self.grounding = grounding
-        asked = {predicate for query in grammar.queries() for predicate, _ in query}
+        visible = {predicate for query in grammar.queries() for predicate, _ in query}
         actions = grounding.domain.actions
-        read = asked | {x.atom[0] for a in actions for disjunct in a.precondition for x in disjunct.literals}
+        predicates = visible | {x.atom[0] for a in actions for disjunct in a.precondition for x in disjunct.literals}
         effects = [effect for action in actions for effect in action.effects]
-        read |= {x.atom[0] for effect in effects for disjunct in effect.condition for x in disjunct.literals}
-        read |= _predicates(grounding.problem.goal)
-        self.deleted = frozenset(e.atom[0] for e in effects if not e.positive and f"not_{e.atom[0]}" in asked)
+        predicates |= {x.atom[0] for effect in effects for disjunct in effect.condition for x in disjunct.literals}
+        predicates |= _predicates(grounding.problem.goal)
+        self.deleted = frozenset(e.atom[0] for e in effects if not e.positive and f"not_{e.atom[0]}" in visible)
         """Predicates whose deletes the grammar asks for."""
-        self.announced = frozenset(e.atom[0] for e in effects if not e.unconditional and e.atom[0] in asked)
+        self.announced = frozenset(e.atom[0] for e in effects if not e.unconditional and e.atom[0] in visible)
         """Predicates with conditional effects that the grammar asks for."""
         self._sorted: dict[str, list[Atom]] = {}
-        listed = [(p, self._facts(p)) for p in sorted(read & grounding.fluent_predicates)]
-        listed.sort(key=lambda entry: (len(entry[1]), entry[0]))  # predicates with few facts get low bits: small masks
+        groups = [(p, self._facts(p)) for p in sorted(predicates & grounding.fluent_predicates)]
+        groups.sort(key=lambda entry: (len(entry[1]), entry[0]))  # predicates with few facts get low bits: small masks
         self._bits: dict[Atom, int] = {}
         self._fluents: list[Atom] = []
-        for _, atoms in listed:
+        for _, atoms in groups:
             for atom in atoms:
                 self._number(atom)
         for predicate in sorted(self.deleted | self.announced):
@@ -55,12 +55,12 @@ class Fluents:
 
     def in_state(self, state: int) -> list[Atom]:
         """Returns the fluents whose bits are set."""
-        found = []
+        fluents = []
         while state:
             number = state.bit_length() - 1
-            found.append(self._fluents[number])
+            fluents.append(self._fluents[number])
             state ^= 1 << number
-        return found
+        return fluents
 
     def mask(self, fluents: Iterable[Atom]) -> int:
         """Returns the bits of several fluents."""
@@ -78,8 +78,8 @@ class Fluents:
     def visible(self, predicate: str) -> Sequence[Atom]:
         """Returns the facts of a predicate, also of ``not_…``, that the grammar may see; sorted."""
         if predicate.startswith("not_"):
-            known = predicate[4:] in self.deleted
-            return [(predicate, *atom[1:]) for atom in self._facts(predicate[4:])] if known else ()
+            has_negation = predicate[4:] in self.deleted
+            return [(predicate, *atom[1:]) for atom in self._facts(predicate[4:])] if has_negation else ()
         return self._facts(predicate)
 
     def visible_with(self, predicate: str, position: int, name: str) -> Sequence[Atom]:
@@ -89,14 +89,14 @@ class Fluents:
             return ()
         if self.grounding.domain.predicates.get(positive, 0) < position:
             return ()
-        found = sorted(self.grounding.facts.by_argument(positive, position).get(name, ()))
-        return found if positive == predicate else [(predicate, *atom[1:]) for atom in found]
+        facts = sorted(self.grounding.facts.by_argument(positive, position).get(name, ()))
+        return facts if positive == predicate else [(predicate, *atom[1:]) for atom in facts]
 
     def _facts(self, predicate: str) -> list[Atom]:
-        known = self._sorted.get(predicate)
-        if known is None:
-            known = self._sorted[predicate] = sorted(self.grounding.facts.by_predicate.get(predicate, ()))
-        return known
+        facts = self._sorted.get(predicate)
+        if facts is None:
+            facts = self._sorted[predicate] = sorted(self.grounding.facts.by_predicate.get(predicate, ()))
+        return facts
 
     def initial_state(self) -> int:
         """Returns the initial state."""

@@ -35,8 +35,8 @@ def template(name: str) -> str:
 def display_names(ids: Iterable[str]) -> dict[str, str]:
     """Returns the names by which a game shows the objects and receptacles with these ids."""
     ids = list(ids)
-    spoken = spoken_names(i.lower() for i in ids)  # engines fold ids to lower case before they number them
-    return {i: spoken[i.lower()] for i in ids}
+    names = spoken_names(i.lower() for i in ids)  # engines fold ids to lower case before they number them
+    return {i: names[i.lower()] for i in ids}
 
 
 def scene_names(scene: Scene) -> dict[str, str]:
@@ -58,11 +58,11 @@ def problem_text(name: str, goal: Goal, scene: Scene) -> str:
         "rtype": dict.fromkeys([*(f"{kind}Type" for kind in holders), *NAMED_BY_DOMAIN[0]]),
         "otype": dict.fromkeys([*(f"{kind}Type" for kind in kinds), *NAMED_BY_DOMAIN[1]]),
     }
-    declared = "\n".join(f"    {i} - {type_}" for type_, ids in objects.items() for i in ids)
+    declarations = "\n".join(f"    {i} - {type_}" for type_, ids in objects.items() for i in ids)
     facts = "\n".join(f"    ({fact})" for fact in _facts(scene, list(kinds), list(holders)))
     return (
         f"(define (problem {name})\n  (:domain alfred)\n"
-        f"  (:objects\n{declared})\n  (:init\n{facts})\n  (:goal {goal.pddl}))\n"
+        f"  (:objects\n{declarations})\n  (:init\n{facts})\n  (:goal {goal.pddl}))\n"
     )
 
 
@@ -117,7 +117,7 @@ def record_file(name: str, goal: Goal, scene: Scene) -> str:
     """Returns the content of ``traj_data.json``."""
     plan = scene.layout.plan
     lamp = goal.target == LAMP
-    said = goal.sentence[0].upper() + goal.sentence[1:]
+    sentence = goal.sentence[0].upper() + goal.sentence[1:]
     return json.dumps(
         {
             "task_id": name,
@@ -130,7 +130,7 @@ def record_file(name: str, goal: Goal, scene: Scene) -> str:
                 "toggle_target": goal.target if lamp else "",
             },
             "scene": {"floor_plan": f"FloorPlan{plan}", "scene_num": plan},
-            "turk_annotations": {"anns": [{"task_desc": said, "high_descs": []}]},
+            "turk_annotations": {"anns": [{"task_desc": sentence, "high_descs": []}]},
         }
     )
 

@@ -93,10 +93,10 @@ class Made:
 
 def make(seed: int, split: str, index: int, difficulty: Difficulty = DEFAULT) -> Made:
     """Generates the game of a seed, split and index: the same on every machine, and won by its walkthrough."""
-    known, unseen = layouts(seed, difficulty.receptacles)
+    seen_layouts, unseen_layouts = layouts(seed, difficulty.receptacles)
     key = f"game {EDITION} {seed} {split} {index} {asdict(difficulty)}"
     family = FAMILIES[index % len(FAMILIES)]
-    goal, scene = draw_game(Draw(key), family, unseen if split == "valid_unseen" else known, difficulty)
+    goal, scene = draw_game(Draw(key), family, unseen_layouts if split == "valid_unseen" else seen_layouts, difficulty)
     number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     name = f"trial_T{number % 10**8:08d}_{SPLITS.index(split)}{index:05d}_{number // 10**8 % 10**6:06d}"
     problem = problem_text(name, goal, scene)
@@ -139,10 +139,10 @@ def ensure(root: Path, seed: int, games: int, difficulty: Difficulty = DEFAULT) 
 
 def _complete(folder: Path) -> bool:
     try:
-        made = json.loads((folder / MANIFEST).read_bytes())["games"]
+        paths = json.loads((folder / MANIFEST).read_bytes())["games"]
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return False
-    return all((folder / "json_2.1.1" / path / "game.tw-pddl").is_file() for path in made)
+    return all((folder / "json_2.1.1" / path / "game.tw-pddl").is_file() for path in paths)
 
 
 def _build(folder: Path, game_set: GameSet, lock: int) -> None:
@@ -152,8 +152,8 @@ def _build(folder: Path, game_set: GameSet, lock: int) -> None:
         if leftover.exists():
             shutil.rmtree(leftover)
     workers = min(_cores(), game_set.games // ALONE)
-    made = _share(partial, game_set, 0, 1) if workers < 2 else _shared(partial, game_set, workers, lock)
-    for _ in tracked(chain.from_iterable(map(range, made)), "ALFWorld: making games", game_set.games):
+    counts = _share(partial, game_set, 0, 1) if workers < 2 else _shared(partial, game_set, workers, lock)
+    for _ in tracked(chain.from_iterable(map(range, counts)), "ALFWorld: making games", game_set.games):
         pass
     top = partial / "json_2.1.1"
     manifest = {
@@ -175,11 +175,11 @@ def _cores() -> int:
 def _share(folder: Path, game_set: GameSet, first: int, step: int) -> Iterator[int]:
     """Writes every ``step``-th game, from ``first`` on; yields 1 after each."""
     for split, index in islice(game_set.all(), first, None, step):
-        made = make(game_set.seed, split, index, game_set.difficulty)
-        target = folder / "json_2.1.1" / made.path
+        files = make(game_set.seed, split, index, game_set.difficulty)
+        target = folder / "json_2.1.1" / files.path
         target.mkdir(parents=True, exist_ok=True)
-        (target / "game.tw-pddl").write_text(made.game, encoding="utf-8")
-        (target / "traj_data.json").write_text(made.record, encoding="utf-8")
+        (target / "game.tw-pddl").write_text(files.game, encoding="utf-8")
+        (target / "traj_data.json").write_text(files.record, encoding="utf-8")
         yield 1
 
 
@@ -189,25 +189,25 @@ def _shared(folder: Path, game_set: GameSet, workers: int, lock: int) -> Iterato
     The workers hold the lock too: where this process is killed, no other begins while one of them still writes.
     """
     with ExitStack() as stack:
-        done = stack.enter_context(selectors.DefaultSelector())
-        started = []
+        selector = stack.enter_context(selectors.DefaultSelector())
+        processes = []
         for first in range(workers):
             share = {"folder": str(folder), **asdict(game_set), "first": first, "step": workers}
             command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), json.dumps(share)]
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, pass_fds=(lock,)
             )
-            started.append(stack.enter_context(process))
+            processes.append(stack.enter_context(process))
             stack.callback(process.kill)
             assert process.stdout is not None
-            done.register(process.stdout, selectors.EVENT_READ)
-        while done.get_map():
-            for key, _ in done.select():
+            selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
                 if new := os.read(key.fd, 4096):
                     yield len(new)
                 else:
-                    done.unregister(key.fileobj)
-        for process in started:
+                    selector.unregister(key.fileobj)
+        for process in processes:
             if process.wait():
                 raise RuntimeError(f"a process that made ALFWorld games exited with code {process.returncode}")
 
@@ -250,11 +250,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--hidden", type=int, help="percentage of games with all goal objects in closed receptacles (as ALFWorld)"
     )
     parser.add_argument("--decoys", type=int, help="number of further objects of the goal's type (as ALFWorld)")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     log_to_stderr(logging.INFO, "%(message)s")
     try:
-        difficulty = Difficulty(given.receptacles, given.things, given.hidden, given.decoys)
-        sys.stdout.write(f"{ensure(given.out, given.seed, given.games, difficulty)}\n")
+        difficulty = Difficulty(arguments.receptacles, arguments.things, arguments.hidden, arguments.decoys)
+        sys.stdout.write(f"{ensure(arguments.out, arguments.seed, arguments.games, difficulty)}\n")
     except EnvsuiteError as error:
         sys.stderr.write(f"envsuite: {error}\n")
         return 2

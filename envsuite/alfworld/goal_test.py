@@ -54,16 +54,16 @@ class GoalTest:
             if scope.unsatisfiable:
                 continue
             positive = [x.atom for x in disjunct.literals if x.positive]
-            named = {name for atom in positive for name in atom[1:]}
-            unnamed = [(OF_TYPE + type_, name) for name, type_ in disjunct.variables if name not in named]
-            join = Join((*positive, *unnamed), scope, grounding.facts)
-            wanted = [scope.grounder(atom) for atom in positive]
-            unwanted = [scope.grounder(x.atom) for x in disjunct.literals if not x.positive]
+            names = {name for atom in positive for name in atom[1:]}
+            type_atoms = [(OF_TYPE + type_, name) for name, type_ in disjunct.variables if name not in names]
+            join = Join((*positive, *type_atoms), scope, grounding.facts)
+            positive_grounders = [scope.grounder(atom) for atom in positive]
+            negative_grounders = [scope.grounder(x.atom) for x in disjunct.literals if not x.positive]
             for binding in join.solutions((), scope.initial.copy()):
-                negative = [ground(binding) for ground in unwanted]
+                negative = [ground(binding) for ground in negative_grounders]
                 if any(atom in grounding.facts.facts and not grounding.is_fluent(atom) for atom in negative):
                     continue
-                value = self.fluents.mask([ground(binding) for ground in wanted])
+                value = self.fluents.mask([ground(binding) for ground in positive_grounders])
                 mask = self.fluents.mask(negative)
                 if not value & mask:
                     tests[value | mask, value] = None

@@ -107,12 +107,12 @@ def parse_grammar(text: str) -> Grammar:
         Malformed: It is not a grammar, or has an expression that is not supported.
     """
     actions: dict[str, ActionText] = {}
-    written: dict[str, Any] = {}
+    rule_lists: dict[str, Any] = {}
     scanner = _Scanner(text)
     while not scanner.done():
         word = scanner.take(r"action|grammar", "action or grammar")
         if word == "grammar":
-            written.update(_rules(scanner.block(), "the grammar"))
+            rule_lists.update(_rules(scanner.block(), "the grammar"))
             continue
         name = scanner.take(r"[\w/-]+", "the name of an action").lower()
         scanner.take(r"\{", "{")
@@ -124,9 +124,9 @@ def parse_grammar(text: str) -> Grammar:
                 raise Malformed(f"grammar: action {name} has no {key}")
         if "grammar" in fields:
             lines = (line for line in fields["grammar"].split("\n") if not line.lstrip().startswith("#"))
-            written.update(_rules("\n".join(lines), f"action {name}"))
+            rule_lists.update(_rules("\n".join(lines), f"action {name}"))
         actions[name] = ActionText(parse_text(fields["template"]), parse_text(fields["feedback"]))
-    return Grammar(actions, {name: tuple(_rule(name, rule) for rule in rules) for name, rules in written.items()})
+    return Grammar(actions, {name: tuple(_rule(name, rule) for rule in rules) for name, rules in rule_lists.items()})
 
 
 @lru_cache(4096)
@@ -141,21 +141,21 @@ def parse_text(text: str) -> tuple[Part, ...]:
     parts: list[Part] = []
     position = _START.match(text).end()  # type: ignore[union-attr]  # matches everywhere
     while position < len(text):
-        found = _PART.match(text, position)
-        if found is None or found.end() == position:
+        match = _PART.match(text, position)
+        if match is None or match.end() == position:
             break
-        position = found.end()
-        if found["symbol"] is not None:
-            parts.append(Symbol(found["symbol"]))
-        elif found["inner"] is not None or found["value"] is not None:
-            what = Symbol(found["inner"]) if found["inner"] is not None else _value(found["value"])
-            query = None if found["query"] is None else parse_query(found["query"])
-            if found["open"] is None or found["close"] is not None:
-                parts.append(Substitution(what, query, found["open"] is not None))
+        position = match.end()
+        if match["symbol"] is not None:
+            parts.append(Symbol(match["symbol"]))
+        elif match["inner"] is not None or match["value"] is not None:
+            what = Symbol(match["inner"]) if match["inner"] is not None else _value(match["value"])
+            query = None if match["query"] is None else parse_query(match["query"])
+            if match["open"] is None or match["close"] is not None:
+                parts.append(Substitution(what, query, match["open"] is not None))
             else:
                 break
         else:
-            parts.append(found["quoted"] if found["quoted"] is not None else found["words"])
+            parts.append(match["quoted"] if match["quoted"] is not None else match["words"])
     return tuple(parts)
 
 
@@ -170,18 +170,18 @@ def parse_query(text: str) -> Query:
     if text.count("&") >= MAX_PREDICATES:
         raise Malformed(f"grammar: a query has more than {MAX_PREDICATES} predicates")
     for part in text.split("&"):
-        found = re.fullmatch(r"\s*(!?[\w/]+)\s*\(([^()]*)\)\s*", part)
-        if found is None:
+        match = re.fullmatch(r"\s*(!?[\w/]+)\s*\(([^()]*)\)\s*", part)
+        if match is None:
             raise Malformed(
                 f"grammar: {text!r} is not a query such as opened(r:receptacle) & in(o:object, r:receptacle)"
             )
         placeholders = []
-        for argument in found[2].split(",") if found[2].strip() else ():
-            named = re.fullmatch(r"\s*([\w']+)\s*(?::\s*([\w/-]+)\s*)?", argument)
-            if named is None:
+        for argument in match[2].split(",") if match[2].strip() else ():
+            placeholder = re.fullmatch(r"\s*([\w']+)\s*(?::\s*([\w/-]+)\s*)?", argument)
+            if placeholder is None:
                 raise Malformed(f"grammar: {argument!r} in {text!r} is not name:type")
-            placeholders.append((named[1], named[2] or named[1].rstrip("'")))
-        predicates.append((found[1], tuple(placeholders)))
+            placeholders.append((placeholder[1], placeholder[2] or placeholder[1].rstrip("'")))
+        predicates.append((match[1], tuple(placeholders)))
     return tuple(predicates)
 
 
@@ -202,12 +202,12 @@ def _value(text: str) -> Value:
     for alternative in re.split(r"\bor\b(?=(?:[^']*'[^']*')*[^']*$)", text):
         terms = []
         for term in re.split(r"\+(?=(?:[^']*'[^']*')*[^']*$)", alternative):
-            named = re.fullmatch(r"\s*([A-Za-z_]\w*)(?:\.(\w+))?\s*", term)
-            quoted = re.fullmatch(r"\s*'([^'\\]*)'\s*", term)
-            if named is not None and (named[2] in ATTRIBUTES or (named[2] is None and "+" not in alternative)):
-                terms.append((named[1], named[2] or "name"))
-            elif quoted is not None:
-                terms.append(("", quoted[1]))
+            variable = re.fullmatch(r"\s*([A-Za-z_]\w*)(?:\.(\w+))?\s*", term)
+            literal = re.fullmatch(r"\s*'([^'\\]*)'\s*", term)
+            if variable is not None and (variable[2] in ATTRIBUTES or (variable[2] is None and "+" not in alternative)):
+                terms.append((variable[1], variable[2] or "name"))
+            elif literal is not None:
+                terms.append(("", literal[1]))
             else:
                 raise Malformed(
                     f"grammar: {{{text}}} is not made of variables with one of {', '.join(ATTRIBUTES)}, texts in "
@@ -222,7 +222,7 @@ def _rules(text: str, where: str) -> dict[str, Any]:
         rules = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise Malformed(f"grammar: the rules of {where} are not JSON ({error})") from error
-    if not isinstance(rules, dict) or not all(isinstance(listed, list) for listed in rules.values()):
+    if not isinstance(rules, dict) or not all(isinstance(rule_list, list) for rule_list in rules.values()):
         raise Malformed(f"grammar: the rules of {where} are not lists by symbol")
     return rules
 
@@ -249,12 +249,12 @@ class _Scanner:
 
     def take(self, pattern: str, what: str) -> str:
         self.done()
-        found = re.compile(pattern).match(self.text, self.position)
-        if found is None:
+        match = re.compile(pattern).match(self.text, self.position)
+        if match is None:
             line = self.text.count("\n", 0, self.position) + 1
             raise Malformed(f"grammar, line {line}: expected {what}, not {self.text[self.position :][:20]!r}")
-        self.position = found.end()
-        return found[0]
+        self.position = match.end()
+        return match[0]
 
     def block(self) -> str:
         self.take("::", "::")

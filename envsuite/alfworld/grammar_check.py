@@ -30,9 +30,9 @@ def check(grammar: Grammar, domain: Domain) -> None:
         texts = grammar.actions.get(action.name)
         if texts is None:
             raise Malformed(f"grammar: the action {action.name} has no template and feedback")
-        known = frozenset(name[1:] for name, _ in action.parameters)
-        checker.text(texts.template, known, ())
-        checker.text(texts.feedback, known, ())
+        parameters = frozenset(name[1:] for name, _ in action.parameters)
+        checker.text(texts.template, parameters, ())
+        checker.text(texts.feedback, parameters, ())
 
 
 class _Checker:
@@ -42,16 +42,16 @@ class _Checker:
         self.grammar = grammar
         self.checked: set[tuple[str, frozenset[str]]] = set()
 
-    def text(self, text: Sequence[Part], known: frozenset[str], enclosing: tuple[str, ...]) -> None:
+    def text(self, text: Sequence[Part], scope: frozenset[str], enclosing: tuple[str, ...]) -> None:
         for part in text:
             if isinstance(part, Symbol):
-                self.symbol(part.name, known, enclosing)
+                self.symbol(part.name, scope, enclosing)
             elif isinstance(part, Substitution):
-                inner = known
+                inner = scope
                 if part.query is not None:
-                    inner = known | {name for _, placeholders in part.query for name, _ in placeholders}
+                    inner = scope | {name for _, placeholders in part.query for name, _ in placeholders}
                     for name in LISTS if part.listed else ():
-                        self.symbol(name, known, enclosing)
+                        self.symbol(name, scope, enclosing)
                 if isinstance(part.what, Symbol):
                     self.symbol(part.what.name, inner, enclosing)
                     continue
@@ -59,14 +59,14 @@ class _Checker:
                     where = f"the text of {enclosing[-1]}" if enclosing else "a template or feedback"
                     raise Malformed(f"grammar: {where} speaks of {variable}, which stands for nothing there")
 
-    def symbol(self, name: str, known: frozenset[str], enclosing: tuple[str, ...]) -> None:
+    def symbol(self, name: str, scope: frozenset[str], enclosing: tuple[str, ...]) -> None:
         if not self.grammar.rules.get(name):
             raise Malformed(f"grammar: there is no rule for #{name}#")
         if name in enclosing:
             raise Malformed(f"grammar: #{name}# expands to itself")
         if len(enclosing) > MAX_DEPTH:
             raise Malformed(f"grammar: #{enclosing[0]}# needs symbols more than {MAX_DEPTH} deep")
-        if (name, known) not in self.checked:
+        if (name, scope) not in self.checked:
             for rule in self.grammar.rules[name]:
-                self.text(rule.parts, known, (*enclosing, name))
-            self.checked.add((name, known))
+                self.text(rule.parts, scope, (*enclosing, name))
+            self.checked.add((name, scope))

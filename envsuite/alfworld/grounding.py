@@ -108,15 +108,15 @@ class Grounding:
             late: The fact that matches the schema's late precondition, where it has one.
         """
         join = schema.join
-        matched = []
+        matches = []
         if location is not None and schema.location is not None:
-            matched.append((schema.location, location))
+            matches.append((schema.location, location))
         elif schema.elsewhere is not None:
             join = schema.elsewhere
         if late is not None and schema.late is not None:
-            matched.append((schema.late, late))
-        start = join.unify(matched)
-        for binding in join.solutions(tuple(number for number, _ in matched), start) if start is not None else ():
+            matches.append((schema.late, late))
+        start = join.unify(matches)
+        for binding in join.solutions(tuple(number for number, _ in matches), start) if start is not None else ():
             operator = self._operator(schema, binding, location)
             if operator is not None:
                 yield operator
@@ -132,13 +132,13 @@ class Grounding:
         if location is None:
             return None
         scope = schema.join.scope
-        binding = [bound or known for bound, known in zip(location, scope.binding(objects), strict=True)]
+        binding = [local or own for local, own in zip(location, scope.binding(objects), strict=True)]
         return scope.objects(binding) if self._has_effect(schema, binding) else None
 
     def unify_location(self, schema: Schema, location: Atom | None) -> Binding | None:
         """Returns the binding by which a location meets a schema's precondition; ``None`` if it does not."""
-        matched = [(schema.location, location)] if location is not None and schema.location is not None else []
-        return schema.join.unify(matched)
+        matches = [(schema.location, location)] if location is not None and schema.location is not None else []
+        return schema.join.unify(matches)
 
     def effects(self, schema: Schema, objects: Sequence[str]) -> tuple[GroundEffect, ...]:
         """Returns the effects of an operator, those that add first.
@@ -148,7 +148,7 @@ class Grounding:
         binding = schema.join.scope.binding(objects)
         holds = {ground(binding) for ground in (*schema.locations, *schema.fluents)}
         fails = {ground(binding) for ground in schema.negative}
-        found: list[GroundEffect] = []
+        effects: list[GroundEffect] = []
         always: set[Atom] = set()
         for effect in schema.action.effects:
             atom = self._substitute(schema, effect.atom, binding)
@@ -159,15 +159,15 @@ class Grounding:
             for disjunct in effect.condition:
                 condition = self._open_condition(disjunct, schema, binding, holds, fails)
                 if condition is not None:
-                    found.append(GroundEffect(atom, effect.positive, *condition))
-        adds = tuple(e for e in found if e.positive)
-        added = {(e.fluent, e.positive_conditions, e.negative_conditions) for e in adds}
+                    effects.append(GroundEffect(atom, effect.positive, *condition))
+        adds = tuple(e for e in effects if e.positive)
+        add_keys = {(e.fluent, e.positive_conditions, e.negative_conditions) for e in adds}
         deletes = (
-            e for e in found if not e.positive and e.fluent not in always and e.fluent not in e.negative_conditions
+            e for e in effects if not e.positive and e.fluent not in always and e.fluent not in e.negative_conditions
         )
         return (
             *adds,
-            *(e for e in deletes if (e.fluent, e.positive_conditions, e.negative_conditions) not in added),
+            *(e for e in deletes if (e.fluent, e.positive_conditions, e.negative_conditions) not in add_keys),
         )
 
     def _substitute(self, schema: Schema, atom: Atom, binding: Binding) -> Atom:
@@ -219,7 +219,7 @@ class Grounding:
             return True
         for ground, before in schema.added:
             atom = ground(binding)
-            if all(other(binding) != atom for other in before):
+            if all(grounder(binding) != atom for grounder in before):
                 return True
         return bool(self.effects(schema, schema.join.scope.objects(binding)))
 
@@ -228,7 +228,7 @@ class Grounding:
         scope = join.scope
         positive = [atom for atom in join.atoms if not atom[0].startswith(OF_TYPE)]
         adds = [e.atom for e in action.effects if e.positive and e.unconditional]
-        added = tuple(
+        add_grounders = tuple(
             (scope.grounder(atom), tuple(scope.grounder(p) for p in positive if p[0] == atom[0])) for atom in adds
         )
         locations = [n for n, atom in enumerate(join.atoms) if atom[0] == self.location_predicate]
@@ -237,11 +237,11 @@ class Grounding:
         elsewhere = None
         own: frozenset[str] = frozenset()
         if len(locations) == 1:
-            others = [atom for n, atom in enumerate(join.atoms) if n not in locations]
+            other_atoms = [atom for n, atom in enumerate(join.atoms) if n not in locations]
             negative = (x.atom for x in disjunct.literals if not x.positive)
-            used = {name for atom in (*others, *negative) for name in atom[1:]}
+            used = {name for atom in (*other_atoms, *negative) for name in atom[1:]}
             own = frozenset(n for n in join.atoms[locations[0]][1:] if len(scope.domain(n)) > 1)
-            elsewhere = Join(others, scope, self.facts) if own.isdisjoint(used) else None
+            elsewhere = Join(other_atoms, scope, self.facts) if own.isdisjoint(used) else None
         return Schema(
             action=action,
             join=join,
@@ -252,7 +252,7 @@ class Grounding:
                 if atom[0] in self.fluent_predicates and atom[0] != self.location_predicate
             ),
             negative=tuple(scope.grounder(x.atom) for x in disjunct.literals if not x.positive),
-            added=None if any(not before for _, before in added) else added,
+            added=None if any(not before for _, before in add_grounders) else add_grounders,
             location=locations[0] if locations else None,
             elsewhere=elsewhere,
             location_variables=own,

@@ -145,10 +145,10 @@ class Join:
             for name in atom:
                 scope.index(name)
 
-    def unify(self, matched: Sequence[tuple[int, Atom]]) -> Binding | None:
+    def unify(self, matches: Sequence[tuple[int, Atom]]) -> Binding | None:
         """Returns the binding that unifies some atoms, by their numbers, with facts; ``None`` if there is none."""
         binding = self.scope.initial.copy()
-        for number, fact in matched:
+        for number, fact in matches:
             for name, value in zip(self.atoms[number][1:], fact[1:], strict=True):
                 index = self.scope.indices[name]
                 if binding[index]:
@@ -160,19 +160,19 @@ class Join:
                     return None
         return binding
 
-    def solutions(self, matched: tuple[int, ...], binding: Binding) -> list[Binding]:
+    def solutions(self, matched_atoms: tuple[int, ...], binding: Binding) -> list[Binding]:
         """Returns all completions of a binding from :meth:`unify` under which every atom is a fact.
 
         Args:
-            matched: Numbers of the atoms that :meth:`unify` has matched.
+            matched_atoms: Numbers of the atoms that :meth:`unify` has matched.
             binding: What it returned.
 
         Raises:
             Malformed: Too many facts had to be looked at.
         """
-        plan = self._plans.get(matched)
+        plan = self._plans.get(matched_atoms)
         if plan is None:
-            plan = self._plans[matched] = self._plan(matched)
+            plan = self._plans[matched_atoms] = self._plan(matched_atoms)
         facts = self.facts.facts
         bindings = [binding]
         for lookup in plan:
@@ -223,35 +223,35 @@ class Join:
         _, index, facts = lookup.bound[0]
         best = facts.get(binding[index], ())
         for _, index, facts in lookup.bound[1:]:
-            found = facts.get(binding[index], ())
-            if len(found) < len(best):
-                best = found
+            candidates = facts.get(binding[index], ())
+            if len(candidates) < len(best):
+                best = candidates
         return best
 
-    def _plan(self, matched: tuple[int, ...]) -> tuple[_Lookup, ...]:
+    def _plan(self, matched_atoms: tuple[int, ...]) -> tuple[_Lookup, ...]:
         """Orders the lookups greedily, so that each has as few unbound variables as possible."""
         scope = self.scope
-        bound = set(scope.bound).union(*(scope.variables(self.atoms[number]) for number in matched))
-        left = [n for n in range(len(self.atoms)) if n not in matched]
+        bound_variables = set(scope.bound).union(*(scope.variables(self.atoms[number]) for number in matched_atoms))
+        open_atoms = [n for n in range(len(self.atoms)) if n not in matched_atoms]
         plan = []
-        while left:
-            best = min(left, key=lambda n: (*self._unbound(self.atoms[n], bound), n))
-            left.remove(best)
+        while open_atoms:
+            best = min(open_atoms, key=lambda n: (*self._unbound(self.atoms[n], bound_variables), n))
+            open_atoms.remove(best)
             atom = self.atoms[best]
-            known, free, repeated = [], [], []
+            bound_positions, free, repeats = [], [], []
             new: set[int] = set()
             for position, name in enumerate(atom[1:], 1):
                 index = scope.index(name)
-                if index >= len(scope.domains) or index in bound:
-                    known.append((position, index))
+                if index >= len(scope.domains) or index in bound_variables:
+                    bound_positions.append((position, index))
                 elif index in new:
-                    repeated.append((position, index))
+                    repeats.append((position, index))
                 else:
                     free.append((position, index))
                     new.add(index)
-            bound |= new
-            indexed = tuple((p, n, self.facts.by_argument(atom[0], p)) for p, n in known) if free else ()
-            plan.append(_Lookup(scope.grounder(atom), indexed, tuple(free), tuple(repeated), atom[0]))
+            bound_variables |= new
+            indexes = tuple((p, n, self.facts.by_argument(atom[0], p)) for p, n in bound_positions) if free else ()
+            plan.append(_Lookup(scope.grounder(atom), indexes, tuple(free), tuple(repeats), atom[0]))
         return tuple(plan)
 
     def _unbound(self, atom: Atom, bound: set[int]) -> tuple[bool, bool, int]:

@@ -40,13 +40,13 @@ class Milestones:
         """Returns 1 if the command is the next milestone, or solved the task; else 0."""
         if not self._next or not info["valid"] or self._goal is None:
             return 0
-        verb, _, rest = str(action[-1].arguments["command"]).strip().partition(" ")
-        thing, _, place = rest.partition(" with " if verb in ("clean", "heat", "cool") else f" {_LINK.get(verb, '')} ")
-        fits = verb == self._next[0] and kind(thing) == self._goal.item and thing not in self._placed
+        verb, _, words = str(action[-1].arguments["command"]).strip().partition(" ")
+        item, _, place = words.partition(" with " if verb in ("clean", "heat", "cool") else f" {_LINK.get(verb, '')} ")
+        fits = verb == self._next[0] and kind(item) == self._goal.item and item not in self._placed
         if verb == "move":
             fits = fits and kind(place) == self._goal.target
             if fits:
-                self._placed.add(thing)
+                self._placed.add(item)
         if info["success"] or (fits and verb != "use"):
             self._next = self._next[1:]
             return 1

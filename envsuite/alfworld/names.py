@@ -14,16 +14,16 @@ def spoken_names(ids: Iterable[str]) -> dict[str, str]:
     Ids of one type are numbered downwards in alphabetical order. An id without a position keeps its text, with a blank
     at the end, and gets no number.
     """
-    ordered = sorted(set(ids))
-    left = Counter(kind for kind in map(_kind, ordered) if kind is not None)
+    unique_ids = sorted(set(ids))
+    counts = Counter(kind for kind in map(_kind, unique_ids) if kind is not None)
     names = {}
-    for name in ordered:
+    for name in unique_ids:
         kind = _kind(name)
         if kind is None:
             names[name] = f"{_plain(name)} "
         else:
-            names[name] = f"{kind} {left[kind]}"
-            left[kind] -= 1
+            names[name] = f"{kind} {counts[kind]}"
+            counts[kind] -= 1
     return names
 
 
@@ -35,6 +35,6 @@ def _kind(name: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    for mangled, sign in _SIGNS:
-        text = text.replace(mangled, sign)
+    for escape, sign in _SIGNS:
+        text = text.replace(escape, sign)
     return text

@@ -48,7 +48,7 @@ def parse_expression(text: str, what: str) -> list[Expression]:
         raise Malformed(f"{what} has a character {odd!r}; PDDL is written in ASCII")
     top: list[Expression] = []
     stack = [top]
-    known: dict[str, str] = {}  # interns names: each is one object, however often it is written
+    names: dict[str, str] = {}  # interns names: each is one object, however often it is written
     for token in re.findall(r"[()]|\?[^\s()?]*|[^\s()?]+", plain):
         if token == "(":
             if len(stack) > MAX_DEPTH:
@@ -61,7 +61,7 @@ def parse_expression(text: str, what: str) -> list[Expression]:
                 raise Malformed(f"{what} closes a parenthesis that is not open")
             stack.pop()
         else:
-            stack[-1].append(known.setdefault(token, token))
+            stack[-1].append(names.setdefault(token, token))
     if len(stack) > 1:
         raise Malformed(f"{what} ends with {len(stack) - 1} parentheses open (is it truncated?)")
     if len(top) != 1 or isinstance(top[0], str):
@@ -90,8 +90,8 @@ def parse_domain(text: str) -> Domain:
             constants = _typed_objects(body, supertypes, "constant")
         elif key == ":predicates":
             for entry in body:
-                head, *rest = _expect_list(entry, ":predicates")
-                predicates[_expect_name(head, ":predicates")] = len(_typed_names(rest, ":predicates"))
+                head, *terms = _expect_list(entry, ":predicates")
+                predicates[_expect_name(head, ":predicates")] = len(_typed_names(terms, ":predicates"))
         elif key == ":action":
             action_texts.append(body)
         elif key not in (":requirements", ":functions"):
@@ -103,9 +103,9 @@ def parse_domain(text: str) -> Domain:
         raise Malformed("pddl_domain has no actions")
     reader = _FormulaParser(predicates)
     actions = tuple(reader.action(body) for body in action_texts)
-    for known, count in Counter(action.name for action in actions).items():
+    for action_name, count in Counter(action.name for action in actions).items():
         if count > 1:
-            raise Malformed(f"pddl_domain has two actions {known}")
+            raise Malformed(f"pddl_domain has two actions {action_name}")
     return Domain(name, supertypes, predicates, constants, tuple(a for a in actions if a.effects))
 
 
@@ -116,27 +116,27 @@ def parse_problem(text: str, domain: Domain) -> Problem:
         Malformed: ``text`` is not a problem, or names an object, type or predicate that does not exist.
     """
     sections = _parse_sections(parse_expression(text, "pddl_problem"), "problem")
-    found: dict[str, list[Expression]] = {}
+    bodies: dict[str, list[Expression]] = {}
     for key, body in sections:
-        if key in found:
+        if key in bodies:
             raise Malformed(f"pddl_problem has two sections {key}")
         if key not in ("problem", ":domain", ":requirements", ":objects", ":init", ":goal", ":metric"):
             raise Malformed(f"pddl_problem has {key}, which is not supported")
-        found[key] = body
+        bodies[key] = body
     for key in (":domain", ":objects", ":init", ":goal"):
-        if key not in found:
+        if key not in bodies:
             raise Malformed(f"pddl_problem has no section {key}")
-    if found[":domain"] != [domain.name]:
-        raise Malformed(f"pddl_problem is for the domain {found[':domain']}, not {domain.name}")
+    if bodies[":domain"] != [domain.name]:
+        raise Malformed(f"pddl_problem is for the domain {bodies[':domain']}, not {domain.name}")
     objects = dict(domain.constants)
-    for name, type_ in _typed_objects(found[":objects"], domain.supertypes, "object").items():
+    for name, type_ in _typed_objects(bodies[":objects"], domain.supertypes, "object").items():
         if name in objects:
             raise Malformed(f"pddl_problem names the object {name} twice")
         objects[name] = type_
-    init = tuple(dict.fromkeys(_initial_facts(found[":init"], domain, objects)))
-    if len(found[":goal"]) != 1:
+    init = tuple(dict.fromkeys(_initial_facts(bodies[":init"], domain, objects)))
+    if len(bodies[":goal"]) != 1:
         raise Malformed("pddl_problem has a :goal that is not one condition")
-    goal = _FormulaParser(domain.predicates).condition(found[":goal"][0], {}, ":goal")
+    goal = _FormulaParser(domain.predicates).condition(bodies[":goal"][0], {}, ":goal")
     return Problem(objects, init, goal)
 
 
@@ -152,13 +152,13 @@ class _FormulaParser:
             raise Malformed("pddl_domain has an action without a name")
         name = _expect_name(body[0], ":action")
         parts: dict[str, Expression] = {}
-        rest = list(body[1:])
-        while rest:
-            key = _expect_name(rest[0], f"action {name}")
-            if key not in (":parameters", ":precondition", ":effect") or key in parts or len(rest) < 2:
+        expressions = list(body[1:])
+        while expressions:
+            key = _expect_name(expressions[0], f"action {name}")
+            if key not in (":parameters", ":precondition", ":effect") or key in parts or len(expressions) < 2:
                 raise Malformed(f"action {name} has {key} where :parameters, :precondition or :effect should be")
-            parts[key] = rest[1]
-            rest = rest[2:]
+            parts[key] = expressions[1]
+            expressions = expressions[2:]
         parameters = tuple(_typed_names(_expect_list(parts.get(":parameters", []), f"action {name}"), f"action {name}"))
         scope = {v: v for v, _ in parameters}
         if len(scope) < len(parameters) or not all(v.startswith("?") for v in scope):

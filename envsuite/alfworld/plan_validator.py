@@ -62,8 +62,8 @@ class State:
         return self.static["receptacleAtLocation"].get(receptacle) == self.location
 
     def _within_reach(self, receptacle: str) -> bool:
-        closed = ("openable", receptacle) in self.facts and ("opened", receptacle) not in self.facts
-        return self._here(receptacle) and not closed
+        is_closed = ("openable", receptacle) in self.facts and ("opened", receptacle) not in self.facts
+        return self._here(receptacle) and not is_closed
 
     def _go(self, receptacle: str) -> bool:
         location = self.static["receptacleAtLocation"].get(receptacle)
@@ -133,12 +133,12 @@ class State:
                 return False
             return any(self._here(r) for o in lit for r in self._containers(o))
         (target,) = {type_ for predicate, type_ in types if predicate == "receptacleType"}
-        treated = [predicate for predicate in _ADDS.values() if predicate in self.goal]
+        treatments = [predicate for predicate in _ADDS.values() if predicate in self.goal]
         count: dict[str, int] = defaultdict(int)
         for fact in self.facts:
             if fact[0] == "inReceptacle" and self.static["receptacleType"][fact[2]] == target:
                 right = self.static["objectType"][fact[1]] == items[0]
-                count[fact[2]] += right and all((predicate, fact[1]) in self.facts for predicate in treated)
+                count[fact[2]] += right and all((predicate, fact[1]) in self.facts for predicate in treatments)
         return max(count.values(), default=0) >= len(items)
 
 

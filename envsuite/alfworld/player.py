@@ -54,51 +54,51 @@ class Talker(Seeker):
 
     def act(self) -> str:
         """Returns the next command, with a thought where something was found or a search begins."""
-        planned = self._plan
+        plan = self._plan
         command = super().act()
         if self.held != "":
             return command
-        verb, _, rest = command.partition(" ")
-        place = rest.removeprefix("to ")
-        known = [thing for thing in self.inside.get(place, ()) if kind(thing) == self.goal.item]
+        verb, _, argument = command.partition(" ")
+        place = argument.removeprefix("to ")
+        items = [item for item in self.inside.get(place, ()) if kind(item) == self.goal.item]
         if verb == "take":
-            self.thought = rest.partition(" from ")[0]
-        elif verb == "go" and known:
-            self.thought = f"take {min(known)} in {place}"
-        elif verb == "go" and self._plan is planned and place in planned:
-            self.thought = f"{self.goal.item} none. {LABELS[planned.index(place)]}"
+            self.thought = argument.partition(" from ")[0]
+        elif verb == "go" and items:
+            self.thought = f"take {min(items)} in {place}"
+        elif verb == "go" and self._plan is plan and place in plan:
+            self.thought = f"{self.goal.item} none. {LABELS[plan.index(place)]}"
         return command
 
-    def _intend(self, thing: str) -> None:
+    def _intend(self, item: str) -> None:
         parts = []
         if self.goal.lamp:
             parts = [f"use {lamp} in {place}" for lamp, place in list(self.lamps.items())[:1]]
         else:
-            if self.goal.verb and thing not in self.treated:
+            if self.goal.verb and item not in self.treated:
                 ways = sorted(self.appliances(), key=lambda place: place not in self.here)
                 parts = [f"{self.goal.verb} in {way}" for way in ways[:1]]
             self._target = next(iter(super().targets()), "")
             parts.append(f"put in {self._target}")
         if parts:
-            self.thought = f"{thing}: {', '.join(parts)}"
+            self.thought = f"{item}: {', '.join(parts)}"
 
     def targets(self) -> list[str]:
         """Returns the target receptacles, the one that was stated first."""
         return sorted(super().targets(), key=lambda place: place != self._target)
 
-    def order(self, places: Sequence[str], wanted: Mapping[str, float]) -> list[str]:
+    def order(self, places: Sequence[str], weights: Mapping[str, float]) -> list[str]:
         """Returns the order of the search: as stated; at the end of a plan, states the next one."""
-        left = [place for place in self._plan if place in places]
-        if left and tuple(wanted) == self._looked_for:
-            return left
-        ordered = super().order(places, wanted)
+        places_left = [place for place in self._plan if place in places]
+        if places_left and tuple(weights) == self._looked_for:
+            return places_left
+        order = super().order(places, weights)
         self.careless_now = self.careless > 0.0 and self.rng.random() < self.careless
         if self.careless_now:
-            self.rng.shuffle(ordered)
-        self._plan, self._looked_for = ordered[: len(LABELS)], tuple(wanted)
+            self.rng.shuffle(order)
+        self._plan, self._looked_for = order[: len(LABELS)], tuple(weights)
         if self._plan:
             places = ", ".join(f"{label} {place}" for label, place in zip(LABELS, self._plan, strict=False))
-            self.thought = f"find {' and '.join(wanted)}: {places}"
+            self.thought = f"find {' and '.join(weights)}: {places}"
         return self._plan
 
 
@@ -157,8 +157,8 @@ class Planner:
                 yield Move("", (ToolCall("env_step", {"command": slip}),), slip=True)
                 continue
             if dream := self._dream(talker, observation["commands"], rng):
-                said = "" if rash else dream.split(" from ")[0][5:]
-                yield Move(said, (ToolCall("env_step", {"command": dream}),), slip=True)
+                words = "" if rash else dream.split(" from ")[0][5:]
+                yield Move(words, (ToolCall("env_step", {"command": dream}),), slip=True)
                 continue
             try:
                 command = talker.act()
@@ -175,8 +175,8 @@ class Planner:
         if self.hasty and rng.random() < self.hasty:
             return rng.choice(commands)
         if self.clumsy and rng.random() < self.clumsy:
-            meant = [command for command in commands if command[-1].isdigit()]
-            wrong = f"{rng.choice(meant).rpartition(' ')[0]} {rng.randrange(1, 20)}"
+            numbered_commands = [command for command in commands if command[-1].isdigit()]
+            wrong = f"{rng.choice(numbered_commands).rpartition(' ')[0]} {rng.randrange(1, 20)}"
             return wrong if wrong not in commands else ""
         return ""
 

@@ -51,9 +51,9 @@ class Worker:
         with self._lock:
             if self.ended is not None:
                 raise WorkerLost(f"{self.ended}, over another game")
-            dropped = []
+            seats = []
             while self._dropped:
-                dropped.append(self._dropped.popleft())
+                seats.append(self._dropped.popleft())
             game = "/".join(Path(argument).parts[-3:-1])
             during = f"during the reset of {game}" if name == "reset" else f"during the command {argument[:80]!r}"
             try:
@@ -61,7 +61,7 @@ class Worker:
                     self._receive(START_SECONDS)
                     self._ready = True
                 self.child.socket.settimeout(deadline)
-                self.child.socket.sendall(frame([pickle.dumps((dropped, name, seat, argument))]))
+                self.child.socket.sendall(frame([pickle.dumps((seats, name, seat, argument))]))
                 answer: Answer = self._receive(deadline)
             except TimeoutError:
                 self.child.stop()

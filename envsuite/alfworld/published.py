@@ -28,8 +28,8 @@ SPLITS = ("valid_seen",)
 @cache
 def published() -> Mapping[str, Mapping[str, str]]:
     """Returns split -> ``<task>/<trial>`` -> SHA-256 (hex) of ``game.tw-pddl``, of the splits that are known."""
-    found: Mapping[str, Mapping[str, str]] = orjson.loads(FILE.read_bytes())
-    return found
+    checksums: Mapping[str, Mapping[str, str]] = orjson.loads(FILE.read_bytes())
+    return checksums
 
 
 def main() -> None:
@@ -40,11 +40,11 @@ def main() -> None:
     arguments = parser.parse_args()
     root = find_root(arguments.folder)
     ids = games_of(root).splits
-    found = {s: {i: sha256_of(root / s / i / GAME) for i in sorted(ids.get(s, ()))} for s in SPLITS}
+    checksums = {s: {i: sha256_of(root / s / i / GAME) for i in sorted(ids.get(s, ()))} for s in SPLITS}
     if arguments.write:
-        write_atomically(FILE, orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    same = orjson.loads(FILE.read_bytes()) == found
-    counts = ", ".join(f"{split} {len(games)}" for split, games in found.items())
+        write_atomically(FILE, orjson.dumps(checksums, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    same = orjson.loads(FILE.read_bytes()) == checksums
+    counts = ", ".join(f"{split} {len(games)}" for split, games in checksums.items())
     sys.stdout.write(f"{FILE.name}: {counts}; {'matches the folder' if same else 'differs: run with --write'}\n")
     sys.exit(0 if same else 1)
 

@@ -54,22 +54,22 @@ class Reachability:
         domains = {name: self.objects_of_type.get(type_, frozenset()) for name, type_ in variables}
         atoms = []
         for literal in (*disjunct.literals, *(Literal(atom, True) for atom in more)):
-            named = set(literal.atom[1:]) & domains.keys()
-            if len(named) == 1 and literal.atom[0] not in self.fluent_predicates and literal.positive | negative:
-                (name,) = named
+            names = set(literal.atom[1:]) & domains.keys()
+            if len(names) == 1 and literal.atom[0] not in self.fluent_predicates and literal.positive | negative:
+                (name,) = names
                 satisfying = self._satisfying(literal.atom, name)
                 domains[name] = domains[name] & satisfying if literal.positive else domains[name] - satisfying
             elif literal.positive:
                 atoms.append(literal.atom)
-        named = {name for atom in atoms for name in atom[1:]}
-        atoms += [(OF_TYPE + type_, name) for name, type_ in variables if name not in named]
+        names = {name for atom in atoms for name in atom[1:]}
+        atoms += [(OF_TYPE + type_, name) for name, type_ in variables if name not in names]
         return Join(atoms, Scope(list(domains), list(domains.values())), self.facts)
 
     def _satisfying(self, atom: Atom, name: str) -> frozenset[str]:
         """Returns the objects for which a static atom with the single variable ``name`` holds."""
         positions = [n for n, term in enumerate(atom) if term == name]
-        found = {fact[positions[0]] for fact in self.facts.by_predicate.get(atom[0], ())}
-        return frozenset(o for o in found if tuple(o if term == name else term for term in atom) in self.facts.facts)
+        objects = {fact[positions[0]] for fact in self.facts.by_predicate.get(atom[0], ())}
+        return frozenset(o for o in objects if tuple(o if term == name else term for term in atom) in self.facts.facts)
 
     def _add_static_facts(self) -> None:
         for type_ in sorted(self.objects_of_type):
@@ -84,24 +84,24 @@ class Reachability:
     def _add_reachable_fluents(self) -> None:
         """Adds the fluents of the initial state and, up to the fixpoint, those that relaxed rules derive from them."""
         queue = [atom for atom in self.problem.init if atom[0] in self.fluent_predicates]
-        seen = set(queue)
+        known_atoms = set(queue)
         watchers: dict[str, list[tuple[_RelaxedRule, int]]] = {}
         for rule in self._relaxed_rules():
             fluents = [n for n, atom in enumerate(rule.body.atoms) if atom[0] in self.fluent_predicates]
             for number in fluents:
                 watchers.setdefault(rule.body.atoms[number][0], []).append((rule, number))
             if not fluents:
-                queue += rule.derive(None, None, seen)
+                queue += rule.derive(None, None, known_atoms)
         for position, atom in enumerate(queue):  # grows during the iteration
             if position > MAX_FACTS:
                 raise Malformed(f"pddl_problem has more than {MAX_FACTS:,} facts that may hold")
             self.facts.add(atom)
             for rule, number in watchers.get(atom[0], ()):
-                queue += rule.derive(number, atom, seen)
+                queue += rule.derive(number, atom, known_atoms)
 
     def _relaxed_rules(self) -> list[_RelaxedRule]:
         """Returns the rule of each add effect, without rules that another one subsumes."""
-        result = []
+        rules = []
         for action, disjunct in ((a, d) for a in self.domain.actions for d in a.precondition):
             heads: dict[tuple[Atom, ...], list[Atom]] = {}
             for effect in action.effects:
@@ -110,12 +110,12 @@ class Reachability:
             for condition, atoms in heads.items():
                 body = self.join(action, disjunct, False, condition)
                 if not body.scope.unsatisfiable:
-                    result.append(_RelaxedRule(body, tuple(atoms)))
-        kept: list[_RelaxedRule] = []
-        for one in sorted(result, key=lambda rule: len(rule.body.atoms)):
-            if not any(other.subsumes(one) for other in kept):
-                kept.append(one)
-        return kept
+                    rules.append(_RelaxedRule(body, tuple(atoms)))
+        general_rules: list[_RelaxedRule] = []
+        for candidate in sorted(rules, key=lambda rule: len(rule.body.atoms)):
+            if not any(rule.subsumes(candidate) for rule in general_rules):
+                general_rules.append(candidate)
+        return general_rules
 
 
 class _RelaxedRule:
@@ -128,58 +128,58 @@ class _RelaxedRule:
         self._matched: set[tuple[int | None, tuple[str, ...]]] = set()
         self._relevant: dict[int | None, tuple[Sequence[int], bool]] = {}
 
-    def subsumes(self, other: _RelaxedRule) -> bool:
-        """Whether this rule derives everything that ``other`` derives."""
+    def subsumes(self, rule: _RelaxedRule) -> bool:
+        """Whether this rule derives everything that ``rule`` derives."""
         return (
-            set(self.body.atoms) <= set(other.body.atoms)
-            and set(self.heads) >= set(other.heads)
+            set(self.body.atoms) <= set(rule.body.atoms)
+            and set(self.heads) >= set(rule.heads)
             and all(
-                other.body.scope.domain(name) <= self.body.scope.domain(name)
+                rule.body.scope.domain(name) <= self.body.scope.domain(name)
                 for atom in (*self.body.atoms, *self.heads)
                 for name in atom[1:]
             )
         )
 
-    def derive(self, number: int | None, fact: Atom | None, seen: set[Atom]) -> list[Atom]:
-        """Returns the facts that follow when ``fact`` matches atom ``number`` of the body, and adds them to ``seen``.
+    def derive(self, number: int | None, fact: Atom | None, known_atoms: set[Atom]) -> list[Atom]:
+        """Returns the facts that follow when ``fact`` matches atom ``number`` of the body.
 
-        Leaves out those already in ``seen``. Facts that differ only in objects that neither the other atoms nor the
-        heads mention are matched once.
+        Leaves out those in ``known_atoms``, and adds the others to it. Facts that differ only in objects that neither
+        the other atoms nor the heads mention are matched once.
         """
         binding = self.body.unify([(number, fact)] if number is not None and fact is not None else [])
         if binding is None:
             return []
         if number not in self._relevant:
             self._relevant[number] = self._relevant_variables(number)
-        relevant, determined = self._relevant[number]
-        if determined and all(ground(binding) in seen for ground, _ in self._grounders):
+        relevant, is_determined = self._relevant[number]
+        if is_determined and all(ground(binding) in known_atoms for ground, _ in self._grounders):
             return []
         key = (number, tuple(binding[n] for n in relevant))
         if key in self._matched:
             return []
         self._matched.add(key)
-        found = []
+        atoms = []
         for solution in self.body.solutions(() if number is None else (number,), binding):
             for ground, _ in self._grounders:
                 atom = ground(solution)
-                if atom not in seen:
-                    seen.add(atom)
-                    found.append(atom)
-        return found
+                if atom not in known_atoms:
+                    known_atoms.add(atom)
+                    atoms.append(atom)
+        return atoms
 
     def _relevant_variables(self, number: int | None) -> tuple[Sequence[int], bool]:
         """Returns the variables of the heads and of the atoms besides ``number``, and whether it binds all heads."""
         scope = self.body.scope
         in_heads = set().union(*(variables for _, variables in self._grounders))
-        others = [atom for n, atom in enumerate(self.body.atoms) if n != number]
-        bound = set(scope.bound) | (scope.variables(self.body.atoms[number]) if number is not None else set())
-        return sorted(in_heads.union(*map(scope.variables, others))), in_heads <= bound
+        other_atoms = [atom for n, atom in enumerate(self.body.atoms) if n != number]
+        bound_variables = set(scope.bound) | (scope.variables(self.body.atoms[number]) if number is not None else set())
+        return sorted(in_heads.union(*map(scope.variables, other_atoms))), in_heads <= bound_variables
 
 
 def _objects_of_type(domain: Domain, problem: Problem) -> dict[str, frozenset[str]]:
     """Returns the objects of each type, those of its subtypes included."""
-    found: dict[str, set[str]] = {}
+    objects: dict[str, set[str]] = {}
     for name, type_ in problem.objects.items():
         for supertype in (type_, *domain.supertypes[type_]):
-            found.setdefault(supertype, set()).add(name)
-    return {type_: frozenset(names) for type_, names in found.items()}
+            objects.setdefault(supertype, set()).add(name)
+    return {type_: frozenset(names) for type_, names in objects.items()}

@@ -53,24 +53,24 @@ def kind(name: str) -> str:
 
 def read(text: str) -> Reading:
     """Returns the facts in ``text``; ignores what it cannot parse."""
-    carried, room, treated = _CARRIED.search(text), _ROOM.search(text), _TREATED.search(text)
+    inventory, room, treatment = _CARRIED.search(text), _ROOM.search(text), _TREATED.search(text)
     return Reading(
         first=text.startswith(INTRODUCTION),
         refused=text.strip() == NOTHING_HAPPENS,
         room=_things(room[1]) if room else (),
-        inside=tuple((found[1] or found[2], _things(found[3])) for found in _INSIDE.finditer(text)),
-        closed=tuple(found[1] or found[2] for found in _CLOSED.finditer(text)),
+        inside=tuple((match[1] or match[2], _things(match[3])) for match in _INSIDE.finditer(text)),
+        closed=tuple(match[1] or match[2] for match in _CLOSED.finditer(text)),
         taken=_pair(_TAKEN, text),
         placed=_pair(_PLACED, text),
-        treated=(treated[1], treated[2]) if treated else None,
-        carried=(carried[1] or "") if carried else None,
+        treated=(treatment[1], treatment[2]) if treatment else None,
+        carried=(inventory[1] or "") if inventory else None,
     )
 
 
-def _things(listed: str) -> tuple[str, ...]:
-    return tuple(_LISTED.findall(listed))
+def _things(text: str) -> tuple[str, ...]:
+    return tuple(_LISTED.findall(text))
 
 
 def _pair(pattern: re.Pattern[str], text: str) -> tuple[str, str] | None:
-    found = pattern.search(text)
-    return (found[1], found[2]) if found else None
+    match = pattern.search(text)
+    return (match[1], match[2]) if match else None

@@ -23,9 +23,9 @@ def serve(channel: socket.socket) -> None:
     player = Player()
     channel.sendall(frame([pickle.dumps(READY)]))
     while True:
-        for dropped, name, game, argument in receive(channel):
-            for old in dropped:
-                player.drop(old)
+        for old_games, name, game, argument in receive(channel):
+            for old_game in old_games:
+                player.drop(old_game)
             channel.sendall(frame([pickle.dumps(player.answer(name, game, argument))]))
 
 
@@ -40,8 +40,8 @@ class Player:
         _remember_parses()
 
         def interpreter() -> Any:
-            wanted = textworld.EnvInfos(feedback=True, admissible_commands=True, won=True, score=True)
-            return AlfredDemangler(PddlEnv(wanted), shuffle=False)
+            infos = textworld.EnvInfos(feedback=True, admissible_commands=True, won=True, score=True)
+            return AlfredDemangler(PddlEnv(infos), shuffle=False)
 
         self._interpreter = interpreter
         self._playing: dict[int, tuple[Edition, Any]] = {}
@@ -75,8 +75,8 @@ class Player:
         """Returns an interpreter with the game loaded; prefers one that has it, as loading takes as long as a reset."""
         about = os.stat(path)
         edition = (path, about.st_mtime_ns, about.st_size)
-        for index, (loaded, _) in enumerate(self._idle):
-            if loaded == edition:
+        for index, (idle_edition, _) in enumerate(self._idle):
+            if idle_edition == edition:
                 return self._idle.pop(index)
         world = self._idle.pop(0)[1] if self._idle else self._interpreter()
         world.load(path)

@@ -33,18 +33,18 @@ class Bindings:
     names: Mapping[str, str]
     """The object by the placeholder's name alone."""
 
-    def extended(self, found: Mapping[TypedName, TypedName]) -> Bindings:
+    def extended(self, objects: Mapping[TypedName, TypedName]) -> Bindings:
         """Returns these bindings and those of more placeholders."""
         return Bindings(
-            {**self.objects, **found}, {**self.names, **{name: thing[0] for (name, _), thing in found.items()}}
+            {**self.objects, **objects}, {**self.names, **{name: pair[0] for (name, _), pair in objects.items()}}
         )
 
 
 def bind(parameters: Sequence[TypedName], objects: Sequence[str]) -> Bindings:
     """Binds an action's parameters to objects; a parameter whose object is empty stays unbound."""
     pairs = zip(parameters, objects, strict=True)
-    bound = {(name[1:], type_): (thing, type_) for (name, type_), thing in pairs if thing}
-    return Bindings(bound, {name: thing[0] for (name, _), thing in bound.items()})
+    typed_objects = {(name[1:], type_): (object_name, type_) for (name, type_), object_name in pairs if object_name}
+    return Bindings(typed_objects, {name: pair[0] for (name, _), pair in typed_objects.items()})
 
 
 def command_form(text: Sequence[Part], parameters: Sequence[TypedName]) -> tuple[str | int, ...] | None:
@@ -102,19 +102,19 @@ class Choice:
 
 def render(pieces: Sequence[Piece], state: int) -> str:
     """Returns the text in ``state``."""
-    said: list[str] = []
-    _render(pieces, state, said)
-    return "".join(said)
+    texts: list[str] = []
+    _render(pieces, state, texts)
+    return "".join(texts)
 
 
-def _render(pieces: Sequence[Piece], state: int, said: list[str]) -> None:
+def _render(pieces: Sequence[Piece], state: int, texts: list[str]) -> None:
     for piece in pieces:
         if isinstance(piece, str):
-            said.append(piece)
+            texts.append(piece)
         elif isinstance(piece, Choice):
-            _render(piece.pick(state), state, said)
+            _render(piece.pick(state), state, texts)
         else:
-            _render(_listed(piece, [text for mask, text in piece.items if state & mask == mask]), state, said)
+            _render(_listed(piece, [text for mask, text in piece.items if state & mask == mask]), state, texts)
 
 
 def _listed(listing: Listing, texts: Sequence[tuple[Piece, ...]]) -> list[Piece]:
@@ -193,8 +193,8 @@ class Renderer:
     def constant(self, text: Sequence[Part], bindings: Bindings) -> str | None:
         """Returns ``text`` where it is the same in every state; ``None`` if it depends on the state."""
         pieces = self.prepare(text, bindings)
-        said = [piece for piece in pieces if isinstance(piece, str)]
-        return "".join(said) if len(said) == len(pieces) else None
+        texts = [piece for piece in pieces if isinstance(piece, str)]
+        return "".join(texts) if len(texts) == len(pieces) else None
 
     def _prepare_value(self, what: Value | Symbol, bindings: Bindings) -> tuple[Piece, ...]:
         return self._symbol(what.name, bindings) if isinstance(what, Symbol) else (self._value(what, bindings),)
@@ -220,11 +220,11 @@ class Renderer:
         return "a" if attribute == "indefinite" else "the"
 
     def _symbol(self, name: str, bindings: Bindings) -> tuple[Piece, ...]:
-        mentioned, types = self._dependencies(name)
+        placeholders, types = self._dependencies(name)
         key = (
             name,
-            *((v, t) for v, t in bindings.names.items() if v in mentioned),
-            *((p, t) for p, t in bindings.objects.items() if p[0] in mentioned or self.objects[t[0]] in types),
+            *((v, t) for v, t in bindings.names.items() if v in placeholders),
+            *((p, t) for p, t in bindings.objects.items() if p[0] in placeholders or self.objects[t[0]] in types),
         )
         pieces = self._symbols.get(key)
         if pieces is None:
@@ -265,16 +265,16 @@ class Renderer:
         predicate, placeholders = query[step]
         for atom in self._candidates(predicate, placeholders, bound):
             fresh: list[TypedName] = []
-            for placeholder, thing in zip(placeholders, atom[1:], strict=True):
-                value = (thing, self.objects[thing])
-                known = bound.get(placeholder)
-                if known is None:
+            for placeholder, object_name in zip(placeholders, atom[1:], strict=True):
+                value = (object_name, self.objects[object_name])
+                binding = bound.get(placeholder)
+                if binding is None:
                     if value in used:
                         break
                     bound[placeholder] = value
                     used.add(value)
                     fresh.append(placeholder)
-                elif known != value:
+                elif binding != value:
                     break
             else:
                 yield from self._solve(query, step + 1, bound, used, mask | self._mask(atom))
@@ -285,33 +285,33 @@ class Renderer:
         self, predicate: str, placeholders: Sequence[TypedName], bound: Mapping[TypedName, TypedName]
     ) -> list[Atom]:
         """Returns the facts that may match, grouped by combinations of the types asked for and their subtypes."""
-        position, thing = next(((n, bound[p][0]) for n, p in enumerate(placeholders, 1) if p in bound), (0, ""))
+        position, object_name = next(((n, bound[p][0]) for n, p in enumerate(placeholders, 1) if p in bound), (0, ""))
         types = tuple(type_ for _, type_ in placeholders)
-        key = (predicate, types, position, thing)
-        known = self._found.get(key)
-        if known is None:
+        key = (predicate, types, position, object_name)
+        atoms = self._found.get(key)
+        if atoms is None:
             by_types: dict[tuple[str, ...], list[Atom]] = {}
-            for atom in self._atoms_with(predicate, position, thing) if position else self._atoms(predicate):
+            for atom in self._atoms_with(predicate, position, object_name) if position else self._atoms(predicate):
                 by_types.setdefault(tuple([self.objects[name] for name in atom[1:]]), []).append(atom)
-            known = [atom for k in self._type_combinations(types) for atom in by_types.get(k, ())]
-            self._found[key] = known
-        return known
+            atoms = [atom for k in self._type_combinations(types) for atom in by_types.get(k, ())]
+            self._found[key] = atoms
+        return atoms
 
     def _type_combinations(self, types: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Returns ``types`` and all combinations of their subtypes, breadth first; may repeat one."""
-        known = self._orders.get(types)
-        if known is None:
-            known = [types]
+        combinations = self._orders.get(types)
+        if combinations is None:
+            combinations = [types]
             queue = deque(self._with_subtype(types))
-            seen: set[tuple[str, ...]] = set()
+            queued_types: set[tuple[str, ...]] = set()
             while queue:
-                known.append(queue[0])
-                for specialised in self._with_subtype(queue.popleft()):
-                    if specialised not in seen:
-                        seen.add(specialised)
-                        queue.append(specialised)
-            self._orders[types] = known
-        return known
+                combinations.append(queue[0])
+                for combination in self._with_subtype(queue.popleft()):
+                    if combination not in queued_types:
+                        queued_types.add(combination)
+                        queue.append(combination)
+            self._orders[types] = combinations
+        return combinations
 
     def _with_subtype(self, types: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for position, type_ in enumerate(types):
@@ -323,11 +323,11 @@ class Renderer:
         names, types = self._dependencies_of_text(text)
         bindings = {(name[1:], type_) for name, type_ in parameters}
         substitutions = [part for part in text if isinstance(part, Substitution)]
-        asked = {
+        query_placeholders = {
             p for substitution in substitutions for _, placeholders in substitution.query or () for p in placeholders
         }
         if (
-            asked <= bindings
+            query_placeholders <= bindings
             and not any(isinstance(substitution.what, Symbol) for substitution in substitutions)
             and Symbol not in map(type, text)
         ):
@@ -336,14 +336,14 @@ class Renderer:
 
     def _dependencies(self, name: str) -> tuple[frozenset[str], frozenset[str]]:
         """Returns the placeholders that a symbol mentions, and the types of the objects that its queries search."""
-        known = self._known_dependencies.get(name)
-        if known is None:
+        dependencies = self._known_dependencies.get(name)
+        if dependencies is None:
             rules = self.grammar.rules[name]
             conditions = [rule.condition for rule in rules if rule.condition is not None]
-            known = self._known_dependencies[name] = self._dependencies_of_text(
+            dependencies = self._known_dependencies[name] = self._dependencies_of_text(
                 [p for rule in rules for p in rule.parts], conditions
             )
-        return known
+        return dependencies
 
     def _dependencies_of_text(
         self, text: Sequence[Part], queries: Sequence[Query] = ()
@@ -375,11 +375,11 @@ class Renderer:
 
     def _types_in(self, predicate: str) -> frozenset[str]:
         """Returns the types of the arguments in a predicate's facts."""
-        known = self._argument_types.get(predicate)
-        if known is None:
-            bound = {thing for atom in self._atoms(predicate) for thing in atom[1:]}
-            known = self._argument_types[predicate] = frozenset(self.objects[thing] for thing in bound)
-        return known
+        types = self._argument_types.get(predicate)
+        if types is None:
+            names = {name for atom in self._atoms(predicate) for name in atom[1:]}
+            types = self._argument_types[predicate] = frozenset(self.objects[name] for name in names)
+        return types
 
 
 def _subtypes_of(domain: Domain, type_: str) -> list[str]:

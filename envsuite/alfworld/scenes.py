@@ -102,9 +102,9 @@ class Layout:
 class Surveyor:
     """Creates unique ids, which encode positions."""
 
-    def __init__(self, draw: Draw, taken: Iterable[str] = ()) -> None:
+    def __init__(self, draw: Draw, names: Iterable[str] = ()) -> None:
         self.draw = draw
-        self.taken = set(taken)
+        self.taken = set(names)
 
     def thing(self, kind: str) -> str:
         """Returns a new id for an object or receptacle."""
@@ -140,8 +140,8 @@ def _steps(number: int) -> str:
 
 def _scaled(draw: Draw, counts: Counts, percent: int) -> int:
     """Draws a number and scales it by ``percent``; the remainder is the probability of one more."""
-    whole, rest = divmod(draw.weighted(counts) * percent, 100)
-    return whole + draw.chance(rest)
+    whole, remainder = divmod(draw.weighted(counts) * percent, 100)
+    return whole + draw.chance(remainder)
 
 
 def place(draw: Draw, weights: Mapping[str, int], among: Sequence[Receptacle]) -> Receptacle | None:
@@ -150,8 +150,8 @@ def place(draw: Draw, weights: Mapping[str, int], among: Sequence[Receptacle]) -
     table = [(kind, weight) for kind, weight in weights.items() if kind in kinds]
     if not table:
         return None
-    chosen = draw.weighted(table)
-    return draw.one([r for r in among if r.kind == chosen])
+    kind = draw.weighted(table)
+    return draw.one([r for r in among if r.kind == kind])
 
 
 def _draw_layout(draw: Draw, room: Room, plan: int, percent: int) -> Layout:
@@ -160,26 +160,26 @@ def _draw_layout(draw: Draw, room: Room, plan: int, percent: int) -> Layout:
     for kind, counts in room.receptacles:
         usual = draw.weighted(counts)
         for _ in range(usual and max(1, (usual * percent + 50) // 100)):
-            other, chance = BESIDE.get(kind, ("", 0))
-            neighbours = [r for r in receptacles if r.kind == other]
-            shared = neighbours[-1].spot if neighbours and draw.chance(chance) else None
+            neighbour_kind, chance = BESIDE.get(kind, ("", 0))
+            neighbours = [r for r in receptacles if r.kind == neighbour_kind]
+            spot = neighbours[-1].spot if neighbours and draw.chance(chance) else None
             name = surveyor.thing(kind)
             receptacles.append(
-                Receptacle(name, kind, shared or surveyor.spot(), kind in SHUT and draw.chance(SHUT[kind]))
+                Receptacle(name, kind, spot or surveyor.spot(), kind in SHUT and draw.chance(SHUT[kind]))
             )
     fixed: list[Item] = []
     usual_places: dict[str, tuple[Receptacle, ...]] = {}
-    for thing in room.things:
-        if not draw.chance(thing.percent):
+    for spec in room.things:
+        if not draw.chance(spec.percent):
             continue
-        if thing.kind in FIXED:
+        if spec.kind in FIXED:
             fixed += [
-                _put(draw, surveyor, thing.kind, place(draw, thing.places, receptacles), receptacles)
-                for _ in range(draw.weighted(thing.counts))
+                _put(draw, surveyor, spec.kind, place(draw, spec.places, receptacles), receptacles)
+                for _ in range(draw.weighted(spec.counts))
             ]
         else:
-            drawn = (place(draw, thing.places, receptacles) for _ in range(3))
-            usual_places[thing.kind] = tuple(dict.fromkeys(r for r in drawn if r is not None))
+            hosts = (place(draw, spec.places, receptacles) for _ in range(3))
+            usual_places[spec.kind] = tuple(dict.fromkeys(r for r in hosts if r is not None))
     return Layout(room, plan, tuple(receptacles), tuple(fixed), usual_places)
 
 
@@ -200,13 +200,13 @@ def layouts(seed: int, percent: int = 100) -> tuple[tuple[Layout, ...], tuple[La
         seed: Determines the layouts, on every machine.
         percent: :attr:`Difficulty.receptacles`.
     """
-    known = [
+    seen_layouts = [
         _draw_layout(Draw(f"layout {EDITION} {seed} {percent} {plan} {0}"), room, plan, percent)
         for room in ROOMS
         for plan in range(room.first_plan, room.first_plan + PLANS - UNSEEN)
     ]
-    signatures = {layout.signature for layout in known}
-    unseen = []
+    signatures = {layout.signature for layout in seen_layouts}
+    unseen_layouts = []
     for room in ROOMS:
         for plan in range(room.first_plan + PLANS - UNSEEN, room.first_plan + PLANS):
             for attempt in count():
@@ -214,8 +214,8 @@ def layouts(seed: int, percent: int = 100) -> tuple[tuple[Layout, ...], tuple[La
                 lit = room is not BEDROOM or layout.lamp is not None
                 if layout.signature not in signatures and lit:
                     break
-            unseen.append(layout)
-    return tuple(known), tuple(unseen)
+            unseen_layouts.append(layout)
+    return tuple(seen_layouts), tuple(unseen_layouts)
 
 
 @dataclass(frozen=True)
@@ -238,24 +238,24 @@ def furnish(draw: Draw, layout: Layout, percent: int, special: str, choices: Seq
         special: The type of the goal's objects.
         choices: For each of these objects, the receptacles to choose from.
     """
-    taken = [name for r in layout.receptacles for name in (r.id, r.spot)]
-    surveyor = Surveyor(draw, taken + [name for item in layout.fixed for name in (item.id, item.spot)])
+    names = [name for r in layout.receptacles for name in (r.id, r.spot)]
+    surveyor = Surveyor(draw, names + [name for item in layout.fixed for name in (item.id, item.spot)])
     items = list(layout.fixed)
-    for thing in layout.room.things:
-        if (usual := layout.usual.get(thing.kind)) is None:
+    for spec in layout.room.things:
+        if (usual := layout.usual.get(spec.kind)) is None:
             continue
         hosts: list[Receptacle | None]
-        if thing.kind == special:
-            hosts = [_somewhere(draw, thing, usual, among) or draw.one(among) for among in choices]
+        if spec.kind == special:
+            hosts = [_somewhere(draw, spec, usual, among) or draw.one(among) for among in choices]
         else:
             hosts = [
-                None if draw.chance(DROPPED) else _somewhere(draw, thing, usual, layout.receptacles)
-                for _ in range(_scaled(draw, thing.counts, percent))
+                None if draw.chance(DROPPED) else _somewhere(draw, spec, usual, layout.receptacles)
+                for _ in range(_scaled(draw, spec.counts, percent))
             ]
-        items += [_put(draw, surveyor, thing.kind, host, layout.receptacles) for host in hosts]
+        items += [_put(draw, surveyor, spec.kind, host, layout.receptacles) for host in hosts]
     return Scene(layout, tuple(items), surveyor.spot())
 
 
-def _somewhere(draw: Draw, thing: Thing, usual: Sequence[Receptacle], among: Sequence[Receptacle]) -> Receptacle | None:
+def _somewhere(draw: Draw, spec: Thing, usual: Sequence[Receptacle], among: Sequence[Receptacle]) -> Receptacle | None:
     habitual = [r for r in usual if r in among]
-    return draw.one(habitual) if habitual and draw.chance(HABIT) else place(draw, thing.places, among)
+    return draw.one(habitual) if habitual and draw.chance(HABIT) else place(draw, spec.places, among)

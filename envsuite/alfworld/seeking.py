@@ -56,16 +56,16 @@ class Seeker:
 
     def observe(self, text: str, commands: Sequence[str]) -> None:
         """Updates its knowledge by a turn: the game's text, and the commands that it then offers."""
-        said = read(text)
-        if said.first:
+        reading = read(text)
+        if reading.first:
             self._begin()
             self.held = ""
-        if said.refused and self._asked:
+        if reading.refused and self._asked:
             self._barred.add(self._asked)
         self._asked = ""
         self._commands = dict.fromkeys(commands)
-        self._locate(said)
-        self._note(said)
+        self._locate(reading)
+        self._note(reading)
         self._glance()
         self._judge()
 
@@ -87,28 +87,28 @@ class Seeker:
             raise UsageError(f"the expert has searched everything twice and found no way to reach {self.goal}")
         return self._asked
 
-    def _locate(self, said: Reading) -> None:
+    def _locate(self, reading: Reading) -> None:
         elsewhere = [command[6:] for command in self._commands if command.startswith("go to ")]
-        seen = [*said.room, *elsewhere, *(receptacle for receptacle, _ in said.inside), *said.closed]
+        receptacles = [*reading.room, *elsewhere, *(receptacle for receptacle, _ in reading.inside), *reading.closed]
         here = [command[8:] for command in self._commands if command.startswith("examine ")]
-        seen += [name for name in here if kind(name) in RECEPTACLES]
-        self.receptacles.update(dict.fromkeys(sorted(seen, key=_by_number)))
+        receptacles += [name for name in here if kind(name) in RECEPTACLES]
+        self.receptacles.update(dict.fromkeys(sorted(receptacles, key=_by_number)))
         self.here = frozenset(self.receptacles).difference(elsewhere)
 
-    def _note(self, said: Reading) -> None:
-        if said.carried is not None:
-            self.held = said.carried
-        if said.taken is not None:
-            self.held, source = said.taken
+    def _note(self, reading: Reading) -> None:
+        if reading.carried is not None:
+            self.held = reading.carried
+        if reading.taken is not None:
+            self.held, source = reading.taken
             self.inside.setdefault(source, set()).discard(self.held)
-        if said.placed is not None:
-            item, place = said.placed
+        if reading.placed is not None:
+            item, place = reading.placed
             self.held = ""
             self.inside.setdefault(place, set()).add(item)
-        if said.treated is not None and said.treated[0] == self.goal.verb:
-            self.treated.add(said.treated[1])
-        for receptacle, things in said.inside:
-            self.inside[receptacle] = set(things)
+        if reading.treated is not None and reading.treated[0] == self.goal.verb:
+            self.treated.add(reading.treated[1])
+        for receptacle, items in reading.inside:
+            self.inside[receptacle] = set(items)
 
     def _glance(self) -> None:
         """Updates doors, lamps and the contents of open receptacles at this location from the commands."""
@@ -117,27 +117,27 @@ class Seeker:
         for receptacle in self.here:
             self._shut[receptacle] = f"open {receptacle}" in self._commands
         for command in self._commands:
-            verb, _, rest = command.partition(" ")
-            thing, _, place = rest.partition(" from ")
+            verb, _, argument = command.partition(" ")
+            item, _, place = argument.partition(" from ")
             if verb == "take":
                 self.held = ""
-                takeable.setdefault(place, set()).add(thing)
-            elif verb == "use" and kind(rest) == self.goal.lamp:
-                self.lamps[rest] = min(self.here, default="")
-            elif verb == "examine" and rest not in self.receptacles:
-                visible.add(rest)
+                takeable.setdefault(place, set()).add(item)
+            elif verb == "use" and kind(argument) == self.goal.lamp:
+                self.lamps[argument] = min(self.here, default="")
+            elif verb == "examine" and argument not in self.receptacles:
+                visible.add(argument)
             elif verb == "move":
-                self.held = rest.partition(" to ")[0]
+                self.held = argument.partition(" to ")[0]
         if self.held and self.held not in visible:
             self.held = None
-        opened = [receptacle for receptacle in takeable if not self._shut.get(receptacle)]
+        open_receptacles = [receptacle for receptacle in takeable if not self._shut.get(receptacle)]
         if self.held == "":
-            self.inside.update({receptacle: takeable[receptacle] for receptacle in opened})
+            self.inside.update({receptacle: takeable[receptacle] for receptacle in open_receptacles})
             return
         # While an object is held, the commands show which objects are at the location, not in which receptacle.
-        news = visible - {self.held, *(thing for place in opened for thing in self.inside.get(place, ()))}
-        news = {thing for thing in news if kind(thing) == self.goal.item}
-        unseen = [receptacle for receptacle in opened if receptacle not in self.inside]
+        news = visible - {self.held, *(item for place in open_receptacles for item in self.inside.get(place, ()))}
+        news = {item for item in news if kind(item) == self.goal.item}
+        unseen = [receptacle for receptacle in open_receptacles if receptacle not in self.inside]
         if not news or len(unseen) == 1:
             self.inside.update({receptacle: news for receptacle in unseen})
 
@@ -173,19 +173,19 @@ class Seeker:
     def _fetch(self) -> Iterator[str]:
         """Yields commands that take an object of the goal, or that search for one."""
         home = self._settle() if self.goal.count > 1 else ""
-        known = [
-            (place not in self.here, self._shut.get(place, False), thing, place)
-            for place, things in self.inside.items()
-            for thing in things
-            if kind(thing) == self.goal.item and thing not in self._useless and place != home
+        candidates = [
+            (place not in self.here, self._shut.get(place, False), item, place)
+            for place, items in self.inside.items()
+            for item in items
+            if kind(item) == self.goal.item and item not in self._useless and place != home
         ]
-        for _, _, thing, place in sorted(known):
-            yield f"take {thing} from {place}"
+        for _, _, item, place in sorted(candidates):
+            yield f"take {item} from {place}"
             yield from self._reach(place)
-        wanted = {self.goal.item: 1.0}
+        weights = {self.goal.item: 1.0}
         if self.goal.lamp and not self.lamps:
-            wanted[self.goal.lamp] = 1.0
-        yield from self._search(wanted)
+            weights[self.goal.lamp] = 1.0
+        yield from self._search(weights)
 
     def _put(self, places: Sequence[str]) -> Iterator[str]:
         """Yields commands that put the held object in the first of ``places`` that accepts it."""
@@ -203,7 +203,7 @@ class Seeker:
         return self._home
 
     def _count(self, place: str) -> int:
-        return sum(kind(thing) == self.goal.item for thing in self.inside.get(place, ()))
+        return sum(kind(item) == self.goal.item for item in self.inside.get(place, ()))
 
     def appliances(self) -> list[str]:
         """Returns the receptacles in which the object can be treated as the goal demands."""
@@ -215,26 +215,26 @@ class Seeker:
         targets = [place for place in self.receptacles if kind(place) == self.goal.target]
         return sorted(targets, key=lambda place: (place != home, self._cost(place)))
 
-    def _places(self, thing: str) -> list[str]:
-        """Returns all receptacles, the most probable for ``thing`` first."""
-        return sorted(self.receptacles, key=lambda r: (r not in self.here, -self.probability(kind(thing), kind(r))))
+    def _places(self, item: str) -> list[str]:
+        """Returns all receptacles, the most probable for ``item`` first."""
+        return sorted(self.receptacles, key=lambda r: (r not in self.here, -self.probability(kind(item), kind(r))))
 
-    def _search(self, wanted: Mapping[str, float]) -> Iterator[str]:
+    def _search(self, weights: Mapping[str, float]) -> Iterator[str]:
         """Yields commands that examine receptacles not examined yet."""
-        for place in self.order([place for place in self.receptacles if place not in self.inside], wanted):
+        for place in self.order([place for place in self.receptacles if place not in self.inside], weights):
             yield from self._reach(place)
             yield f"examine {place}"
 
-    def order(self, places: Sequence[str], wanted: Mapping[str, float]) -> list[str]:
+    def order(self, places: Sequence[str], weights: Mapping[str, float]) -> list[str]:
         """Returns the order in which to search: the most expected finds per command first.
 
         Args:
             places: Receptacles that have not been examined.
-            wanted: The types searched for, with weights.
+            weights: The weight of each type that is searched for.
         """
 
         def worth(place: str) -> float:
-            chance = sum(weight * self.probability(item, kind(place)) for item, weight in wanted.items())
+            chance = sum(weight * self.probability(item, kind(place)) for item, weight in weights.items())
             return chance / self._cost(place)
 
         # Where the goal is only to put an object, none is in a target yet, or the game would be won.

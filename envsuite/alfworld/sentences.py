@@ -66,5 +66,5 @@ class Goal:
             if (match := pattern.fullmatch(sentence)) is not None:
                 count = 2 if family == "pick_two_obj_and_place" else 1
                 return Goal(family=family, verb=verb, count=count, **match.groupdict())
-        known = "\n".join(f"  {form}" for _, _, form in FORMS)
-        raise UsageError(f"the task {task!r} has none of the forms that this expert knows:\n{known}")
+        forms = "\n".join(f"  {form}" for _, _, form in FORMS)
+        raise UsageError(f"the task {task!r} has none of the forms that this expert knows:\n{forms}")

@@ -134,12 +134,12 @@ def read_games(root: Path) -> Games:
         MissingExtra: Standard error is a terminal, and the package for progress bars is not installed.
     """
     began = time.time_ns()
-    there = dict(_survey(root))
-    cached = _read_index(root)
-    trials = {place: trial for place, trial in cached.items() if there.get(place) == trial.stamps}
-    news = [place for place in there if place not in trials]
-    trials.update(zip(news, _read(root, news, there), strict=True))
-    if news or cached.keys() - there.keys():
+    stamps = dict(_survey(root))
+    index = _read_index(root)
+    trials = {place: trial for place, trial in index.items() if stamps.get(place) == trial.stamps}
+    news = [place for place in stamps if place not in trials]
+    trials.update(zip(news, _read(root, news, stamps), strict=True))
+    if news or index.keys() - stamps.keys():
         edge = began - int(FRESH_SECONDS * 1e9)
         _write_index(root, {place: t for place, t in trials.items() if max(max(s[1:]) for s in t.stamps) < edge})
     return _games(root, trials)
@@ -151,30 +151,30 @@ def _games(root: Path, trials: Mapping[str, Trial]) -> Games:
     splits: dict[str, list[str]] = {}
     families: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    chosen: dict[str, tuple[str, Trial]] = {}
+    tasks: dict[str, tuple[str, Trial]] = {}
     digest = hashlib.sha256()
     for place in places:
         trial = trials[place]
         split, _, name = place.partition("/")
-        task_id = place if name in chosen else name  # the split valid_train repeats games of train
+        task_id = place if name in tasks else name  # the split valid_train repeats games of train
         if trial.solvable:
             splits.setdefault(split, []).append(task_id)
             left_out.pop(task_id, None)  # left out under the same id in another split
             families[task_id] = trial.family
-            chosen[task_id] = (place, trial)
+            tasks[task_id] = (place, trial)
             digest.update(f"{split} {task_id} {trial.family} {trial.digest}\n".encode())
         else:
             why = "is marked as not solvable" if trial.solvable is False else "was never checked to be solvable"
             left_out[task_id] = f"{root / place / GAME} {why}"
-    if not chosen:
+    if not tasks:
         raise DataError(f"{root}: none of its {len(trials)} games is marked as solvable. {REMEDY}")
     ids = {split: tuple(sorted(names)) for split, names in splits.items()}
-    return Games(root, ids, families, left_out, f"{LAYOUT}-{digest.hexdigest()[:12]}", chosen)
+    return Games(root, ids, families, left_out, f"{LAYOUT}-{digest.hexdigest()[:12]}", tasks)
 
 
 def _survey(root: Path) -> Iterator[tuple[str, tuple[Stamp, Stamp]]]:
     """Yields every folder with both files of a game, as ``<split>/<task>/<trial>``, and their stamps."""
-    found = trajectories = 0
+    games = trajectories = 0
     try:
         for split in _folders(str(root)):
             for task in _folders(split.path):
@@ -185,11 +185,11 @@ def _survey(root: Path) -> Iterator[tuple[str, tuple[Stamp, Stamp]]]:
                     game = _stamp_or_none(f"{trial.path}/{GAME}")
                     trajectories += trajectory is not None
                     if trajectory is not None and game is not None:
-                        found += 1
+                        games += 1
                         yield f"{split.name}/{task.name}/{trial.name}", (game, trajectory)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    if found:
+    if games:
         return
     hint = f"`envsuite data fetch alfworld` gets them; source= takes the folder that holds {LAYOUT}"
     if trajectories:
@@ -280,5 +280,5 @@ def _seal(body: bytes) -> str:
 
 
 def _triple(stamp: Sequence[int]) -> Stamp:
-    size, modified, changed = stamp
-    return size, modified, changed
+    size, mtime, ctime = stamp
+    return size, mtime, ctime

@@ -48,14 +48,14 @@ def load(
     if source in ("builtin", "generated"):
         return _builtin(scene_seed, games, difficulty)
     if source == "official":
-        found = _loaded(find_root(official_folder()), "official")
-        there = found[1].summary()["splits"]
-        if any(there.get(split, 0) != count for split, count in PUBLISHED.items()):
+        official_games, task_set = _loaded(find_root(official_folder()), "official")
+        counts = task_set.summary()["splits"]
+        if any(counts.get(split, 0) != count for split, count in PUBLISHED.items()):
             _log.warning(
                 "%s has %s games, the published splits have %s; look with `envsuite data verify alfworld`",
-                official_folder(), there, PUBLISHED,
+                official_folder(), counts, PUBLISHED,
             )  # fmt: skip
-        return found
+        return official_games, task_set
     return _loaded(find_root(Path(source)), "official")
 
 

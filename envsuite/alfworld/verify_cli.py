@@ -24,18 +24,18 @@ def run(folder: Path | None, play: bool) -> int:
     Raises:
         DataError: There is no such folder.
     """
-    shown = Shown(sys.stderr, unit=lambda number: f"{number:,}")
-    report = verify_games(official_folder() if folder is None else folder, play, shown)
-    sys.stdout.writelines(f"{found.path}: {found.kind}: {found.what}\n" for found in report.findings)
+    progress = Shown(sys.stderr, unit=lambda number: f"{number:,}")
+    report = verify_games(official_folder() if folder is None else folder, play, progress)
+    sys.stdout.writelines(f"{finding.path}: {finding.kind}: {finding.what}\n" for finding in report.findings)
     sys.stderr.writelines(f"{note}\n" for note in report.notes)
     counts = ", ".join(f"{split} {count:,}" for split, count in sorted(report.games.items())) or "none"
     if play:
         won = f"{report.walkthroughs:,} games were won with their walkthrough, {report.solved:,} by the expert"
         sys.stderr.write(f"{won}\n")
     if report.findings:
-        kinds = Counter(found.kind for found in report.findings)
-        told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        sys.stderr.write(f"alfworld: {told}; games: {counts}. {REMEDY}\n")
+        kinds = Counter(finding.kind for finding in report.findings)
+        summary = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        sys.stderr.write(f"alfworld: {summary}; games: {counts}. {REMEDY}\n")
         return 1
     hint = "" if play else " (--play plays them, too)"
     sys.stdout.write(f"alfworld: games: {counts}; none is missing or altered{hint}\n")

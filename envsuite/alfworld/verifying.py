@@ -129,16 +129,16 @@ def verify_games(folder: Path, play: bool = False, progress: Progress | None = N
         DataError: There is no such folder.
     """
     root, progress = find_root(folder), progress or Silent()
-    trials, seen = list(_trials(root)), _Seen()
+    trials, audit = list(_trials(root)), _Seen()
     name = "playing games" if play else "reading games"
     progress.start(name, len(trials), 0)
     for split, trial in trials:
-        seen.look_into(split, trial, play)
+        audit.look_into(split, trial, play)
         progress.advance(1)
     progress.done(name, len(trials))
-    findings = (*_missing(root, seen), *seen.findings)
+    findings = (*_missing(root, audit), *audit.findings)
     return Report(
-        root, dict(seen.games), findings, tuple(_notes(seen)), seen.outcomes["walkthrough"], seen.outcomes["expert"]
+        root, dict(audit.games), findings, tuple(_notes(audit)), audit.outcomes["walkthrough"], audit.outcomes["expert"]
     )
 
 
@@ -166,9 +166,9 @@ class _Seen:
             what = "without it, ALFWorld does not find the game"
             self.findings.append(Finding(trial / TRAJECTORY, "missing", what))
             return
-        found = list(_inspected(split, trial))
-        self.findings += found
-        if any(finding.kind == "damaged" for finding in found):
+        findings = list(_inspected(split, trial))
+        self.findings += findings
+        if any(finding.kind == "damaged" for finding in findings):
             self.damaged[split] += 1
             return
         game = _game(trial)
@@ -197,9 +197,9 @@ def _game(trial: Path) -> GameFile:
 
 def _inspected(split: str, trial: Path) -> Iterator[Finding]:
     """Yields what is wrong with the files of a trial that has both."""
-    known = published().get(split, {}).get(f"{trial.parent.name}/{trial.name}")
+    checksum = published().get(split, {}).get(f"{trial.parent.name}/{trial.name}")
     try:
-        if known is not None and sha256_of(trial / GAME) != known:
+        if checksum is not None and sha256_of(trial / GAME) != checksum:
             yield Finding(trial / GAME, "altered", "its SHA-256 is not the published one")
         game = _game(trial)
         task = _stated(trial / GAME, game)
@@ -209,8 +209,8 @@ def _inspected(split: str, trial: Path) -> Iterator[Finding]:
     contradictions: list[Finding] = []
     try:
         content = (trial / TRAJECTORY).read_bytes()
-        recorded = parse_object(trial / TRAJECTORY, content)
-        contradictions = list(_contradictions(trial, game, task, recorded))
+        trajectory = parse_object(trial / TRAJECTORY, content)
+        contradictions = list(_contradictions(trial, game, task, trajectory))
         parse_family(trial / TRAJECTORY, content)
     except (DataError, OSError) as error:
         if not contradictions:
@@ -229,12 +229,12 @@ def _reason(error: Exception, path: Path) -> str:
     return str(error).removeprefix(f"{path}: ")
 
 
-def _contradictions(trial: Path, game: GameFile, task: str, recorded: Mapping[str, Any]) -> Iterator[Finding]:
+def _contradictions(trial: Path, game: GameFile, task: str, trajectory: Mapping[str, Any]) -> Iterator[Finding]:
     """Yields where game, trajectory and the name of the folder, which says the task, differ."""
     folder = trial.parent.name
-    if (owner := recorded.get("task_id")) != trial.name:
+    if (owner := trajectory.get("task_id")) != trial.name:
         yield Finding(trial / TRAJECTORY, "altered", f"it is of the trial {owner}, not of {trial.name}")
-    if (names := _named(recorded)) is not None and names != folder:
+    if (names := _named(trajectory)) is not None and names != folder:
         yield Finding(trial / TRAJECTORY, "altered", f"it is of the task {names}, not of {folder}")
     problem = _PROBLEM.search(game.problem)
     if problem is not None and problem[1] != trial.name:
@@ -248,14 +248,14 @@ def _contradictions(trial: Path, game: GameFile, task: str, recorded: Mapping[st
         yield Finding(trial / GAME, "altered", f"it states {task!r}, which is not the task {folder}")
 
 
-def _named(recorded: Mapping[str, Any]) -> str | None:
+def _named(trajectory: Mapping[str, Any]) -> str | None:
     """Returns the name of a task's folder from its trajectory; ``None`` if that does not say it."""
     try:
-        asked = recorded["pddl_params"]
-        item = f"{asked['object_target']}{'Sliced' if asked['object_sliced'] else ''}"
-        place = asked["parent_target"] or asked["toggle_target"]
-        scene = recorded["scene"]["scene_num"]
-        return f"{recorded['task_type']}-{item}-{asked['mrecep_target'] or None}-{place}-{scene}"
+        parameters = trajectory["pddl_params"]
+        item = f"{parameters['object_target']}{'Sliced' if parameters['object_sliced'] else ''}"
+        place = parameters["parent_target"] or parameters["toggle_target"]
+        scene = trajectory["scene"]["scene_num"]
+        return f"{trajectory['task_type']}-{item}-{parameters['mrecep_target'] or None}-{place}-{scene}"
     except (KeyError, TypeError):
         return None
 
@@ -273,29 +273,29 @@ def _play(trial: Path, game: GameFile, outcomes: Counter[Played]) -> Iterator[Fi
         yield Finding(trial / GAME, "altered", "its own walkthrough does not reach the goal; the expert does")
 
 
-def _missing(root: Path, seen: _Seen) -> Iterator[Finding]:
+def _missing(root: Path, audit: _Seen) -> Iterator[Finding]:
     """Yields the published games that are missing, judged by their ids, or by their number where ids are not known."""
     for split, count in PUBLISHED.items():
-        known = [root / split / task_id for task_id in published().get(split, {})]
-        lacking = count - seen.games[split] - seen.damaged[split]
+        paths = [root / split / task_id for task_id in published().get(split, {})]
+        lacking = count - audit.games[split] - audit.damaged[split]
         if not (root / split).is_dir():
             yield Finding(root / split, "missing", f"the whole split, {count:,} games")
-        elif known:
-            yield from (Finding(path, "missing", "a published game") for path in known if not (path / GAME).is_file())
+        elif paths:
+            yield from (Finding(path, "missing", "a published game") for path in paths if not (path / GAME).is_file())
         elif lacking > 0:
             what = f"{lacking:,} of the {count:,} published games are not there, or not solvable"
             yield Finding(root / split, "missing", what)
-            for name in seen.empty.get(split, ()):
+            for name in audit.empty.get(split, ()):
                 yield Finding(root / split / name, "missing", f"perhaps one of these: it has no {GAME}")
 
 
-def _notes(seen: _Seen) -> Iterator[str]:
+def _notes(audit: _Seen) -> Iterator[str]:
     for split, count in PUBLISHED.items():
-        if seen.games[split] > count:
-            yield f"{split}: {seen.games[split]:,} games, {seen.games[split] - count:,} more than published"
-    for split, names in seen.empty.items():
+        if audit.games[split] > count:
+            yield f"{split}: {audit.games[split]:,} games, {audit.games[split] - count:,} more than published"
+    for split, names in audit.empty.items():
         yield f"{split}: {len(names):,} folders have a trajectory and no game"
-    for split, count in seen.unmarked.items():
+    for split, count in audit.unmarked.items():
         yield f"{split}: {count:,} games are not marked as solvable; ALFWorld does not play them"
-    if unknown := seen.outcomes["unknown"]:
+    if unknown := audit.outcomes["unknown"]:
         yield f"{unknown:,} games have no walkthrough that wins, and tasks in words that the expert cannot read"

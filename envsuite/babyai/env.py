@@ -99,8 +99,8 @@ class BabyAI(ToolEnv):
         self._describe(task_id)
         level, seed = described(task_id)
         world = World(level, seed)
-        written = f"{world.mission}\n{text.full(world)}".encode()
-        return {"level": level, "seed": seed, "world_sha256": hashlib.sha256(written).hexdigest()}
+        description = f"{world.mission}\n{text.full(world)}".encode()
+        return {"level": level, "seed": seed, "world_sha256": hashlib.sha256(description).hexdigest()}
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         self._world, self._steps = World(*described(task_id)), 0
@@ -122,15 +122,15 @@ class BabyAI(ToolEnv):
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, StepInfo]:  # type: ignore[override]
         """Takes a step as :meth:`ToolEnv.step`; from the last one that minigrid gives the world on it is truncated."""
-        seen, reward, terminated, _, info = super().step(action)
+        observation, reward, terminated, _, info = super().step(action)
         self._steps += 1
-        return seen, reward, terminated, not terminated and self._steps >= self.world.max_steps, info
+        return observation, reward, terminated, not terminated and self._steps >= self.world.max_steps, info
 
     def _observe(self, outcome: Outcome) -> Observation:
         """Writes the view after what the step said."""
         self._shown = self._show(self.world)
-        seen = "\n".join(filter(None, (outcome.text, self._shown)))
-        self._last = Observation(task=self._instruction, text=seen, commands=outcome.commands)
+        content = "\n".join(filter(None, (outcome.text, self._shown)))
+        self._last = Observation(task=self._instruction, text=content, commands=outcome.commands)
         return self._last
 
     def _state_key(self) -> str:
@@ -143,6 +143,6 @@ class BabyAI(ToolEnv):
         return {"played": [*self.world.played], "steps": self._steps}
 
     def _resume(self, task_id: str, world: dict[str, Any]) -> None:
-        resumed = World(*described(task_id))
-        resumed.replay(world["played"])
-        self._world, self._steps = resumed, world["steps"]
+        new_world = World(*described(task_id))
+        new_world.replay(world["played"])
+        self._world, self._steps = new_world, world["steps"]

@@ -45,11 +45,11 @@ class Expert:
         inner = looked_into(env, ENV_ID, BabyAI)
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
-        task, played = inner.episode["task_id"], inner.world.played
-        if task != self._task or self._world.played != played[: len(self._world.played)]:
+        task, commands = inner.episode["task_id"], inner.world.played
+        if task != self._task or self._world.played != commands[: len(self._world.played)]:
             self._task, self._world = task, World(*described(task))
             self._bot, self._last, self._advice = None, None, None
-        for command in played[len(self._world.played) :]:
+        for command in commands[len(self._world.played) :]:
             self._advise()
             self._world.do(command)
             self._last, self._advice = command, None

@@ -27,9 +27,9 @@ class Milestones:
 
     def _now(self, success: bool) -> set[tuple[str, int]]:
         world = self._env.world
-        carried = {("carried", n) for n, (part, *_) in enumerate(world.parts) if _carries(_moved(part), world.carrying)}
-        done = {0} if self._single and success else {*world.places_done()}
-        return carried | {("done", n) for n in done}
+        pickups = {("carried", n) for n, (part, *_) in enumerate(world.parts) if _carries(_moved(part), world.carrying)}
+        parts = {0} if self._single and success else {*world.places_done()}
+        return pickups | {("done", n) for n in parts}
 
     def reached(self, action: Action, info: StepInfo) -> int:
         """Returns how many more milestones have been reached."""
@@ -38,8 +38,8 @@ class Milestones:
         return len(more)
 
 
-def _carries(moved: Any, carrying: Any) -> bool:
-    return moved is not None and any(thing is carrying for thing in moved.obj_set)
+def _carries(description: Any, carrying: Any) -> bool:
+    return description is not None and any(candidate is carrying for candidate in description.obj_set)
 
 
 def _moved(part: Any) -> Any:

@@ -55,15 +55,15 @@ def practice() -> Practice:
 
 def texts() -> list[str]:
     """Returns the texts of BabyAI: all words of its missions and views, and every kind of sentence."""
-    things = [text.named(kind, colour, 0) for kind in (4, 5, 6, 7) for colour in range(len(text.COLOURS))]
+    objects = [text.named(kind, colour, 0) for kind in (4, 5, 6, 7) for colour in range(len(text.COLOURS))]
     mission = (
         "go to the ball in front of you, then pick up an object behind you and open the door on your left after you"
     )
-    said = [text.task(mission), "put the key next to the box on your right", text.DONE, text.FAILED, *things]
-    said += [*text.DOORS, *text.FACING, *COMMANDS, " ".join(map(str, range(100)))]
-    said.append("You see nothing, it is a box with a key in it. Done so far: 1 step steps ahead and left right")
+    lines = [text.task(mission), "put the key next to the box on your right", text.DONE, text.FAILED, *objects]
+    lines += [*text.DOORS, *text.FACING, *COMMANDS, " ".join(map(str, range(100)))]
+    lines.append("You see nothing, it is a box with a key in it. Done so far: 1 step steps ahead and left right")
     for view in ("agent", "full"):
         env = BabyAI(view=view)
-        said.append(env.reset(seed=0)[0]["text"])
-        said += [env.step((ToolCall("act", {"command": command}),))[0]["text"] for command in COMMANDS[3:]]
-    return [*said, *phrases(BabyAI.tools), "Invalid action"]
+        lines.append(env.reset(seed=0)[0]["text"])
+        lines += [env.step((ToolCall("act", {"command": command}),))[0]["text"] for command in COMMANDS[3:]]
+    return [*lines, *phrases(BabyAI.tools), "Invalid action"]

@@ -28,7 +28,7 @@ def load(level: str, source: str, world_seed: int, worlds: int) -> TaskSet:
         version, first = f"{version}-{world_seed}", (world_seed + 1) * MOST
         ends = [first, first + worlds * 80 // 100, first + worlds * 90 // 100, first + worlds]
         seeds = {split: range(*pair) for split, pair in zip(BUILTIN, pairwise(ends), strict=True)}
-    splits = {split: tuple(f"{level}/{seed}" for seed in some) for split, some in seeds.items()}
+    splits = {split: tuple(f"{level}/{seed}" for seed in split_seeds) for split, split_seeds in seeds.items()}
     types = {task_id: level for ids in splits.values() for task_id in ids}
     return TaskSet(ENV_ID, source, version, splits, types)
 

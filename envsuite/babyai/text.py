@@ -37,11 +37,11 @@ def named(kind: int, colour: int, state: int) -> str:
     return f"{DOORS[state] if KINDS[kind] == 'door' else 'a'} {COLOURS[colour]} {KINDS[kind]}"
 
 
-def of(thing: Any) -> str:
+def of(entity: Any) -> str:
     """Returns an object of minigrid in words, with what is in it; ``None`` is nothing."""
-    if thing is None:
+    if entity is None:
         return "nothing"
-    return named(*thing.encode()) + (f" with {of(thing.contains)} in it" if thing.contains is not None else "")
+    return named(*entity.encode()) + (f" with {of(entity.contains)} in it" if entity.contains is not None else "")
 
 
 def seen(world: World) -> str:
@@ -49,15 +49,15 @@ def seen(world: World) -> str:
     image = world.image.tolist()
     middle, last = len(image) // 2, len(image) - 1
     cells = [(last - y, x - middle, cell) for x, column in enumerate(image) for y, cell in enumerate(column)]
-    things, walls = [], dict[int, str]()
-    for ahead, side, cell in sorted(cells, key=lambda one: (one[0] + abs(one[1]), one)):
+    objects, walls = [], dict[int, str]()
+    for ahead, side, cell in sorted(cells, key=lambda entry: (entry[0] + abs(entry[1]), entry)):
         if KINDS[cell[0]] == "wall":
             if not (ahead and side):
                 walls.setdefault((side > 0) - (side < 0), f"a wall {_where(ahead, side)}")
         elif KINDS[cell[0]] and (ahead or side):
-            things.append(f"{named(*cell)} {_where(ahead, side)}")
-    shown = [*things, *(walls[way] for way in (0, -1, 1) if way in walls)]
-    return f"You see {', '.join(shown) or 'nothing'}. You carry {of(world.carrying)}."
+            objects.append(f"{named(*cell)} {_where(ahead, side)}")
+    phrases = [*objects, *(walls[way] for way in (0, -1, 1) if way in walls)]
+    return f"You see {', '.join(phrases) or 'nothing'}. You carry {of(world.carrying)}."
 
 
 def _where(ahead: int, side: int) -> str:
@@ -74,15 +74,15 @@ def _steps(count: int) -> str:
 def full(world: World) -> str:
     """Returns the whole state in words; cells are (column, row), from (0, 0) at the top left."""
     x, y = world.position
-    things = [
-        f"{of(thing)} at ({column}, {row})"
+    objects = [
+        f"{of(cell)} at ({column}, {row})"
         for row, cells in enumerate(world.rows())
-        for column, thing in enumerate(cells)
-        if thing is not None and thing.type != "wall"
+        for column, cell in enumerate(cells)
+        if cell is not None and cell.type != "wall"
     ]
     lines = [
         f"You are at ({x}, {y}), facing {FACING[world.inner.agent_dir]}. You carry {of(world.carrying)}.",
-        f"There is {', '.join(things) or 'nothing'}.",
+        f"There is {', '.join(objects) or 'nothing'}.",
         f"Free of walls: {'; '.join(_floor(world))}.",
     ]
     if world.done:
@@ -92,7 +92,7 @@ def full(world: World) -> str:
 
 def _floor(world: World) -> Iterator[str]:
     """Yields the columns without walls, for each sequence of rows that have the same."""
-    free = [_runs([thing is None or thing.type != "wall" for thing in cells]) for cells in world.rows()]
+    free = [_runs([cell is None or cell.type != "wall" for cell in cells]) for cells in world.rows()]
     for columns, same in groupby(enumerate(free), key=lambda row: row[1]):
         numbers = [row for row, _ in same]
         if columns:

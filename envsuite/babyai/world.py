@@ -47,13 +47,13 @@ class World:
     """
 
     def __init__(self, level: str, seed: int) -> None:
-        made: Any = gymnasium.make(LEVELS[level], disable_env_checker=True).unwrapped
-        made.reset(seed=seed)
-        self.inner = made
+        inner: Any = gymnasium.make(LEVELS[level], disable_env_checker=True).unwrapped
+        inner.reset(seed=seed)
+        self.inner = inner
         """The environment of minigrid."""
-        self.mission = str(made.mission)
+        self.mission = str(inner.mission)
         """The mission, as minigrid words it."""
-        self.max_steps = int(made.max_steps)
+        self.max_steps = int(inner.max_steps)
         """Steps after which minigrid truncates an episode of this world."""
         self.image: NDArray[np.uint8] = self.inner.gen_obs()["image"]
         """The field of view as minigrid encodes it, of shape (7, 7, 3): column, row, and object, colour and state."""
@@ -70,11 +70,11 @@ class World:
     def do(self, command: str) -> str | None:
         """Executes one of :data:`COMMANDS`; returns why it changed nothing, ``None`` if it did."""
         before = self._mark()
-        seen, self.reward, self.over, _, _ = self.inner.step(COMMANDS.index(command))
-        self.image = seen["image"]
+        observation, self.reward, self.over, _, _ = self.inner.step(COMMANDS.index(command))
+        self.image = observation["image"]
         self.played.append(command)
-        changed = self.over or self._mark() != before
-        return None if changed else refused(command, self.front, self.carrying)
+        has_changed = self.over or self._mark() != before
+        return None if has_changed else refused(command, self.front, self.carrying)
 
     def replay(self, commands: Sequence[str]) -> None:
         """Executes the commands of an episode from its beginning, in a fraction of the time of :meth:`do`."""

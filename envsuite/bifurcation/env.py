@@ -82,7 +82,7 @@ class Bifurcation(ToolEnv):
 
     def __init__(self, **given: Any) -> None:
         options = BifurcationOptions.of(given)
-        self.kind = Kind(**{one.name: getattr(options, one.name) for one in fields(Kind)})
+        self.kind = Kind(**{field.name: getattr(options, field.name) for field in fields(Kind)})
         self.commands = DOORS[: self.kind.doors]
         self.tools = (
             Tool(
@@ -148,22 +148,22 @@ class Bifurcation(ToolEnv):
     def _call(self, call: ToolCall) -> Outcome:
         door = self.commands.index(call.arguments["command"])
         self._remember(bytes([door]))
-        drawn = int.from_bytes(self._history[8:], "little")
-        if drawn % 10**6 < self.kind.slip * 10**6:
-            door = (door + 1 + drawn // 10**6 % (len(self.commands) - 1)) % len(self.commands)
+        number = int.from_bytes(self._history[8:], "little")
+        if number % 10**6 < self.kind.slip * 10**6:
+            door = (door + 1 + number // 10**6 % (len(self.commands) - 1)) % len(self.commands)
         right = None if self.state.astray else self.walk.right(self.state.place)
         self.passed += right == door
         self.state, reward = self.walk.after(self.state, door)
         return self._outcome(reward)
 
     def _outcome(self, reward: float) -> Outcome:
-        over, solved = self.walk.over(self.state), self.walk.solved(self.state)
+        over, success = self.walk.over(self.state), self.walk.solved(self.state)
         return Outcome(
-            (ARRIVED if solved else LOST) if over else "",
+            (ARRIVED if success else LOST) if over else "",
             reward,
             done=over,
             commands=() if over else self.commands,
-            success=solved,
+            success=success,
             metrics={"place": float(self.state.place), "astray": float(self.state.astray)},
         )
 

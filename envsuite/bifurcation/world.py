@@ -88,13 +88,13 @@ class Kind:
         """Words before the parts, by kind of place (forks come first) and name."""
         count = self.forks + PLAINS
         if not self.own_words:
-            spelled = [*itertools.product(LETTERS, repeat=4)]
-            names = Draw(f"bifurcation names {self.map_seed}").sample(spelled, count * self.names)
-            found: list[tuple[str, ...]] = [(" ".join(name), *COMMON[1:]) for name in names]
+            spellings = [*itertools.product(LETTERS, repeat=4)]
+            names = Draw(f"bifurcation names {self.map_seed}").sample(spellings, count * self.names)
+            descriptions: list[tuple[str, ...]] = [(" ".join(name), *COMMON[1:]) for name in names]
         else:
             words = Draw(f"bifurcation words {self.map_seed}").sample(vocabulary(), count * self.names * len(PARTS))
-            found = [(*own[: self.own_words], *COMMON[self.own_words :]) for own in _batched(words, len(PARTS))]
-        return tuple(_batched(found, self.names))
+            descriptions = [(*own[: self.own_words], *COMMON[self.own_words :]) for own in _batched(words, len(PARTS))]
+        return tuple(_batched(descriptions, self.names))
 
 
 def _batched(items: Sequence[T], size: int) -> list[tuple[T, ...]]:
@@ -165,11 +165,11 @@ class Walk:
     def text(self, state: State, name: int = 0) -> str:
         """Returns the text of a state in which the walk is not over, with one of the place's names."""
         words = self.kind.words[self.places[state.place]][name]
-        seen = ", ".join(f"{word} {part}" for word, part in zip(words, PARTS, strict=True))
+        view = ", ".join(f"{word} {part}" for word, part in zip(words, PARTS, strict=True))
         if self.kind.aliasing == "alike":
-            return f"{seen}."
-        gone = "" if not state.astray else "Lost. " if self.kind.mistake == "final" else "Dead end. "
-        return f"{gone}Place {state.place + 1}: {seen}."
+            return f"{view}."
+        prefix = "" if not state.astray else "Lost. " if self.kind.mistake == "final" else "Dead end. "
+        return f"{prefix}Place {state.place + 1}: {view}."
 
     def values(self, policy: Floats, steps: int) -> tuple[Floats, Floats]:
         """Computes the values of a policy that sees the text alone, by dynamic programming backwards from the end.
@@ -196,9 +196,9 @@ class Walk:
         ahead, same = np.zeros((kind.horizon + 1, 2)), np.zeros(shape[:3])
         ways, rewards = self._ways
         for step in reversed(range(steps)):
-            taken = rewards + ahead[ways]
-            slipped = (taken.sum(-1, keepdims=True) - taken) / (kind.doors - 1)
-            q[step, ..., :-1] = ((1.0 - kind.slip) * taken + kind.slip * slipped)[:, :, None]
+            door_values = rewards + ahead[ways]
+            slip_values = (door_values.sum(-1, keepdims=True) - door_values) / (kind.doors - 1)
+            q[step, ..., :-1] = ((1.0 - kind.slip) * door_values + kind.slip * slip_values)[:, :, None]
             q[step, ..., -1] = same  # what is no door changes nothing, the name neither
             same = v[step] = (whole * q[step]).sum(-1)
             ahead[:-1] = same.mean(-1)  # each name is as likely as the others
@@ -208,7 +208,7 @@ class Walk:
     def _ways(self) -> tuple[tuple[NDArray[np.int64], ...], Floats]:
         """Where each door of each state leads to, as indices of place and astray, and the rewards."""
         states = itertools.product(range(self.kind.horizon), range(2), range(self.kind.doors))
-        found = [self.after(State(place, astray), door) for place, astray, door in states]
+        transitions = [self.after(State(place, astray), door) for place, astray, door in states]
         shape = (self.kind.horizon, 2, self.kind.doors)
-        ways = tuple(np.reshape([state[part] for state, _ in found], shape) for part in range(2))
-        return ways, np.reshape([reward for _, reward in found], shape)
+        ways = tuple(np.reshape([state[part] for state, _ in transitions], shape) for part in range(2))
+        return ways, np.reshape([reward for _, reward in transitions], shape)

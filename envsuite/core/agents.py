@@ -104,8 +104,8 @@ class TurnEnv(AECEnv[str, Observation, Action]):  # type: ignore[misc]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Starts an episode: as :meth:`ToolEnv.reset`; of the options, others than ``task_id`` are ignored."""
-        chosen = {name: value for name, value in (options or {}).items() if name == "task_id"}
-        observation, info = self.env.reset(seed=seed, options=chosen)
+        task_options = {name: value for name, value in (options or {}).items() if name == "task_id"}
+        observation, info = self.env.reset(seed=seed, options=task_options)
         self.agents = self.possible_agents[:]
         self.rewards = dict.fromkeys(self.agents, 0.0)
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)

@@ -40,11 +40,11 @@ class Draw:
 
     def weighted(self, table: Sequence[tuple[T, int]]) -> T:
         """Returns one of ``table``'s values, with probability proportional to its integer weight."""
-        left = self.below(sum(weight for _, weight in table))
+        remainder = self.below(sum(weight for _, weight in table))
         for value, weight in table:
-            if left < weight:
+            if remainder < weight:
                 return value
-            left -= weight
+            remainder -= weight
         raise ValueError("a weight is negative")
 
     def sample(self, items: Sequence[T], k: int) -> list[T]:

@@ -154,10 +154,10 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     @classmethod
     def offered(cls) -> dict[str, dict[str, Any]]:
         """Returns the JSON Schema of each argument of the constructor that clients of a server may give."""
-        forms, taken = cls.takes.schema(client=True), inspect.signature(cls).parameters
-        if any(one.kind == one.VAR_KEYWORD for one in taken.values()):
+        forms, parameters = cls.takes.schema(client=True), inspect.signature(cls).parameters
+        if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
             return forms
-        return {name: form for name, form in forms.items() if name in taken}
+        return {name: form for name, form in forms.items() if name in parameters}
 
     @abstractmethod
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
@@ -282,13 +282,13 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
                 versions of its components.
             UnknownTask: The environment does not have its task.
         """
-        known = checked(token, self._of(), type(self).__name__)
-        described = self._describe(known["task_id"])
-        with boundary.boundary(self._where(known["task_id"])):
-            self._resume(known["task_id"], known["world"])
-        self._task_split, self._task_type = described
-        self._task_id, self._instruction, self._done = known["task_id"], known["task"], known["done"]
-        return ToolEnv._observe(self, Outcome(known["text"], commands=tuple(known["commands"])))
+        snapshot = checked(token, self._of(), type(self).__name__)
+        split_and_type = self._describe(snapshot["task_id"])
+        with boundary.boundary(self._where(snapshot["task_id"])):
+            self._resume(snapshot["task_id"], snapshot["world"])
+        self._task_split, self._task_type = split_and_type
+        self._task_id, self._instruction, self._done = snapshot["task_id"], snapshot["task"], snapshot["done"]
+        return ToolEnv._observe(self, Outcome(snapshot["text"], commands=tuple(snapshot["commands"])))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles how the environment was made, and its episode.
@@ -343,10 +343,10 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
 
     def _start(self, task_id: str) -> Outcome:
         """Starts an episode of ``task_id``; where that fails, the last one goes on."""
-        described = self._describe(task_id)
+        split_and_type = self._describe(task_id)
         instruction, outcome = self._begin(task_id)
         self._instruction = boundary.text(instruction)
-        self._task_split, self._task_type = described
+        self._task_split, self._task_type = split_and_type
         self._task_id = task_id
         self._done = False
         return outcome

@@ -67,9 +67,9 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[UnknownName]
     """
     names = sorted(set(known))
     near = nearest(name, names)
-    rest = [n for n in names if n not in near]
-    shown = near + rest[: max(0, 20 - len(near))]
-    more = f", … ({len(names)} in all)" if len(names) > len(shown) else ""
+    other_names = [n for n in names if n not in near]
+    candidates = near + other_names[: max(0, 20 - len(near))]
+    more = f", … ({len(names)} in all)" if len(names) > len(candidates) else ""
     hint = f" Nearest: {near[0]!r}." if near else ""
-    text = ", ".join(repr(candidate) if re.search(r"[\s,;'\"]", candidate) else candidate for candidate in shown)
+    text = ", ".join(repr(candidate) if re.search(r"[\s,;'\"]", candidate) else candidate for candidate in candidates)
     return error(f"unknown {kind} {name!r}.{hint} Known: {text or 'none'}{more}")

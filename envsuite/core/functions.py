@@ -82,11 +82,11 @@ class Environment:
         self._tasks: dict[str, tuple[str, str, Any]] = {}
         for split, members in splits.items():
             for place, task in enumerate(members):
-                known = task if isinstance(task, Mapping) else {}
-                task_id = str(known.get("id", f"{split}-{place}"))
+                record = task if isinstance(task, Mapping) else {}
+                task_id = str(record.get("id", f"{split}-{place}"))
                 if task_id in self._tasks:
                     raise UsageError(f"two tasks have the id {task_id!r}; give each its own")
-                self._tasks[task_id] = (split, str(known.get("type", "task")), task)
+                self._tasks[task_id] = (split, str(record.get("type", "task")), task)
         if not self._tasks:
             raise UsageError("an environment needs tasks: Environment({'train': […], 'test': […]}, goal=…)")
         self._splits, self._goal, self.steps = tuple(splits), goal, steps
@@ -112,13 +112,13 @@ class Environment:
         Raises:
             UsageError: It has no docstring, or an argument without a type or of one that JSON does not have.
         """
-        name, told = function.__name__, inspect.getdoc(function)
-        if not told:
+        name, docstring = function.__name__, inspect.getdoc(function)
+        if not docstring:
             raise UsageError(f"the tool {name} needs a docstring, which tells agents what it does")
-        about, _, rest = told.partition("\nArgs:\n")
-        meanings = {found[1]: " ".join(found[2].split()) for found in _ARGUMENT.finditer(rest)}
+        about, _, arguments = docstring.partition("\nArgs:\n")
+        meanings = {match[1]: " ".join(match[2].split()) for match in _ARGUMENT.finditer(arguments)}
         hints = get_type_hints(function, include_extras=True)
-        properties, required = dict[str, Any](), []
+        properties, required_names = dict[str, Any](), []
         for parameter in [*inspect.signature(function).parameters.values()][1:]:
             form = schema_of(hints.get(parameter.name))
             if not form:
@@ -129,8 +129,8 @@ class Environment:
             meaning = {"description": meanings[parameter.name]} if parameter.name in meanings else {}
             properties[parameter.name] = {**form, **meaning}
             if parameter.default is parameter.empty:
-                required.append(parameter.name)
-        schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+                required_names.append(parameter.name)
+        schema = {"type": "object", "properties": properties, "required": required_names, "additionalProperties": False}
         self.tools[name] = (Tool(name, " ".join(about.split()), schema), function)
         return function
 
@@ -157,10 +157,10 @@ class Environment:
         Raises:
             CodeError: The function that starts it returns something else.
         """
-        begun: object = self._start(deepcopy(self._tasks[task_id][2]))
-        if not (isinstance(begun, tuple) and len(begun) == 2 and isinstance(begun[1], str)):
-            raise CodeError(f"start has to return the world and the first text, a pair; it returned {begun!r}")
-        return begun
+        opening: object = self._start(deepcopy(self._tasks[task_id][2]))
+        if not (isinstance(opening, tuple) and len(opening) == 2 and isinstance(opening[1], str)):
+            raise CodeError(f"start has to return the world and the first text, a pair; it returned {opening!r}")
+        return opening
 
     def call(self, world: Any, call: ToolCall) -> str | Outcome:
         """Executes a call, which changes the world; returns what the tool returns.
@@ -169,26 +169,26 @@ class Environment:
             ValueError: The tool refuses it.
             CodeError: The tool returns nothing.
         """
-        said = self.tools[call.name][1](world, **call.arguments)
-        if said is None:
+        answer = self.tools[call.name][1](world, **call.arguments)
+        if answer is None:
             raise CodeError(f"the tool {call.name} returned None; return the text that the agent reads")
-        return said
+        return answer
 
-    def outcome_of(self, world: Any, said: str | Outcome) -> Outcome:
-        """Returns the outcome of a call that changed the world, of which the tool returned ``said``.
+    def outcome_of(self, world: Any, answer: str | Outcome) -> Outcome:
+        """Returns the outcome of a call that changed the world, of which the tool returned ``answer``.
 
         Raises:
             CodeError: The reward is no number.
         """
-        if isinstance(said, Outcome):
-            return said
-        found = self._reward(world)
-        if isinstance(found, bool):
-            raise CodeError(f"reward returned {found}; return None while the episode goes on, a number to end it")
-        if found is None:
-            return Outcome(str(said))
-        reward = number(found, f"what {self._reward.__name__} returned")
-        return Outcome(str(said), reward, done=True, success=reward >= 1, score=min(max(reward, 0.0), 1.0))
+        if isinstance(answer, Outcome):
+            return answer
+        raw_reward = self._reward(world)
+        if isinstance(raw_reward, bool):
+            raise CodeError(f"reward returned {raw_reward}; return None while the episode goes on, a number to end it")
+        if raw_reward is None:
+            return Outcome(str(answer))
+        reward = number(raw_reward, f"what {self._reward.__name__} returned")
+        return Outcome(str(answer), reward, done=True, success=reward >= 1, score=min(max(reward, 0.0), 1.0))
 
     def key_of(self, world: Any, text: str) -> str:
         """Returns the state key of a world whose last text is ``text``."""
@@ -272,7 +272,7 @@ def schema_of(hint: Any) -> dict[str, Any]:
     """
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
-        more = [one if isinstance(one, Mapping) else {"description": str(one)} for one in parts[1:]]
+        more = [part if isinstance(part, Mapping) else {"description": str(part)} for part in parts[1:]]
         form = schema_of(parts[0])
         return {key: value for part in (form, *more) for key, value in part.items()} if form else {}
     if kind is Literal:
@@ -351,14 +351,14 @@ def imported(file: Path) -> ModuleType:
         UsageError: It is not a Python file, or raises an error; the message names the line.
     """
     name = f"envsuite_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
-    found = importlib.util.spec_from_file_location(name, file)
-    if found is None or found.loader is None:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
         raise UsageError(f"{file}: not a Python file")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         with boundary(""):
-            found.loader.exec_module(module)
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
@@ -376,7 +376,7 @@ def function_in(place: str) -> Callable[..., Any]:
     path, _, name = place.rpartition(":")
     if not path.endswith(".py") or not Path(path).is_file():
         raise UsageError(f"{place!r} is not file.py:function of a file that is there")
-    found = vars(imported(Path(path).resolve())).get(name)
-    if not callable(found):
+    function = vars(imported(Path(path).resolve())).get(name)
+    if not callable(function):
         raise UsageError(f"{path} has no function {name}")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]

@@ -57,9 +57,9 @@ def is_image(x: Any) -> bool:
 
 def digest(pixels: Pixels) -> bytes:
     """Returns what tells the image from all others."""
-    made = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
-    made.update(np.ascontiguousarray(pixels).data)
-    return made.digest()
+    hasher = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
+    hasher.update(np.ascontiguousarray(pixels).data)
+    return hasher.digest()
 
 
 class Pool:

@@ -57,22 +57,23 @@ def options(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="envsuite envs options", description=about)
     parser.add_argument("env_id", metavar="ENV", nargs="*", help="an environment's id (default: all)")
     parser.add_argument("--markdown", action="store_true", help="print a page of the documentation")
-    given = parser.parse_args([*words])
-    kinds: dict[str, type[Options]] = {env_id: _kind(env_id).takes for env_id in given.env_id or ENVIRONMENTS}
-    common = {one.name for one in fields(Options)}
-    if given.markdown:
+    arguments = parser.parse_args([*words])
+    kinds: dict[str, type[Options]] = {env_id: _kind(env_id).takes for env_id in arguments.env_id or ENVIRONMENTS}
+    common = {field.name for field in fields(Options)}
+    if arguments.markdown:
         sys.stdout.write(PAGE)
         kinds = {"Every environment": Options, **kinds}
     for name, kind in kinds.items():
-        if given.markdown:
+        if arguments.markdown:
             sys.stdout.write(f"\n## {name}\n\n| option | default | values | meaning |\n|---|---|---|---|\n")
-        for one in fields(kind):
-            default, about, values = json.dumps(one.default), one.metadata["about"], values_of(kind.schema()[one.name])
-            if not given.markdown:
+        for field in fields(kind):
+            default, values = json.dumps(field.default), values_of(kind.schema()[field.name])
+            about = field.metadata["about"]
+            if not arguments.markdown:
                 text = f"{about} (default {default}; {values})"
-                sys.stdout.write(fill(text, 110, initial_indent=f"{one.name:16}", subsequent_indent=" " * 16) + "\n")
-            elif kind is Options or one.name not in common:
-                sys.stdout.write(f"| `{one.name}` | `{default}` | {values} | {about} |\n")
+                sys.stdout.write(fill(text, 110, initial_indent=f"{field.name:16}", subsequent_indent=" " * 16) + "\n")
+            elif kind is Options or field.name not in common:
+                sys.stdout.write(f"| `{field.name}` | `{default}` | {values} | {about} |\n")
     return 0
 
 
@@ -104,12 +105,12 @@ def run(arguments: argparse.Namespace) -> int:
         if task_type not in (types := set(tasks.types.values())):
             raise unknown(f"task type of {env_id}", task_type, types)
         tasks = tasks.select([task_type])
-    shown = {split: tasks.ids(split)} if split is not None else tasks.splits
+    splits = {split: tasks.ids(split)} if split is not None else tasks.splits
     sys.stderr.write(f"{tasks.env_id}  source {tasks.source}  version {tasks.version}  manifest {tasks.hash}\n")
-    for name, ids in shown.items():
+    for name, ids in splits.items():
         counts = sorted(Counter(tasks.types[task_id] for task_id in ids).items())
         sys.stderr.write(f"{name}: {len(ids)} tasks ({', '.join(f'{kind}: {n}' for kind, n in counts)})\n")
-    for name, ids in shown.items():
+    for name, ids in splits.items():
         sys.stdout.writelines(f"{name}\t{tasks.types[task_id]}\t{task_id}\n" for task_id in ids)
     return 0
 

@@ -33,9 +33,9 @@ def as_method(tool: Tool, act: Callable[[T, ToolCall], str]) -> Callable[..., st
         act: Called with the method's object and the call; returns the text for the agent.
     """
     properties = tool.parameters["properties"]
-    required = [name for name in properties if name in tool.parameters.get("required", ())]
-    optional = [name for name in properties if name not in required]
-    types = {name: _annotation(properties[name]) for name in required}
+    required_names = [name for name in properties if name in tool.parameters.get("required", ())]
+    optional = [name for name in properties if name not in required_names]
+    types = {name: _annotation(properties[name]) for name in required_names}
     types |= {name: _annotation(properties[name]) | None for name in optional}
     signature = inspect.Signature(
         [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -51,11 +51,11 @@ def as_method(tool: Tool, act: Callable[[T, ToolCall], str]) -> Callable[..., st
         return_annotation=str,
     )
 
-    def method(self: T, /, *values: Any, **named: Any) -> str:
-        given = signature.bind(self, *values, **named).arguments
-        del given["self"]
-        kept = {name: value for name, value in given.items() if value is not None or name in required}
-        return act(self, ToolCall(tool.name, kept))
+    def method(self: T, /, *values: Any, **keywords: Any) -> str:
+        arguments = signature.bind(self, *values, **keywords).arguments
+        del arguments["self"]
+        kept_values = {name: value for name, value in arguments.items() if value is not None or name in required_names}
+        return act(self, ToolCall(tool.name, kept_values))
 
     meanings = [
         f"\n    {name}: {textwrap.indent(properties[name].get('description', name), ' ' * 8).lstrip()}"

@@ -107,8 +107,8 @@ def register(spec: EnvSpec | str) -> None:
 def register_all() -> None:
     """Registers envsuite's environments, those of installed packages, and those that the starting process has named."""
     register_envs()
-    for told in filter(None, os.environ.get(NAMED, "").split(os.pathsep)):
-        env_id, _, file = told.partition("=")
+    for entry in filter(None, os.environ.get(NAMED, "").split(os.pathsep)):
+        env_id, _, file = entry.partition("=")
         if not file.endswith(".py"):
             if file:
                 _import(file)

@@ -79,7 +79,7 @@ class Options:
                 and isinstance(value, Iterable)
             ):
                 object.__setattr__(self, name, tuple(value))
-        self.check({one.name: getattr(self, one.name) for one in fields(self)})
+        self.check({entry.name: getattr(self, entry.name) for entry in fields(self)})
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -89,7 +89,7 @@ class Options:
             UnknownName: There is no such option, or an option has no such value.
             UsageError: A value is of another type, or out of its limits.
         """
-        names = [one.name for one in fields(cls)]
+        names = [entry.name for entry in fields(cls)]
         for name in given:
             if name not in names:
                 raise unknown(f"argument of {cls.env_id}", name, (*names, "url"))
@@ -130,9 +130,11 @@ _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 def _schema_of(kind: type[Options], client: bool) -> dict[str, dict[str, Any]]:
     hints = _hints(kind)
     return {
-        one.name: _form(hints[one.name], {**one.metadata["limits"], **((client and one.metadata["clients"]) or {})})
-        for one in fields(kind)
-        if one.metadata["offered"] or not client
+        entry.name: _form(
+            hints[entry.name], {**entry.metadata["limits"], **((client and entry.metadata["clients"]) or {})}
+        )
+        for entry in fields(kind)
+        if entry.metadata["offered"] or not client
     }
 
 
@@ -179,27 +181,27 @@ def _parts(hint: Any) -> tuple[Any, ...]:
 
 def _is_python(kind: type[Options], name: str, value: object) -> bool:
     """Returns whether an option takes the value as it is, since its type has a part that only Python knows."""
-    known = (*_JSON, Mapping, Iterable, Collection, Sequence)
+    json_types = (*_JSON, Mapping, Iterable, Collection, Sequence)
     if value is None or isinstance(value, str | int | float | list | tuple | dict):
         return False
-    return any((get_origin(part) or part) not in known for part in _parts(_hints(kind)[name]))
+    return any((get_origin(part) or part) not in json_types for part in _parts(_hints(kind)[name]))
 
 
 def _inexact(value: object, form: Mapping[str, Any] | None) -> bool:
     """Returns whether JSON Schema allows what JSON or a cache does not: 6.0 for the whole number 6, or infinity."""
     form = form or {}
     if isinstance(value, Mapping):
-        return any(_inexact(one, form.get("additionalProperties")) for one in value.values())
+        return any(_inexact(member, form.get("additionalProperties")) for member in value.values())
     if isinstance(value, tuple | list):
-        return any(_inexact(one, form.get("items")) for one in value)
+        return any(_inexact(member, form.get("items")) for member in value)
     return isinstance(value, float) and ("number" not in form.get("type", "number") or not math.isfinite(value))
 
 
 def _refuse_unknown(kind: str, value: object, form: Mapping[str, Any]) -> None:
     """Raises :class:`~envsuite.core.errors.UnknownName` for a text that is none of those there are."""
-    for given, one in ((value, form), *((item, form.get("items", {})) for item in _listed(value))):
-        if isinstance(given, str) and "enum" in one and given not in one["enum"]:
-            raise unknown(kind, given, map(str, one["enum"]))
+    for member, schema in ((value, form), *((item, form.get("items", {})) for item in _listed(value))):
+        if isinstance(member, str) and "enum" in schema and member not in schema["enum"]:
+            raise unknown(kind, member, map(str, schema["enum"]))
 
 
 def _listed(value: object) -> Iterable[object]:
@@ -212,7 +214,7 @@ _WORDS = {"integer": "whole number", "string": "text", "boolean": "true or false
 def values_of(form: Mapping[str, Any]) -> str:
     """Returns the values that a schema allows, in a few words."""
     if "enum" in form:
-        return ", ".join("null" if one is None else str(one) for one in form["enum"])
+        return ", ".join("null" if choice is None else str(choice) for choice in form["enum"])
     kinds = [form["type"]] if isinstance(form.get("type"), str) else form.get("type", ["anything"])
     return " or ".join(_values_of(kind, form) for kind in kinds)
 

@@ -26,10 +26,10 @@ def settings_of(make: Callable[..., T], kind: str, values: Mapping[str, Any]) ->
     Raises:
         UnknownName: A field does not exist.
     """
-    known = [field.name for field in fields(make)]  # type: ignore[arg-type]
+    names = [field.name for field in fields(make)]  # type: ignore[arg-type]
     for name in values:
-        if name not in known:
-            raise unknown(kind, name, known)
+        if name not in names:
+            raise unknown(kind, name, names)
     return make(**values)
 
 

@@ -45,8 +45,8 @@ for _kind in (AnyText, TextTuple, Images, ToolCalls):
     flatten_space.register(_kind, _same_space)
     flatten.register(_kind, _same_value)
     unflatten.register(_kind, _same_value)
-for _seen in (AnyText, TextTuple, Images):
-    create_zero_array.register(_seen, _empty)
+for _space_type in (AnyText, TextTuple, Images):
+    create_zero_array.register(_space_type, _empty)
 
 
 class SharedValues(Sequence[Any]):

@@ -42,12 +42,12 @@ def checked(token: object, here: Mapping[str, str], name: str) -> Snapshot:
 def check_same(there: Mapping[str, str], here: Mapping[str, str], name: str) -> None:
     """Raises :class:`UsageError` if a snapshot is of another environment or of other versions than are ``here``."""
     if there != here:
-        other = ", ".join(
+        differences = ", ".join(
             f"{key} {there.get(key)!r} (here {here.get(key)!r})"
             for key in {**here, **there}
             if there.get(key) != here.get(key)
         )
         raise UsageError(
-            f"{name}.restore: the snapshot is of {other}; restore it in an environment that was made with the same "
-            "arguments"
+            f"{name}.restore: the snapshot is of {differences}; restore it in an environment that was made with "
+            "the same arguments"
         )

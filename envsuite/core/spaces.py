@@ -121,9 +121,9 @@ class ToolCalls(spaces.Space[Action]):
 
         ``propose`` is shared, not copied: it is usually a method of an environment, which may not be copyable.
         """
-        copied = memo[id(self)] = ToolCalls(self.tools, self.max_calls, self.propose)
-        copied._np_random = deepcopy(self._np_random, memo)
-        return copied
+        space = memo[id(self)] = ToolCalls(self.tools, self.max_calls, self.propose)
+        space._np_random = deepcopy(self._np_random, memo)
+        return space
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the space without ``propose``, usually an environment's method; the copy samples from masks only."""

@@ -33,13 +33,13 @@ class TaskSet:
     """Task id -> task type (family, depth, …): the strata of evaluation."""
 
     def __post_init__(self) -> None:
-        seen: dict[str, str] = {}
+        splits: dict[str, str] = {}
         for split, ids in self.splits.items():
             for task_id in ids:
-                if task_id in seen:
-                    raise DataError(f"{self.env_id}: task {task_id!r} is in split {seen[task_id]!r} and in {split!r}")
-                seen[task_id] = split
-        object.__setattr__(self, "_split_of", seen)
+                if task_id in splits:
+                    raise DataError(f"{self.env_id}: task {task_id!r} is in split {splits[task_id]!r} and in {split!r}")
+                splits[task_id] = split
+        object.__setattr__(self, "_split_of", splits)
 
     @cached_property
     def hash(self) -> str:
@@ -100,9 +100,9 @@ class TaskSet:
     def where(self, keep: Callable[[str, str], bool]) -> TaskSet:
         """Returns the tasks for which ``keep(task_id, task_type)`` is true, in the same order."""
         splits = {s: tuple(i for i in ids if keep(i, self.types[i])) for s, ids in self.splits.items()}
-        kept = {i for ids in splits.values() for i in ids}
+        kept_ids = {i for ids in splits.values() for i in ids}
         return TaskSet(
-            self.env_id, self.source, self.version, splits, {i: t for i, t in self.types.items() if i in kept}
+            self.env_id, self.source, self.version, splits, {i: t for i, t in self.types.items() if i in kept_ids}
         )
 
     def select(self, tasks: Iterable[str] | None) -> TaskSet:
@@ -113,14 +113,14 @@ class TaskSet:
         """
         if tasks is None:
             return self
-        wanted = {tasks} if isinstance(tasks, str) else set(tasks)
+        names = {tasks} if isinstance(tasks, str) else set(tasks)
         all_types = set(self.types.values())
-        for name in sorted(wanted - all_types):
+        for name in sorted(names - all_types):
             if name not in self.types:
                 if nearest(name, all_types):
                     raise unknown(f"task or task type of {self.env_id}", name, all_types, UnknownTask)
                 self.split_of(name)  # raises, with similar ids
-        return self.where(lambda task_id, task_type: task_id in wanted or task_type in wanted)
+        return self.where(lambda task_id, task_type: task_id in names or task_type in names)
 
     def summary(self) -> dict[str, Any]:
         """Returns counts, hash, source and version, as written into every result."""

@@ -46,7 +46,7 @@ class ArrayWriter:
         self._sums: list[int] = []
         self._sum = 0
         # The preamble stays empty until the end, so that a half-written block is not valid.
-        self._put(bytes(ALIGNMENT), summed=False)
+        self._put(bytes(ALIGNMENT), checksum=False)
 
     def add(self, name: str, dtype: DTypeLike, parts: Iterable[NDArray[Any]]) -> None:
         """Writes an array whose elements come in ``parts``, which need not fit in memory together."""
@@ -81,17 +81,17 @@ class ArrayWriter:
         data_end = self._size
         names = {"arrays": self._arrays, "facts": facts}
         table = np.array(self._sums, dtype="<u4").tobytes() + orjson.dumps(names, option=orjson.OPT_SORT_KEYS)
-        self._put(table, summed=False)
+        self._put(table, checksum=False)
         fields = (_MAGIC, self._kind, self._version, data_end, len(table), zlib.crc32(table), self._size)
         preamble = _PREAMBLE.pack(*fields, 0)[:-4]
         self._file.seek(self.offset)
         self._file.write(preamble + struct.pack("<I", zlib.crc32(preamble)))
         self._file.seek(self.offset + self._size)
 
-    def _put(self, content: bytes, summed: bool = True) -> None:
+    def _put(self, content: bytes, checksum: bool = True) -> None:
         self._file.write(content)
         view = memoryview(content)
-        while summed and view:
+        while checksum and view:
             room = PIECE - (self._size - ALIGNMENT) % PIECE
             self._sum = zlib.crc32(view[:room], self._sum)
             self._size += len(view[:room])
@@ -99,7 +99,7 @@ class ArrayWriter:
                 self._sums.append(self._sum)
                 self._sum = 0
             view = view[room:]
-        if not summed:
+        if not checksum:
             self._size += len(content)
 
 
@@ -204,15 +204,15 @@ class Arrays:
             self._check(text + start, text + stop)
         return bytes(self._data[text + start : text + stop])
 
-    def find(self, name: str, wanted: bytes) -> int | None:
+    def find(self, name: str, target: bytes) -> int | None:
         """Returns the number of a string, or ``None``; the strings must have been written in order."""
         low, high = 0, self.strings(name)
         while low < high:
             middle = (low + high) // 2
-            found = self.string(name, middle)
-            if found == wanted:
+            candidate = self.string(name, middle)
+            if candidate == target:
                 return middle
-            low, high = (middle + 1, high) if found < wanted else (low, middle)
+            low, high = (middle + 1, high) if candidate < target else (low, middle)
         return None
 
     def _check(self, first: int, end: int) -> None:

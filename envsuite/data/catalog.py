@@ -70,7 +70,7 @@ class DataSet:
 def data_sets() -> tuple[DataSet, ...]:
     """Returns every data set that ``envsuite data`` knows: those of the registered environments."""
     places = (spec.downloads.partition(":") for spec in ENVIRONMENTS.values() if spec.downloads)
-    return tuple(one for module, _, name in places for one in getattr(import_module(module), name))
+    return tuple(entry for module, _, name in places for entry in getattr(import_module(module), name))
 
 
 def data_set(name: str) -> DataSet:
@@ -79,7 +79,7 @@ def data_set(name: str) -> DataSet:
     Raises:
         UnknownName: There is no such data set; the message lists those that exist.
     """
-    found = {entry.name: entry for entry in data_sets()}
-    if name not in found:
-        raise unknown("data set", name, found)
-    return found[name]
+    entries = {entry.name: entry for entry in data_sets()}
+    if name not in entries:
+        raise unknown("data set", name, entries)
+    return entries[name]

@@ -89,10 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build the file that an environment reads from its data",
         description="Builds, from an environment's files, one file that opens quickly and that all processes share.",
     )
-    built = building.add_subparsers(dest="built", required=True, metavar="WHAT")
+    builders = building.add_subparsers(dest="built", required=True, metavar="WHAT")
     for name, module in _builds().items():
-        one = import_module(module)
-        one.add_arguments(built.add_parser(name, help=one.HELP, description=(one.__doc__ or "").partition("\n")[0]))
+        builder = import_module(module)
+        builder.add_arguments(
+            builders.add_parser(name, help=builder.HELP, description=(builder.__doc__ or "").partition("\n")[0])
+        )
 
 
 def _builds() -> dict[str, str]:
@@ -101,7 +103,7 @@ def _builds() -> dict[str, str]:
 
 def _contents() -> dict[str, ModuleType]:
     """Returns the check of the contents of each data set that has one."""
-    return {name: import_module(one) for spec in ENVIRONMENTS.values() for name, one in spec.contents.items()}
+    return {name: import_module(module) for spec in ENVIRONMENTS.values() for name, module in spec.contents.items()}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -124,9 +126,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _list() -> None:
     rows = [("name", "state", "size", "version", "where")]
     for data in catalog.data_sets():
-        found = state(data)
-        size = sized(found.size) if found.size else _to_fetch(data)
-        rows.append((data.name, found.state, size, found.version, str(found.folder / (data.tree or ""))))
+        local_state = state(data)
+        size = sized(local_state.size) if local_state.size else _to_fetch(data)
+        rows.append(
+            (data.name, local_state.state, size, local_state.version, str(local_state.folder / (data.tree or "")))
+        )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -152,16 +156,16 @@ def _fetch(data: DataSet, root: Path | None, mirrors: list[str], keep_archives: 
 def _verify(name: str | None, folder: Path | None, play: bool) -> int:
     contents = _contents()
     if (folder is not None or play) and name not in contents:
-        known = ", ".join(contents)
-        raise UsageError(f"DIR and --play are for {known} alone: type, e.g., envsuite data verify {known} DIR")
+        names = ", ".join(contents)
+        raise UsageError(f"DIR and --play are for {names} alone: type, e.g., envsuite data verify {names} DIR")
     if name is not None and folder is not None:
         return int(contents[name].run(folder, play))
     present = (data for data in catalog.data_sets() if _is_here(data, contents.get(data.name)))
-    chosen = [data_set(name)] if name is not None else [*present]
-    if not chosen:
+    data_sets = [data_set(name)] if name is not None else [*present]
+    if not data_sets:
         sys.stderr.write(f"envsuite: nothing is in {data_root()}; envsuite data list shows what can be fetched\n")
         return 1
-    return max(_checked(data, play, contents.get(data.name)) for data in chosen)
+    return max(_checked(data, play, contents.get(data.name)) for data in data_sets)
 
 
 def _is_here(data: DataSet, inside: ModuleType | None) -> bool:
@@ -169,31 +173,31 @@ def _is_here(data: DataSet, inside: ModuleType | None) -> bool:
 
 
 def _checked(data: DataSet, play: bool, inside: ModuleType | None) -> int:
-    found = verify(data)
+    report = verify(data)
     if inside is None or not inside.present():
-        return _verified(data, found)
+        return _verified(data, report)
     code = 0
-    if found.record is None:  # put there by hand
+    if report.record is None:  # put there by hand
         sys.stderr.write(f"{data.name}: not fetched by this command, so there are no checksums of all files\n")
     else:
-        code = _verified(data, found)
+        code = _verified(data, report)
     return max(code, int(inside.run(None, play)))
 
 
-def _verified(data: DataSet, found: Verified) -> int:
-    for damage in found.damages:
+def _verified(data: DataSet, report: Verified) -> int:
+    for damage in report.damages:
         sys.stdout.write(f"{damage.path}: {damage.what}\n")
-    if found.damages:
+    if report.damages:
         sys.stderr.write(
-            f"{data.name}: {len(found.damages)} of {max(found.files, len(found.damages))} files are missing or "
+            f"{data.name}: {len(report.damages)} of {max(report.files, len(report.damages))} files are missing or "
             f"damaged. Type: envsuite data fetch {data.name}\n"
         )
         return 1
     by = "checksums as reported by others"
-    sources = found.record.sources if found.record is not None else {}
+    sources = report.record.sources if report.record is not None else {}
     if unknown := [name for name, source in sources.items() if not source.known]:
         by = f"no checksum is known for {', '.join(unknown)}: compared with the record of the first fetch"
     elif data.tree is not None:
         by = "unpacked from archives with checksums as reported by others"
-    sys.stdout.write(f"{data.name}: {found.files} files, {sized(found.size)}, all correct ({by})\n")
+    sys.stdout.write(f"{data.name}: {report.files} files, {sized(report.size)}, all correct ({by})\n")
     return 0

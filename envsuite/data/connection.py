@@ -224,13 +224,13 @@ def _failure(error: urllib.error.HTTPError, longest_wait: float) -> Exception:
         return NotSatisfiable(int(total[1]) if total else None)
     if 300 <= error.code < 400:
         return Refused(f"its redirects lead nowhere ({' '.join(str(error.reason).split())})")
-    said = f"HTTP {error.code} {error.reason}".rstrip()
+    message = f"HTTP {error.code} {error.reason}".rstrip()
     if error.code not in BUSY:
-        return Refused(said)
+        return Refused(message)
     wait = _seconds(error.headers.get("Retry-After", ""))
     if wait > longest_wait:
-        return Refused(f"{said}; it asks to come back in {wait:.0f} s")
-    return Again(said, wait)
+        return Refused(f"{message}; it asks to come back in {wait:.0f} s")
+    return Again(message, wait)
 
 
 def _seconds(retry_after: str) -> float:

@@ -84,10 +84,10 @@ def download(file: RemoteFile, urls: Sequence[str], folder: Path, patience: Pati
             f"{part.path}: cannot be written ({error.strerror or error}). {WRITABLE}, or choose "
             f"another place with --to DIR. The part downloaded so far is kept, and the next fetch resumes it"
         ) from error
-    kept = f" The part downloaded so far is kept ({part.size():,} bytes), and resumed." if part.size() else ""
+    note = f" The part downloaded so far is kept ({part.size():,} bytes), and resumed." if part.size() else ""
     raise DataError(
         f"{folder / file.name}: could not be fetched.\n" + "\n".join(troubles) + f"\nTry again later, or name another "
-        f"place that has {file.name}: --mirror URL (http://…, https://… or file:///…).{kept}"
+        f"place that has {file.name}: --mirror URL (http://…, https://… or file:///…).{note}"
     )
 
 
@@ -97,8 +97,8 @@ def _from_place(file: RemoteFile, url: str, part: Part, patience: Patience, prog
     fruitless = 0
     while True:
         try:
-            resumed = _attempt(file, url, part, patience, progress)
-            return _checked(file, part, resumed)
+            was_resumed = _attempt(file, url, part, patience, progress)
+            return _checked(file, part, was_resumed)
         except Again as trouble:
             if part.size() >= high + patience.worth:
                 high, fruitless = part.size(), 0
@@ -171,8 +171,8 @@ def _receive(file: RemoteFile, url: str, answer: Answer, part: Part, offset: int
     if total is not None and total > file.at_most:
         raise Refused(f"its file has {total:,} bytes; at most {file.at_most:,} can be right")
     free = shutil.disk_usage(part.path.parent).free
-    if (needed := (total or 0) - offset) > free:
-        raise DataError(f"{part.path.parent}: {file.name} needs {needed:,} bytes more, and {free:,} are free there")
+    if (remainder := (total or 0) - offset) > free:
+        raise DataError(f"{part.path.parent}: {file.name} needs {remainder:,} bytes more, and {free:,} are free there")
     part.begin(Origin(url, version, total), offset)
     progress.start(file.name, total, offset)
     end = _append(file, answer, part, offset, progress)
@@ -204,13 +204,13 @@ def _append(file: RemoteFile, answer: Answer, part: Part, offset: int, progress:
 
 def _content_range(answer: Answer) -> tuple[int | None, int | None]:
     """Returns the start of the range that was sent and the length of the whole file; ``None`` where unknown."""
-    found = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)", answer.headers.get("Content-Range", ""))
-    if found is None:
+    match = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)", answer.headers.get("Content-Range", ""))
+    if match is None:
         return None, None
-    return int(found[1]), None if found[2] == "*" else int(found[2])
+    return int(match[1]), None if match[2] == "*" else int(match[2])
 
 
-def _checked(file: RemoteFile, part: Part, resumed: bool) -> str:
+def _checked(file: RemoteFile, part: Part, was_resumed: bool) -> str:
     """Returns the SHA-256 of ``part`` after checking it.
 
     Raises:
@@ -224,5 +224,5 @@ def _checked(file: RemoteFile, part: Part, resumed: bool) -> str:
     if file.sha256 in (None, sha256) and file.size in (None, size):
         return sha256
     part.drop()
-    found = f"its file is another one ({size:,} bytes, SHA-256 {sha256}; the right one has {file.sha256})"
-    raise Again(f"{found}, from the start this time") if resumed else Refused(found)
+    mismatch = f"its file is another one ({size:,} bytes, SHA-256 {sha256}; the right one has {file.sha256})"
+    raise Again(f"{mismatch}, from the start this time") if was_resumed else Refused(mismatch)

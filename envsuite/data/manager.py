@@ -142,20 +142,20 @@ def _source(
     before = record.sources.get(file.name) if record is not None else None
     right = file.sha256 or (before.sha256 if before is not None else None)
     if path.is_file():
-        found = sha256_of(path)
-        if found == right or (right is None and shape_trouble(path, file.name) is None):
+        sha256 = sha256_of(path)
+        if sha256 == right or (right is None and shape_trouble(path, file.name) is None):
             Part(folder / f".{file.name}.part").drop()  # what an interruption left between the two steps of its end
-            return before or Source(path.resolve().as_uri(), path.stat().st_size, found, file.sha256 is not None, now)
+            return before or Source(path.resolve().as_uri(), path.stat().st_size, sha256, file.sha256 is not None, now)
     urls = [f"{mirror.rstrip('/')}/{quote(file.name)}" for mirror in mirrors] or file.urls
-    got = download(file, urls, folder, patience, progress)
+    outcome = download(file, urls, folder, patience, progress)
     if file.sha256 is None:
-        progress.note(f"{file.name}: no checksum is known for it; that of what came is recorded ({got.sha256})")
-    if right not in (None, got.sha256):
+        progress.note(f"{file.name}: no checksum is known for it; that of what came is recorded ({outcome.sha256})")
+    if right not in (None, outcome.sha256):
         progress.note(
-            f"{file.name}: not the same as when it was fetched first (SHA-256 {got.sha256}, then {right}); its "
+            f"{file.name}: not the same as when it was fetched first (SHA-256 {outcome.sha256}, then {right}); its "
             f"content counts as right from now on"
         )
-    return Source(got.url, got.size, got.sha256, file.sha256 is not None, now)
+    return Source(outcome.url, outcome.size, outcome.sha256, file.sha256 is not None, now)
 
 
 def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: Progress) -> None:
@@ -167,8 +167,8 @@ def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: Pr
             shutil.rmtree(leftover, ignore_errors=True)
         for file in data.files:
             if file.unpack is not None:
-                found = _unpacked(file, file.unpack, folder, staging, progress)
-                entries |= {f"{tree}/{path}": entry for path, entry in found.items()}
+                members = _unpacked(file, file.unpack, folder, staging, progress)
+                entries |= {f"{tree}/{path}": entry for path, entry in members.items()}
         # The record comes first: after a kill, the next call finds missing files rather than files of unknown origin.
         write_record(folder, data.name, Record(record.version, record.sources, entries))
         if (folder / tree).exists():
@@ -197,15 +197,15 @@ def _alone(folder: Path, patience: Patience, progress: Progress) -> Iterator[Non
     import fcntl  # missing on Windows, where everything else works
 
     with (folder / ".lock").open("ab") as lock:
-        told = False
+        has_noted = False
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not told:
+                if not has_noted:
                     progress.note(f"{folder}: another process is fetching into it; waiting until it has finished")
-                    told = True
+                    has_noted = True
                 patience.sleep(0.5)
         yield
 
@@ -218,11 +218,11 @@ def verify(data: DataSet, root: Path | None = None) -> Verified:
     """
     folder = (root if root is not None else data_root()) / data.folder
     record = read_record(folder, data.name)
-    expected = expected_files(data, record)
-    found = tuple(damages(folder, expected, contents=True))
-    if not _all_told(data, record, expected):
-        found += (Damage(folder / (data.tree or ""), "not fetched"),)
-    return Verified(folder, len(expected), sum(entry.size for entry in expected.values()), found, record)
+    entries = expected_files(data, record)
+    flaws = tuple(damages(folder, entries, contents=True))
+    if not _all_told(data, record, entries):
+        flaws += (Damage(folder / (data.tree or ""), "not fetched"),)
+    return Verified(folder, len(entries), sum(entry.size for entry in entries.values()), flaws, record)
 
 
 def state(data: DataSet, root: Path | None = None) -> State:
@@ -233,23 +233,23 @@ def state(data: DataSet, root: Path | None = None) -> State:
     """
     folder = (root if root is not None else data_root()) / data.folder
     record = read_record(folder, data.name)
-    expected = expected_files(data, record)
-    wrong = list(damages(folder, expected, contents=False))
-    names = {*expected, *(name for file in data.files for name in (file.name, f".{file.name}.part"))}
-    there = {name: path.stat().st_size for name in names if (path := folder / name).is_file()}
+    entries = expected_files(data, record)
+    wrong = list(damages(folder, entries, contents=False))
+    names = {*entries, *(name for file in data.files for name in (file.name, f".{file.name}.part"))}
+    sizes = {name: path.stat().st_size for name in names if (path := folder / name).is_file()}
     version = record.version if record is not None else data.version
-    if not wrong and version == data.version and _all_told(data, record, expected):
-        return State(folder, "complete", sum(there.values()), version)
-    others = {
+    if not wrong and version == data.version and _all_told(data, record, entries):
+        return State(folder, "complete", sum(sizes.values()), version)
+    sibling_files = {
         file.name
-        for other in catalog.data_sets()
-        if other.folder == data.folder and other.name != data.name
-        for file in other.files
+        for sibling in catalog.data_sets()
+        if sibling.folder == data.folder and sibling.name != data.name
+        for file in sibling.files
     }
-    begun = record is not None or there.keys() - others
-    return State(folder, "partial" if begun else "absent", sum(there.values()) if begun else 0, version)
+    has_begun = record is not None or sizes.keys() - sibling_files
+    return State(folder, "partial" if has_begun else "absent", sum(sizes.values()) if has_begun else 0, version)
 
 
-def _all_told(data: DataSet, record: Record | None, expected: Mapping[str, Entry]) -> bool:
-    """Whether ``expected`` lists all files: the contents of archives are known from a record only."""
-    return record is not None or len(expected) == len(data.files)
+def _all_told(data: DataSet, record: Record | None, entries: Mapping[str, Entry]) -> bool:
+    """Whether ``entries`` lists all files: the contents of archives are known from a record only."""
+    return record is not None or len(entries) == len(data.files)

@@ -110,8 +110,8 @@ def shape_trouble(path: Path, name: str) -> str | None:
     """Returns what is visibly wrong with a file of unknown checksum; ``None`` if nothing is."""
     try:
         if name.endswith(".zip"):
-            with path.open("rb") as file, zipfile.ZipFile(file) as packed:
-                file.seek(-22 - len(packed.comment), os.SEEK_END)  # the last record, which zipfile searches backwards
+            with path.open("rb") as file, zipfile.ZipFile(file) as zip_file:
+                file.seek(-22 - len(zip_file.comment), os.SEEK_END)  # the last record, which zipfile searches backwards
                 return None if file.read(4) == b"PK\x05\x06" else "an archive with something behind its end"
         if ".tar" in name:
             with tarfile.open(path) as archive:

@@ -28,23 +28,23 @@ def cache_root() -> Path:
     return data_root() / "cache"
 
 
-def without_paths(text: str, known: Iterable[str] = ()) -> str:
+def without_paths(text: str, paths: Iterable[str] = ()) -> str:
     """Returns ``text``, a message for somebody on another machine, without the absolute paths of this one.
 
     Paths in the data root are told relative to ``$ENVSUITE_DATA``, others by their last part.
 
     Args:
         text: The message.
-        known: Paths that the reader has named; they stay as they are, and what is below them.
+        paths: Paths that the reader has named; they stay as they are, and what is below them.
     """
-    kept = "|".join(re.escape(path) for path in sorted(known, key=len, reverse=True) if path.startswith("/"))
-    pieces = re.split(rf"((?:{kept}){_END}(?:/[{_PART}/]*)?)", text) if kept else [text]
+    pattern = "|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True) if path.startswith("/"))
+    pieces = re.split(rf"((?:{pattern}){_END}(?:/[{_PART}/]*)?)", text) if pattern else [text]
     root = re.compile(rf"{re.escape(str(data_root()))}{_END}")
     for index in range(0, len(pieces), 2):
         pieces[index] = _ABSOLUTE.sub(_last_part, root.sub("$ENVSUITE_DATA", pieces[index]))
     return "".join(pieces)
 
 
-def _last_part(found: re.Match[str]) -> str:
-    path = found.group()
-    return f"…/{path.rstrip('/').rpartition('/')[2]}" if os.path.lexists(f"/{found.group(1)}") else path
+def _last_part(match: re.Match[str]) -> str:
+    path = match.group()
+    return f"…/{path.rstrip('/').rpartition('/')[2]}" if os.path.lexists(f"/{match.group(1)}") else path

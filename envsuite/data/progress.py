@@ -145,12 +145,12 @@ def tracked(pieces: Iterable[T], name: str, total: int, clock: Callable[[], floa
         total: Number of pieces.
         clock: Returns the time in seconds.
     """
-    shown = Shown(sys.stderr, clock, "{:,}".format, delay=1.0) if sys.stderr.isatty() else Silent()
-    shown.start(name, total, 0)
+    display = Shown(sys.stderr, clock, "{:,}".format, delay=1.0) if sys.stderr.isatty() else Silent()
+    display.start(name, total, 0)
     for piece in pieces:
         yield piece
-        shown.advance(1)
-    shown.done(name, total)
+        display.advance(1)
+    display.done(name, total)
 
 
 def columns() -> int:

@@ -100,25 +100,25 @@ def _unreadable(folder: Path, why: object) -> DataError:
 
 def expected_files(data: DataSet, record: Record | None) -> dict[str, Entry]:
     """Returns the expected files: those recorded, or those whose checksum the catalogue has."""
-    known = {
+    entries = {
         file.name: Entry(file.size, file.sha256)
         for file in data.files
         if file.unpack is None and file.size is not None and file.sha256 is not None
     }
     if record is None:
-        return known
-    return {**record.files, **known} if record.version == data.version else dict(record.files)
+        return entries
+    return {**record.files, **entries} if record.version == data.version else dict(record.files)
 
 
-def damages(folder: Path, expected: Mapping[str, Entry], *, contents: bool) -> Iterator[Damage]:
+def damages(folder: Path, entries: Mapping[str, Entry], *, contents: bool) -> Iterator[Damage]:
     """Yields the files that differ from the expected ones.
 
     Args:
         folder: Folder of the data set.
-        expected: The expected files, by their path below ``folder``.
+        entries: The expected files, by their path below ``folder``.
         contents: Whether to compare contents; otherwise only sizes are compared.
     """
-    for name, entry in expected.items():
+    for name, entry in entries.items():
         path = folder / name
         try:
             size = path.stat().st_size

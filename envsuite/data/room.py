@@ -30,12 +30,12 @@ def hold(path: Path, user: object) -> None:
         LOG.info("%s is not marked as used: %s", path, error)
 
 
-def bound_generated(kept: Path, limit: int = GENERATED) -> None:
+def bound_generated(resident: Path, limit: int = GENERATED) -> None:
     """As :func:`make_room`, over all generated data of the cache together."""
-    make_room([cache_root() / folder for folder in FOLDERS], limit, kept)
+    make_room([cache_root() / folder for folder in FOLDERS], limit, resident)
 
 
-def make_room(folders: Path | list[Path], limit: int, kept: Path) -> None:
+def make_room(folders: Path | list[Path], limit: int, resident: Path) -> None:
     """Removes files and folders until those that stay have ``limit`` bytes or fewer, the longest unused first.
 
     An entry ``NAME`` was used when it was last modified. What a build left in the folder ``.NAME.building`` or
@@ -47,7 +47,7 @@ def make_room(folders: Path | list[Path], limit: int, kept: Path) -> None:
     Args:
         folders: The folder, or several that share the limit; those that are missing or cannot be read are left out.
         limit: Bytes.
-        kept: An entry that stays, whatever its size.
+        resident: An entry that stays, whatever its size.
     """
     entries = []
     for folder in [folders] if isinstance(folders, Path) else folders:
@@ -60,7 +60,7 @@ def make_room(folders: Path | list[Path], limit: int, kept: Path) -> None:
     for used, size, path in sorted(entries):
         if total <= limit and used:
             return
-        if path.name != kept.name and _removed(path.parent, path.name):
+        if path.name != resident.name and _removed(path.parent, path.name):
             LOG.info("removed %s, to keep generated data within %d bytes", path, limit)
             total -= size
 

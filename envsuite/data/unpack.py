@@ -63,8 +63,8 @@ def unpack(archive: Path, spec: Unpack, into: Path, progress: Progress) -> dict[
     """
     kind = _Zip if zipfile.is_zipfile(archive) else _Tar
     try:
-        with closing(kind(archive)) as packed:
-            return _unpack(archive, packed, spec, into, progress)
+        with closing(kind(archive)) as reader:
+            return _unpack(archive, reader, spec, into, progress)
     except DataError:  # which is a ValueError, too
         raise
     except DAMAGE as error:
@@ -73,29 +73,29 @@ def unpack(archive: Path, spec: Unpack, into: Path, progress: Progress) -> dict[
         raise DataError(f"{archive}: cannot be unpacked into {into} ({error.strerror or error}). {WRITABLE}") from error
 
 
-def _unpack(archive: Path, packed: _Zip | _Tar, spec: Unpack, into: Path, progress: Progress) -> dict[str, Entry]:
-    wanted: dict[str, _Member] = {}
-    for member in packed.members():
+def _unpack(archive: Path, reader: _Zip | _Tar, spec: Unpack, into: Path, progress: Progress) -> dict[str, Entry]:
+    members: dict[str, _Member] = {}
+    for member in reader.members():
         parts = _parts(archive, member.name)
         if not any(_matches(parts, pattern.split("/")) for pattern in spec.wanted):
             continue
         path = "/".join(parts[spec.strip :])
         if not member.regular:
             raise DataError(f"{archive}: {member.name!r} is a link or a device; nothing was unpacked")
-        if path in wanted:
+        if path in members:
             raise DataError(f"{archive}: {member.name!r} is in it twice; nothing was unpacked")
-        wanted[path] = member
-    if not wanted:
+        members[path] = member
+    if not members:
         raise DataError(f"{archive}: has no member like {' or '.join(spec.wanted)}; is it the right file?")
     # No member yields more than its announced size: zipfile and tarfile read no further.
-    if (announced := sum(member.size for member in wanted.values())) > spec.at_most:
-        raise DataError(f"{archive}: unpacks to {sized(announced)}; at most {sized(spec.at_most)} can be right")
-    progress.start(f"unpacking {archive.name}", announced, 0)
+    if (total := sum(member.size for member in members.values())) > spec.at_most:
+        raise DataError(f"{archive}: unpacks to {sized(total)}; at most {sized(spec.at_most)} can be right")
+    progress.start(f"unpacking {archive.name}", total, 0)
     entries = {}
-    for path, member in wanted.items():
+    for path, member in members.items():
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with packed.open(member) as source, target.open("xb") as out:
+        with reader.open(member) as source, target.open("xb") as out:
             entries[path] = _copy(source, out)
         progress.advance(entries[path].size)
     progress.done(f"unpacked {len(entries)} files of {archive.name}", sum(entry.size for entry in entries.values()))

@@ -124,9 +124,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     retry = arguments.environments[0] == RETRY
     folder = _retried(arguments.environments[1:]) if retry else arguments.out
-    settings = [_moved(one, arguments) for one in _stored(folder)] if retry else list(_settings(arguments))
-    shown, played = Shown(sys.stderr), []
-    notes, logger = Notes(shown), logging.getLogger("envsuite")
+    settings = [_moved(setting, arguments) for setting in _stored(folder)] if retry else list(_settings(arguments))
+    display, evaluations = Shown(sys.stderr), []
+    notes, logger = Notes(display), logging.getLogger("envsuite")
     logger.addHandler(notes)
     try:
         with ExitStack() as stack:
@@ -135,17 +135,17 @@ def run(arguments: argparse.Namespace) -> int:
             for setting in settings:
                 pool = _pool(setting, arguments, pools, stack)
                 machinery = Machinery(arguments.workers, arguments.deadline)
-                world = _world(setting, worlds, shown)
-                played.append(evaluate(setting, world, folder, machinery, pool, shown, broken_only=retry))
+                world = _world(setting, worlds, display)
+                evaluations.append(evaluate(setting, world, folder, machinery, pool, display, broken_only=retry))
                 if pool is not None and pool.stopped is not None:
                     break
-            stopped = next((pool.stopped for pool in pools.values() if pool.stopped is not None), None)
+            stop_reason = next((pool.stopped for pool in pools.values() if pool.stopped is not None), None)
     except KeyboardInterrupt:
-        shown.note("interrupted; what was played is kept, and the same command goes on where it stopped")
+        display.note("interrupted; what was played is kept, and the same command goes on where it stopped")
         return INTERRUPTED
     finally:
         logger.removeHandler(notes)
-    return _told(played, len(settings), folder, stopped)
+    return _told(evaluations, len(settings), folder, stop_reason)
 
 
 def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
@@ -154,7 +154,7 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
         raise UsageError("name who plays with --policy: expert, lexical, random or endpoint")
     if arguments.name is not None and ENDPOINT not in arguments.policy:
         raise UsageError("--name is for the model of --policy endpoint; players have their own")
-    prompted = list(_prompted(arguments)) if ENDPOINT in arguments.policy else []
+    promptings = list(_prompted(arguments)) if ENDPOINT in arguments.policy else []
     policies = list(dict.fromkeys(arguments.policy))
     for env_id in dict.fromkeys(map(resolve_id, arguments.environments)):
         options = dict(map(read_option, arguments.option))
@@ -167,7 +167,7 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
         splits = list(dict.fromkeys(arguments.split)) or _splits(env_id, arguments.source, options)
         for split, policy in product(splits, policies):
             common = Setting(env_id, split, RANDOM, arguments.source, options, arguments.sample, 1, arguments.steps)
-            for prompting in prompted if policy == ENDPOINT else [None]:
+            for prompting in promptings if policy == ENDPOINT else [None]:
                 draws = policy == RANDOM if prompting is None else prompting.temperature > 0
                 yield replace(
                     common,
@@ -181,7 +181,7 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
 
 def _prompted(arguments: argparse.Namespace) -> Iterator[Prompting]:
     """Yields every baseline with every form of actions."""
-    baselines, forms = (list(dict.fromkeys(given)) for given in (arguments.baseline, arguments.tools))
+    baselines, forms = (list(dict.fromkeys(words)) for words in (arguments.baseline, arguments.tools))
     for text, tools in product(baselines or ["direct"], forms or ["tags"]):
         name, colon, count = text.partition(":")
         if colon and (name != "few-shot" or not count.isdecimal()):
@@ -204,27 +204,27 @@ def _endpoint(arguments: argparse.Namespace) -> dict[str, Any]:
         if getattr(arguments, name) is None:
             raise UsageError(f"--policy endpoint needs --{name}")
     names = ("url", "model", *_MACHINERY[1:], "served_as")
-    found = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    options = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     for name in ("prices", "extra"):
         if (text := getattr(arguments, name)) is not None:
-            found[name] = _json(f"--{name}", text)
-    Options(**found, prefix="--")
-    return found
+            options[name] = _json(f"--{name}", text)
+    Options(**options, prefix="--")
+    return options
 
 
-def _json(named: str, text: str) -> Any:
+def _json(flag: str, text: str) -> Any:
     try:
-        return read_json(text, named)
+        return read_json(text, flag)
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"{named} {text!r} is not JSON ({error})") from error
+        raise UsageError(f"{flag} {text!r} is not JSON ({error})") from error
 
 
 def _splits(env_id: str, source: str | None, options: Mapping[str, Any]) -> list[str]:
-    made = made_env(EnvFactory(env_id, {"split": None, **options, **({} if source is None else {"source": source})}))
+    env = made_env(EnvFactory(env_id, {"split": None, **options, **({} if source is None else {"source": source})}))
     try:
-        return measured_splits(tool_env(made, env_id))
+        return measured_splits(tool_env(env, env_id))
     finally:
-        made.close()
+        env.close()
 
 
 def _pool(setting: Setting, arguments: argparse.Namespace, pools: dict[bytes, Pool], stack: ExitStack) -> Pool | None:
@@ -239,12 +239,12 @@ def _pool(setting: Setting, arguments: argparse.Namespace, pools: dict[bytes, Po
     return pools[key]
 
 
-def _world(setting: Setting, worlds: dict[bytes, World], shown: Shown) -> World:
+def _world(setting: Setting, worlds: dict[bytes, World], display: Shown) -> World:
     """Returns a setting's environment; settings with the same one share it, as it takes a reset of each task."""
     check_policy(setting.policy, setting.env_id)
     key = orjson.dumps([setting.env_id, setting.factory.kwargs], option=orjson.OPT_SORT_KEYS)
     if key not in worlds:
-        shown.note(f"{setting.env_id} {setting.split}: reading the tasks")
+        display.note(f"{setting.env_id} {setting.split}: reading the tasks")
         worlds[key] = world_of(setting)
     return worlds[key]
 
@@ -271,19 +271,20 @@ def _moved(setting: Setting, arguments: argparse.Namespace) -> Setting:
     """Returns a stored setting with what may change about its endpoint."""
     if setting.endpoint is None:
         return setting
-    given = {name: getattr(arguments, name) for name in _MACHINERY if getattr(arguments, name) is not None}
-    return replace(setting, endpoint={**setting.endpoint, **given})
+    changes = {name: getattr(arguments, name) for name in _MACHINERY if getattr(arguments, name) is not None}
+    return replace(setting, endpoint={**setting.endpoint, **changes})
 
 
-def _told(played: Sequence[Played], settings: int, folder: Path, stopped: str | None) -> int:
+def _told(evaluations: Sequence[Played], settings: int, folder: Path, stop_reason: str | None) -> int:
     """Writes a short table, and what is incomplete; returns the exit status."""
     rows = [("environment", "split", "policy", "episodes", "solved", "broken", "missing")]
-    for one in played:
-        sound = one.sound
-        solved = f"{100 * sum(result.success for result in sound) / len(sound):.1f} %" if sound else "-"
-        setting = one.setting
+    for evaluation in evaluations:
+        sound = evaluation.sound
+        rate = f"{100 * sum(result.success for result in sound) / len(sound):.1f} %" if sound else "-"
+        setting = evaluation.setting
         rows.append((
-            setting.env_id, setting.split, setting.label, str(len(sound)), solved, str(one.broken), str(one.missing)
+            setting.env_id, setting.split, setting.label, str(len(sound)), rate, str(evaluation.broken),
+            str(evaluation.missing),
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
@@ -293,19 +294,22 @@ def _told(played: Sequence[Played], settings: int, folder: Path, stopped: str | 
         ]
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
     sys.stdout.write(f"\nResults are in {folder}; for intervals and strata: envsuite eval table {folder}\n")
-    for one in played:
-        if not one.sound:
-            why = next((result.broken for result in one.results), stopped) or "nothing was played"
-            sys.stderr.write(f"{one.setting.env_id}, {one.setting.label}: no episode finished: {why}\n")
-    broken, missing = sum(one.broken for one in played), sum(one.missing for one in played)
-    if stopped is not None:
-        sys.stderr.write(f"stopped: {stopped}\n")
-    if broken:
+    for evaluation in evaluations:
+        if not evaluation.sound:
+            why = next((result.broken for result in evaluation.results), stop_reason) or "nothing was played"
+            sys.stderr.write(f"{evaluation.setting.env_id}, {evaluation.setting.label}: no episode finished: {why}\n")
+    broken_count = sum(evaluation.broken for evaluation in evaluations)
+    missing_count = sum(evaluation.missing for evaluation in evaluations)
+    if stop_reason is not None:
+        sys.stderr.write(f"stopped: {stop_reason}\n")
+    if broken_count:
         sys.stderr.write(
-            f"{broken} episodes broke and are in no rate; play them again with envsuite eval run retry {folder}\n"
+            f"{broken_count} episodes broke and are in no rate; play them again with envsuite eval run retry {folder}\n"
         )
-        reasons = Counter(result.broken for group in played for result in group.results if result.broken is not None)
+        reasons = Counter(
+            result.broken for evaluation in evaluations for result in evaluation.results if result.broken is not None
+        )
         sys.stderr.writelines(f"  {count} of them by: {why}\n" for why, count in reasons.most_common(3))
-    if missing or len(played) < settings:
+    if missing_count or len(evaluations) < settings:
         sys.stderr.write("incomplete; the same command goes on where it stopped\n")
-    return INCOMPLETE if broken or missing or len(played) < settings else 0
+    return INCOMPLETE if broken_count or missing_count or len(evaluations) < settings else 0

@@ -85,16 +85,21 @@ def compare(groups: Sequence[Group], baseline: str | None = None, correction: st
     for group in groups:
         _require_finished(group)
         splits[group.conditions.env_id, group.conditions.split].append(group)
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for own in splits.values():
         _require_same(own)
-        found += [_pair(first, second) for first, second in _pairs(own, baseline)]
-    if not found:
+        comparisons += [_pair(first, second) for first, second in _pairs(own, baseline)]
+    if not comparisons:
         raise DataError(f"no two policies played the same split; there are {_listed(groups)}")
     adjust = CORRECTIONS[correction]
-    adjusted = zip(adjust([one.p for one in found]), adjust([one.score_p for one in found]), strict=True)
+    p_values = zip(
+        adjust([comparison.p for comparison in comparisons]),
+        adjust([comparison.score_p for comparison in comparisons]),
+        strict=True,
+    )
     return [
-        replace(one, adjusted_p=p, adjusted_score_p=score_p) for one, (p, score_p) in zip(found, adjusted, strict=True)
+        replace(comparison, adjusted_p=p, adjusted_score_p=score_p)
+        for comparison, (p, score_p) in zip(comparisons, p_values, strict=True)
     ]
 
 
@@ -148,35 +153,35 @@ def _value(group: Group, name: str) -> str:
 
 
 def _pair(first: Group, second: Group) -> Comparison:
-    solved = [task_sums(group.finished, (result.success for result in group.finished)) for group in (first, second)]
-    graded = [task_sums(group.finished, (result.score for result in group.finished)) for group in (first, second)]
-    common = sorted(set(solved[0].tasks) & set(solved[1].tasks))
+    successes = [task_sums(group.finished, (result.success for result in group.finished)) for group in (first, second)]
+    scores = [task_sums(group.finished, (result.score for result in group.finished)) for group in (first, second)]
+    common = sorted(set(successes[0].tasks) & set(successes[1].tasks))
     if not common:
         raise DataError(f"{first.name} and {second.name} have no finished task in common: {_listed([first, second])}")
-    one, two = (side.of(common) for side in solved)
-    score, other = (side.of(common) for side in graded)
-    gaps, score_gaps = two.means - one.means, other.means - score.means
-    bounds = paired_rates_interval(_evenly(one), _evenly(two))
-    often = min(float(side.episodes.mean()) for side in (score, other))
-    least, most = paired_scores_bounds(score.means[None], other.means[None], often)
+    first_successes, second_successes = (side.of(common) for side in successes)
+    first_scores, second_scores = (side.of(common) for side in scores)
+    gaps, score_gaps = second_successes.means - first_successes.means, second_scores.means - first_scores.means
+    bounds = paired_rates_interval(_evenly(first_successes), _evenly(second_successes))
+    often = min(float(side.episodes.mean()) for side in (first_scores, second_scores))
+    least, most = paired_scores_bounds(first_scores.means[None], second_scores.means[None], often)
     return Comparison(
         env_id=first.conditions.env_id,
         split=first.conditions.split,
         first=first.name,
         second=second.name,
         tasks=len(common),
-        alone=len(set(solved[0].tasks) ^ set(solved[1].tasks)),
+        alone=len(set(successes[0].tasks) ^ set(successes[1].tasks)),
         complete=first.complete and second.complete,
-        first_success=float(one.means.mean()),
-        second_success=float(two.means.mean()),
+        first_success=float(first_successes.means.mean()),
+        second_success=float(second_successes.means.mean()),
         better=int((gaps > 0).sum()),
         worse=int((gaps < 0).sum()),
         difference=float(gaps.mean()),
         low=float(bounds[0]),
         high=float(bounds[1]),
         p=paired_permutation(gaps),
-        first_score=float(score.means.mean()),
-        second_score=float(other.means.mean()),
+        first_score=float(first_scores.means.mean()),
+        second_score=float(second_scores.means.mean()),
         score_difference=float(score_gaps.mean()),
         score_low=float(least[0]),
         score_high=float(most[0]),
@@ -193,17 +198,20 @@ def _evenly(sums: TaskSums) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def comparison_sheets(comparisons: Sequence[Comparison], correction: str) -> list[Sheet]:
     """Returns a table for each split."""
     splits: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
-    for one in comparisons:
-        splits[one.env_id, one.split].append(one)
+    for comparison in comparisons:
+        splits[comparison.env_id, comparison.split].append(comparison)
     return [_sheet(f"{env_id}, {split}", own, correction) for (env_id, split), own in splits.items()]
 
 
 def _sheet(title: str, comparisons: Sequence[Comparison], correction: str) -> Sheet:
-    graded = any(one.first_score != one.first_success or one.second_score != one.second_success for one in comparisons)
+    has_scores = any(
+        comparison.first_score != comparison.first_success or comparison.second_score != comparison.second_success
+        for comparison in comparisons
+    )
     heads: tuple[Cell, ...] = ("A", "B", "tasks", "success A", "B", "A - B", "+/-", "p", "adjusted")
-    if graded:
+    if has_scores:
         heads += ("score A", "B", "A - B", "p", "adjusted")
-    rows = [_cells(one, graded) for one in comparisons]
+    rows = [_cells(comparison, has_scores) for comparison in comparisons]
     method = {"holm": "Holm", "bh": "Benjamini and Hochberg"}[correction]
     notes: list[tuple[Cell, ...]] = [
         (
@@ -211,25 +219,26 @@ def _sheet(title: str, comparisons: Sequence[Comparison], correction: str) -> Sh
             f"often; p: exact permutation by task; adjusted for all comparisons of the command ({method})",
         )
     ]
-    left_out = [one for one in comparisons if not one.complete or one.alone]
-    for one in left_out:
-        text = f": an evaluation is incomplete; {one.alone} tasks that only one of them finished are left out"
-        notes.append((f"{MARK} ", Name(one.second), " against ", Name(one.first), text))
+    left_out = [comparison for comparison in comparisons if not comparison.complete or comparison.alone]
+    for comparison in left_out:
+        text = f": an evaluation is incomplete; {comparison.alone} tasks that only one of them finished are left out"
+        notes.append((f"{MARK} ", Name(comparison.second), " against ", Name(comparison.first), text))
     return Sheet(Name(title), heads, (tuple(rows),), 2, tuple(notes))
 
 
-def _cells(one: Comparison, graded: bool) -> tuple[Cell, ...]:
-    mark = "" if one.complete and not one.alone else f" {MARK}"
+def _cells(comparison: Comparison, has_scores: bool) -> tuple[Cell, ...]:
+    mark = "" if comparison.complete and not comparison.alone else f" {MARK}"
     cells: list[Cell] = [
-        Name(one.second), Name(one.first), f"{one.tasks}{mark}", percent(one.second_success),
-        percent(one.first_success), _points(one.difference, one.low, one.high), f"{one.better}/{one.worse}",
-        probability(one.p), probability(one.adjusted_p),
+        Name(comparison.second), Name(comparison.first), f"{comparison.tasks}{mark}",
+        percent(comparison.second_success), percent(comparison.first_success),
+        _points(comparison.difference, comparison.low, comparison.high), f"{comparison.better}/{comparison.worse}",
+        probability(comparison.p), probability(comparison.adjusted_p),
     ]  # fmt: skip
-    if graded:
+    if has_scores:
         cells += [
-            percent(one.second_score), percent(one.first_score),
-            _points(one.score_difference, one.score_low, one.score_high), probability(one.score_p),
-            probability(one.adjusted_score_p),
+            percent(comparison.second_score), percent(comparison.first_score),
+            _points(comparison.score_difference, comparison.score_low, comparison.score_high),
+            probability(comparison.score_p), probability(comparison.adjusted_score_p),
         ]  # fmt: skip
     return tuple(cells)
 

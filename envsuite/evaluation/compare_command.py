@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     comparisons = compare(groups, arguments.baseline, arguments.correction)
     if arguments.plot is not None:
         draw_comparison(make_rows(groups), arguments.plot)
-    records = [asdict(one) for one in comparisons]
+    records = [asdict(comparison) for comparison in comparisons]
     if arguments.format == "csv":
         text = csv_of(records)
     elif arguments.format == "json":

@@ -66,7 +66,7 @@ def evaluate(
     folder: Path,
     machinery: Machinery,
     pool: Pool | None,
-    shown: Shown,
+    display: Shown,
     *,
     broken_only: bool = False,
 ) -> Played:
@@ -78,7 +78,7 @@ def evaluate(
         folder: Has the results, and the setting as JSON beside them.
         machinery: Where episodes are played.
         pool: The endpoint, for a policy that is one.
-        shown: Shows the progress.
+        display: Shows the progress.
         broken_only: Play only those that have a broken result.
 
     Raises:
@@ -87,18 +87,18 @@ def evaluate(
     tasks = sample_of([task.task_id for task in world.panel.tasks], setting.sample)
     examples = _examples(setting)
     conditions = conditions_of(setting, world, __version__, _system(setting, world, examples))
-    wanted = [(task, seed) for seed in range(setting.seeds) for task in tasks]
+    episodes = [(task, seed) for seed in range(setting.seeds) for task in tasks]
     with ResultFile(folder / f"{setting.stem}.jsonl", conditions) as file:
         write_atomically(folder / f"{setting.stem}.json", setting.to_json())
         keys = file.missing(tasks, range(setting.seeds))
         if broken_only:
             keys = [key for key in keys if key in file.results]
-        shown.begin(f"{setting.env_id} {setting.split}, {setting.label}", len(wanted), len(wanted) - len(keys))
+        display.begin(f"{setting.env_id} {setting.split}, {setting.label}", len(episodes), len(episodes) - len(keys))
         if keys:
             with _vector(setting, machinery, pool, len(keys)) as vector:
-                Runner(setting, world, conditions, file, vector, pool, examples, shown).play(keys)
-        shown.end()
-        return Played(setting, len(wanted), tuple(file.results[key] for key in wanted if key in file.results))
+                Runner(setting, world, conditions, file, vector, pool, examples, display).play(keys)
+        display.end()
+        return Played(setting, len(episodes), tuple(file.results[key] for key in episodes if key in file.results))
 
 
 @contextmanager

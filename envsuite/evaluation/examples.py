@@ -44,17 +44,17 @@ def demonstrations(factory: EnvFactory, turns: Turns, codec: Codec, count: int, 
         UsageError: It solves too few tasks.
         EnvsuiteError: The environment cannot be made, or has no training split.
     """
-    found: list[str] = []
+    examples: list[str] = []
     with closing(factory.make()) as env:
         world = env.unwrapped
         assert isinstance(world, ToolEnv)
         ids = sorted(world.tasks.ids(SPLIT), key=lambda task: hashlib.sha256(task.encode()).digest())[::-1]
         for task in ids[: _TRIES * count]:
             if (lines := _episode(env, world, task, turns, codec, thoughts)) is not None:
-                found.append(f"Example {len(found) + 1}\n" + "\n".join(lines))
-            if len(found) == count:
-                return "\n\n".join(found)
-    raise UsageError(f"its expert solves {len(found)} of the tasks that were tried; set fewer")
+                examples.append(f"Example {len(examples) + 1}\n" + "\n".join(lines))
+            if len(examples) == count:
+                return "\n\n".join(examples)
+    raise UsageError(f"its expert solves {len(examples)} of the tasks that were tried; set fewer")
 
 
 def _episode(

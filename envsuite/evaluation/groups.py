@@ -58,9 +58,9 @@ class Group:
         """Returns whether every task was played with every seed that was asked for, and none broke."""
         return not self.broken and len(self.results) >= self.size * len(self.seeds)
 
-    def only(self, results: Iterable[Result], expected: Mapping[str, str]) -> Group:
+    def only(self, results: Iterable[Result], strata: Mapping[str, str]) -> Group:
         """Returns a group of some of the episodes."""
-        return replace(self, results=tuple(results), expected=expected)
+        return replace(self, results=tuple(results), expected=strata)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class TaskSums:
     def of(self, tasks: Sequence[str]) -> TaskSums:
         """Returns the sums of these tasks, in their order."""
         at = {task: index for index, task in enumerate(self.tasks)}
-        chosen = [at[task] for task in tasks]
-        return TaskSums(tuple(tasks), self.totals[chosen], self.episodes[chosen])
+        indices = [at[task] for task in tasks]
+        return TaskSums(tuple(tasks), self.totals[indices], self.episodes[indices])
 
 
 def task_sums(results: Iterable[Result], values: Iterable[float]) -> TaskSums:
@@ -105,23 +105,23 @@ def load_groups(paths: Sequence[Path]) -> list[Group]:
     Raises:
         DataError: As :func:`~envsuite.evaluation.results.read_results`; or there is no episode.
     """
-    found: dict[bytes, list[Result]] = defaultdict(list)
+    evaluations: dict[bytes, list[Result]] = defaultdict(list)
     for result in read_results(*paths):
-        found[result.conditions.canonical].append(result)
-    if not found:
+        evaluations[result.conditions.canonical].append(result)
+    if not evaluations:
         raise DataError(f"no episode in {', '.join(map(str, paths))}")
-    return groups_of(list(found.values()))
+    return groups_of(list(evaluations.values()))
 
 
 def groups_of(evaluations: Sequence[Sequence[Result]]) -> list[Group]:
     """Returns groups of the episodes of single evaluations, each of which has the same conditions throughout."""
-    expected: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
+    strata: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
     for results in evaluations:
         for result in results:
-            expected[_tasks_of(result.conditions)][result.task_id] = result.stratum
+            strata[_tasks_of(result.conditions)][result.task_id] = result.stratum
     names = _names([results[0].conditions for results in evaluations])
     return [
-        Group(results[0].conditions, name, tuple(results), expected[_tasks_of(results[0].conditions)])
+        Group(results[0].conditions, name, tuple(results), strata[_tasks_of(results[0].conditions)])
         for results, name in zip(evaluations, names, strict=True)
     ]
 
@@ -133,26 +133,26 @@ def _tasks_of(conditions: Conditions) -> tuple[Any, ...]:
 def _names(all_conditions: Sequence[Conditions]) -> list[str]:
     """Returns the policies' names; those that appear twice on a split have what tells them apart."""
     same: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
-    for place, one in enumerate(all_conditions):
-        same[one.env_id, one.source, one.split, one.policy].append(place)
-    names = [one.policy for one in all_conditions]
+    for place, conditions in enumerate(all_conditions):
+        same[conditions.env_id, conditions.source, conditions.split, conditions.policy].append(place)
+    names = [conditions.policy for conditions in all_conditions]
     for places in same.values():
         for place, name in zip(places, _distinct([all_conditions[place] for place in places]), strict=True):
             names[place] = name
     return names
 
 
-def _distinct(conditions: Sequence[Conditions]) -> list[str]:
+def _distinct(all_conditions: Sequence[Conditions]) -> list[str]:
     """Returns different names for policies of one name: with short values where these tell them apart."""
-    flat = [_flat(one) for one in conditions]
+    flat = [_flat(conditions) for conditions in all_conditions]
     for most in (16, None):
         marks = [
             [f"{name} {_short(value, most)}" for name, value in own.items() if any(o.get(name) != value for o in flat)]
             for own in flat
         ]
         names = [
-            f"{one.policy} ({', '.join(own)})" if own else one.policy
-            for one, own in zip(conditions, marks, strict=True)
+            f"{conditions.policy} ({', '.join(own)})" if own else conditions.policy
+            for conditions, own in zip(all_conditions, marks, strict=True)
         ]
         if len(set(names)) == len(names):
             return names
@@ -162,12 +162,12 @@ def _distinct(conditions: Sequence[Conditions]) -> list[str]:
 def _flat(conditions: Conditions) -> dict[str, Any]:
     """Returns the conditions with the entries of mappings as fields of their own."""
     flat: dict[str, Any] = {}
-    for one in fields(conditions):
-        value = getattr(conditions, one.name)
+    for field in fields(conditions):
+        value = getattr(conditions, field.name)
         if isinstance(value, Mapping):
-            flat.update({f"{one.name}.{key}": entry for key, entry in value.items()})
+            flat.update({f"{field.name}.{key}": entry for key, entry in value.items()})
         else:
-            flat[one.name] = value
+            flat[field.name] = value
     return flat
 
 

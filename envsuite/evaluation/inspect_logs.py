@@ -14,7 +14,7 @@ from envsuite.core.errors import DataError, MissingExtra
 from envsuite.evaluation.results import Conditions, Result
 
 
-def write_inspect_logs(results: Sequence[Result], folder: Path, written: datetime | None = None) -> list[Path]:
+def write_inspect_logs(results: Sequence[Result], folder: Path, time: datetime | None = None) -> list[Path]:
     """Writes a log of inspect_ai for each evaluation, i.e. for all results of the same conditions.
 
     A task is a sample, a seed an epoch, success and score are the scores. An episode that the infrastructure broke is a
@@ -23,7 +23,7 @@ def write_inspect_logs(results: Sequence[Result], folder: Path, written: datetim
     Args:
         results: The results of any number of evaluations.
         folder: Where the logs go, one file each; made if need be. Files of the same evaluations are replaced.
-        written: Time to enter in the logs; by default now.
+        time: Time to enter in the logs; by default now.
 
     Returns:
         The files.
@@ -36,7 +36,7 @@ def write_inspect_logs(results: Sequence[Result], folder: Path, written: datetim
         from inspect_ai.log import write_eval_log
     except ImportError as error:
         raise MissingExtra(f"logs of inspect_ai need {error.name}: pip install 'envsuite[inspect]'") from error
-    when = (datetime.now(UTC) if written is None else written).isoformat(timespec="seconds")
+    when = (datetime.now(UTC) if time is None else time).isoformat(timespec="seconds")
     files = []
     for key, group in groupby(sorted(results, key=_evaluation), key=_evaluation):
         file = folder / f"{key}.eval"
@@ -52,8 +52,8 @@ def write_inspect_logs(results: Sequence[Result], folder: Path, written: datetim
 def _evaluation(result: Result) -> str:
     """Returns a file name for the evaluation of a result: what people look for, and a hash of all conditions."""
     conditions = result.conditions
-    told = "-".join((conditions.env_id, conditions.split, conditions.policy))
-    plain = "".join(character if character.isalnum() or character in "-._" else "_" for character in told)
+    name = "-".join((conditions.env_id, conditions.split, conditions.policy))
+    plain = "".join(character if character.isalnum() or character in "-._" else "_" for character in name)
     return f"{plain[:100]}-{_digest(conditions)}"
 
 
@@ -61,7 +61,7 @@ def _digest(conditions: Conditions) -> str:
     return hashlib.sha256(conditions.canonical).hexdigest()[:12]
 
 
-def _log(results: Sequence[Result], written: str) -> Any:
+def _log(results: Sequence[Result], time: str) -> Any:
     """Returns the log of one evaluation."""
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalResults, EvalSpec, EvalStats
     from inspect_ai.model import GenerateConfig
@@ -77,7 +77,7 @@ def _log(results: Sequence[Result], written: str) -> Any:
     spec = EvalSpec(
         eval_id=_digest(conditions),
         run_id=_digest(conditions),
-        created=written,
+        created=time,
         task=f"{conditions.env_id}-{conditions.split}",
         task_id=_digest(conditions),
         task_version=conditions.panel[:12],
@@ -99,7 +99,7 @@ def _log(results: Sequence[Result], written: str) -> Any:
         status="success",
         eval=spec,
         results=EvalResults(total_samples=len(results), completed_samples=len(sound), scores=_scores(sound)),
-        stats=EvalStats(started_at=written, completed_at=written),
+        stats=EvalStats(started_at=time, completed_at=time),
         samples=[_sample(result) for result in results],
     )
 
@@ -128,28 +128,28 @@ def _sample(result: Result) -> Any:
     from inspect_ai.model import ModelUsage
     from inspect_ai.scorer import Score
 
-    told = asdict(result)
-    del told["conditions"]
+    metadata = asdict(result)
+    del metadata["conditions"]
     conditions = result.conditions
-    used = ModelUsage(
+    usage = ModelUsage(
         input_tokens=result.prompt_tokens,
         output_tokens=result.answer_tokens,
         total_tokens=result.prompt_tokens + result.answer_tokens,
         total_cost=result.cost,
     )
-    broken = None
+    error = None
     if result.broken is not None:
-        broken = EvalError(message=result.broken, traceback="", traceback_ansi="")
+        error = EvalError(message=result.broken, traceback="", traceback_ansi="")
     return EvalSample(
         id=result.task_id,
         epoch=result.seed + 1,
         input=result.task_id,
         target="",
         scores=None
-        if broken
+        if error
         else {"success": Score(value="C" if result.success else "I"), "score": Score(value=result.score)},
-        metadata=told,
-        model_usage={conditions.model: used} if conditions.model is not None else {},
+        metadata=metadata,
+        model_usage={conditions.model: usage} if conditions.model is not None else {},
         total_time=result.seconds,
-        error=broken,
+        error=error,
     )

@@ -75,12 +75,12 @@ class PlayedEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
         """Takes the player's step."""
         assert self._player is not None and self._seen is not None
         try:
-            chosen = self._player.act(self.env)
+            player_action = self._player.act(self.env)
         except UsageError:
             observation, info = self._seen
             metrics = {**info["metrics"], GAVE_UP: 1.0}
             return observation, 0.0, False, True, {**info, "metrics": metrics}
-        observation, reward, terminated, truncated, info = self.env.step(chosen)
+        observation, reward, terminated, truncated, info = self.env.step(player_action)
         self._seen = observation, info
         return observation, float(reward), terminated, truncated, info
 

@@ -67,14 +67,16 @@ def draw_comparison(rows: Sequence[Row], path: Path) -> None:
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         # Characters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        drawn = Figure(figsize=(9.5, len(splits) * (1.5 + 0.32 * max(most, 3))), layout="constrained")
-        FigureCanvasAgg(drawn)
-        for (left, right), split in zip(drawn.subplots(len(splits), 2, squeeze=False), splits, strict=True):
+        figure = Figure(figsize=(9.5, len(splits) * (1.5 + 0.32 * max(most, 3))), layout="constrained")
+        FigureCanvasAgg(figure)
+        for (success_axes, cost_axes), split in zip(
+            figure.subplots(len(splits), 2, squeeze=False), splits, strict=True
+        ):
             own = [row for row in rows if (row.env_id, row.split) == split]
-            _success(left, own, policies, f"{split[0]}, {split[1]}")
-            _cost(right, own, policies)
+            _success(success_axes, own, policies, f"{split[0]}, {split[1]}")
+            _cost(cost_axes, own, policies)
         content = BytesIO()
-        drawn.savefig(content, format=path.suffix[1:].lower(), facecolor="white", dpi=160)
+        figure.savefig(content, format=path.suffix[1:].lower(), facecolor="white", dpi=160)
     try:
         write_atomically(path, content.getvalue())
     except OSError as error:

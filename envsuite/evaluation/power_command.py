@@ -54,19 +54,19 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.difference is None and arguments.tasks is None:
         raise UsageError("give --difference (how many tasks?), --tasks (which difference?) or both")
-    rate, found = arguments.rate, None
+    rate, estimate = arguments.rate, None
     if arguments.path is not None:
-        estimated, found = _estimate(load_groups([arguments.path]))
-        rate = estimated if rate is None else rate
+        estimated_rate, estimate = _estimate(load_groups([arguments.path]))
+        rate = estimated_rate if rate is None else rate
     if rate is None:
         raise UsageError("give --rate, the success rate of the first policy, or --from with results of it")
-    correlations = _correlations(arguments, found)
+    correlations = _correlations(arguments, estimate)
     write = sys.stdout.write
     kind = "the same tasks, compared by task" if arguments.paired else "two policies on tasks of their own"
     write(f"{kind}; rate {100 * rate:.1f} %, power {arguments.power:g}, two-sided level {arguments.level:g}\n")
     write(f"correlation of two episodes of a task: {correlations.within:.2f} by one policy")
     write(f", {correlations.between:.2f} by different ones\n" if arguments.paired else "\n")
-    if found is None and arguments.correlation is None and arguments.seeds != 1:
+    if estimate is None and arguments.correlation is None and arguments.seeds != 1:
         write("  (assumed; --from PATH estimates it from results)\n")
     for line in _lines(arguments, rate, correlations):
         write(line + "\n")
@@ -85,8 +85,8 @@ def _lines(arguments: argparse.Namespace, rate: float, correlations: Correlation
         lines.append(f"least increase that {arguments.tasks} tasks show:")
         for seeds in _seeds(arguments):
             least = detectable_difference(rate, arguments.tasks, seeds, correlations, **options)
-            shown = "none, up to a rate of 100 %" if least is None else f"{100 * least:+.1f} points"
-            lines.append(f"  {seeds:2} seed{'s' if seeds > 1 else ' '}  {shown}")
+            text = "none, up to a rate of 100 %" if least is None else f"{100 * least:+.1f} points"
+            lines.append(f"  {seeds:2} seed{'s' if seeds > 1 else ' '}  {text}")
     return lines
 
 
@@ -94,13 +94,13 @@ def _seeds(arguments: argparse.Namespace) -> Sequence[int]:
     return SEEDS if arguments.seeds is None else (arguments.seeds,)
 
 
-def _correlations(arguments: argparse.Namespace, found: Correlations | None) -> Correlations:
+def _correlations(arguments: argparse.Namespace, estimate: Correlations | None) -> Correlations:
     within = arguments.correlation
     if within is None:
-        within = CORRELATION if found is None else found.within
+        within = CORRELATION if estimate is None else estimate.within
     between = arguments.between
     if between is None:
-        between = within / 2 if found is None else min(found.between, within)
+        between = within / 2 if estimate is None else min(estimate.between, within)
     return Correlations(within, between)
 
 

@@ -73,11 +73,11 @@ class Shown:
 
     def _text(self, what: str | None) -> str:
         """Returns the line; on a terminal that is too narrow the label is shortened, not what changes."""
-        rest = f": {', '.join(self._parts())}"
+        counts = f": {', '.join(self._parts())}"
         waits = "" if what is None else f", waits for {what}"
-        room = columns() - len(rest) - min(len(waits), _WAITS) if self._line.live else len(self._label)
+        room = columns() - len(counts) - min(len(waits), _WAITS) if self._line.live else len(self._label)
         label = self._label if len(self._label) <= room else self._label[: max(_LABEL, room) - 1].rstrip(" ,") + "…"
-        return label + rest + waits
+        return label + counts + waits
 
     def _parts(self) -> list[str]:
         parts = [f"{self._there + self._played} of {self._total} episodes"]
@@ -85,9 +85,9 @@ class Shown:
             parts.append(f"{100 * self._solved / sound:.1f} % of {sound} solved")
         if self._broken:
             parts.append(f"{self._broken} broken")
-        left = self._total - self._there - self._played
-        if self._played and left:
-            parts.append(f"about {spoken(left * (self._clock() - self._since) / self._played)} left")
+        remainder = self._total - self._there - self._played
+        if self._played and remainder:
+            parts.append(f"about {spoken(remainder * (self._clock() - self._since) / self._played)} left")
         return parts
 
     def _write(self, text: str) -> None:
@@ -104,13 +104,13 @@ class Notes(logging.Handler):
     left out for half a minute.
 
     Args:
-        shown: The display.
+        display: The display.
         clock: Returns the time in seconds.
     """
 
-    def __init__(self, shown: Shown, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, display: Shown, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
-        self._display = shown
+        self._display = display
         self._clock = clock
         self._last = ("", 0.0)
 

@@ -72,8 +72,8 @@ class Prompting:
                 f"--trials {self.trials} with --baseline {self.baseline}; only reflexion has several trials"
             )
         if self.temperature < 0 or not 0 < self.top_p <= 1 or self.max_tokens < 1:
-            given = f"--temperature {self.temperature:g}, --top-p {self.top_p:g}, --max-tokens {self.max_tokens}"
-            raise UsageError(f"{given}: they must be 0 or more, above 0 and at most 1, 1 or more")
+            flags = f"--temperature {self.temperature:g}, --top-p {self.top_p:g}, --max-tokens {self.max_tokens}"
+            raise UsageError(f"{flags}: they must be 0 or more, above 0 and at most 1, 1 or more")
         make_memory(self.memory)
 
     @property
@@ -176,10 +176,10 @@ class Dialogue:
             self._chat = self._begin()
             return None
         self._reply = reply
-        self._read = parsed = self._chat.parse(reply.answer)
-        self.parsed += parsed.action is not None
+        self._read = parse_result = self._chat.parse(reply.answer)
+        self.parsed += parse_result.action is not None
         self.cut += reply.finish_reason == "length"
-        return parsed
+        return parse_result
 
     def failed(self) -> bool:
         """Takes the failure of a trial; returns whether there is another one, which a reflection comes before."""
@@ -195,12 +195,12 @@ class Dialogue:
 
 def _followed(messages: Sequence[Mapping[str, Any]], text: str) -> list[dict[str, Any]]:
     """Returns the messages with a text of the user at their end; no two messages of the user follow each other."""
-    found = [dict(message) for message in messages]
-    last = found[-1]
+    conversation = [dict(message) for message in messages]
+    last = conversation[-1]
     if last["role"] != "user":
-        found.append({"role": "user", "content": text})
+        conversation.append({"role": "user", "content": text})
     elif isinstance(last["content"], str):
         last["content"] += f"\n\n{text}"
     else:
         last["content"] = [*last["content"], {"type": "text", "text": text}]
-    return found
+    return conversation

@@ -99,10 +99,10 @@ class Setting:
         """
         try:
             body = orjson.loads(path.read_bytes())
-            known = {one.name: body[one.name] for one in fields(cls)}
-            if known["prompting"] is not None:
-                known["prompting"] = Prompting(**known["prompting"])
-            return cls(**known)
+            values = {attribute.name: body[attribute.name] for attribute in fields(cls)}
+            if values["prompting"] is not None:
+                values["prompting"] = Prompting(**values["prompting"])
+            return cls(**values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             raise DataError(f"{path}: not the settings of an evaluation ({type(error).__name__}: {error})") from error
 
@@ -132,15 +132,15 @@ def world_of(setting: Setting) -> World:
     budget = setting.steps or horizon_of(setting.env_id, setting.factory.kwargs)
     if budget is None:
         raise UsageError(f"{setting.env_id} has no horizon; set the most steps of an episode with --steps")
-    made = made_env(setting.factory)
+    env = made_env(setting.factory)
     try:
-        inner = tool_env(made, setting.env_id)
+        inner = tool_env(env, setting.env_id)
         panel = panel_of(inner, setting.split)
         if not panel.tasks:
             raise UsageError(f"split {setting.split!r} of {setting.env_id} has no task")
         return World(panel, dict(inner.versions), tuple(inner.tools), inner.max_calls, budget)
     finally:
-        made.close()
+        env.close()
 
 
 def made_env(factory: EnvFactory) -> gymnasium.Env[Any, Any]:
@@ -175,11 +175,11 @@ def measured_splits(env: ToolEnv) -> list[str]:
         UsageError: There is none.
     """
     splits = list(env.tasks.splits)
-    found = ["test"] if "test" in splits else [split for split in splits if split not in _ELSEWHERE]
-    if not found:
-        known = ", ".join(splits)
-        raise UsageError(f"no split is measured by default, as there is only {known}; name one: --split {splits[0]}")
-    return found
+    selection = ["test"] if "test" in splits else [split for split in splits if split not in _ELSEWHERE]
+    if not selection:
+        names = ", ".join(splits)
+        raise UsageError(f"no split is measured by default, as there is only {names}; name one: --split {splits[0]}")
+    return selection
 
 
 def sample_of(ids: Sequence[str], count: int | None) -> list[str]:
@@ -224,14 +224,17 @@ def conditions_of(setting: Setting, world: World, version: str, system: str = ""
     prompting, endpoint = setting.prompting, setting.endpoint
     if prompting is None or endpoint is None:
         return plain
-    sent = {name: value for name, value in endpoint.items() if name not in (*_SECRETS, "url", "model")}
+    public_options = {name: value for name, value in endpoint.items() if name not in (*_SECRETS, "url", "model")}
     digest = hashlib.sha256(system.encode()).hexdigest()
     return replace(
         plain,
         kind=ENDPOINT,
         model=str(endpoint["model"]),
         prompt={**prompting.shown(), "system_sha256": digest},
-        sampling={**prompting.sampling(), **{name: value for name, value in sent.items() if value is not None}},
+        sampling={
+            **prompting.sampling(),
+            **{name: value for name, value in public_options.items() if value is not None},
+        },
         trials=prompting.trials,
     )
 
@@ -248,6 +251,6 @@ def check_policy(name: str, env_id: str) -> None:
     Raises:
         UnknownName: There is no such environment, or no such policy for it.
     """
-    known = (RANDOM, ENDPOINT, *spec_of(env_id).players)
-    if name not in known:
-        raise unknown(f"policy for {env_id}", name, known)
+    policies = (RANDOM, ENDPOINT, *spec_of(env_id).players)
+    if name not in policies:
+        raise unknown(f"policy for {env_id}", name, policies)

@@ -135,11 +135,17 @@ class Result:
         """
         try:
             body = orjson.loads(line)
-            named = {
-                one.name: body["conditions"][one.name] for one in fields(Conditions) if one.name in body["conditions"]
+            conditions = {
+                attribute.name: body["conditions"][attribute.name]
+                for attribute in fields(Conditions)
+                if attribute.name in body["conditions"]
             }
-            rest = {one.name: body[one.name] for one in fields(cls) if one.name in body and one.name != "conditions"}
-            result = cls(Conditions(**named), **rest)
+            values = {
+                attribute.name: body[attribute.name]
+                for attribute in fields(cls)
+                if attribute.name in body and attribute.name != "conditions"
+            }
+            result = cls(Conditions(**conditions), **values)
             _check(result)
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             raise DataError(f"not the result of an episode ({type(error).__name__}: {error})") from error
@@ -150,12 +156,12 @@ def _check(result: Result) -> None:
     """Refuses values of the wrong kind, which would fail far from here."""
     if result.ending not in get_args(Ending):
         raise ValueError(f"ending is {result.ending!r}, not one of {', '.join(get_args(Ending))}")
-    wanted: tuple[tuple[str, type | tuple[type, ...]], ...] = (
+    kinds: tuple[tuple[str, type | tuple[type, ...]], ...] = (
         ("task_id", str), ("stratum", str), ("seed", int), ("success", bool), ("score", (int, float)),
         ("reward", (int, float)), ("steps", int), ("parsed", int), ("valid", int), ("cut", int),
         ("prompt_tokens", int), ("answer_tokens", int), ("seconds", (int, float)), ("trials", int), ("metrics", dict),
     )  # fmt: skip
-    for name, kind in wanted:
+    for name, kind in kinds:
         value = getattr(result, name)
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
             raise ValueError(f"{name} is {value!r}")
@@ -179,22 +185,22 @@ def read_results(*paths: Path) -> list[Result]:
         DataError: There is no file, a line in it is no result (the message has its number), or two files have
             different outcomes of one episode under the same conditions.
     """
-    found: dict[tuple[bytes, str, int], tuple[Result, Path]] = {}
+    results: dict[tuple[bytes, str, int], tuple[Result, Path]] = {}
     for file in _files(paths):
         for result in _lines(file):
             key = (result.conditions.canonical, *result.key)
-            known, where = found.get(key, (None, file))
-            if known is not None and known.broken is None:
+            earlier_result, where = results.get(key, (None, file))
+            if earlier_result is not None and earlier_result.broken is None:
                 if result.broken is not None:
                     continue
-                if where != file and _outcome(known) != _outcome(result):
+                if where != file and _outcome(earlier_result) != _outcome(result):
                     raise DataError(
                         f"{where} and {file} have different outcomes of task {result.task_id!r}, seed {result.seed}, "
                         f"of {result.conditions.policy!r} under the same conditions: name one of the files, or "
                         "evaluate the two policies under names of their own (--name, --policy)"
                     )
-            found[key] = result, file
-    return [result for result, _ in found.values()]
+            results[key] = result, file
+    return [result for result, _ in results.values()]
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -230,41 +236,41 @@ class ResultFile:
     Args:
         path: The file; its folder is made if need be.
         conditions: Those of every result in it.
-        others: Files of other processes of the evaluation, whose results under these conditions count, too.
+        other_paths: Files of other processes of the evaluation, whose results under these conditions count, too.
 
     Raises:
         DataError: A file cannot be read or written, or another process writes it.
         UsageError: It has results of other conditions; the message names what differs.
     """
 
-    def __init__(self, path: Path, conditions: Conditions, others: Iterable[Path] = ()) -> None:
+    def __init__(self, path: Path, conditions: Conditions, other_paths: Iterable[Path] = ()) -> None:
         self.path = path
         self.conditions = conditions
         self.results: dict[tuple[str, int], Result] = {}
         """The last result of each episode."""
         self._canonical = conditions.canonical
-        with ExitStack() as opened:
+        with ExitStack() as stack:
             try:
                 lock = try_locked(path.with_name(f".{path.name}.lock"))
                 if lock is None:
                     raise DataError(f"{path}: another process writes it; wait for it, or name another folder")
-                opened.callback(lock.close)
+                stack.callback(lock.close)
                 # Without a buffer, of which a full disk would leave a part for later.
-                self._file = opened.enter_context(path.open("ab", buffering=0))
+                self._file = stack.enter_context(path.open("ab", buffering=0))
                 for result in _lines(path):
                     if result.conditions.canonical != self._canonical:
                         raise UsageError(f"{path}: {_differing(result.conditions, conditions)}; name another folder")
                     self.results[result.key] = result
-                for result in (result for other in others for result in _lines(other)):
+                for result in (result for other_path in other_paths for result in _lines(other_path)):
                     if result.conditions.canonical == self._canonical:
-                        known = self.results.get(result.key)
-                        if known is None or known.broken is not None or result.broken is None:
+                        earlier_result = self.results.get(result.key)
+                        if earlier_result is None or earlier_result.broken is not None or result.broken is None:
                             self.results[result.key] = result
                 self._size = path.read_bytes().rfind(b"\n") + 1
                 self._file.truncate(self._size)
             except OSError as error:
                 raise DataError(f"{path}: cannot be written ({error})") from error
-            self._opened = opened.pop_all()
+            self._opened = stack.pop_all()
 
     def add(self, result: Result) -> None:
         """Appends a result; it is on disk when this returns.
@@ -288,8 +294,8 @@ class ResultFile:
 
     def missing(self, tasks: Iterable[str], seeds: Iterable[int]) -> list[tuple[str, int]]:
         """Returns the episodes that have no result, or a broken one, seed by seed."""
-        wanted = list(tasks)
-        keys = [(task, seed) for seed in seeds for task in wanted]
+        task_ids = list(tasks)
+        keys = [(task, seed) for seed in seeds for task in task_ids]
         return [key for key in keys if key not in self.results or self.results[key].broken is not None]
 
     def close(self) -> None:
@@ -307,5 +313,7 @@ class ResultFile:
 
 def _differing(old: Conditions, new: Conditions) -> str:
     """Says in which fields conditions differ."""
-    pairs = [(one.name, getattr(old, one.name), getattr(new, one.name)) for one in fields(Conditions)]
+    pairs = [
+        (attribute.name, getattr(old, attribute.name), getattr(new, attribute.name)) for attribute in fields(Conditions)
+    ]
     return "has results with " + ", ".join(f"{n} {a!r} where now it is {b!r}" for n, a, b in pairs if a != b)

@@ -55,11 +55,11 @@ class _Episode:
     def observe(self, event: Event) -> None:
         """Takes the environment's answer."""
         assert event.info is not None and event.observation is not None
-        left = GAVE_UP in event.info["metrics"]
+        gave_up = GAVE_UP in event.info["metrics"]
         self.info = event.info
         if not self.acting:
             self.reward = 0.0
-        elif not left:
+        elif not gave_up:
             self.steps += 1
             self.valid += event.info["valid"]
             self.reward += event.reward
@@ -124,8 +124,8 @@ class Runner:
                 for event in self.vector.poll(0.0 if asking else _PATIENCE):
                     self._on_event(event)
             if self.pool is not None and self.pool.pending:
-                for replied in self.pool.poll(_BRIEF if self.vector.pending else _PATIENCE):
-                    self._on_reply(replied)
+                for answer in self.pool.poll(_BRIEF if self.vector.pending else _PATIENCE):
+                    self._on_reply(answer)
             self.watcher.waits(self._waited_for())
 
     def _waited_for(self) -> str | None:
@@ -178,31 +178,31 @@ class Runner:
         assert self.pool is not None
         self.pool.submit(slot, body_of(self.pool.options, **dialogue.request()))
 
-    def _on_reply(self, replied: Replied) -> None:
+    def _on_reply(self, answer: Replied) -> None:
         """Takes the endpoint's answer: the environment is stepped, or reset for another trial."""
         assert self.pool is not None
-        slot = replied.request_id
+        slot = answer.request_id
         episode = self._running[slot]
         dialogue = episode.dialogue
         assert dialogue is not None
-        if replied.reply is None:
-            if replied.no_room:
+        if answer.reply is None:
+            if answer.no_room:
                 if not dialogue.reflecting:
                     episode.solved.append(False)
                 self._end(slot, "context")
             elif self.pool.stopped is not None:
                 self._released(slot)
             else:
-                self._end(slot, "broken", replied.error)
+                self._end(slot, "broken", answer.error)
             return
-        parsed = dialogue.read(replied.reply)
-        if parsed is None:
+        parse_result = dialogue.read(answer.reply)
+        if parse_result is None:
             episode.acting = False
             self.vector.reset(slot, 0, task_id=episode.task_id, seed=episode.seed)
-        elif parsed.action is not None:
-            self.vector.step(slot, parsed.action)
+        elif parse_result.action is not None:
+            self.vector.step(slot, parse_result.action)
         else:
-            self.vector.refuse(slot, parsed.error or "no action in the answer")
+            self.vector.refuse(slot, parse_result.error or "no action in the answer")
 
     def _end(self, slot: int, ending: Ending, broken: str | None = None) -> None:
         result = self._result(self._released(slot), ending, broken)

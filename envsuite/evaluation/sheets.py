@@ -87,10 +87,10 @@ def _tokens(row: Row) -> float | None:
 
 def _columns(rows: Sequence[Row]) -> Iterator[_Column]:
     """Yields the columns that say something of these rows."""
-    divided = any(row.stratum != ALL for row in rows)
+    has_strata = any(row.stratum != ALL for row in rows)
     candidates = [
         _Column("policy", lambda row: Name(row.policy)),
-        _Column("tasks", lambda row: Name(row.stratum), lambda rows: divided),
+        _Column("tasks", lambda row: Name(row.stratum), lambda rows: has_strata),
         _Column("n", _episodes),
         _Column("success", lambda row: rate(row.success, row.success_low, row.success_high, row.success_std)),
         _Column(
@@ -190,8 +190,8 @@ def _incomplete(rows: Iterable[Row]) -> Iterator[tuple[Cell, ...]]:
         if row.stratum != ALL or row.complete:
             continue
         why = sorted(row.why_broken.items(), key=lambda item: -item[1])
-        named = "; ".join(f"{count} × {reason}" for reason, count in why[:_REASONS])  # noqa: RUF001
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in why[:_REASONS])  # noqa: RUF001
         more = "; …" if len(why) > _REASONS else ""
         parts: list[Cell] = [f"{MARK} incomplete: ", Name(row.policy), f": {row.missing} episodes missing"]
-        parts += [f", {row.broken} broken (", Name(named + more), ")"] if row.broken else []
+        parts += [f", {row.broken} broken (", Name(reasons + more), ")"] if row.broken else []
         yield tuple(parts)

@@ -129,19 +129,19 @@ def _rows(group: Group, by: str, attempts: Sequence[int]) -> Iterable[Row]:
 def _row(group: Group, stratum: str, size: int, attempts: Sequence[int], seeds: int | None = None) -> Row:
     conditions, results = group.conditions, group.finished
     seeds = len(group.seeds) if seeds is None else seeds
-    solved = task_sums(results, (result.success for result in results))
+    successes = task_sums(results, (result.success for result in results))
     scores = task_sums(results, (result.score for result in results))
-    low, high = clustered_wilson(solved.pairs()) if results else (None, None)
+    low, high = clustered_wilson(successes.pairs()) if results else (None, None)
     least, most = score_interval(scores.totals, scores.episodes) if results else (None, None)
     writes = conditions.kind != "player"
-    made = sum(result.steps for result in results)
+    steps = sum(result.steps for result in results)
     return Row(
         env_id=conditions.env_id,
         source=conditions.source,
         split=conditions.split,
         policy=group.name,
         stratum=stratum,
-        tasks=len(solved.tasks),
+        tasks=len(successes.tasks),
         seeds=seeds,
         episodes=len(results),
         broken=len(group.broken),
@@ -156,9 +156,9 @@ def _row(group: Group, stratum: str, size: int, attempts: Sequence[int], seeds: 
         score_high=most,
         score_std=_deviation(results, lambda result: result.score),
         reward=_mean([result.reward for result in results]),
-        parsed=sum(result.parsed for result in results) / made if writes and made else None,
-        valid=sum(result.valid for result in results) / made if made else None,
-        cut=sum(result.cut for result in results) / made if writes and made else None,
+        parsed=sum(result.parsed for result in results) / steps if writes and steps else None,
+        valid=sum(result.valid for result in results) / steps if steps else None,
+        cut=sum(result.cut for result in results) / steps if writes and steps else None,
         steps=_mean([result.steps for result in results]),
         prompt_tokens=_mean([result.prompt_tokens for result in results]) if writes else None,
         answer_tokens=_mean([result.answer_tokens for result in results]) if writes else None,
@@ -166,7 +166,7 @@ def _row(group: Group, stratum: str, size: int, attempts: Sequence[int], seeds: 
         seconds=_mean([result.seconds for result in results]),
         endings=_counted(result.ending for result in results),
         metrics=_metrics(results),
-        attempts=_attempts(solved, attempts, group.name) if results else {},
+        attempts=_attempts(successes, attempts, group.name) if results else {},
         why_broken=_counted(result.broken or "" for result in group.broken),
     )
 
@@ -196,11 +196,11 @@ def _metrics(results: Sequence[Result]) -> dict[str, float]:
     return {name: math.fsum(own) / len(own) for name, own in values.items()}
 
 
-def _attempts(solved: TaskSums, attempts: Sequence[int], name: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _attempts(successes: TaskSums, attempts: Sequence[int], name: str) -> dict[str, float]:
+    rates: dict[str, float] = {}
     try:
         for k in attempts:
-            found[f"pass@{k}"], found[f"pass^{k}"] = pass_at_k(solved.pairs(), k), pass_hat_k(solved.pairs(), k)
+            rates[f"pass@{k}"], rates[f"pass^{k}"] = pass_at_k(successes.pairs(), k), pass_hat_k(successes.pairs(), k)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from error
-    return found
+    return rates

@@ -63,11 +63,11 @@ def _plain(sheet: Sheet) -> str:
     widths = [max(_width(row[i]) for row in [heads, *(r for b in blocks for r in b)]) for i in range(len(heads))]
 
     def line(cells: Sequence[str]) -> str:
-        padded = [
+        padded_cells = [
             cell + " " * (width - _width(cell)) if i < sheet.names else " " * (width - _width(cell)) + cell
             for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ]
-        return "  ".join(padded).rstrip()
+        return "  ".join(padded_cells).rstrip()
 
     rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
     lines = [_text(sheet.title), line(heads)]
@@ -89,10 +89,10 @@ def _marked(cell: Cell) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
-    aligned = ["---" if i < sheet.names else "---:" for i in range(len(sheet.heads))]
+    alignments = ["---" if i < sheet.names else "---:" for i in range(len(sheet.heads))]
     rows = [row for block in sheet.blocks for row in block]
     lines = [f"**{_marked(sheet.title)}**", "", *("| " + " | ".join(map(_marked, r)) + " |" for r in (sheet.heads,))]
-    lines += [f"|{'|'.join(aligned)}|", *("| " + " | ".join(map(_marked, row)) + " |" for row in rows), ""]
+    lines += [f"|{'|'.join(alignments)}|", *("| " + " | ".join(map(_marked, row)) + " |" for row in rows), ""]
     for note in sheet.notes:
         lines += ["".join(map(_marked, note)) + ".", ""]
     return "\n".join(lines)
@@ -106,7 +106,9 @@ def as_latex(sheets: Sequence[Sheet]) -> str:
 def in_latex(text: str) -> str:
     """Returns text in which LaTeX reads no command, a ligature or an option neither; the table's head is needed."""
     runs = itertools.groupby(visible(text), _latex_has)
-    return "".join(escape_latex("".join(run), _LATEX) if known else _foreign("".join(run)) for known, run in runs)
+    return "".join(
+        escape_latex("".join(run), _LATEX) if is_native else _foreign("".join(run)) for is_native, run in runs
+    )
 
 
 def _latex_has(c: str) -> bool:

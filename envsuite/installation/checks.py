@@ -34,82 +34,103 @@ def python_itself() -> list[Check]:
     if sys.version_info < OLDEST_PYTHON:
         version = Check("packages", "Python", "broken", running, "install Python 3.11 or newer", True)
     folder = Path(envsuite.__file__).parent
-    there = version_of(PACKAGE)
+    pip_version = version_of(PACKAGE)
     about = f"{envsuite.__version__} from {folder}"
-    if there is None:
+    if pip_version is None:
         mend = f"pip install -e {folder.parent}"
         return [version, Check("packages", PACKAGE, "warning", f"{about}; not installed: extras are not known", mend)]
-    if there != envsuite.__version__:
-        found = f"{about}, but the version that pip knows is {there}"
-        return [version, Check("packages", PACKAGE, "warning", found, f"pip install -e {folder.parent}")]
+    if pip_version != envsuite.__version__:
+        finding = f"{about}, but the version that pip knows is {pip_version}"
+        return [version, Check("packages", PACKAGE, "warning", finding, f"pip install -e {folder.parent}")]
     return [version, Check("packages", PACKAGE, "ok", about, required=True)]
 
 
 def packages() -> list[Check]:
     """The base, each extra, and whether what the quick start imports can be imported."""
     try:
-        known = requirements()
+        by_extra = requirements()
     except metadata.PackageNotFoundError:
         return []
-    extras = [extra for extra in known if extra not in HIDDEN_EXTRAS]
-    checks = [_extra(extra, [installed(one) for one in needed(extra, known)], known[extra]) for extra in extras]
-    wanted = [one for extra in ("", "train") for one in needed(extra, known) if installed(one).fits]
-    return [*checks, *_imports(list(dict.fromkeys(one.name for one in wanted))), *_same_modules()]
+    extras = [extra for extra in by_extra if extra not in HIDDEN_EXTRAS]
+    checks = [
+        _extra(extra, [installed(requirement) for requirement in needed(extra, by_extra)], by_extra[extra])
+        for extra in extras
+    ]
+    quickstart_needs = [
+        requirement for extra in ("", "train") for requirement in needed(extra, by_extra) if installed(requirement).fits
+    ]
+    return [
+        *checks,
+        *_imports(list(dict.fromkeys(requirement.name for requirement in quickstart_needs))),
+        *_same_modules(),
+    ]
 
 
-def _extra(extra: str, found: list[Installed], direct: Sequence[Requirement]) -> Check:
+def _extra(extra: str, dependencies: list[Installed], direct: Sequence[Requirement]) -> Check:
     """Returns the state of an extra.
 
     Args:
         extra: The extra; empty for the base.
-        found: What it needs, and what the extras in it need.
+        dependencies: What it needs, and what the extras in it need.
         direct: Its own requirements. The versions of theirs are told where those extras are.
     """
     name, needs = (f"[{extra}]" if extra else "base"), extra in ("", "train")
     mend = f"pip install '{PACKAGE}[{extra}]'" if extra else f"pip install {PACKAGE}"
-    lacking = [one for one in found if one.version is None]
-    unfit = [one for one in found if one.version is not None and not one.fits]
+    lacking = [dependency for dependency in dependencies if dependency.version is None]
+    unfit = [dependency for dependency in dependencies if dependency.version is not None and not dependency.fits]
     if unfit:
-        told = ", ".join(f"{one.requirement.name} {one.version}, but {one.requirement.written}" for one in unfit)
-        return Check("packages", name, "broken", f"another version is needed: {told}", mend, needs)
+        finding = ", ".join(
+            f"{dependency.requirement.name} {dependency.version}, but {dependency.requirement.written}"
+            for dependency in unfit
+        )
+        return Check("packages", name, "broken", f"another version is needed: {finding}", mend, needs)
     if lacking:
-        told = ", ".join(one.requirement.written for one in lacking)
-        return Check("packages", name, "absent", f"not installed: {told}", mend, needs)
-    versions = [f"{one.requirement.name} {one.version}" for one in found if one.requirement in direct]
-    included = [f"[{one}]" for requirement in direct if requirement.name == PACKAGE for one in requirement.extras]
-    return Check("packages", name, "ok", ", ".join([*versions, *included]) or "needs no package", required=needs)
+        finding = ", ".join(dependency.requirement.written for dependency in lacking)
+        return Check("packages", name, "absent", f"not installed: {finding}", mend, needs)
+    versions = [
+        f"{dependency.requirement.name} {dependency.version}"
+        for dependency in dependencies
+        if dependency.requirement in direct
+    ]
+    inner_extras = [
+        f"[{inner_extra}]"
+        for requirement in direct
+        if requirement.name == PACKAGE
+        for inner_extra in requirement.extras
+    ]
+    return Check("packages", name, "ok", ", ".join([*versions, *inner_extras]) or "needs no package", required=needs)
 
 
 def _imports(names: list[str]) -> list[Check]:
     """Packages that are installed but cannot be imported."""
     modules = {_MODULES.get(name.lower(), name.replace("-", "_")): name for name in names}
-    found = []
+    checks = []
     for imports, why in imported(list(modules)).items():
         if why:
             mend = f"pip install --force-reinstall --no-deps '{modules[imports]}=={version_of(modules[imports])}'"
-            told = f"installed, but cannot be imported: {why}"
-            found.append(Check("packages", modules[imports], "broken", told, mend, True))
-    return found
+            finding = f"installed, but cannot be imported: {why}"
+            checks.append(Check("packages", modules[imports], "broken", finding, mend, True))
+    return checks
 
 
 def _same_modules() -> list[Check]:
-    found = []
+    checks = []
     for pair in _SAME_MODULE:
         if all(version_of(name) for name in pair):
-            told = f"{' and '.join(pair)} are both installed and overwrite each other's files"
+            finding = f"{' and '.join(pair)} are both installed and overwrite each other's files"
             mend = f"pip uninstall -y {' '.join(pair)} && pip install {pair[0]}"
-            found.append(Check("packages", pair[0], "warning", told, mend))
-    return found
+            checks.append(Check("packages", pair[0], "warning", finding, mend))
+    return checks
 
 
 def conflicts() -> list[Check]:
     """Requirements of any installed package that another one's version breaks, as pip finds them."""
-    said = module("pip", "--disable-pip-version-check", "check", seconds=60.0)
-    if said.code == 0:
+    probe = module("pip", "--disable-pip-version-check", "check", seconds=60.0)
+    if probe.code == 0:
         return [Check("packages", "conflicts", "ok", "no two packages want different versions")]
-    if said.code != 1 or not said.out.strip():
-        return [Check("packages", "conflicts", "absent", f"pip check cannot be asked: {said.why}")]
-    lines = [line.strip() for line in said.out.splitlines() if " has requirement " in line]
+    if probe.code != 1 or not probe.out.strip():
+        return [Check("packages", "conflicts", "absent", f"pip check cannot be asked: {probe.why}")]
+    lines = [line.strip() for line in probe.out.splitlines() if " has requirement " in line]
     if not lines:  # packages without one of theirs: what envsuite's extras lack is told above
         return [Check("packages", "conflicts", "ok", "no two packages want different versions")]
     mend = "a virtual environment for each of those that disagree"
@@ -118,32 +139,32 @@ def conflicts() -> list[Check]:
 
 def data() -> list[Check]:
     """The official data of each benchmark, and what was derived from it."""
-    return [*(_data_set(one) for one in catalog.data_sets()), _cache()]
+    return [*(_data_set(data_set) for data_set in catalog.data_sets()), _cache()]
 
 
-def _data_set(one: DataSet) -> Check:
-    mend = f"envsuite data fetch {one.name}"
+def _data_set(data_set: DataSet) -> Check:
+    mend = f"envsuite data fetch {data_set.name}"
     try:
-        found = state(one)
+        local_state = state(data_set)
     except (EnvsuiteError, OSError) as error:
-        return Check("data", one.name, "broken", str(error).splitlines()[0], mend)
-    if found.state == "absent":
-        return Check("data", one.name, "absent", "not fetched; built-in tasks need none", mend)
-    about = f"{sized(found.size)}, version {found.version}, {found.folder / (one.tree or '')}"
-    if found.state == "partial":
-        return Check("data", one.name, "broken", f"incomplete, damaged or of an older version: {about}", mend)
-    return Check("data", one.name, "ok", f"{about}; envsuite data verify {one.name} reads every byte")
+        return Check("data", data_set.name, "broken", str(error).splitlines()[0], mend)
+    if local_state.state == "absent":
+        return Check("data", data_set.name, "absent", "not fetched; built-in tasks need none", mend)
+    about = f"{sized(local_state.size)}, version {local_state.version}, {local_state.folder / (data_set.tree or '')}"
+    if local_state.state == "partial":
+        return Check("data", data_set.name, "broken", f"incomplete, damaged or of an older version: {about}", mend)
+    return Check("data", data_set.name, "ok", f"{about}; envsuite data verify {data_set.name} reads every byte")
 
 
 def _cache() -> Check:
     root = cache_root()
-    failed: list[OSError] = []
+    errors: list[OSError] = []
     size = 0
-    for folder, _, files in os.walk(root, onerror=failed.append):
+    for folder, _, files in os.walk(root, onerror=errors.append):
         for name in files:
             path = Path(folder) / name
             size += path.lstat().st_size if path.is_symlink() or path.exists() else 0
-    wrong = [error for error in failed if not isinstance(error, FileNotFoundError)]
+    wrong = [error for error in errors if not isinstance(error, FileNotFoundError)]
     if wrong:
         mend = "set ENVSUITE_DATA to a folder that can be read and written"
         return Check("data", "cache", "broken", f"{root} cannot be read: {wrong[0].strerror}", mend)
@@ -152,8 +173,8 @@ def _cache() -> Check:
 
 def quickstart() -> list[Check]:
     """Whether the trainer finds settings and model of the quick start and takes them."""
-    said = module("envsuite.cli", "quickstart", "--check")
-    if said.code == 0:
+    probe = module("envsuite.cli", "quickstart", "--check")
+    if probe.code == 0:
         return [Check("quick start", "settings and model", "ok", "found", required=True)]
     mend = "pip install 'envsuite[train]'"
-    return [Check("quick start", "settings and model", "broken", said.why, mend, True)]
+    return [Check("quick start", "settings and model", "broken", probe.why, mend, True)]

@@ -49,21 +49,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Looks at everything and writes what was found; returns 0 if the quick start can run, else 1."""
-    found = examine()
-    ready = not any(check.stops_quickstart for check in found)
+    findings = examine()
+    ready = not any(check.stops_quickstart for check in findings)
     if arguments.json:
-        told = {"version": __version__, "quickstart": ready, "checks": [dataclasses.asdict(check) for check in found]}
-        sys.stdout.write(f"{json.dumps(told, indent=2)}\n")
+        report = {
+            "version": __version__,
+            "quickstart": ready,
+            "checks": [dataclasses.asdict(check) for check in findings],
+        }
+        sys.stdout.write(f"{json.dumps(report, indent=2)}\n")
     else:
         columns = shutil.get_terminal_size((WIDEST, 0)).columns
-        sys.stdout.write(shown(found, min(columns, WIDEST)))
+        sys.stdout.write(shown(findings, min(columns, WIDEST)))
     return 0 if ready else 1
 
 
 def examine(parts: Sequence[tuple[str, Callable[[], list[Check]]]] = PARTS) -> list[Check]:
     """Runs the checks of all parts, several at a time, and returns them in order."""
     with ThreadPoolExecutor(max_workers=4) as pool:
-        return [check for found in pool.map(lambda part: _guarded(*part), parts) for check in found]
+        return [check for group in pool.map(lambda part: _guarded(*part), parts) for check in group]
 
 
 def _guarded(section: str, look: Callable[[], list[Check]]) -> list[Check]:
@@ -73,29 +77,29 @@ def _guarded(section: str, look: Callable[[], list[Check]]) -> list[Check]:
         return [Check(section, look.__name__, "broken", f"the check itself failed: {type(error).__name__}: {error}")]
 
 
-def shown(found: Sequence[Check], width: int = WIDEST) -> str:
+def shown(findings: Sequence[Check], width: int = WIDEST) -> str:
     """Returns the checks as text: a block for each section, remedies, and whether the quick start can run.
 
     Args:
-        found: The checks.
+        findings: The checks.
         width: Columns that a line may have.
     """
     lines = [f"envsuite {__version__}"]
-    names = max(len(check.name) for check in found)
-    for section in dict.fromkeys(check.section for check in found):
+    names = max(len(check.name) for check in findings)
+    for section in dict.fromkeys(check.section for check in findings):
         lines += ["", section]
-        for check in (one for one in found if one.section == section):
+        for check in (entry for entry in findings if entry.section == section):
             lines += _lines(f"  {_MARKS[check.status]:6}  {check.name:{names}}  ", check.found, width)
             if check.remedy and check.status != "ok":
                 lines += _lines(" " * 10 + "→ ", check.remedy, width)
-    stopping = [check.name for check in found if check.stops_quickstart]
+    stopping = [check.name for check in findings if check.stops_quickstart]
     verdict = f"cannot run: mend {', '.join(stopping)} first" if stopping else "can run: envsuite quickstart"
     return "\n".join([*lines, "", *_lines("", LEGEND, width), f"The quick start {verdict}", ""])
 
 
 def _lines(head: str, text: str, width: int) -> list[str]:
     """Returns ``text`` behind ``head``, in lines broken at blanks only, so that commands and paths can be copied."""
-    wrapped = textwrap.wrap(
+    lines = textwrap.wrap(
         " ".join(text.split()),
         max(width, len(head) + NARROWEST),
         initial_indent=head,
@@ -103,4 +107,4 @@ def _lines(head: str, text: str, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return wrapped or [head.rstrip()]
+    return lines or [head.rstrip()]

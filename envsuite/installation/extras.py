@@ -31,20 +31,20 @@ def trainer() -> list[Check]:
 def _installed() -> list[str]:
     """Extras whose packages are all there, in whatever versions."""
     try:
-        known = requirements()
+        by_extra = requirements()
     except metadata.PackageNotFoundError:
         return []
     return [
         extra
-        for extra in known
+        for extra in by_extra
         if extra and extra not in HIDDEN_EXTRAS
-        if all(installed(one).version is not None for one in needed(extra, known))
+        if all(installed(requirement).version is not None for requirement in needed(extra, by_extra))
     ]
 
 
 def _checks(extras: list[str], program: str) -> list[Check]:
-    told = tried(extras, [sys.executable, "-m", program], SECONDS)
-    return [_check(extra, told[extra]) for extra in extras]
+    reasons = tried(extras, [sys.executable, "-m", program], SECONDS)
+    return [_check(extra, reasons[extra]) for extra in extras]
 
 
 def _check(extra: str, why: str) -> Check:

@@ -18,15 +18,15 @@ _FLASH = {"flash_attn": "flash-attn", "flash_attn_interface": "flash-attn-3"}
 
 def bfloat16_on_cpu() -> list[Check]:
     """Whether this processor multiplies bfloat16 about as fast as float32."""
-    said = python(PRODUCTS)
-    told = last_object(said.out) if said.code == 0 else None
-    if told is None:  # without torch or the trainer nothing is computed in it
+    probe = python(PRODUCTS)
+    speeds = last_object(probe.out) if probe.code == 0 else None
+    if speeds is None:  # without torch or the trainer nothing is computed in it
         return []
-    found = f"a core multiplies at {told['bfloat16'] / 1e9:.3g} GFLOP/s, in float32 {told['float32'] / 1e9:.3g}"
-    if not told["slow"]:
-        return [Check("accelerator", "CPU's bfloat16", "ok", found)]
+    finding = f"a core multiplies at {speeds['bfloat16'] / 1e9:.3g} GFLOP/s, in float32 {speeds['float32'] / 1e9:.3g}"
+    if not speeds["slow"]:
+        return [Check("accelerator", "CPU's bfloat16", "ok", finding)]
     mend = "where training runs on the CPU: --model.compute_dtype float32 (and model.adapter.base: float32)"
-    return [Check("accelerator", "CPU's bfloat16", "warning", f"{found}: there are no instructions for it", mend)]
+    return [Check("accelerator", "CPU's bfloat16", "warning", f"{finding}: there are no instructions for it", mend)]
 
 
 def variables() -> list[Check]:
@@ -40,19 +40,19 @@ def _forked() -> Check:
         return Check("accelerator", FORKED, "ok", "not set: tokenizers stops its threads in a process that forks")
     if value.lower() in _OFF:
         return Check("accelerator", FORKED, "ok", f"{value}: tokenizers has no threads")
-    found = f"{value}: tokenizers keeps its threads where a process forks, and the child may wait for them for ever"
-    return Check("accelerator", FORKED, "warning", found, f"unset {FORKED}")
+    finding = f"{value}: tokenizers keeps its threads where a process forks, and the child may wait for them for ever"
+    return Check("accelerator", FORKED, "warning", finding, f"unset {FORKED}")
 
 
 def _segments() -> Check:
     for name in ALLOCATOR:
         words = os.environ.get(name, "").replace(" ", "").lower().split(",")
         if "expandable_segments:true" in words:
-            found = f"{name} sets expandable_segments, with which vLLM asleep may keep its memory, or refuse to start"
+            finding = f"{name} sets expandable_segments, with which vLLM asleep may keep its memory, or refuse to start"
             if version_of("vllm") is None:
-                return Check("accelerator", "allocator", "ok", f"{found}; no vLLM is installed here")
+                return Check("accelerator", "allocator", "ok", f"{finding}; no vLLM is installed here")
             mend = f"unset {name}, or rollout.engine_options: {{sleep: false}}"
-            return Check("accelerator", "allocator", "warning", found, mend)
+            return Check("accelerator", "allocator", "warning", finding, mend)
     return Check("accelerator", "allocator", "ok", "no expandable_segments")
 
 
@@ -64,9 +64,9 @@ def flash_attention() -> list[Check]:
         if missing:
             checks.append(Check("accelerator", name, "absent", "not installed; model.attention has sdpa and flex"))
         elif why:
-            found = f"cannot be imported with torch {version_of('torch')}: {why}"
+            finding = f"cannot be imported with torch {version_of('torch')}: {why}"
             mend = f"compile it against this torch: pip install --force-reinstall --no-deps --no-build-isolation {name}"
-            checks.append(Check("accelerator", name, "broken", found, mend))
+            checks.append(Check("accelerator", name, "broken", finding, mend))
         else:
             checks.append(Check("accelerator", name, "ok", f"imported with torch {version_of('torch')}"))
     return checks

@@ -27,23 +27,23 @@ def accelerators() -> list[Check]:
     """The driver's view of the GPUs, torch's, and whether they agree."""
     driver = _driver()
     checks = [driver]
-    said = python(TORCH)
-    told = last_object(said.out) if said.code == 0 else None
-    if told is None:
-        why = "is not installed" if "No module named 'torch'" in said.why else f"cannot be imported: {said.why}"
+    probe = python(TORCH)
+    facts = last_object(probe.out) if probe.code == 0 else None
+    if facts is None:
+        why = "is not installed" if "No module named 'torch'" in probe.why else f"cannot be imported: {probe.why}"
         return [*checks, Check("accelerator", "torch's view", "absent", f"torch {why}")]
-    build = f"CUDA {told['cuda']}" if told["cuda"] else f"ROCm {told['hip']}" if told["hip"] else "CPU only"
-    head = f"torch {told['version']}, built for {build}"
-    if driver.status == "ok" and not told["available"]:
-        mend = _CUDA_BUILD if not told["cuda"] else "the driver is older than this CUDA build, or hides its devices"
+    build = f"CUDA {facts['cuda']}" if facts["cuda"] else f"ROCm {facts['hip']}" if facts["hip"] else "CPU only"
+    head = f"torch {facts['version']}, built for {build}"
+    if driver.status == "ok" and not facts["available"]:
+        mend = _CUDA_BUILD if not facts["cuda"] else "the driver is older than this CUDA build, or hides its devices"
         return [*checks, Check("accelerator", "torch's view", "warning", f"{head}; it sees no GPU", mend)]
-    devices = "; ".join(_device(device) for device in told["devices"]) or ("Apple GPU" if told["mps"] else "no GPU")
+    devices = "; ".join(_device(device) for device in facts["devices"]) or ("Apple GPU" if facts["mps"] else "no GPU")
     checks.append(Check("accelerator", "torch's view", "ok", f"{head}; {devices}"))
-    if told["available"]:
-        bf16 = "in hardware" if told["bf16"] else "not in hardware: leave model.compute_dtype at float32"
-        checks.append(Check("accelerator", "bfloat16", "ok" if told["bf16"] else "absent", bf16))
-    if not told["flex"] or not told["available"]:
-        flex = "model.attention: flex needs a GPU" if told["flex"] else "not in this torch"
+    if facts["available"]:
+        bf16 = "in hardware" if facts["bf16"] else "not in hardware: leave model.compute_dtype at float32"
+        checks.append(Check("accelerator", "bfloat16", "ok" if facts["bf16"] else "absent", bf16))
+    if not facts["flex"] or not facts["available"]:
+        flex = "model.attention: flex needs a GPU" if facts["flex"] else "not in this torch"
         checks.append(Check("accelerator", "FlexAttention", "absent", flex))
     else:
         checks.append(Check("accelerator", "FlexAttention", "ok", "usable as model.attention: flex"))
@@ -52,18 +52,18 @@ def accelerators() -> list[Check]:
 
 def _driver() -> Check:
     query = ["--query-gpu=name,driver_version,memory.total,compute_cap", "--format=csv,noheader"]
-    said = tool("nvidia-smi", *query)
-    if said is None:
+    probe = tool("nvidia-smi", *query)
+    if probe is None:
         if Path("/proc/driver/nvidia/version").exists():
             mend = "in a container: start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
             return Check("accelerator", "NVIDIA driver", "warning", "loaded, but nvidia-smi is not on the path", mend)
         return Check("accelerator", "NVIDIA driver", "absent", "no nvidia-smi on the path; training runs on the CPU")
-    if said.code != 0:
-        words = said.out.strip().splitlines()
-        found = f"nvidia-smi fails: {words[-1] if words else said.why}"
+    if probe.code != 0:
+        words = probe.out.strip().splitlines()
+        finding = f"nvidia-smi fails: {words[-1] if words else probe.why}"
         mend = "install the driver again, or restart after its update"
-        return Check("accelerator", "NVIDIA driver", "warning", found, mend)
-    gpus = [line.strip() for line in said.out.splitlines() if line.strip()]
+        return Check("accelerator", "NVIDIA driver", "warning", finding, mend)
+    gpus = [line.strip() for line in probe.out.splitlines() if line.strip()]
     return Check("accelerator", "NVIDIA driver", "ok" if gpus else "absent", "; ".join(gpus) or "no GPU")
 
 
@@ -74,22 +74,22 @@ def _device(device: dict[str, Any]) -> str:
 
 def sandboxes() -> list[Check]:
     """Each sandbox that can isolate the code of a model, tried."""
-    said = python(SANDBOX, seconds=180.0)
-    told = last_object(said.out) if said.code == 0 else None
-    if told is None:
-        return [Check("sandbox", "interpreter", "broken", f"could not be tried: {said.why}")]
-    works = [name for name, why in told.items() if not why]
+    probe = python(SANDBOX, seconds=180.0)
+    reasons = last_object(probe.out) if probe.code == 0 else None
+    if reasons is None:
+        return [Check("sandbox", "interpreter", "broken", f"could not be tried: {probe.why}")]
+    works = [name for name, why in reasons.items() if not why]
     checks = [
         Check("sandbox", name, "absent" if why else "ok", why.splitlines()[0] if why else "isolates code of a model")
-        for name, why in told.items()
+        for name, why in reasons.items()
     ]
     if not works:
         mend = (
             "sysctl user.max_user_namespaces=65536 and kernel.apparmor_restrict_unprivileged_userns=0, or the "
             "interpreter's container: docker compose -f docker/compose.yaml up interpreter"
         )
-        found = "no sandbox works here, so PythonMath-v0 runs no code of a model on this machine"
-        checks.append(Check("sandbox", "PythonMath-v0", "warning", found, mend))
+        finding = "no sandbox works here, so PythonMath-v0 runs no code of a model on this machine"
+        checks.append(Check("sandbox", "PythonMath-v0", "warning", finding, mend))
     return checks
 
 
@@ -98,8 +98,8 @@ def programs() -> list[Check]:
     checks = []
     java = tool("java", "-version")
     if java is None or java.code != 0:
-        found = "none on the path; only the comparison with Lucene uses one" if java is None else f"fails: {java.why}"
-        checks.append(Check("programs", "JVM", "absent", found, "pip install 'envsuite[webshop-lucene]'"))
+        finding = "none on the path; only the comparison with Lucene uses one" if java is None else f"fails: {java.why}"
+        checks.append(Check("programs", "JVM", "absent", finding, "pip install 'envsuite[webshop-lucene]'"))
     else:
         checks.append(Check("programs", "JVM", "ok", java.why))
     docker = tool("docker", "version", "--format", "{{.Server.Version}}")
@@ -126,12 +126,12 @@ def _cores() -> Check:
 
 def _memory() -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    bounds = [total, _number(Path("/sys/fs/cgroup/memory.max")), resource.getrlimit(resource.RLIMIT_AS)[0]]
-    least = min(bound for bound in bounds if bound is not None and bound > 0)
+    sizes = [total, _number(Path("/sys/fs/cgroup/memory.max")), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    least = min(size for size in sizes if size is not None and size > 0)
     if least < QUICKSTART_MEMORY:
         mend = "raise the container's memory (docker run --memory 4g) or ulimit -v"
-        found = f"{sized(least)}; the quick start takes up to {sized(QUICKSTART_MEMORY)}"
-        return Check("limits", "memory", "warning", found, mend)
+        finding = f"{sized(least)}; the quick start takes up to {sized(QUICKSTART_MEMORY)}"
+        return Check("limits", "memory", "warning", finding, mend)
     return Check("limits", "memory", "ok", f"{sized(least)}{' (limited)' if least < total else ''}")
 
 
@@ -151,11 +151,11 @@ def _shared_memory() -> list[Check]:
         usage = shutil.disk_usage("/dev/shm")
     except OSError as error:
         return [Check("limits", "shared memory", "warning", f"/dev/shm: {error.strerror}", mend)]
-    found = f"/dev/shm has {sized(usage.free)} free of {sized(usage.total)}"
+    finding = f"/dev/shm has {sized(usage.free)} free of {sized(usage.total)}"
     if usage.free >= SMALL_SHARED_MEMORY:
-        return [Check("limits", "shared memory", "ok", found)]
-    found += "; NCCL needs some, and weights on their way to vLLM 3 GB of a model of 1.5B, 15 GB of 7B, in bfloat16"
-    return [Check("limits", "shared memory", "warning", found, mend)]
+        return [Check("limits", "shared memory", "ok", finding)]
+    finding += "; NCCL needs some, and weights on their way to vLLM 3 GB of a model of 1.5B, 15 GB of 7B, in bfloat16"
+    return [Check("limits", "shared memory", "warning", finding, mend)]
 
 
 def _open_files() -> Check:
@@ -163,10 +163,10 @@ def _open_files() -> Check:
     few = soft != resource.RLIM_INFINITY and soft <= FEW_FILES
     most = "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard}"
     if few:
-        wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-        mend = f"ulimit -n {wanted}" if wanted > soft else "raise nofile in /etc/security/limits.conf"
-        found = f"{soft} ({most}); servers with hundreds of sessions need more"
-        return Check("limits", "open files", "warning", found, mend)
+        target = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+        mend = f"ulimit -n {target}" if target > soft else "raise nofile in /etc/security/limits.conf"
+        finding = f"{soft} ({most}); servers with hundreds of sessions need more"
+        return Check("limits", "open files", "warning", finding, mend)
     return Check("limits", "open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"{soft} ({most})")
 
 
@@ -177,8 +177,8 @@ def _work_folder() -> Check:
     if not os.access(here, os.W_OK | os.X_OK):
         return Check("limits", "this folder", "broken", "cannot be written", "change to a folder of yours", True)
     if free < QUICKSTART_DISK:
-        found = f"{sized(free)} free; the quick start needs {sized(QUICKSTART_DISK)}"
-        return Check("limits", "this folder", "broken", found, "make room, or change to another folder", True)
+        finding = f"{sized(free)} free; the quick start needs {sized(QUICKSTART_DISK)}"
+        return Check("limits", "this folder", "broken", finding, "make room, or change to another folder", True)
     return Check("limits", "this folder", "ok", f"{sized(free)} free", required=True)
 
 

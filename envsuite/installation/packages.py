@@ -52,29 +52,29 @@ def parse(text: str) -> tuple[str, Requirement]:
     Raises:
         ValueError: It is none.
     """
-    found = _REQUIREMENT.fullmatch(text)
-    if found is None:
+    match = _REQUIREMENT.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is not a requirement")
-    name, extras, bounds, marker = found.groups()
+    name, extras, bounds, marker = match.groups()
     extra = _EXTRA.search(marker or "")
-    wanted = tuple(sorted(filter(None, (word.strip() for word in (extras or "").split(",")))))
-    return (extra.group(1) if extra else ""), Requirement(name, tuple(_BOUND.findall(bounds)), wanted)
+    extra_names = tuple(sorted(filter(None, (word.strip() for word in (extras or "").split(",")))))
+    return (extra.group(1) if extra else ""), Requirement(name, tuple(_BOUND.findall(bounds)), extra_names)
 
 
 def fits(version: str, requirement: Requirement) -> bool:
     """Whether ``version`` fulfils the bounds, judged by the numbers of the release alone."""
-    return all(_holds(_release(version), operator, _release(bound)) for operator, bound in requirement.bounds)
+    return all(_holds(_release(version), operator, _release(limit)) for operator, limit in requirement.bounds)
 
 
 def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[+a-zA-Z-]", version, maxsplit=1)[0]))
 
 
-def _holds(version: tuple[int, ...], operator: str, bound: tuple[int, ...]) -> bool:
-    width = max(len(version), len(bound))
-    here, there = (numbers + (0,) * (width - len(numbers)) for numbers in (version, bound))
+def _holds(version: tuple[int, ...], operator: str, limit: tuple[int, ...]) -> bool:
+    width = max(len(version), len(limit))
+    here, there = (numbers + (0,) * (width - len(numbers)) for numbers in (version, limit))
     if operator == "~=":
-        return here >= there and here[: len(bound) - 1] == bound[:-1]
+        return here >= there and here[: len(limit) - 1] == limit[:-1]
     return {
         ">=": here >= there,
         "<=": here <= there,
@@ -91,24 +91,24 @@ def requirements() -> dict[str, tuple[Requirement, ...]]:
     Raises:
         importlib.metadata.PackageNotFoundError: The package runs from a folder and is not installed.
     """
-    found: dict[str, list[Requirement]] = {"": []}
+    by_extra: dict[str, list[Requirement]] = {"": []}
     for extra in metadata.metadata(PACKAGE).get_all("Provides-Extra") or ():
-        found[extra] = []
+        by_extra[extra] = []
     for line in metadata.requires(PACKAGE) or ():
         extra, requirement = parse(line)
-        found.setdefault(extra, []).append(requirement)
-    return {extra: tuple(needed) for extra, needed in found.items()}
+        by_extra.setdefault(extra, []).append(requirement)
+    return {extra: tuple(group) for extra, group in by_extra.items()}
 
 
-def needed(extra: str, known: dict[str, tuple[Requirement, ...]]) -> Iterator[Requirement]:
+def needed(extra: str, by_extra: dict[str, tuple[Requirement, ...]]) -> Iterator[Requirement]:
     """Yields the packages that an extra requires, those of the extras that it includes too."""
-    seen, pending = set[str](), [extra]
+    visited_extras, pending = set[str](), [extra]
     while pending:
         current = pending.pop(0)
-        if current in seen:
+        if current in visited_extras:
             continue
-        seen.add(current)
-        for requirement in known.get(current, ()):
+        visited_extras.add(current)
+        for requirement in by_extra.get(current, ()):
             if requirement.name == PACKAGE:
                 pending.extend(requirement.extras)
             else:
@@ -123,10 +123,10 @@ def installed(requirement: Requirement) -> Installed:
 def version_of(name: str) -> str | None:
     """Returns the installed version of a package; ``None`` if there is none or its metadata cannot be read."""
     try:
-        found = metadata.version(name)
+        version = metadata.version(name)
     except (metadata.PackageNotFoundError, KeyError, OSError, UnicodeDecodeError):
         return None
-    return found if isinstance(found, str) else None
+    return version if isinstance(version, str) else None
 
 
 def lacking(extra: str) -> list[str]:
@@ -135,7 +135,7 @@ def lacking(extra: str) -> list[str]:
     A package that runs from a folder and is not installed has no metadata; nothing is known to lack then.
     """
     try:
-        known = requirements()
+        by_extra = requirements()
     except metadata.PackageNotFoundError:
         return []
-    return [requirement.written for requirement in needed(extra, known) if not installed(requirement).fits]
+    return [requirement.written for requirement in needed(extra, by_extra) if not installed(requirement).fits]

@@ -102,19 +102,19 @@ def module(name: str, *arguments: str, seconds: float = 120.0) -> Said:
 
 def tool(name: str, *arguments: str, seconds: float = 20.0) -> Said | None:
     """Runs a program of the path; ``None`` if there is none of that name."""
-    found = shutil.which(name)
-    return None if found is None else ask([found, *arguments], seconds)
+    path = shutil.which(name)
+    return None if path is None else ask([path, *arguments], seconds)
 
 
 def last_object(out: str) -> dict[str, Any] | None:
     """Returns the JSON object of the last line that is one; libraries may have written others before."""
     for line in reversed(out.splitlines()):
         try:
-            found = json.loads(line)
+            document = json.loads(line)
         except ValueError:
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(document, dict):
+            return document
     return None
 
 
@@ -138,18 +138,18 @@ def tried(names: list[str], command: list[str], seconds: float = 120.0) -> dict[
     Returns:
         Name -> why it does not work; empty for those that do.
     """
-    told, waiting = dict[str, str](), list(names)
+    reasons, waiting = dict[str, str](), list(names)
     while waiting:
-        said = ask([*command, *waiting], seconds)
+        probe = ask([*command, *waiting], seconds)
         current = waiting[0]
-        for line in said.out.splitlines():
+        for line in probe.out.splitlines():
             entry = last_object(line) or {}
             current = entry.get("trying", current)
             if "works" in entry:
-                told[entry["works"]] = ""
+                reasons[entry["works"]] = ""
             elif "fails" in entry:
-                told[entry["fails"]] = entry["why"].splitlines()[0]
-        if current in waiting and current not in told:
-            told[current] = f"it ends the process: {said.why}"
-        waiting = [name for name in waiting if name not in told]
-    return told
+                reasons[entry["fails"]] = entry["why"].splitlines()[0]
+        if current in waiting and current not in reasons:
+            reasons[current] = f"it ends the process: {probe.why}"
+        waiting = [name for name in waiting if name not in reasons]
+    return reasons

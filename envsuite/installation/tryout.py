@@ -32,11 +32,11 @@ Step = Callable[[Path], object]
 
 def try_out(steps: Mapping[str, Step], names: Sequence[str]) -> int:
     """Takes the steps of these names in turn; returns the exit status."""
-    told = sys.stdout
+    stdout = sys.stdout
 
     def tell(**entry: str) -> None:
-        told.write(json.dumps(entry) + "\n")
-        told.flush()
+        stdout.write(json.dumps(entry) + "\n")
+        stdout.flush()
 
     for name in names:
         tell(trying=name)

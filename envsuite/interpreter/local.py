@@ -127,7 +127,7 @@ class Zygote:
 
     def _start(self) -> socket.socket:
         control, theirs = socket.socketpair()
-        files, folders, found = _files()
+        files, folders, package_names = _files()
         with theirs:
             settings = {
                 "mode": self.mode,
@@ -135,7 +135,7 @@ class Zygote:
                 "parent": os.getpid(),
                 "files": dataclasses.asdict(files),
                 "folders": folders,
-                "warm": [*WARM, *(module for name in found for module in PACKAGES[name])],
+                "warm": [*WARM, *(module for name in package_names for module in PACKAGES[name])],
                 "environment": ENVIRONMENT,
             }
             package = str(Path(__file__).parents[1])
@@ -223,8 +223,8 @@ class LocalSession(Session):
 
     def run(self, code: str) -> Result:
         """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
-        if (refused := unfit(code)) is not None:
-            return refused
+        if (refusal := unfit(code)) is not None:
+            return refusal
         with self._lock:
             if self._closed:
                 raise UsageError("the session is closed; open another one")
@@ -297,12 +297,12 @@ def _cut(answer: dict[str, Any], name: str, limits: Limits) -> str:
 
 def _files() -> tuple[Files, list[str], list[str]]:
     """Returns the files of a sandbox, the folders that have its packages, and the packages' names."""
-    packages, folders, found = {}, [], []
+    packages, folders, package_names = {}, [], []
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             continue
-        found.append(name)
+        package_names.append(name)
         place = Path(spec.submodule_search_locations[0] if spec.submodule_search_locations else spec.origin)
         for path in (place, place.with_name(f"{name}.libs")):
             if path.exists():
@@ -316,4 +316,4 @@ def _files() -> tuple[Files, list[str], list[str]]:
         packages=packages,
         code=str(Path(__file__).resolve().with_name("inside")),
     )
-    return files, folders, found
+    return files, folders, package_names

@@ -67,8 +67,8 @@ def open_interpreter(name: str = "auto", limits: Limits | None = None) -> Interp
     """
     limits = limits or Limits()
     with _LOCK:
-        if (known := _OPEN.get((name, limits))) is not None:
-            return known
+        if (cached_interpreter := _OPEN.get((name, limits))) is not None:
+            return cached_interpreter
         interpreter: Interpreter
         if name.startswith(("http://", "https://")):
             interpreter = ServerInterpreter(name, limits)

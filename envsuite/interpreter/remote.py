@@ -34,8 +34,8 @@ class ServerInterpreter(Interpreter):
     def __init__(self, url: str, limits: Limits) -> None:
         super().__init__()
         self.name, self.limits = url, limits
-        told = self.ask("GET", "/healthz", None)
-        isolation = told.get("isolation")
+        health = self.ask("GET", "/healthz", None)
+        isolation = health.get("isolation")
         if not isinstance(isolation, list):
             raise UsageError(f"{url} is no interpreter; start one with: envsuite serve interpreter")
         self._isolation = (f"on the server {url}", *map(str, isolation))
@@ -80,8 +80,8 @@ class ServerSession(Session):
 
     def run(self, code: str) -> Result:
         """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
-        if (refused := unfit(code)) is not None:
-            return refused
+        if (refusal := unfit(code)) is not None:
+            return refusal
         with self._lock:
             if self._closed:
                 raise UsageError("the session is closed; open another one")
@@ -90,7 +90,7 @@ class ServerSession(Session):
             self._number += 1
             try:
                 path = f"/v1/sessions/{self._name}/run"
-                told = self._interpreter.ask("POST", path, {"number": self._number, "code": code})
+                answer = self._interpreter.ask("POST", path, {"number": self._number, "code": code})
             except Refused as problem:
                 self._name = None
                 if problem.kind in LOST:
@@ -99,14 +99,14 @@ class ServerSession(Session):
             except WorkerLost:
                 self._name = None
                 raise
-        return self._result(told)
+        return self._result(answer)
 
-    def _result(self, told: dict[str, Any]) -> Result:
-        output, printed, errors = self._interpreter.limits.output, told.get("stdout"), told.get("stderr")
-        status = told.get("status")
-        if not isinstance(printed, str) or not isinstance(errors, str) or status not in STATUSES:
+    def _result(self, answer: dict[str, Any]) -> Result:
+        output, stdout, stderr = self._interpreter.limits.output, answer.get("stdout"), answer.get("stderr")
+        status = answer.get("status")
+        if not isinstance(stdout, str) or not isinstance(stderr, str) or status not in STATUSES:
             raise WorkerLost(f"{self._interpreter.name}: an answer that is no result")
-        return Result(printed[:output], errors[:output], status)
+        return Result(stdout[:output], stderr[:output], status)
 
     def _begin(self) -> str:
         self._number = 0

@@ -92,8 +92,8 @@ def make_app(sessions: Sessions) -> Flask:
     @app.get("/healthz")
     def healthz() -> Response:
         interpreter = sessions.interpreter
-        told = {"status": "ok", "interpreter": interpreter.name, "isolation": list(interpreter.isolation)}
-        return _answer({**told, "sessions": len(sessions), "limits": dataclasses.asdict(sessions.most)})
+        health = {"status": "ok", "interpreter": interpreter.name, "isolation": list(interpreter.isolation)}
+        return _answer({**health, "sessions": len(sessions), "limits": dataclasses.asdict(sessions.most)})
 
     @app.post("/v1/sessions")
     def create() -> Response:
@@ -113,8 +113,8 @@ def make_app(sessions: Sessions) -> Flask:
     return app
 
 
-def _answer(told: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(told), content_type=JSON_TYPE)
+def _answer(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), content_type=JSON_TYPE)
 
 
 def _body(**kinds: type) -> dict[str, Any]:

@@ -72,19 +72,19 @@ class Sessions:
         Raises:
             Problem: The limits are not allowed, or there are too many sessions.
         """
-        wanted = self._allowed(limits)
+        session_limits = self._allowed(limits)
         with self._lock:
-            if (known := self._keys.get(key)) is not None:
-                return known
+            if (session_name := self._keys.get(key)) is not None:
+                return session_name
             if len(self._served) + self._opening >= self.max_sessions:
                 detail = f"the server has {self.max_sessions} sessions, as many as it takes"
                 raise Problem(503, "capacity", detail, wait=RETRY_SECONDS)
-            if wanted not in self._kinds and len(self._kinds) >= KINDS_OF_LIMITS:
+            if session_limits not in self._kinds and len(self._kinds) >= KINDS_OF_LIMITS:
                 raise Problem(422, "invalid", "clients have asked for too many different limits", field="limits")
-            self._kinds.add(wanted)
+            self._kinds.add(session_limits)
             self._opening += 1
         try:
-            served = self._opened(wanted)
+            entry = self._opened(session_limits)
         except BaseException:
             with self._lock:
                 self._opening -= 1
@@ -94,11 +94,11 @@ class Sessions:
             name = self._keys.setdefault(key, secrets.token_urlsafe(16))
             known_now = name in self._served
             if not known_now:
-                self._served[name] = served
+                self._served[name] = entry
             while len(self._keys) > REMEMBERED:
                 self._keys.popitem(last=False)
         if known_now:  # the same request came twice at once
-            served.session.close()
+            entry.session.close()
         return name
 
     def _opened(self, limits: Limits) -> ServedSession:
@@ -129,25 +129,25 @@ class Sessions:
         Raises:
             Problem: There is no such session, or the number is not the next one.
         """
-        served = self._find(name)
+        entry = self._find(name)
         try:
-            with served.lock:
-                if number == served.number and served.answer:
-                    return served.answer
-                if number != served.number + 1:
-                    detail = f"call {number} after call {served.number}"
+            with entry.lock:
+                if number == entry.number and entry.answer:
+                    return entry.answer
+                if number != entry.number + 1:
+                    detail = f"call {number} after call {entry.number}"
                     raise Problem(409, "out-of-order", detail, field="number")
                 try:
-                    result = served.session.run(code)
+                    result = entry.session.run(code)
                 except (WorkerLost, UsageError) as error:
                     self._forget(name, str(error))
                     raise Problem(410, "session-lost", str(error), error="WorkerLost") from error
-                served.number, served.answer = number, {"number": number, **dataclasses.asdict(result)}
-                return served.answer
+                entry.number, entry.answer = number, {"number": number, **dataclasses.asdict(result)}
+                return entry.answer
         finally:
             with self._lock:
-                served.calls -= 1
-                served.used = time.monotonic()
+                entry.calls -= 1
+                entry.used = time.monotonic()
 
     def close(self, name: str) -> None:
         """Ends a session.
@@ -162,10 +162,10 @@ class Sessions:
         """Ends sessions that have idled for too long."""
         oldest = time.monotonic() - self.idle_seconds
         with self._lock:  # one hold: no call begins after a session is found idle and before it is taken out
-            idle = [name for name, served in self._served.items() if served.calls == 0 and served.used < oldest]
-            taken = [self._taken(name, f"it was idle for {self.idle_seconds:g} s") for name in idle]
-        for served in taken:
-            _close(served)
+            idle = [name for name, entry in self._served.items() if entry.calls == 0 and entry.used < oldest]
+            entries = [self._taken(name, f"it was idle for {self.idle_seconds:g} s") for name in idle]
+        for entry in entries:
+            _close(entry)
 
     def close_all(self) -> None:
         """Ends all sessions."""
@@ -175,18 +175,18 @@ class Sessions:
     def _find(self, name: str) -> ServedSession:
         """Returns a session, and counts a call of it."""
         with self._lock:
-            served = self._served.get(name)
-            if served is None:
+            entry = self._served.get(name)
+            if entry is None:
                 if name in self._ended:
                     raise Problem(410, "session-ended", f"session {name} has ended: {self._ended[name]}")
                 raise Problem(404, "unknown-session", f"this server has no session {name[:64]!r}")
-            served.calls += 1
-            return served
+            entry.calls += 1
+            return entry
 
     def _forget(self, name: str, why: str) -> None:
         with self._lock:
-            served = self._taken(name, why)
-        _close(served)
+            entry = self._taken(name, why)
+        _close(entry)
 
     def _taken(self, name: str, why: str) -> ServedSession | None:
         """Takes a session out, which the caller closes; the lock is held."""
@@ -196,6 +196,6 @@ class Sessions:
         return self._served.pop(name, None)
 
 
-def _close(served: ServedSession | None) -> None:
-    if served is not None:
-        served.session.close()
+def _close(entry: ServedSession | None) -> None:
+    if entry is not None:
+        entry.session.close()

@@ -84,29 +84,36 @@ def is_right(right: str, answer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_right(right: str, answer: str) -> bool:
-    wanted, given = plain(extracted(right)), plain(extracted(answer))
-    if not given:
+    right_text, answer_text = plain(extracted(right)), plain(extracted(answer))
+    if not answer_text:
         return False
-    if tokens(given) == tokens(wanted):
+    if tokens(answer_text) == tokens(right_text):
         return True
-    if (quantity := _quantity(wanted)) is not None:
-        return _states(quantity, given)
-    wanted_words, given_words = strip_style(wanted), strip_style(given)
-    if (words := _words(wanted_words)) and (words == _words(given_words) or _chooses(wanted_words, given_words)):
+    if (quantity := _quantity(right_text)) is not None:
+        return _states(quantity, answer_text)
+    right_words, answer_words = strip_style(right_text), strip_style(answer_text)
+    if (words := _words(right_words)) and (words == _words(answer_words) or _chooses(right_words, answer_words)):
         return True
-    if "_" in wanted and (number := _BASED.fullmatch(wanted_words)) is not None and number[2]:
-        return _same_in_base(number, given_words)
-    if "dots" in wanted or (_HEDGED.search(given_words) and not _HEDGED.search(wanted_words)):
+    if "_" in right_text and (number := _BASED.fullmatch(right_words)) is not None and number[2]:
+        return _same_in_base(number, answer_words)
+    if "dots" in right_text or (_HEDGED.search(answer_words) and not _HEDGED.search(right_words)):
         return False
-    if any(first.fullmatch(wanted) and second.fullmatch(given) for first, second in (_BRACKETED, _BRACKETED[::-1])):
+    if any(
+        first.fullmatch(right_text) and second.fullmatch(answer_text)
+        for first, second in (_BRACKETED, _BRACKETED[::-1])
+    ):
         return False
-    if _is_wild(wanted) or _is_wild(given) or (_SUMMED.search(given) and not _SUMMED.search(wanted)):
+    if (
+        _is_wild(right_text)
+        or _is_wild(answer_text)
+        or (_SUMMED.search(answer_text) and not _SUMMED.search(right_text))
+    ):
         return False
-    wanted, given = exact(wanted), exact(given)
-    sides = given.split("=")[:-1] if "=" not in wanted else []
-    if any(_PURE.fullmatch(side) and not same_expression(wanted, side) for side in sides):
+    right_text, answer_text = exact(right_text), exact(answer_text)
+    sides = answer_text.split("=")[:-1] if "=" not in right_text else []
+    if any(_PURE.fullmatch(side) and not same_expression(right_text, side) for side in sides):
         return False
-    return same_expression(wanted, given, prose=_PROSE.search(given) is not None)
+    return same_expression(right_text, answer_text, prose=_PROSE.search(answer_text) is not None)
 
 
 class Quantity(NamedTuple):
@@ -138,26 +145,26 @@ def _split_unit(text: str) -> tuple[str, str]:
     return text, unit
 
 
-def _states(wanted: Quantity, given: str) -> bool:
-    """Returns whether a text states one value, the wanted one; all sides of its equations have to be equal to it."""
-    given = _RETRACTED.sub("", strip_style(given))
-    if _HEDGED.search(given):
+def _states(quantity: Quantity, answer: str) -> bool:
+    """Returns whether a text states one value, the quantity; all sides of its equations have to be equal to it."""
+    answer = _RETRACTED.sub("", strip_style(answer))
+    if _HEDGED.search(answer):
         return False
-    given = _INTRODUCED.sub("", given, count=1)
-    if "\\approx" in given:  # what stands before it is exact
-        given = next((part for part in given.split("\\approx") if re.search("[0-9]", part)), "")
+    answer = _INTRODUCED.sub("", answer, count=1)
+    if "\\approx" in answer:  # what stands before it is exact
+        answer = next((part for part in answer.split("\\approx") if re.search("[0-9]", part)), "")
     states = False
-    for side in given.split("="):
+    for side in answer.split("="):
         text, unit = _split_unit(side)
         form = _VALUE.fullmatch(text)
         if (amount := number(text)) is not None:
-            clash = unit != wanted.unit and _METRIC.fullmatch(unit) and _METRIC.fullmatch(wanted.unit)
-            if clash or _SCALE.match(unit) or not _equal(wanted.number, amount):
+            clash = unit != quantity.unit and _METRIC.fullmatch(unit) and _METRIC.fullmatch(quantity.unit)
+            if clash or _SCALE.match(unit) or not _equal(quantity.number, amount):
                 return False
-        elif form or ("=" in given and _PURE.fullmatch(text)):
-            if _is_wild(text) or not same_expression(wanted.text, text):
+        elif form or ("=" in answer and _PURE.fullmatch(text)):
+            if _is_wild(text) or not same_expression(quantity.text, text):
                 return False
-        elif not _NAME.fullmatch(side) or (side.strip() and wanted.name not in ("", side.strip())):
+        elif not _NAME.fullmatch(side) or (side.strip() and quantity.name not in ("", side.strip())):
             return False
         states = states or amount is not None or form is not None
     return states

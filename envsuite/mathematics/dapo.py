@@ -41,9 +41,9 @@ def is_right(right: str, answer: str) -> bool:
         right: The right answer.
         answer: What was answered: any text.
     """
-    labelled = answer if _LABELLED.search(answer) else f"Answer: {answer}"
-    given = _LABEL.findall(labelled[-READ:])
-    return bool(given) and normalised(given[-1]) == normalised(right)
+    text = answer if _LABELLED.search(answer) else f"Answer: {answer}"
+    answers = _LABEL.findall(text[-READ:])
+    return bool(answers) and normalised(answers[-1]) == normalised(right)
 
 
 def normalised(text: str) -> str:
@@ -51,8 +51,8 @@ def normalised(text: str) -> str:
     text = text.rpartition("=")[2]
     for before, after in _REPLACED:
         text = text.replace(before, after)
-    for gone in (*_WORDS, *_NOTATION):
-        text = text.replace(gone, "")
+    for fragment in (*_WORDS, *_NOTATION):
+        text = text.replace(fragment, "")
     text = "\n".join(map(_between_dollars, text.split("\n")))
     for dress in _DRESS:
         text = dress.sub(r"\1", text)

@@ -161,8 +161,8 @@ class PythonMathEnv(ToolEnv):
         """
         self._describe(task_id)
         problem = self.problems.problem(task_id)
-        hashed = f"{problem.text}\n{problem.answer}".encode("utf-8", "replace")
-        return {**self.problems.place(task_id), "sha256": hashlib.sha256(hashed).hexdigest()}
+        payload = f"{problem.text}\n{problem.answer}".encode("utf-8", "replace")
+        return {**self.problems.place(task_id), "sha256": hashlib.sha256(payload).hexdigest()}
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         self._forget()
@@ -175,8 +175,8 @@ class PythonMathEnv(ToolEnv):
         else:
             outcome = self._answer(call.arguments["text"])
         if outcome.error is None:
-            said = "\0".join((self._key, call.name, *map(str, call.arguments.values()), outcome.text))
-            self._key = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:32]
+            record = "\0".join((self._key, call.name, *map(str, call.arguments.values()), outcome.text))
+            self._key = hashlib.sha256(record.encode("utf-8", "replace")).hexdigest()[:32]
         return outcome
 
     def _run(self, code: str) -> Outcome:
@@ -214,8 +214,8 @@ class PythonMathEnv(ToolEnv):
         reward = REWARDS[self.reward][0 if right else 1]
         if self.reward == "format" and not self._invalid:
             reward += WELL_FORMED
-        said = prompts.RIGHT if right else prompts.WRONG
-        return Outcome(said, reward, done=True, success=right, score=float(right))
+        feedback = prompts.RIGHT if right else prompts.WRONG
+        return Outcome(feedback, reward, done=True, success=right, score=float(right))
 
     def _refused(self, why: str) -> Outcome:
         self._invalid += 1

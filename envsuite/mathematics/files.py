@@ -62,8 +62,8 @@ def _problem(line: bytes, where: str) -> tuple[Problem, str]:
     if not text:
         raise DataError(f"{where}: no question; give it as text in one of {', '.join(_TEXTS)}")
     model, solution = row.get("reward_model"), row.get("solution")
-    boxed = extracted(solution) if isinstance(solution, str) and "\\boxed" in solution else None
-    truth = model.get("ground_truth") if isinstance(model, dict) else boxed
+    boxed_answer = extracted(solution) if isinstance(solution, str) and "\\boxed" in solution else None
+    truth = model.get("ground_truth") if isinstance(model, dict) else boxed_answer
     answer = _number_or_text(row.get("answer", truth))
     if not answer:
         raise DataError(f"{where}: no answer; give a number or text in answer (or in reward_model.ground_truth)")

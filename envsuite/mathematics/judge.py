@@ -99,13 +99,15 @@ def load(settings: object) -> Loaded:
 
     def same(request: tuple[str, str, bool]) -> bool:
         right, answer, prose = request
-        wanted = parse(f"${right}$", parsing_timeout=None)
-        given = parse(answer if prose else f"${answer}$", parsing_timeout=None)
-        same_number = bool(wanted and given) and _same_number(wanted[0], given[0])
+        right_values = parse(f"${right}$", parsing_timeout=None)
+        answer_values = parse(answer if prose else f"${answer}$", parsing_timeout=None)
+        same_number = bool(right_values and answer_values) and _same_number(right_values[0], answer_values[0])
         if same_number is not None:
             return same_number
         # an inequality may be answered where an interval is asked for, as the other way round
-        return bool(verify(wanted, given, 6, _PRECISION, allow_set_relation_comp=True, timeout_seconds=None))
+        return bool(
+            verify(right_values, answer_values, 6, _PRECISION, allow_set_relation_comp=True, timeout_seconds=None)
+        )
 
     same((r"\sqrt{2}", "2", False))  # what it loads when it is first used
     return Loaded(None, same)

@@ -27,14 +27,14 @@ class Milestones:
 
     def reached(self, action: Action, info: StepInfo) -> int:
         """Returns 1 if the last line of the output is the right answer, or the answer is right, for the first time."""
-        found = ""
+        milestone = ""
         if info["success"]:
-            found = "answered"
+            milestone = "answered"
         elif not self._env.done and info["valid"] and "printed" in self._left:
-            printed = self._env.observation["text"].strip().rpartition("\n")[2]
-            if len(printed) <= LONGEST and is_right(self._env.problem.answer, printed):
-                found = "printed"
-        if found not in self._left:
+            last_line = self._env.observation["text"].strip().rpartition("\n")[2]
+            if len(last_line) <= LONGEST and is_right(self._env.problem.answer, last_line):
+                milestone = "printed"
+        if milestone not in self._left:
             return 0
-        self._left.remove(found)
+        self._left.remove(milestone)
         return 1

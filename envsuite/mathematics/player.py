@@ -57,8 +57,8 @@ def _answer(text: str) -> Move:
 
 def _silent(code: str) -> str:
     """Returns ``code`` with its last ``print`` replaced by an assignment."""
-    before, printed = code.rsplit("print(", 1)
-    return f"{before}x=({printed}"
+    before, argument = code.rsplit("print(", 1)
+    return f"{before}x=({argument}"
 
 
 def _guess(answer: str, rng: random.Random) -> str:

@@ -37,8 +37,8 @@ def too_long(what: str, characters: int, most: int) -> str:
 
 def shown(result: Result) -> str:
     """Returns what an agent sees of a run: what was printed, what went wrong, and a hint if either asks for one."""
-    printed, errors = result.stdout.rstrip(), result.stderr.strip()
-    parts = [printed] if printed else []
+    output, errors = result.stdout.rstrip(), result.stderr.strip()
+    parts = [output] if output else []
     if errors:
         parts.append(f"stderr:\n{errors}\n{CHECK}")
     return "\n".join(parts) or NOTHING_PRINTED

@@ -70,10 +70,10 @@ class Builtin(Problems):
 
 @cache
 def _builtin(task_type: str, split: str) -> tuple[Problem, ...]:
-    draw, seen, problems = Draw(f"{GENERATOR} builtin {task_type} {split}"), set[str](), []
+    draw, contents, problems = Draw(f"{GENERATOR} builtin {task_type} {split}"), set[str](), []
     for _ in range(COUNTS[split]):
-        family, parameters, wording = drawn(draw, task_type, split, seen)
-        seen.add(family.content(parameters))
+        family, parameters, wording = drawn(draw, task_type, split, contents)
+        contents.add(family.content(parameters))
         problems.append(family.problem(parameters, wording))
     return tuple(problems)
 
@@ -99,8 +99,8 @@ class Generated(Problems):
             counts = {"train": first, "validation": second - first, "test": number - second}
             self.listed |= {
                 f"{seed}/{task_type}/{split}#{index}": (split, task_type)
-                for split, some in counts.items()
-                for index in range(some)
+                for split, size in counts.items()
+                for index in range(size)
             }
 
     def problem(self, task_id: str) -> Problem:
@@ -133,28 +133,28 @@ class Files(Problems):
                 "folder of such files"
             )
         folder = path if path.is_dir() else path.parent
-        paths = sorted(found for found in path.rglob("*.jsonl") if found.is_file()) if path.is_dir() else [path]
-        found: dict[str, dict[str, tuple[str, str, Problem]]] = {"test": {}, "validation": {}, "train": {}}
-        hashed = hashlib.sha256()
+        paths = sorted(file for file in path.rglob("*.jsonl") if file.is_file()) if path.is_dir() else [path]
+        problems_by_split: dict[str, dict[str, tuple[str, str, Problem]]] = {"test": {}, "validation": {}, "train": {}}
+        digest = hashlib.sha256()
         for file in paths:
             inner = file.relative_to(folder).with_suffix("")
             split = _split((*((folder.name,) if path.is_dir() else ()), *inner.parts))
             for number, problem, task_type in read(file):
                 task_id = f"{inner.as_posix()}#{number}"
-                found[split].setdefault(problem.text, (task_id, task_type or inner.name.lower(), problem))
+                problems_by_split[split].setdefault(problem.text, (task_id, task_type or inner.name.lower(), problem))
         self.listed: dict[str, tuple[str, str]] = {}
         self._problems: dict[str, Problem] = {}
-        seen: set[str] = set()
-        for split, problems in found.items():
+        texts: set[str] = set()
+        for split, problems in problems_by_split.items():
             for text, (task_id, task_type, problem) in problems.items():
-                if text not in seen:
-                    seen.add(text)
+                if text not in texts:
+                    texts.add(text)
                     self.listed[task_id] = (split, task_type)
                     self._problems[task_id] = problem
-                    hashed.update(f"{task_id} {len(text)} {text} {problem.answer}\n".encode("utf-8", "replace"))
+                    digest.update(f"{task_id} {len(text)} {text} {problem.answer}\n".encode("utf-8", "replace"))
         if not self.listed:
             raise DataError(f"{path}: there are no problems (files *.jsonl of them); they are published at {PUBLISHED}")
-        self.version = hashed.hexdigest()[:12]
+        self.version = digest.hexdigest()[:12]
 
     def problem(self, task_id: str) -> Problem:
         """Returns the problem."""
@@ -169,8 +169,8 @@ class Files(Problems):
 def _split(parts: Sequence[str]) -> str:
     """Returns the split of a file from the names of its folders and its own, the last that says one."""
     for part in reversed(parts):
-        if (found := _SPLIT.match(part.lower())) is not None:
-            return str(found.lastgroup)
+        if (match := _SPLIT.match(part.lower())) is not None:
+            return str(match.lastgroup)
     return "test"
 
 

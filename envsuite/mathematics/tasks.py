@@ -72,28 +72,28 @@ def _task_set(problems: Problems, source: str) -> TaskSet:
 
 def content(problems: Problems, task_ids: Sequence[str]) -> str:
     """Returns the SHA-256 (hex) of the texts, answers and codes of problems."""
-    hashed = hashlib.sha256()
+    digest = hashlib.sha256()
     for task_id in task_ids:
         problem = problems.problem(task_id)
-        hashed.update("\0".join((task_id, problem.text, problem.answer, problem.code, "")).encode())
-    return hashed.hexdigest()
+        digest.update("\0".join((task_id, problem.text, problem.answer, problem.code, "")).encode())
+    return digest.hexdigest()
 
 
 def main() -> None:
     """Compares the built-in problems and their published manifest with the code, or writes the manifest."""
     parser = argparse.ArgumentParser(prog="python -m envsuite.mathematics.tasks", description=main.__doc__)
     parser.add_argument("--write", action="store_true", help="write the manifest instead of comparing")
-    problems, wanted = load("builtin", 0, 1, KINDS, LEVELS)
+    problems, task_set = load("builtin", 0, 1, KINDS, LEVELS)
     if parser.parse_args().write:
-        write_atomically(MANIFEST, wanted.manifest() + b"\n")
-    same = MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == wanted
-    hashed = content(problems, list(wanted.types))[:12]
-    counts = ", ".join(f"{name} {len(ids)}" for name, ids in wanted.splits.items())
+        write_atomically(MANIFEST, task_set.manifest() + b"\n")
+    same = MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == task_set
+    digest = content(problems, list(task_set.types))[:12]
+    counts = ", ".join(f"{name} {len(ids)}" for name, ids in task_set.splits.items())
     state = "matches the code" if same else "differs from the code: run with --write"
-    if hashed != CONTENT:
-        state = f"the problems have changed: set CONTENT in source.py to {hashed!r}, and run with --write"
-    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {wanted.hash[:8]}; {state}\n")
-    sys.exit(0 if same and hashed == CONTENT else 1)
+    if digest != CONTENT:
+        state = f"the problems have changed: set CONTENT in source.py to {digest!r}, and run with --write"
+    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {task_set.hash[:8]}; {state}\n")
+    sys.exit(0 if same and digest == CONTENT else 1)
 
 
 if __name__ == "__main__":

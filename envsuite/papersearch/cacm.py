@@ -63,8 +63,8 @@ class Cacm:
 
     def documents(self, start: int = 0) -> Iterator[Document]:
         """Yields the articles from number ``start`` on, in the order of the file."""
-        counted = Counted(self.problems, start)
-        return counted.rest(self._read(counted))
+        counter = Counted(self.problems, start)
+        return counter.rest(self._read(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields the queries that have judgements, with the relevant articles as gold."""

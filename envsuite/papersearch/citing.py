@@ -44,15 +44,15 @@ def keys(places: Numbers, seed: int) -> Numbers:
     It is a Feistel network of four rounds on 24 bits, walked along until the number is small enough.
     """
     tables = Draws(f"keys {seed}").below(1 << _HALF, 4, 1 << _HALF)
-    found = places.astype(np.int64)
-    large = np.ones(len(found), dtype=bool)
+    numbers = places.astype(np.int64)
+    large = np.ones(len(numbers), dtype=bool)
     while large.any():
-        left, right = found[large] >> _HALF, found[large] & _MASK
+        high, low = numbers[large] >> _HALF, numbers[large] & _MASK
         for table in tables:
-            left, right = right, left ^ table[right]
-        found[large] = left << _HALF | right
-        large = found >= MOST_PAPERS
-    return found
+            high, low = low, high ^ table[low]
+        numbers[large] = high << _HALF | low
+        large = numbers >= MOST_PAPERS
+    return numbers
 
 
 def attach(group: Numbers, by_date: Numbers, count: int, draws: Draws) -> Numbers:
@@ -76,16 +76,16 @@ def attach(group: Numbers, by_date: Numbers, count: int, draws: Draws) -> Number
     start = np.searchsorted(sorted_groups, sorted_groups)
     place = np.arange(size) - start
     older = start[:, None] + draws.below(np.maximum(place, 1)[:, None], size, count)
-    copied = (draws.below(2, size, count) == 1) & (place[older] > 0)
+    is_copy = (draws.below(2, size, count) == 1) & (place[older] > 0)
     own = np.arange(size * count).reshape(size, count)
-    link = np.where(copied, older * count + draws.below(count, size, count), own).ravel()
+    link = np.where(is_copy, older * count + draws.below(count, size, count), own).ravel()
     while not np.array_equal(further := link[link], link):
         link = further
-    cited = in_groups[older.ravel()[link].reshape(size, count)]
-    cited[place == 0] = -1
-    found = np.empty((size, count), dtype=np.int64)
-    found[in_groups] = cited
-    return found
+    targets = in_groups[older.ravel()[link].reshape(size, count)]
+    targets[place == 0] = -1
+    citations = np.empty((size, count), dtype=np.int64)
+    citations[in_groups] = targets
+    return citations
 
 
 def calendar_days(days: Numbers, first: str) -> Numbers:

@@ -60,7 +60,7 @@ class LiteratureOptions(Options):
 
     def rules(self) -> Rules:
         """Returns the rules of an episode."""
-        names = {one.name for one in fields(self)} & {one.name for one in fields(Rules)}
+        names = {field.name for field in fields(self)} & {field.name for field in fields(Rules)}
         return Rules(**{name: getattr(self, name) for name in names})
 
 
@@ -165,10 +165,10 @@ class PaperSearchEnv(ToolEnv):
     def _execute(self, action: Action) -> Outcome:
         """Executes the calls together; see :meth:`Session.step`. The step is valid if none of them was refused."""
         session = self.session
-        done = session.step([(call.name, next(iter(call.arguments.values()))) for call in action])
-        view = session.view(self.shown, self.snippet, len(done.lines))
-        said = "\n".join(done.lines)
-        return self._outcome(f"{said}\n\n{view}", done.reward, "; ".join(done.errors) or None)
+        report = session.step([(call.name, next(iter(call.arguments.values()))) for call in action])
+        view = session.view(self.shown, self.snippet, len(report.lines))
+        text = "\n".join(report.lines)
+        return self._outcome(f"{text}\n\n{view}", report.reward, "; ".join(report.errors) or None)
 
     def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
         text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.tools)}."
@@ -197,8 +197,8 @@ class PaperSearchEnv(ToolEnv):
             number = int(session.papers[int(rng.integers(len(session.papers)))])
             return ToolCall("expand", {"paper_id": self.library.key(number)})
         words = (session.question.text if session is not None else "papers").split() or ["papers"]
-        some = rng.permutation(words)[: int(rng.integers(1, 6))]
-        return ToolCall("search", {"query": " ".join(str(word) for word in some)})
+        terms = rng.permutation(words)[: int(rng.integers(1, 6))]
+        return ToolCall("search", {"query": " ".join(str(word) for word in terms)})
 
     def _save(self) -> Saved:
         return self.session.saved()

@@ -54,18 +54,18 @@ def plan(session: Session, most: int) -> list[ToolCall]:
         most: Most calls.
     """
     library, question, rules = session.library, session.question, session.rules
-    left = question.gold - session.pool
+    open_gold = question.gold - session.pool
     calls: list[ToolCall] = []
     open_papers = [number for number in session.papers.tolist() if number not in session.expanded]
-    while left and len(calls) < most and open_papers:
-        leads = {n: left & {*library.expand(n, rules.citing, rules.cited, question.stop)} for n in open_papers}
+    while open_gold and len(calls) < most and open_papers:
+        leads = {n: open_gold & {*library.expand(n, rules.citing, rules.cited, question.stop)} for n in open_papers}
         best = max(open_papers, key=lambda number: (len(leads[number]), -number))
         if len(leads[best]) < 2:
             break
-        left -= leads[best]
+        open_gold -= leads[best]
         open_papers.remove(best)
         calls.append(ToolCall("expand", {"paper_id": library.key(best)}))
-    for number in sorted(left):
+    for number in sorted(open_gold):
         query = " ".join(library.corpus.title(number).split())
         if len(calls) < most and query.lower() not in session.asked:
             calls.append(ToolCall("search", {"query": query}))

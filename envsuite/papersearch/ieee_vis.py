@@ -47,10 +47,10 @@ class IeeeVis:
 
     def __init__(self, path: Path, strict: bool = False) -> None:
         self.problems = Problems(strict)
-        found = sorted(path.glob("*.tsv")) if path.is_dir() else [path]
-        if not found or not found[0].is_file():
+        tables = sorted(path.glob("*.tsv")) if path.is_dir() else [path]
+        if not tables or not tables[0].is_file():
             raise DataError(f"{path}: there is no table (*.tsv) of IEEE VIS papers")
-        self._path = found[0]
+        self._path = tables[0]
 
     @property
     def name(self) -> str:
@@ -68,8 +68,8 @@ class IeeeVis:
 
     def documents(self, start: int = 0) -> Iterator[Document]:
         """Yields the papers from number ``start`` on, in the order of the file."""
-        counted = Counted(self.problems, start)
-        return counted.rest(self._papers(counted))
+        counter = Counted(self.problems, start)
+        return counter.rest(self._papers(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields a task for each paper that cites at least :data:`LEAST_GOLD` papers of earlier years."""
@@ -136,5 +136,5 @@ def _parts(text: str) -> list[str]:
 
 def split_of(name: str) -> str:
     """Returns the split of a task by the SHA-256 of its name: of ten, one is of validation, two are of test."""
-    drawn = hashlib.sha256(name.encode()).digest()[0] * 10 // 256
-    return {0: "validation", 1: "test", 2: "test"}.get(drawn, "train")
+    tenth = hashlib.sha256(name.encode()).digest()[0] * 10 // 256
+    return {0: "validation", 1: "test", 2: "test"}.get(tenth, "train")

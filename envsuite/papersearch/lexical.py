@@ -42,8 +42,8 @@ class Lexical:
         if NO_PAPERS in text and "search " not in text:
             return (ToolCall("search", {"query": query}),)
         papers, most = papers_of(text), max(1, max_calls - 1)  # of expansions: one call is left for a search
-        calls = [ToolCall("expand", {"paper_id": one.key}) for one in papers if not one.expanded][:most]
-        titles = [one.title for one in papers if not is_searched(one.title, text)]
+        calls = [ToolCall("expand", {"paper_id": paper.key}) for paper in papers if not paper.expanded][:most]
+        titles = [paper.title for paper in papers if not is_searched(paper.title, text)]
         calls += [ToolCall("search", {"query": title}) for title in titles[: max_calls - len(calls)]]
         return tuple(calls) or (ToolCall("search", {"query": f"{query} {text.count('search ')}"}),)
 
@@ -66,7 +66,7 @@ class TeamLexical:
         parts = _CANDIDATES.split(observation["text"])
         if len(parts) == 1:
             return Lexical().answer(Observation(task=task, text=observation["text"], commands=()), inner.max_calls)
-        wanted = {*analyze(task.partition("Query: ")[2])}
+        terms = {*analyze(task.partition("Query: ")[2])}
         lines = parts[-1].splitlines()
-        kept = [line.split()[0] for line in lines if len(wanted & {*analyze(line)}) >= SHARE * len(wanted)]
-        return (ToolCall("keep", {"paper_ids": kept}),)
+        ids = [line.split()[0] for line in lines if len(terms & {*analyze(line)}) >= SHARE * len(terms)]
+        return (ToolCall("keep", {"paper_ids": ids}),)

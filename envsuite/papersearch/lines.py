@@ -26,11 +26,11 @@ class Counted:
 
     Args:
         problems: Receives them.
-        skipped: Number of documents that an earlier build has read, and whose problems it has counted.
+        start: Number of documents that an earlier build has read, and whose problems it has counted.
     """
 
-    def __init__(self, problems: Problems, skipped: int = 0) -> None:
-        self._problems, self._skipped = problems, skipped
+    def __init__(self, problems: Problems, start: int = 0) -> None:
+        self._problems, self._skipped = problems, start
 
     def __call__(self, kind: str, place: str) -> None:
         """Counts a problem, unless it is one of the documents to skip."""

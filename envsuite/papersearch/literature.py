@@ -100,10 +100,10 @@ class Literature:
 
     def digest(self) -> str:
         """Returns the SHA-256 (hex) of the arguments, the generator's version and its tables."""
-        found = hashlib.sha256(f"{GENERATOR} {QUERIES} {self.papers} {self.seed} {self.queries}".encode())
+        hasher = hashlib.sha256(f"{GENERATOR} {QUERIES} {self.papers} {self.seed} {self.queries}".encode())
         for path in sorted(FOLDER.glob("*.txt")):
-            found.update(path.read_bytes())
-        return found.hexdigest()
+            hasher.update(path.read_bytes())
+        return hasher.hexdigest()
 
     def documents(self, start: int = 0) -> Iterator[Document]:
         """Yields the papers from number ``start`` on; what is before their field costs nothing."""
@@ -133,7 +133,7 @@ class Literature:
         topics = len(sizes)
         topic = np.concatenate([np.arange(topics), np.repeat(np.arange(topics), sizes - 1)])
         concepts = concepts_of(sizes)[topic]
-        drawn = draws.below(concepts[:, None], size, 3)
+        concept = draws.below(concepts[:, None], size, 3)
         fashion = np.where(draws.below(5, size, 3) < 2, draws.below(concepts[:, None], size, 3), MOST_CONCEPTS)
         waves = _founded(self.seed, number)[:topics] + draws.below(WAVES, topics)
         since = waves[topic]
@@ -142,7 +142,7 @@ class Literature:
         day[:topics] = _founded(self.seed, number)[:topics]
         bridge = np.where(draws.below(4, size) == 0, draws.below(len(BRIDGES), size), -1)
         name = np.array([0, 0, 0, 0, 0, 1, 1, 1, 2, 2])[draws.below(10, size, 3)]
-        return Field(number, tuple(sizes.tolist()), topic, np.minimum(drawn, fashion), name, bridge, day)
+        return Field(number, tuple(sizes.tolist()), topic, np.minimum(concept, fashion), name, bridge, day)
 
     def cited(self, field: Field) -> list[list[int]]:
         """Returns the numbers of the papers that each paper cites: of its own field, and founders of others."""
@@ -153,14 +153,14 @@ class Literature:
         groups += [field.topic, np.zeros_like(field.topic)]
         columns = []
         for group, count, always in zip(groups, (4, 3, 3, 4, 2), (1, 1, 1, 1, 0), strict=True):
-            found = attach(group, by_date, count, draws)
-            dropped = draws.below(2, size, count) == 1
-            dropped[:, :always] = False
-            columns.append(np.where(dropped | (found < 0), -1, found + field.number * FIELD))
+            targets = attach(group, by_date, count, draws)
+            gaps = draws.below(2, size, count) == 1
+            gaps[:, :always] = False
+            columns.append(np.where(gaps | (targets < 0), -1, targets + field.number * FIELD))
         if field.number:
-            others = draws.below(field.number, size) * FIELD + draws.below(FIELD // TOPIC, size)
-            some = (draws.below(3, size) == 0) & (field.day >= FOUNDING_DAYS)
-            columns.append(np.where(some, others, -1)[:, None])
+            founders = draws.below(field.number, size) * FIELD + draws.below(FIELD // TOPIC, size)
+            cites_founder = (draws.below(3, size) == 0) & (field.day >= FOUNDING_DAYS)
+            columns.append(np.where(cites_founder, founders, -1)[:, None])
         rows = np.sort(np.concatenate(columns, axis=1), axis=1)
         rows[:, 1:][rows[:, 1:] == rows[:, :-1]] = -1
         return [[number for number in row if number >= 0] for row in rows.tolist()]
@@ -174,11 +174,11 @@ class Literature:
         field = self.field(number)
         size = len(field.day)
         topics = [Fill.of(self.topic(field, topic)) for topic in range(len(field.sizes))]
-        cited = self.cited(field)
-        own = np.array(sorted({*range(number * FIELD, number * FIELD + size), *(n for row in cited for n in row)}))
+        citations = self.cited(field)
+        own = np.array(sorted({*range(number * FIELD, number * FIELD + size), *(n for row in citations for n in row)}))
         key_of = dict(zip(own.tolist(), (f"P{key:07d}" for key in keys(own, self.seed).tolist()), strict=True))
         draws = Draws(f"{GENERATOR} {self.seed} texts {number} {size}")
-        drawn = draws.raw(size, 32)
+        random_numbers = draws.raw(size, 32)
         dates = calendar_days(field.day, FIRST_DAY).tolist()
         rows = zip(
             field.topic.tolist(), field.concept.tolist(), field.name.tolist(), field.bridge.tolist(), strict=True
@@ -186,9 +186,9 @@ class Literature:
         for place, (topic, concept, name, bridge) in enumerate(rows):
             if place >= start:
                 title, text, facts = written(
-                    topics[topic], concept, name, bridge, dates[place] // 10000, drawn[place].tolist()
+                    topics[topic], concept, name, bridge, dates[place] // 10000, random_numbers[place].tolist()
                 )
-                links = tuple([key_of[other] for other in cited[place]])
+                links = tuple([key_of[paper] for paper in citations[place]])
                 yield Document(key_of[number * FIELD + place], title, text, dates[place], links, facts)
 
     def _queries(self, field: Field, topic: int, most: int) -> Iterator[dict[str, Any]]:
@@ -199,11 +199,11 @@ class Literature:
         concepts = range(int(concepts_of(np.array(len(members)))))
         pairs = [(kind, a, b) for kind in PAIRS for a in concepts for b in concepts]
         words = self.topic(field, topic)
-        found = 0
+        count = 0
         for kind, a, b in draw.sample(pairs, len(pairs)):
             first, second = PAIRS[kind]
             same = members[(field.concept[members, first] == a) & (field.concept[members, second] == b)]
-            if found == most or len(same) <= LEAST_GOLD:
+            if count == most or len(same) <= LEAST_GOLD:
                 continue
             days = field.day[same].tolist()
             high = min(len(same) - 1, MOST_GOLD)
@@ -213,13 +213,15 @@ class Literature:
             gold = same[: int(np.searchsorted(days, cut_off, side="right"))]
             if len(gold) > MOST_GOLD:
                 continue
-            said = [(i, j) for i in range(NAMES) for j in range(NAMES)]
-            said = draw.sample([pair for pair in said for _ in range((NAMES - pair[0]) * (NAMES - pair[1]))], 99)
-            for names in said:
-                named = _named(field, gold, first, names[0]) | _named(field, gold, second, names[1])
-                if named.any():
+            name_pairs = [(i, j) for i in range(NAMES) for j in range(NAMES)]
+            name_pairs = draw.sample(
+                [pair for pair in name_pairs for _ in range((NAMES - pair[0]) * (NAMES - pair[1]))], 99
+            )
+            for names in name_pairs:
+                mentions = _named(field, gold, first, names[0]) | _named(field, gold, second, names[1])
+                if mentions.any():
                     break
-            found += 1
+            count += 1
             numbers = keys(gold + field.number * FIELD, self.seed)
             gold_keys = [f"P{key:07d}" for key in numbers.tolist()]
             slots = {"pms"[first]: words.names[first][a][names[0]], "pms"[second]: words.names[second][b][names[1]]}
@@ -228,7 +230,7 @@ class Literature:
                 "gold": sorted(gold_keys),
                 "date": int(calendar_days(np.array([cut_off]), FIRST_DAY)[0]),
                 "kind": kind,
-                "hidden": sorted(key for key, some in zip(gold_keys, named.tolist(), strict=True) if not some),
+                "hidden": sorted(key for key, mention in zip(gold_keys, mentions.tolist(), strict=True) if not mention),
             }
 
 

@@ -23,6 +23,6 @@ class Milestones:
 
     def reached(self, action: Action, info: StepInfo) -> int:
         """Returns the number of gold papers that are in the pool for the first time."""
-        found = self._left & self._env.session.pool
-        self._left -= found
-        return len(found)
+        papers = self._left & self._env.session.pool
+        self._left -= papers
+        return len(papers)

@@ -70,8 +70,8 @@ class PaperFiles:
 
     def documents(self, start: int = 0) -> Iterator[Document]:
         """Yields the papers from number ``start`` on, in the order of the files."""
-        counted = Counted(self.problems, start)
-        return counted.rest(self._papers(counted))
+        counter = Counted(self.problems, start)
+        return counter.rest(self._papers(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields none: these files have no queries."""
@@ -92,10 +92,10 @@ def files_of(path: Path) -> Sequence[Path]:
         DataError: There are none.
     """
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
-        if not found:
+        files = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
+        if not files:
             raise DataError(f"{path}: there is no file of JSON lines in it ({', '.join(SUFFIXES)})")
-        return found
+        return files
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     return [path]
@@ -143,16 +143,16 @@ def beginning(text: str) -> str:
 
 def plain_arxiv_id(text: str) -> str:
     """Returns an arXiv id without ``arXiv:`` and the number of its version; ``text`` itself where it is none."""
-    found = _ARXIV.fullmatch(text.strip())
-    return found[1] if found else text.strip()
+    match = _ARXIV.fullmatch(text.strip())
+    return match[1] if match else text.strip()
 
 
 def arxiv_month(text: str) -> int | None:
     """Returns the last day of the month in which the id was given, as YYYYMMDD; ``None`` for what is no arXiv id."""
-    found = _ARXIV.fullmatch(text)
-    if found is None:
+    match = _ARXIV.fullmatch(text)
+    if match is None:
         return None
-    year, month = (found[2], found[3]) if found[2] else (found[4], found[5])
+    year, month = (match[2], match[3]) if match[2] else (match[4], match[5])
     return day(f"{'19' if year >= '91' else '20'}{year}-{month}")
 
 
@@ -163,28 +163,28 @@ def _id(value: object) -> str:
 
 
 def _arxiv_id(record: Mapping[str, Any]) -> str:
-    others = record.get("externalIds", record.get("externalids"))
-    found = record.get("arxiv_id") or (others.get("ArXiv") if isinstance(others, Mapping) else None)
-    if not found and ("versions" in record or "categories" in record):
-        found = record.get("id")
-    return plain_arxiv_id(found) if isinstance(found, str) else ""
+    ids = record.get("externalIds", record.get("externalids"))
+    arxiv_id = record.get("arxiv_id") or (ids.get("ArXiv") if isinstance(ids, Mapping) else None)
+    if not arxiv_id and ("versions" in record or "categories" in record):
+        arxiv_id = record.get("id")
+    return plain_arxiv_id(arxiv_id) if isinstance(arxiv_id, str) else ""
 
 
 def _date(record: Mapping[str, Any], arxiv: str, place: str, tell: Tell) -> int:
     """Returns the day on which a paper was there for the first time; of a year alone, the month of its arXiv id."""
-    given: list[Any] = [record[name] for name in DATES if record.get(name)]
+    dates: list[Any] = [record[name] for name in DATES if record.get(name)]
     versions = record.get("versions")
     if isinstance(versions, list) and versions and isinstance(versions[0], Mapping):
-        created = versions[0].get("created")
-        parsed = email.utils.parsedate(created) if isinstance(created, str) else None
-        given.append(f"{parsed[0]}-{parsed[1]}-{parsed[2]}" if parsed else created)
-    given += [record[name] for name in ("update_date", "year") if record.get(name)]
+        text = versions[0].get("created")
+        parts = email.utils.parsedate(text) if isinstance(text, str) else None
+        dates.append(f"{parts[0]}-{parts[1]}-{parts[2]}" if parts else text)
+    dates += [record[name] for name in ("update_date", "year") if record.get(name)]
     month = arxiv_month(arxiv)
-    if not given:
+    if not dates:
         if month is None:
             tell("no date (counts as older than all others)", place)
         return month or UNDATED
-    date = next((found for value in given if (found := day(value)) is not None), None)
+    date = next((number for value in dates if (number := day(value)) is not None), None)
     if date is None:
         tell("a date that cannot be read (counts as older than all others)", place)
         return month or UNDATED
@@ -192,21 +192,22 @@ def _date(record: Mapping[str, Any], arxiv: str, place: str, tell: Tell) -> int:
 
 
 def _references(record: Mapping[str, Any], place: str, tell: Tell) -> tuple[str, ...]:
-    given: Any = next((record[name] for name in REFERENCES if record.get(name) is not None), [])
-    if not isinstance(given, list):
+    references: Any = next((record[name] for name in REFERENCES if record.get(name) is not None), [])
+    if not isinstance(references, list):
         tell("references that are not a list (left out)", place)
         return ()
-    found: dict[str, None] = {}
-    for one in given:
-        if isinstance(one, Mapping):
-            inner = one.get("citedPaper")
-            paper = inner if isinstance(inner, Mapping) else one
-            one = next((paper[name] for name in IDS if paper.get(name) is not None), None)
-        if key := _id(one):
-            found[key] = None
+    keys: dict[str, None] = {}
+    for reference in references:
+        paper_id = reference
+        if isinstance(reference, Mapping):
+            inner = reference.get("citedPaper")
+            paper = inner if isinstance(inner, Mapping) else reference
+            paper_id = next((paper[name] for name in IDS if paper.get(name) is not None), None)
+        if key := _id(paper_id):
+            keys[key] = None
         else:
             tell("a reference without an id (left out)", place)
-    return tuple(found)
+    return tuple(keys)
 
 
 def _facts(record: Mapping[str, Any], arxiv: str) -> dict[str, Any]:
@@ -215,7 +216,9 @@ def _facts(record: Mapping[str, Any], arxiv: str) -> dict[str, Any]:
     if isinstance(authors, str):
         authors = re.split(r",\s*(?:and\s+)?|\s+and\s+|;\s*", clean(authors))
     if isinstance(authors, list):
-        names = [clean(one.get("name") if isinstance(one, Mapping) else one) for one in authors[:MOST_AUTHORS]]
+        names = [
+            clean(author.get("name") if isinstance(author, Mapping) else author) for author in authors[:MOST_AUTHORS]
+        ]
         facts["authors"] = [name for name in names if name]
     venue = clean(record.get("venue")) or clean(record.get("journal-ref"))
     if venue:

@@ -74,22 +74,22 @@ class WithQueries:
         """Yields the tasks of the papers, then the queries, in the order of the files."""
         yield from self._papers.tasks()
         queries = list(self._read(self.problems.add))
-        wanted = {name for query in queries for name in (*query.titles, *query.arxiv_ids) if name}
-        known = self._known(wanted)
+        names = {name for query in queries for name in (*query.titles, *query.arxiv_ids) if name}
+        papers = self._known(names)
         for query in queries:
-            if (task := _task(query, known)) is not None:
+            if (task := _task(query, papers)) is not None:
                 yield task
 
-    def _known(self, wanted: set[str]) -> dict[str, tuple[str, int]]:
-        """Returns key and date of each paper by its arXiv id and by its title, those of them that are wanted."""
-        known: dict[str, tuple[str, int]] = {}
+    def _known(self, names: set[str]) -> dict[str, tuple[str, int]]:
+        """Returns key and date of each paper by its arXiv id and by its title, those of them that are in ``names``."""
+        papers: dict[str, tuple[str, int]] = {}
         counts, places = self.problems.counts.copy(), {kind: [*at] for kind, at in self.problems.places.items()}
         for document in self._papers.documents():
             for name in (str(document.facts.get("arxiv_id", "")), alike(document.title), document.key):
-                if name in wanted:
-                    known.setdefault(name, (document.key, document.date))
+                if name in names:
+                    papers.setdefault(name, (document.key, document.date))
         self.problems.counts, self.problems.places = counts, places  # of the papers, which were read before
-        return known
+        return papers
 
     def _read(self, tell: Tell) -> Iterator[Query]:
         for path in self._queries:
@@ -115,16 +115,16 @@ def _query(record: Mapping[str, Any], place: str, tell: Tell, split: str, kind: 
         tell("a query with other numbers of titles and of arXiv ids (left out)", place)
         return None
     meta = record.get("source_meta")
-    given = meta.get("published_time") if isinstance(meta, Mapping) else None
-    date = day(given)
+    published_time = meta.get("published_time") if isinstance(meta, Mapping) else None
+    date = day(published_time)
     if date is None:
         tell("a query without a date (has no cut-off)", place)
-    some = max(len(titles), len(ids))
+    count = max(len(titles), len(ids))
     return Query(
         task_id=clean(record.get("qid")) or f"{kind}_{split}_{number}",
         text=text,
-        titles=tuple(map(alike, titles)) or ("",) * some,
-        arxiv_ids=tuple(map(plain_arxiv_id, ids)) or ("",) * some,
+        titles=tuple(map(alike, titles)) or ("",) * count,
+        arxiv_ids=tuple(map(plain_arxiv_id, ids)) or ("",) * count,
         date=date or 0,
         split=split,
         kind=kind,
@@ -132,21 +132,21 @@ def _query(record: Mapping[str, Any], place: str, tell: Tell, split: str, kind: 
 
 
 def _texts(value: object) -> list[str]:
-    return [one if isinstance(one, str) else "" for one in value] if isinstance(value, list) else []
+    return [text if isinstance(text, str) else "" for text in value] if isinstance(value, list) else []
 
 
-def _task(query: Query, known: Mapping[str, tuple[str, int]]) -> dict[str, Any] | None:
+def _task(query: Query, papers: Mapping[str, tuple[str, int]]) -> dict[str, Any] | None:
     gold: dict[str, None] = {}
     absent = newer = 0
     for title, arxiv in zip(query.titles, query.arxiv_ids, strict=True):
-        found = known.get(arxiv) if arxiv else None
-        found = found or (known.get(title) if title else None)
-        if found is None:
+        paper = papers.get(arxiv) if arxiv else None
+        paper = paper or (papers.get(title) if title else None)
+        if paper is None:
             absent += 1
-        elif query.date and found[1] > query.date:
+        elif query.date and paper[1] > query.date:
             newer += 1
         else:
-            gold[found[0]] = None
+            gold[paper[0]] = None
     if not gold:
         return None
     task = {"id": query.task_id, "text": query.text, "gold": [*gold], "date": query.date, "kind": query.kind}

@@ -88,9 +88,9 @@ def _careful(task: str, text: str) -> ToolCall:
     for paper in papers:
         if not paper.expanded:
             return ToolCall("expand", {"paper_id": paper.key})
-    for searched in (subject, *(paper.title for paper in papers)):
-        if not is_searched(searched, text):
-            return ToolCall("search", {"query": searched})
+    for query in (subject, *(paper.title for paper in papers)):
+        if not is_searched(query, text):
+            return ToolCall("search", {"query": query})
     return ToolCall("search", {"query": f"{subject} {text.count('search ')}"})
 
 

@@ -53,14 +53,14 @@ def paper(key: str, date: int, title: str, text: str, snippet: int, title_length
     return f"{key}{year} {shortened(title, title_length)}{beginning}"
 
 
-def searched(query: str, found: int, new: int) -> str:
+def searched(query: str, count: int, new: int) -> str:
     """Returns what a search did."""
-    return f'search "{shortened(query, LONGEST_SHOWN)}": {found} papers, {new} new'
+    return f'search "{shortened(query, LONGEST_SHOWN)}": {count} papers, {new} new'
 
 
-def expanded(key: str, found: int, new: int) -> str:
+def expanded(key: str, count: int, new: int) -> str:
     """Returns what an expansion did."""
-    return f"expand {key}: {found} papers, {new} new"
+    return f"expand {key}: {count} papers, {new} new"
 
 
 def refused(tool: str, argument: str, why: str) -> str:
@@ -77,9 +77,9 @@ def view(lines: Sequence[str], total: int, history: Iterable[str]) -> str:
         history: The calls.
     """
     more = f"\n… and {total - len(lines)} more" if total > len(lines) else ""
-    shown = f"Papers ({total}), best first:\n" + "\n".join(lines) + more if total else NO_PAPERS
-    said = "\n".join(history)
-    return f"{shown}\n\nEarlier calls:\n{said}" if said else shown
+    listing = f"Papers ({total}), best first:\n" + "\n".join(lines) + more if total else NO_PAPERS
+    calls = "\n".join(history)
+    return f"{listing}\n\nEarlier calls:\n{calls}" if calls else listing
 
 
 def judgement(query: str, title: str, text: str) -> str:

@@ -21,16 +21,16 @@ class Shown:
 
 def query_of(task: str) -> str:
     """Returns the query in an instruction, or all of it."""
-    found = _QUERY.search(task)
-    return found[1] if found else task
+    match = _QUERY.search(task)
+    return match[1] if match else task
 
 
 def papers_of(text: str) -> list[Shown]:
     """Returns the papers that an observation shows, in their order."""
-    found = _LIST.search(text)
-    lines = found[1].splitlines() if found else []
-    read = [_PAPER.fullmatch(line) for line in lines if not line.startswith("… and ")]
-    return [Shown(one[1], one[2], bool(one[3])) for one in read if one]
+    listing = _LIST.search(text)
+    lines = listing[1].splitlines() if listing else []
+    matches = [_PAPER.fullmatch(line) for line in lines if not line.startswith("… and ")]
+    return [Shown(match[1], match[2], bool(match[3])) for match in matches if match]
 
 
 def is_searched(query: str, text: str) -> bool:

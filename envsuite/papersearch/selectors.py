@@ -71,7 +71,7 @@ class Lexical:
         having = [numbers for term in sorted({*analyze(query)}) if len(numbers := index.having(term))]
         weights = [float(weight(len(self._corpus), len(numbers), 1)) for numbers in having]
         total = sum(weights)
-        return tuple((numbers, one / total) for numbers, one in zip(having, weights, strict=True))
+        return tuple((numbers, term_weight / total) for numbers, term_weight in zip(having, weights, strict=True))
 
     def scores(self, question: Question, papers: NDArray[np.int64]) -> Scores:
         """Returns the weighted share of the query's words."""
@@ -80,11 +80,11 @@ class Lexical:
     def shares(self, query: str, papers: NDArray[np.int64]) -> Scores:
         """Returns the weighted share of a query's words that each paper has. Shape: as ``papers``."""
         total = np.zeros(len(papers))
-        wanted = papers.astype(np.uint32)
+        documents = papers.astype(np.uint32)
         for numbers, share in self._terms(query):
-            place = numbers.searchsorted(wanted)
+            place = numbers.searchsorted(documents)
             place[place == len(numbers)] = 0
-            total += (numbers[place] == wanted) * share
+            total += (numbers[place] == documents) * share
         return np.minimum(total, 1.0)
 
 
@@ -112,17 +112,17 @@ class Model:
         """
         query, numbers = question.text, papers.tolist()
         missing = [number for number in numbers if (query, number) not in self._known]
-        found = {(query, number): self._known[query, number] for number in numbers if (query, number) in self._known}
+        score_of = {(query, number): self._known[query, number] for number in numbers if (query, number) in self._known}
         if missing:
             scores = [float(score) for score in self._scorer(query, [self._corpus.content(n) for n in missing])]
             if len(scores) != len(missing) or not all(0.0 <= score <= 1.0 for score in scores):
                 raise UsageError(f"the selector {self.name} must return a number from 0 to 1 for each paper")
             new = {(query, number): score for number, score in zip(missing, scores, strict=True)}
-            found |= new
+            score_of |= new
             self._known.update(new)
             while len(self._known) > _MOST_SCORES:
                 self._known.popitem(last=False)
-        return np.array([found[query, number] for number in numbers], dtype=np.float64)
+        return np.array([score_of[query, number] for number in numbers], dtype=np.float64)
 
 
 def selector_of(selector: str | Path | Scorer, corpus: Corpus, words: Lexical) -> Selector:

@@ -54,7 +54,7 @@ class Collection:
         if not self._tasks:
             raise DataError(f"{corpus.path}: has no queries; build it with some: envsuite data build papers --help")
         types = {task_id: task["kind"] for task_id, task in self._tasks.items()}
-        ids = {split: tuple(some) for split, some in splits.items()}
+        ids = {split: tuple(task_ids) for split, task_ids in splits.items()}
         self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
         self.question = lru_cache(maxsize=_QUESTIONS)(self._question)
 

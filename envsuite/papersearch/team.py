@@ -35,9 +35,9 @@ class TeamSession(Session):
     kept: frozenset[int] = frozenset()
     judged: int = JUDGED
 
-    def _add(self, found: Mapping[int, Finder]) -> float:
+    def _add(self, finders: Mapping[int, Finder]) -> float:
         """Makes found papers candidates, the best by the query's words; returns the reward for them."""
-        papers = np.array([*found], dtype=np.int64)
+        papers = np.array([*finders], dtype=np.int64)
         if not len(papers):
             self.candidates = ()
             return 0.0
@@ -46,7 +46,7 @@ class TeamSession(Session):
         scores = self.selector.scores(self.question, papers)
         self.candidates = tuple(papers.tolist())
         self.pool.update(self.candidates)
-        return self._earned(scores, papers, found)
+        return self._earned(scores, papers, finders)
 
     def _expand(self, key: str) -> tuple[tuple[int, ...], str, bool]:
         """Returns the papers found, or why the expansion was refused: only papers that were kept can be expanded."""
@@ -62,8 +62,8 @@ class TeamSession(Session):
         """
         numbers = {self.library.number(key) for key in keys}
         if not numbers <= {*self.candidates}:
-            other = next(key for key in keys if self.library.number(key) not in self.candidates)
-            return 0.0, prompts.no_candidate(other)
+            wrong_key = next(key for key in keys if self.library.number(key) not in self.candidates)
+            return 0.0, prompts.no_candidate(wrong_key)
         new = [number for number in self.candidates if number in numbers]
         gold = len(self.question.gold & {*self.candidates})
         hits = len(self.question.gold & {*new})
@@ -181,21 +181,21 @@ class PaperSearchTeam(PaperSearchEnv):
             return super().step(action)
         agent, team = self.agent, self.team
         own = self.agents[agent]
-        if other := next((call.name for call in action if call.name not in own), None):
-            return self._refuse(f"it is the turn of {agent}, whose tools are {', '.join(own)}, not {other}", ())
+        if wrong_tool := next((call.name for call in action if call.name not in own), None):
+            return self._refuse(f"it is the turn of {agent}, whose tools are {', '.join(own)}, not {wrong_tool}", ())
         if agent == SELECTOR and len(action) > 1:
             return self._refuse("the selector makes one call a step", ())
         if agent == SEARCHER:
-            done = team.step([(call.name, next(iter(call.arguments.values()))) for call in action])
-            self._rewards[SEARCHER] = done.reward
-            said, error = "\n".join(done.lines), "; ".join(done.errors) or None
+            report = team.step([(call.name, next(iter(call.arguments.values()))) for call in action])
+            self._rewards[SEARCHER] = report.reward
+            text, error = "\n".join(report.lines), "; ".join(report.errors) or None
         else:
             reward, error = team.keep(tuple(action[0].arguments["paper_ids"]))
             if error is not None:
                 return self._refuse(error, ())
             self._rewards[SELECTOR] = reward
-            said = team.history[-1]
-        outcome = self._outcome(f"{said}\n\n{self._shown()}", sum(self._rewards.values()), error)
+            text = team.history[-1]
+        outcome = self._outcome(f"{text}\n\n{self._shown()}", sum(self._rewards.values()), error)
         self._done = outcome.done
         return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
 

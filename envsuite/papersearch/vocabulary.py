@@ -34,13 +34,13 @@ class Topic:
 @cache
 def table(name: str) -> dict[str, tuple[str, ...]]:
     """Returns the lists of ``words.txt`` as words, or those of ``sentences.txt`` as lines, by their headings."""
-    found: dict[str, list[str]] = {}
+    lists: dict[str, list[str]] = {}
     for line in (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
-            part = found.setdefault(line.strip("[]"), [])
+            part = lists.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):
             part += line.split() if name == "words" else [line]
-    return {heading: tuple(entries) for heading, entries in found.items()}
+    return {heading: tuple(entries) for heading, entries in lists.items()}
 
 
 def capital(text: str) -> str:
@@ -63,18 +63,18 @@ def topic_of(key: str, concepts: int) -> Topic:
         concepts: Number of concepts of each kind.
     """
     draw, lists = Draw(key), table("words")
-    needed = {"adjectives": 3, "nouns": 7, "tasks": 3, "devices": 2, "media": 3}
-    left = {name: draw.sample(lists[name], count * concepts) for name, count in needed.items()}
-    known = set[str]()
+    counts = {"adjectives": 3, "nouns": 7, "tasks": 3, "devices": 2, "media": 3}
+    stock = {name: draw.sample(lists[name], count * concepts) for name, count in counts.items()}
+    inventions = set[str]()
 
     def new() -> str:
-        while (word := invented(draw)) in known:
+        while (word := invented(draw)) in inventions:
             pass
-        known.add(word)
+        inventions.add(word)
         return word
 
     def take(*names: str) -> str:
-        return " ".join(left[name].pop() for name in names)
+        return " ".join(stock[name].pop() for name in names)
 
     problems = tuple(
         (

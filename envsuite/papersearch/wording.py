@@ -22,7 +22,7 @@ Sentence = tuple[str, Callable[[Sequence[Any]], Any]]
 
 def _compiled(line: str) -> Sentence:
     if line.startswith("{"):
-        line = _SLOT.sub(lambda found: f"{{{found[1].upper()}}}" if found[1] in "pmsw" else found[0], line, count=1)
+        line = _SLOT.sub(lambda match: f"{{{match[1].upper()}}}" if match[1] in "pmsw" else match[0], line, count=1)
     places = [SLOTS.index(name) for name in _SLOT.findall(line)]
     return _SLOT.sub("%s", line), itemgetter(*places) if places else lambda values: ()
 
@@ -54,7 +54,7 @@ class Fill:
 
 
 def written(
-    fill: Fill, concept: Sequence[int], name: Sequence[int], bridge: int, year: int, drawn: Sequence[int]
+    fill: Fill, concept: Sequence[int], name: Sequence[int], bridge: int, year: int, numbers: Sequence[int]
 ) -> tuple[str, str, dict[str, Any]]:
     """Returns title, abstract, and further fields of a paper.
 
@@ -64,7 +64,7 @@ def written(
         name: Which of its names it uses.
         bridge: Number of a sentence of the role ``bridges``, which gives the next name of a concept; -1 for none.
         year: Its year.
-        drawn: 32 random numbers of 32 bits.
+        numbers: 32 random numbers of 32 bits.
     """
     topic = fill.topic
     problems, methods, settings = topic.names
@@ -72,10 +72,10 @@ def written(
     i, j, k = name
     words = topic.words
     size = len(words)
-    some = drawn[0]
-    first = some % size
+    word_number = numbers[0]
+    first = word_number % size
     onsets, vowels, codas = _SYLLABLES
-    made = drawn[1]
+    name_number = numbers[1]
     values = (
         problems[a][i],
         methods[b][j],
@@ -83,14 +83,16 @@ def written(
         problems[a][(i + 1) % NAMES],
         methods[b][(j + 1) % NAMES],
         settings[c][(k + 1) % NAMES],
-        methods[(b + 1 + drawn[2] % (len(methods) - 1)) % len(methods)][drawn[3] % NAMES],
-        problems[(a + 1 + drawn[4] % (len(problems) - 1)) % len(problems)][drawn[5] % NAMES],
+        methods[(b + 1 + numbers[2] % (len(methods) - 1)) % len(methods)][numbers[3] % NAMES],
+        problems[(a + 1 + numbers[4] % (len(problems) - 1)) % len(problems)][numbers[5] % NAMES],
         words[first],
-        words[(first + 1 + (some >> 8) % (size - 2)) % size],
+        words[(first + 1 + (word_number >> 8) % (size - 2)) % size],
         words[(first + size - 1) % size],
-        20 + drawn[6] % 79,
-        3 + drawn[7] % 16,
-        onsets[made % len(onsets)] + vowels[(made >> 8) % len(vowels)] + codas[(made >> 16) % len(codas)],
+        20 + numbers[6] % 79,
+        3 + numbers[7] % 16,
+        onsets[name_number % len(onsets)]
+        + vowels[(name_number >> 8) % len(vowels)]
+        + codas[(name_number >> 16) % len(codas)],
         year,
         fill.capitals[0][a][i],
         fill.capitals[1][b][j],
@@ -98,14 +100,14 @@ def written(
         fill.capital_words[first],
     )
     roles = ["openings", "gaps", "methods", "details", "experiments", "results", "closings"]
-    which = drawn[8]
+    which = numbers[8]
     if which % 5 == 0:
         del roles[1]
     sentences = []
     at = 9
     for role in roles:
         lines = ROLES[role]
-        text, take = lines[drawn[at] % len(lines)]
+        text, take = lines[numbers[at] % len(lines)]
         sentences.append(text % take(values))
         at += 1
     if bridge >= 0:
@@ -117,15 +119,15 @@ def written(
         abstract, length = " ".join(sentences[:-1]), 0
     while 0 < length < SHORTEST:
         lines = ROLES["details" if at % 2 else "results"]
-        text, take = lines[(drawn[at] + 1) % len(lines)]
+        text, take = lines[(numbers[at] + 1) % len(lines)]
         sentences.append(text % take(values))
         abstract = " ".join(sentences)
         length = abstract.count(" ") + 1
         at += 1
-    text, take = ROLES["titles"][drawn[20] % len(ROLES["titles"])]
+    text, take = ROLES["titles"][numbers[20] % len(ROLES["titles"])]
     authors = topic.authors
-    people = [authors[number % len(authors)] for number in drawn[21 : 22 + drawn[26] % 5]]
-    facts = {"authors": list(dict.fromkeys(people)), "venue": topic.venues[drawn[27] % len(topic.venues)]}
+    people = [authors[number % len(authors)] for number in numbers[21 : 22 + numbers[26] % 5]]
+    facts = {"authors": list(dict.fromkeys(people)), "venue": topic.venues[numbers[27] % len(topic.venues)]}
     return text % take(values), abstract, facts
 
 
@@ -138,4 +140,4 @@ def asked(kind: str, names: Mapping[str, str], draw: Draw) -> str:
         draw: Source of randomness.
     """
     line = draw.one(table("sentences")[kind])
-    return capital(_SLOT.sub(lambda found: names[found[1]], line))
+    return capital(_SLOT.sub(lambda match: names[match[1]], line))

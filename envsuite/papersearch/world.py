@@ -108,8 +108,8 @@ class Library:
 
     def number(self, key: str) -> int | None:
         """Returns the paper with an id; ``None`` where there is none. Fast for papers that were shown."""
-        known = self._numbers.get(key)
-        return self.corpus.number(key) if known is None else known
+        number = self._numbers.get(key)
+        return self.corpus.number(key) if number is None else number
 
     def _search(self, query: str, results: int, stop: int) -> tuple[int, ...]:
         """Returns the best papers for a query, of those before ``stop``."""
@@ -182,28 +182,28 @@ class Session:
         Args:
             calls: Name and argument of each.
         """
-        found: dict[int, Finder] = {}
+        finders: dict[int, Finder] = {}
         lines: list[str] = []
         errors: list[str] = []
-        executed = penalties = 0
+        executions = penalties = 0
         earlier = {*self.asked}
         for place, (tool, argument) in enumerate(calls):
-            numbers, why, charged = self._search(argument, earlier) if tool == "search" else self._expand(argument)
+            numbers, why, charge = self._search(argument, earlier) if tool == "search" else self._expand(argument)
             if why:
                 errors.append(why)
-                penalties += charged
+                penalties += charge
                 lines.append(prompts.refused(tool, argument, why))
                 continue
-            executed += 1
+            executions += 1
             new = [number for number in numbers if number not in self.pool]
             if tool == "search" and not new:  # StepPO's code has nothing to wait for, so it knows this one at once
                 earlier.add(_words(argument).lower())
             finder = (tool == "expand", place)  # sorts searches before expansions
             for paper in new:
-                found[paper] = min(finder, found.get(paper, finder))
+                finders[paper] = min(finder, finders.get(paper, finder))
             say = prompts.searched if tool == "search" else prompts.expanded
             lines.append(say(argument.strip(), len(numbers), len(new)))
-        reward = self._add(found) - self.rules.cost * executed - self.rules.penalty * penalties
+        reward = self._add(finders) - self.rules.cost * executions - self.rules.penalty * penalties
         self.history += lines
         return Done(tuple(lines), tuple(errors), reward)
 
@@ -221,10 +221,10 @@ class Session:
             return (), prompts.too_long(len(words), LONGEST_QUERY), False
         if words.lower() in self.asked:
             return (), prompts.REPEATED_SEARCH, self.rules.reward == "step" or words.lower() in earlier
-        found = self.library.search(words, self.rules.results, self.question.stop)
+        papers = self.library.search(words, self.rules.results, self.question.stop)
         self.asked[words.lower()] = None
         self.searches += 1
-        return found, "", False
+        return papers, "", False
 
     def _expand(self, key: str) -> tuple[tuple[int, ...], str, bool]:
         """Returns the papers found, or why the expansion was refused and whether that is charged."""
@@ -233,22 +233,22 @@ class Session:
             return (), prompts.NOT_THERE, True
         if number in self.expanded:
             return (), prompts.REPEATED_EXPANSION, True
-        found = self.library.expand(number, self.rules.citing, self.rules.cited, self.question.stop)
+        papers = self.library.expand(number, self.rules.citing, self.rules.cited, self.question.stop)
         self.expanded[number] = None
         self.expansions += 1
-        return found, "", False
+        return papers, "", False
 
-    def _add(self, found: Mapping[int, Finder]) -> float:
+    def _add(self, finders: Mapping[int, Finder]) -> float:
         """Adds papers, each with the call that found it, to the pool; returns the reward for them."""
-        if not found:
+        if not finders:
             return 0.0
-        papers = np.array([*found], dtype=np.int64)
+        papers = np.array([*finders], dtype=np.int64)
         scores = self.selector.scores(self.question, papers)
-        kept = scores >= self.rules.discard
-        reward = self._earned(scores[kept], papers[kept], found)
+        is_kept = scores >= self.rules.discard
+        reward = self._earned(scores[is_kept], papers[is_kept], finders)
         places = scores
         if self.selector.shown:
-            papers, scores = papers[kept], scores[kept]
+            papers, scores = papers[is_kept], scores[is_kept]
             places = scores
         else:  # discarding would tell what the selector prefers
             places = self.library.words.shares(self.question.text, papers)
@@ -259,12 +259,12 @@ class Session:
         self._order = None
         return reward
 
-    def _earned(self, scores: NDArray[np.float64], papers: Numbers, found: Mapping[int, Finder]) -> float:
+    def _earned(self, scores: NDArray[np.float64], papers: Numbers, finders: Mapping[int, Finder]) -> float:
         """Returns the sum of the best scores of the papers that each call found, or of all."""
-        paid: dict[Finder | None, list[float]] = {}
+        by_finder: dict[Finder | None, list[float]] = {}
         for score, paper in zip(scores.tolist(), papers.tolist(), strict=True):
-            paid.setdefault(found[paper] if self.rules.reward == "call" else None, []).append(score)
-        return float(sum(sum(sorted(some, reverse=True)[: self.rules.best]) for some in paid.values()))
+            by_finder.setdefault(finders[paper] if self.rules.reward == "call" else None, []).append(score)
+        return float(sum(sum(sorted(group, reverse=True)[: self.rules.best]) for group in by_finder.values()))
 
     def ranked(self) -> Numbers:
         """Returns the places of the pool's papers in :attr:`papers`, best first, then the older. Shape: [n]."""
@@ -280,9 +280,9 @@ class Session:
             snippet: Characters of an abstract that are shown.
             calls: Number of the last calls that the observation has already.
         """
-        card, done = self.library.card, self.expanded
+        card, expansions = self.library.card, self.expanded
         numbers: list[int] = self.papers[self.ranked()[:papers]].tolist()
-        lines = [f"{card(n, snippet)} [expanded]" if n in done else card(n, snippet) for n in numbers]
+        lines = [f"{card(n, snippet)} [expanded]" if n in expansions else card(n, snippet) for n in numbers]
         earlier = self.history[: len(self.history) - calls] if calls else self.history
         return prompts.view(lines, len(self.papers), earlier[-50:])
 
@@ -293,14 +293,14 @@ class Session:
         gold = self.question.gold
         is_gold = np.array([number in gold for number in self.papers.tolist()], dtype=bool)
         above = self.scores >= self.rules.threshold
-        hits, listed = int((is_gold & above).sum()), int(above.sum())
-        recall, precision = hits / len(gold), hits / listed if listed else 0.0
-        found = np.cumsum(is_gold[self.ranked()])
+        hits, list_size = int((is_gold & above).sum()), int(above.sum())
+        recall, precision = hits / len(gold), hits / list_size if list_size else 0.0
+        hits_at = np.cumsum(is_gold[self.ranked()])
         return {
-            "f1_all": 2 * hits / (len(gold) + listed),
+            "f1_all": 2 * hits / (len(gold) + list_size),
             "recall_all": recall,
             "precision_all": precision,
-            **{f"recall_{k}": int(found[min(k, len(found)) - 1]) / len(gold) if len(found) else 0.0
+            **{f"recall_{k}": int(hits_at[min(k, len(hits_at)) - 1]) / len(gold) if len(hits_at) else 0.0
                for k in (20, 50, 100)},
             "pool": float(len(self.papers)),
             "calls": float(self.searches + self.expansions),
@@ -325,12 +325,12 @@ class Session:
             expansions=self.expansions,
         )
 
-    def load(self, saved: Saved) -> None:
+    def load(self, state: Saved) -> None:
         """Takes over a saved state of a session of the same query."""
-        self.papers = np.array(saved["papers"], dtype=np.int64)
-        self.scores, self._places = np.array(saved["scores"], dtype=float), np.array(saved["places"], dtype=float)
-        self.pool = {*saved["papers"]}
-        self.asked, self.expanded = dict.fromkeys(saved["asked"]), dict.fromkeys(saved["expanded"])
-        self.history = [*saved["history"]]
-        self.searches, self.expansions = saved["searches"], saved["expansions"]
+        self.papers = np.array(state["papers"], dtype=np.int64)
+        self.scores, self._places = np.array(state["scores"], dtype=float), np.array(state["places"], dtype=float)
+        self.pool = {*state["papers"]}
+        self.asked, self.expanded = dict.fromkeys(state["asked"]), dict.fromkeys(state["expanded"])
+        self.history = [*state["history"]]
+        self.searches, self.expansions = state["searches"], state["expansions"]
         self._order = None

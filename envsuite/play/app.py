@@ -108,14 +108,16 @@ class Chooser(ModalScreen[str | None]):
             event.stop()
 
     def _narrow(self, words: str) -> None:
-        types, wanted = self.session.env.tasks.types, words.lower().split()
-        found = [task for task in self.session.tasks if all(word in f"{task} {types[task]}".lower() for word in wanted)]
-        self._found = found[:SHOWN]
+        types, terms = self.session.env.tasks.types, words.lower().split()
+        matches = [
+            task for task in self.session.tasks if all(word in f"{task} {types[task]}".lower() for word in terms)
+        ]
+        self._found = matches[:SHOWN]
         options = self.query_one(OptionList)
         options.clear_options()
         width = max((len(types[task]) for task in self._found), default=0)
         options.add_options([escape_controls(f"{types[task]:{width}}  {task}") for task in self._found])
-        options.border_title = f"{len(found)} of {len(self.session.tasks)} tasks of {self.session.split}"
+        options.border_title = f"{len(matches)} of {len(self.session.tasks)} tasks of {self.session.split}"
         options.highlighted = 0 if self._found else None
 
 
@@ -236,21 +238,21 @@ class Play(App[None]):
 
     async def _act(self, line: str) -> None:
         session = self.session
-        env, shown = session.env, session.observation["commands"]
-        action = read_action(line, env.tools, session.profile, shown, env.max_calls)
-        saved = len(session.saved)
+        env, commands = session.env, session.observation["commands"]
+        action = read_action(line, env.tools, session.profile, commands, env.max_calls)
+        count = len(session.saved)
         await self._called(lambda: session.act(action))
-        if len(session.saved) > saved:
+        if len(session.saved) > count:
             self.message = f"Saved to {session.save_path}."
 
-    async def _command(self, word: str, rest: str) -> None:
+    async def _command(self, word: str, argument: str) -> None:
         """Does what a line says that begins with a colon."""
-        session, rest = self.session, rest.strip()
+        session, argument = self.session, argument.strip()
         if word == "hint":
             action = await self._called(session.hint)
-            written = self._written(action)
-            self.message = "The expert: " + written.replace("\n", "; ")
-            self._base.query_one(Prompt).offer(written if action else "")
+            text = self._written(action)
+            self.message = "The expert: " + text.replace("\n", "; ")
+            self._base.query_one(Prompt).offer(text if action else "")
         elif word == "undo":
             await self._called(session.undo)
         elif word == "restart":
@@ -259,15 +261,15 @@ class Play(App[None]):
             await self._called(lambda: session.move(1 if word == "next" else -1))
         elif word == "random":
             await self._called(session.random)
-        elif word == "task" and rest:
-            await self._called(lambda: session.start(rest))
+        elif word == "task" and argument:
+            await self._called(lambda: session.start(argument))
         elif word == "task":
             self.push_screen(Chooser(session), self._chosen)
         elif word == "type":
-            session.choose_type(rest or None)
+            session.choose_type(argument or None)
             await self._called(lambda: session.start(session.tasks[0]))
         elif word == "save":
-            self._save(Path(rest) if rest else None)
+            self._save(Path(argument) if argument else None)
         elif word == "help":
             self.push_screen(Help())
         elif word == "quit":
@@ -279,8 +281,8 @@ class Play(App[None]):
         session = self.session
         path = path or session.save_path or Path(f"{session.env_id}.jsonl")
         count = session.save(path)
-        unsolved = "" if session.info["success"] else " It is not solved, and whoever imitates leaves it out."
-        self.message = f"Saved to {path}, which has {count} demonstrations.{unsolved}"
+        warning = "" if session.info["success"] else " It is not solved, and whoever imitates leaves it out."
+        self.message = f"Saved to {path}, which has {count} demonstrations.{warning}"
 
     def _chosen(self, task_id: str | None) -> None:
         if task_id is not None:
@@ -327,29 +329,29 @@ class Play(App[None]):
 
     def _show_choices(self) -> None:
         text = self._base.query_one(Prompt).text
-        found = [] if self.session.over and not text else self._completions(text)
+        lines = [] if self.session.over and not text else self._completions(text)
         room = 2 * max(20, self.size.width - 2) - 12
-        shown, length = [], 0
-        for line in found:
+        parts, length = [], 0
+        for line in lines:
             length += len(line) + 3
             if length > room:
-                shown.append(f"… ({len(found)})")
+                parts.append(f"… ({len(lines)})")
                 break
-            shown.append(line)
+            parts.append(line)
         choices = self._base.query_one("#choices", Static)
-        choices.update(Content(escape_controls(" | ".join(shown))))
-        choices.display = bool(shown)
+        choices.update(Content(escape_controls(" | ".join(parts))))
+        choices.display = bool(parts)
 
     def _status(self) -> Content:
         session, info = self.session, self.session.info
-        left = f" of {session.horizon}" if session.horizon is not None else ""
+        limit = f" of {session.horizon}" if session.horizon is not None else ""
         end = ""
         if session.lost is not None:
             end = "LOST"
         elif session.over:
             end = "SOLVED" if info["success"] else "ENDED, not solved" if session.env.done else "NO STEPS LEFT"
         parts = [
-            session.env_id, end, f"step {len(session.steps)}{left}", f"reward {session.reward:g}",
+            session.env_id, end, f"step {len(session.steps)}{limit}", f"reward {session.reward:g}",
             f"score {info['score']:.2f}", session.task_id, info["split"], info["task_type"],
         ]  # fmt: skip
         return Content(escape_controls("  ".join(part for part in parts if part)))
@@ -368,11 +370,11 @@ class Play(App[None]):
             text = "  ".join(f"{name} {value:g}" for name, value in metrics.items())
             blocks[-1].append(Content.styled(escape_controls(text), "dim"))
         if self.session.over:
-            solved = self.session.info["success"]
-            said = "Solved. F6 goes to the next task." if solved else "The episode is over. F3 takes a step back."
-            blocks[-1].append(Content.styled(said, "bold $success" if solved else "bold $warning"))
-        joined = [Content("\n").join(part for part in block if part.plain) for block in blocks]
-        return Content("\n").join(joined[:-1]), joined[-1]
+            success = self.session.info["success"]
+            verdict = "Solved. F6 goes to the next task." if success else "The episode is over. F3 takes a step back."
+            blocks[-1].append(Content.styled(verdict, "bold $success" if success else "bold $warning"))
+        contents = [Content("\n").join(part for part in block if part.plain) for block in blocks]
+        return Content("\n").join(contents[:-1]), contents[-1]
 
     def _text(self, text: str) -> Content:
         """Returns a text of the environment, its boards with larger cells."""

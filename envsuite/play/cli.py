@@ -95,8 +95,8 @@ def _in_browser(env_id: str, arguments: argparse.Namespace) -> int:
     if env_id not in pages:
         having = " and ".join(pages)
         raise UsageError(f"--browser opens the pages of {having}; {env_id} is played in a terminal, without it")
-    for option, given in (("--url", arguments.url), ("--save", arguments.save)):
-        if given is not None:
+    for option, value in (("--url", arguments.url), ("--save", arguments.save)):
+        if value is not None:
             raise UsageError(f"{option} is for play in a terminal, without --browser")
     options = options_of(arguments)
     return int(pages[env_id].run(arguments, lambda: made(env_id, **options, split=arguments.split)))

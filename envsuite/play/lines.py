@@ -21,29 +21,29 @@ def read_line(line: str, tools: Sequence[Tool], profile: Profile, commands: Sequ
     ``TOOL {"NAME": VALUE}``; and what the profile adds. Anything else is :class:`~envsuite.core.Unparsed`, for the
     environment to refuse. Values are JSON, or text where the tool's schema says so or the value is no JSON.
     """
-    known = {tool.name: tool for tool in tools}
+    by_name = {tool.name: tool for tool in tools}
     text = line.strip()
     if not text:
         return Unparsed("the line is empty")
     if profile.commands and text in commands:
-        return _single(known[profile.commands], text)
+        return _single(by_name[profile.commands], text)
     for prefix, name in profile.prefixes.items():
         if text.startswith(prefix):
-            return _single(known[name], text[len(prefix) :].strip())
-    word, _, rest = text.partition(" ")
-    if word in known and (rest.strip() or not profile.plain or _takes_nothing(known[word])):
-        return _called(known[word], rest.strip())
+            return _single(by_name[name], text[len(prefix) :].strip())
+    word, _, argument = text.partition(" ")
+    if word in by_name and (argument.strip() or not profile.plain or _takes_nothing(by_name[word])):
+        return _called(by_name[word], argument.strip())
     if profile.plain:
-        return _single(known[profile.plain], line.rstrip() if profile.code else text)
-    return Unparsed(f"{_short(text)} names no tool; a line begins with one of: {', '.join(known)}")
+        return _single(by_name[profile.plain], line.rstrip() if profile.code else text)
+    return Unparsed(f"{_short(text)} names no tool; a line begins with one of: {', '.join(by_name)}")
 
 
 def write_call(call: ToolCall, tools: Sequence[Tool], profile: Profile) -> str:
     """Returns a line that :func:`read_line` reads as ``call``, the shortest that does."""
     values = [value if isinstance(value, str) else orjson.dumps(value).decode() for value in call.arguments.values()]
     short = [prefix + " " + value for prefix in profile.prefixes for value in values]
-    named = [f"{call.name} {value}" for value in values]
-    for line in (*values, *short, *named):
+    tool_lines = [f"{call.name} {value}" for value in values]
+    for line in (*values, *short, *tool_lines):
         if read_line(line, tools, profile) == (call,):
             return line
     return _as_json(call)
@@ -61,9 +61,9 @@ def read_action(text: str, tools: Sequence[Tool], profile: Profile, commands: Se
     """
     lines = [line for line in text.split("\n") if line.strip()]
     if most > 1 and len(lines) > 1 and not profile.code:
-        calls = [read_line(line, tools, profile, commands) for line in lines]
-        if not any(isinstance(call, Unparsed) for call in calls):
-            return tuple(call for one in calls for call in one)
+        actions = [read_line(line, tools, profile, commands) for line in lines]
+        if not any(isinstance(action, Unparsed) for action in actions):
+            return tuple(call for action in actions for call in action)
     return read_line(text, tools, profile, commands)
 
 
@@ -84,21 +84,21 @@ def _single(tool: Tool, text: str) -> Action:
     return (ToolCall(tool.name, {name: _value(tool, name, text)}),) if name is not None else _called(tool, text)
 
 
-def _called(tool: Tool, rest: str) -> Action:
+def _called(tool: Tool, text: str) -> Action:
     name = only_argument(tool)
-    if rest.startswith("{"):
+    if text.startswith("{"):
         try:
-            body = orjson.loads(rest)
+            body = orjson.loads(text)
         except orjson.JSONDecodeError:
             body = None
         if isinstance(body, dict):
             return (ToolCall(tool.name, body),)
     if name is not None:
-        return (ToolCall(tool.name, {name: _value(tool, name, rest)} if rest else {}),)
+        return (ToolCall(tool.name, {name: _value(tool, name, text)} if text else {}),)
     try:
-        pairs = [word.partition("=") for word in shlex.split(rest)]
+        pairs = [word.partition("=") for word in shlex.split(text)]
     except ValueError as error:
-        return Unparsed(f"{_short(rest)} cannot be split into arguments ({error})")
+        return Unparsed(f"{_short(text)} cannot be split into arguments ({error})")
     if wrong := next((argument for argument, equals, _ in pairs if not equals), None):
         return Unparsed(f"{wrong!r} is not NAME=VALUE; {tool.name} takes {_taken(tool)}")
     return (ToolCall(tool.name, {argument: _value(tool, argument, value) for argument, _, value in pairs}),)
@@ -137,11 +137,13 @@ def completions(text: str, tools: Sequence[Tool], profile: Profile, commands: Se
     """Returns lines that go on from ``text``: first those that begin with it, then those that have all its words."""
     if "\n" in text:
         return []
-    known = list(dict.fromkeys(_candidates(text, tools, profile, commands)))
-    begun = [line for line in known if line.startswith(text) and line != text]
+    lines = list(dict.fromkeys(_candidates(text, tools, profile, commands)))
+    continuations = [line for line in lines if line.startswith(text) and line != text]
     words = text.lower().split()
-    others = [line for line in known if line not in begun and line != text and all(w in line.lower() for w in words)]
-    return begun + (others if words else [])
+    matches = [
+        line for line in lines if line not in continuations and line != text and all(w in line.lower() for w in words)
+    ]
+    return continuations + (matches if words else [])
 
 
 def _candidates(text: str, tools: Sequence[Tool], profile: Profile, commands: Sequence[str]) -> Iterator[str]:
@@ -160,14 +162,14 @@ def _candidates(text: str, tools: Sequence[Tool], profile: Profile, commands: Se
         yield f"{tool.name} " if forms else tool.name
         if text.startswith(f"{tool.name} "):
             before, _, last = text.rpartition(" ")
-            given = {word.partition("=")[0] for word in before.split()[1:]}
+            names = {word.partition("=")[0] for word in before.split()[1:]}
             for argument in forms:
-                if argument not in given:
+                if argument not in names:
                     values = _values(forms[argument]) if last.startswith(f"{argument}=") else ()
                     yield from (f"{before} {argument}={value}" for value in values or ("",))
 
 
 def _values(form: Any) -> tuple[str, ...]:
     """Returns the values that a schema lists, as a person types them."""
-    listed = form.get("enum", ["true", "false"] if form.get("type") == "boolean" else [])
-    return tuple(value if isinstance(value, str) else orjson.dumps(value).decode() for value in listed)
+    values = form.get("enum", ["true", "false"] if form.get("type") == "boolean" else [])
+    return tuple(value if isinstance(value, str) else orjson.dumps(value).decode() for value in values)

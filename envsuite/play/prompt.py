@@ -96,6 +96,6 @@ class Prompt(TextArea):
     def update_suggestion(self) -> None:
         """Shows how the first completion goes on."""
         at_end = self.cursor_location == self.document.end
-        found = self.find(self.text) if self.text and at_end else []
-        begun = next((line for line in found if line.startswith(self.text)), self.text)
-        self.suggestion = begun[len(self.text) :]
+        lines = self.find(self.text) if self.text and at_end else []
+        completion = next((line for line in lines if line.startswith(self.text)), self.text)
+        self.suggestion = completion[len(self.text) :]

@@ -70,11 +70,11 @@ class Session:
             UsageError: The split has no task of it.
         """
         tasks = self.env.tasks if kind is None else self.env.tasks.select([kind])
-        found = tasks.ids(self.split)
-        if not found:
+        task_ids = tasks.ids(self.split)
+        if not task_ids:
             of = f" of type {kind!r}" if kind is not None else ""
             raise UsageError(f"split {self.split!r} of {self.env_id} has no task{of}; choose another with --split")
-        self.tasks: Sequence[str] = found
+        self.tasks: Sequence[str] = task_ids
 
     # -- the episode -----------------------------------------------------------------------------------------------
 
@@ -224,8 +224,8 @@ class Session:
         for step in steps:
             self._watch()
             observation = self.env.step(step.action)[0]
-        expected = steps[-1].observation if steps else self.first
-        if dict(observation) != dict(expected):
+        original = steps[-1].observation if steps else self.first
+        if dict(observation) != dict(original):
             self.lost = "It takes another course than before; restart the episode."
             raise UsageError(f"The environment cannot go back to this step. {self.lost}")
         self.lost = None

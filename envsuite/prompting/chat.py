@@ -117,7 +117,7 @@ class Chat:
             messages.append(turn.message)
             results = [*[_EARLIER] * (len(turn.ids) - 1), turn.answer]
             pairs = zip(turn.ids, results, strict=True) if turn.ids else ()
-            messages += [{"role": "tool", "tool_call_id": one, "content": result} for one, result in pairs]
+            messages += [{"role": "tool", "tool_call_id": call_id, "content": result} for call_id, result in pairs]
             if not turn.ids:
                 messages.append({"role": "user", "content": turn.answer})
         parts = self._history.gallery.parts
@@ -156,8 +156,8 @@ class Chat:
         self._history.add(answer.text, (parsed or self.parse(answer)).action, observation)
         if not isinstance(self.spec.memory, Window):
             message, ids = self._said(answer)
-            seen = self._history.said(self._history.observation(self._history.steps))
-            self._turns.append(_Turn(message, ids, seen))
+            text = self._history.said(self._history.observation(self._history.steps))
+            self._turns.append(_Turn(message, ids, text))
 
     def _said(self, answer: Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Returns the message of an answer, and the ids of its calls.
@@ -170,11 +170,12 @@ class Chat:
             return {"role": "assistant", "content": text.strip() or _NOTHING}, ()
         ids, calls = [], []
         for call in answer.calls:
-            given = call.id if call.id and call.id not in ids else f"call{self._calls:05}"  # Mistral takes nine letters
+            # An id of its own has nine letters, as Mistral takes no other.
+            call_id = call.id if call.id and call.id not in ids else f"call{self._calls:05}"
             self._calls += 1
-            ids.append(given)
+            ids.append(call_id)
             function = {"name": call.name, "arguments": call.arguments.strip() or "{}"}
-            calls.append({"id": given, "type": "function", "function": function})
+            calls.append({"id": call_id, "type": "function", "function": function})
         return {"role": "assistant", "content": answer.content, "tool_calls": calls}, tuple(ids)
 
 

@@ -27,16 +27,16 @@ def closings(render: Renderer, codec: Codec) -> tuple[Closing, ...]:
     """
     user: Messages = [{"role": "user", "content": MARK}]
     earlier: Messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}]
-    found: list[str] = []
+    prompts: list[str] = []
     for messages in (user, [*earlier, *user]):  # some templates want tools, others none
         texts = [text for tools in (None, [_TOOL.as_openai()]) if (text := render.attempt(messages, tools)) is not None]
-        found += texts[:1]
-    if not found:
+        prompts += texts[:1]
+    if not prompts:
         render(user, None)  # says why the template refuses
-    if (answered := codec.after(Turn(earlier[1]), MARK, ())) is not None:
+    if (after_text := codec.after(Turn(earlier[1]), MARK, ())) is not None:
         after_call = codec.after(codec.turn(codec.write((_CALL,)), ()), MARK, ())
-        found += [text for text in (answered, after_call) if text is not None]
-    ends = {_closing(render, text) for text in found}
+        prompts += [text for text in (after_text, after_call) if text is not None]
+    ends = {_closing(render, text) for text in prompts}
     return tuple(sorted(ends, key=lambda end: (-len(end), end)))
 
 

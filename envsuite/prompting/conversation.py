@@ -143,15 +143,15 @@ class Conversation:
 
     def _all_ids(self) -> tuple[int, ...]:
         if self._ids is None:
-            stem, rest = self._history.opening(self._left_out)
+            stem, tail = self._history.opening(self._left_out)
             if isinstance(self.spec.memory, Rendered) and self._turns:
                 messages, tools = self._messages(), self.codec.chat_tools(self.tools)
                 self._ids = tuple(conversation_ids(self._render, messages, tools, self._template.added))
             elif self._stem is None:
-                self._ids = tuple(self._template.begin(self.tokenizer, stem + rest))
+                self._ids = tuple(self._template.begin(self.tokenizer, stem + tail))
             else:
                 ids, ends = self._stem
-                self._ids = (*ids, *self._template.branch(self.tokenizer, ends + rest))
+                self._ids = (*ids, *self._template.branch(self.tokenizer, ends + tail))
         return self._ids
 
     @property
@@ -207,9 +207,9 @@ class Conversation:
         Raises:
             UsageError: Before :meth:`start`.
         """
-        named = self._history.gallery.named
+        name_images = self._history.gallery.named
         return [
-            {**message, "content": named(message["content"])} if message.get("content") else message
+            {**message, "content": name_images(message["content"])} if message.get("content") else message
             for message in unbroken(self._messages())
         ]
 
@@ -234,12 +234,12 @@ class Conversation:
         keys = turn.message.keys() - {"role", "tool_calls"}
         return Turn({**turn.message, **{key: fields(turn.message[key]) for key in keys}}, turn.called)
 
-    def _follow(self, response: Sequence[int], said: Turn, text: str) -> list[int]:
+    def _follow(self, response: Sequence[int], turn: Turn, text: str) -> list[int]:
         """Returns the token ids from the end of ``response`` to the next generation prompt."""
-        after = self.codec.after(said, self._template.added.break_tokens(text), self.tools)
+        after = self.codec.after(turn, self._template.added.break_tokens(text), self.tools)
         if after is None:
-            ended = bool(response) and response[-1] in self._template.turn_ends
-            return self._template.follow(self.tokenizer, text, ended)
+            has_end = bool(response) and response[-1] in self._template.turn_ends
+            return self._template.follow(self.tokenizer, text, has_end)
         last = str(self.tokenizer.decode([response[-1]])) if response else ""
         ends = self._template.specials.fullmatch(last) is not None and last not in self.codec.inner_tokens
         return self._template.answer(self.tokenizer, after, last if ends else None)
@@ -249,12 +249,12 @@ class Conversation:
         if not isinstance(self.spec.memory, Compact):
             return
         while len(ids := self._all_ids()) > self.spec.memory.budget:
-            shown = len(self._turns) - self._left_out
-            if not shown:
+            count = len(self._turns) - self._left_out
+            if not count:
                 raise NoRoom(
                     f"{self.spec.memory}: the task and the current observation alone take {len(ids)} tokens; "
                     f"raise the budget to {len(ids)} or more"
                 )
-            self._left_out += (shown + 1) // 2
-            kept = [i for turn in self._turns[self._left_out :] for i in (*turn.response_ids, *turn.follow_ids)]
-            self._ids = (*self._template.begin(self.tokenizer, "".join(self._history.opening(self._left_out))), *kept)
+            self._left_out += (count + 1) // 2
+            tail = [i for turn in self._turns[self._left_out :] for i in (*turn.response_ids, *turn.follow_ids)]
+            self._ids = (*self._template.begin(self.tokenizer, "".join(self._history.opening(self._left_out))), *tail)

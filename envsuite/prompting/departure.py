@@ -41,8 +41,8 @@ def departure(codec: NativeCodec) -> str | None:
     whole.start(first)
     for step, response in enumerate((*responses, codec.text("No call."), *responses), start=1):
         ids = [*codec.tokenizer.encode(response, add_special_tokens=False), *codec.end_ids(response, (_TOOL,))]
-        for one in (ours, whole):
-            one.add(ids, response, Observation(task="Find the key.", text="You see a key.", commands=()))
+        for conversation in (ours, whole):
+            conversation.add(ids, response, Observation(task="Find the key.", text="You see a key.", commands=()))
         try:
             problem = _first_difference(codec, ours.prompt_ids(), whole.prompt_ids())
         except Refused as error:

@@ -59,18 +59,18 @@ class Shape:
     thought: Literal["field", "chunk", "inline"] | None = None
     """Place of a thought: a field of its own, a chunk of the content, or its begin; ``None`` where none is shown."""
 
-    def message(self, called: Called, thought: str, tags: tuple[str, str], text: str = "") -> dict[str, Any]:
-        """Returns the assistant message that thinks ``thought``, says ``text`` and makes ``called``."""
+    def message(self, pairs: Called, thought: str, tags: tuple[str, str], text: str = "") -> dict[str, Any]:
+        """Returns the assistant message that thinks ``thought``, says ``text`` and makes the calls of ``pairs``."""
         calls = [
             {
                 "type": "function",
-                "id": given,
+                "id": call_id,
                 "function": {
                     "name": call.name,
                     "arguments": _json(call) if self.json_arguments else dict(call.arguments),
                 },
             }
-            for call, given in called
+            for call, call_id in pairs
         ]
         message = {"role": "assistant", **self._body(thought, tags, text)}
         return {**message, "tool_calls": calls} if calls else message
@@ -118,34 +118,34 @@ class Dialect:
 
     def called(self, calls: Sequence[ToolCall], ids: Sequence[str | None] = ()) -> Called:
         """Returns ``calls`` with their ids; those without one get one."""
-        given = [*ids, *[None] * (len(calls) - len(ids))]
-        return [(call, given[i] or self.format.call_id(i, call)) for i, call in enumerate(calls)]
+        all_ids = [*ids, *[None] * (len(calls) - len(ids))]
+        return [(call, all_ids[i] or self.format.call_id(i, call)) for i, call in enumerate(calls)]
 
-    def message(self, called: Called, thought: str, text: str = "") -> dict[str, Any]:
-        """Returns the assistant message that thinks ``thought``, says ``text`` and makes ``called``."""
-        return self.shape.message(called, thought, self.format.thought, text)
+    def message(self, pairs: Called, thought: str, text: str = "") -> dict[str, Any]:
+        """Returns the assistant message that thinks ``thought``, says ``text`` and makes the calls of ``pairs``."""
+        return self.shape.message(pairs, thought, self.format.thought, text)
 
-    def reply(self, called: Called, text: str) -> dict[str, Any]:
-        """Returns the message that answers ``called`` with ``text``: one for a step, under its last call's id."""
-        if not called:
+    def reply(self, pairs: Called, text: str) -> dict[str, Any]:
+        """Returns the message that answers the calls with ``text``: one for a step, under its last call's id."""
+        if not pairs:
             return {"role": self.answers_text, "content": text}
-        call, given = called[-1]
-        return {"role": "tool", "content": text, "tool_call_id": given, "name": call.name}
+        call, call_id = pairs[-1]
+        return {"role": "tool", "content": text, "tool_call_id": call_id, "name": call.name}
 
-    def completion(self, called: Called, thought: str = "", tools: Mapping[str, Tool] = _TOOLS) -> str | None:
-        """Returns ``called`` as the model writes them, up to the end of the last; ``None`` if the template cannot.
+    def completion(self, pairs: Called, thought: str = "", tools: Mapping[str, Tool] = _TOOLS) -> str | None:
+        """Returns the calls as the model writes them, up to the end of the last; ``None`` if the template cannot.
 
         A thought that the template does not show stands between the format's tags before the calls.
         """
-        last = self._rendered([_USER, self.message(called, thought)], thought)
-        found = self.find(last, tools) if last is not None else []
-        if last is None or not found:
+        last = self._rendered([_USER, self.message(pairs, thought)], thought)
+        matches = self.find(last, tools) if last is not None else []
+        if last is None or not matches:
             return None
-        calls = last[found[0].start : found[-1].end]
+        calls = last[matches[0].start : matches[-1].end]
         # As a message of the history, which is what later prompts must start with; the last one may look otherwise.
-        text = self._rendered([_USER, self.message(called, thought), self.reply(called, _TEXT)], thought)
+        text = self._rendered([_USER, self.message(pairs, thought), self.reply(pairs, _TEXT)], thought)
         if text is None or (at := text.find(calls)) < 0:
-            return last[: found[-1].end]
+            return last[: matches[-1].end]
         return text[: at + len(calls)]
 
     def text(self, content: str) -> str:
@@ -161,66 +161,66 @@ class Dialect:
             return None
         return self.written(whole[len(self.before) :], thought)
 
-    def written(self, said: str, thought: str) -> str | None:
+    def written(self, text: str, thought: str) -> str | None:
         """Returns the part of a rendered message that the model writes; the generation prompt has written the rest."""
         opening, closing = (tag.strip() for tag in self.format.thought)
-        if said.startswith(self.header) and (not thought or thought in said):
-            return said[len(self.header) :]
-        core, opened, inner = self.header.partition(opening)
-        if not said.startswith(core):
+        if text.startswith(self.header) and (not thought or thought in text):
+            return text[len(self.header) :]
+        core, open_tag, inner = self.header.partition(opening)
+        if not text.startswith(core):
             return None
-        rest = said[len(core) :]
-        if thought and thought in rest:
+        body = text[len(core) :]
+        if thought and thought in body:
             return None
         # The generation prompt opens a thought, or has an empty one, which a message of the history has otherwise.
-        empty = re.match(rf"\s*(?:{re.escape(opening)})?\s*{re.escape(closing)}\s*", rest)
-        if opened or thought:
-            rest = rest[empty.end() :] if empty is not None else rest
-        if opened and closing not in inner:
-            return f"{thought}\n{closing}\n\n{rest}" if thought else f"{closing}{rest}"
-        return f"{opening}\n{thought}\n{closing}\n\n{rest}" if thought else rest
+        empty = re.match(rf"\s*(?:{re.escape(opening)})?\s*{re.escape(closing)}\s*", body)
+        if open_tag or thought:
+            body = body[empty.end() :] if empty is not None else body
+        if open_tag and closing not in inner:
+            return f"{thought}\n{closing}\n\n{body}" if thought else f"{closing}{body}"
+        return f"{opening}\n{thought}\n{closing}\n\n{body}" if thought else body
 
     def find(self, text: str, tools: Mapping[str, Tool]) -> list[Found]:
         """Returns the calls in a completion, at their places in it; the last ends where the model's output ends."""
         offset = len(text) - len(self.format.split(text)[1])
-        rest = text[offset:]
-        found: list[Found] = []
-        for part in (rest, re.sub(rf"(?:\s*(?:{self.specials.pattern}))+\s*\Z", "", rest)):
-            if found := [one for one in self.format.calls(part, tools) if isinstance(one, Found)]:
+        answer = text[offset:]
+        matches: list[Found] = []
+        for part in (answer, re.sub(rf"(?:\s*(?:{self.specials.pattern}))+\s*\Z", "", answer)):
+            if matches := [match for match in self.format.calls(part, tools) if isinstance(match, Found)]:
                 break
-        found = [replace(one, start=one.start + offset, end=one.end + offset) for one in found]
-        if found and self.format.section_ends:
-            end = skip(text, found[-1].end, *self.format.section_ends)
-            found[-1] = replace(found[-1], end=max(end, found[-1].end))
-        return found
+        matches = [replace(match, start=match.start + offset, end=match.end + offset) for match in matches]
+        if matches and self.format.section_ends:
+            end = skip(text, matches[-1].end, *self.format.section_ends)
+            matches[-1] = replace(matches[-1], end=max(end, matches[-1].end))
+        return matches
 
-    def after(self, called: Called, text: str, tools: Sequence[dict[str, Any]]) -> str | None:
+    def after(self, pairs: Called, text: str, tools: Sequence[dict[str, Any]]) -> str | None:
         """Returns the template's text from the end of an output to the end of the next generation prompt.
 
         Args:
-            called: The calls of the output; none for an output without a call.
+            pairs: The calls of the output; none for an output without a call.
             text: The answer, broken (:mod:`envsuite.prompting.ordinary`); so are others that are not the template's.
             tools: The tools, which some templates repeat before each text of a user.
         """
-        calls = [(replace(call, arguments=_SHORT), given) for call, given in called]
-        said = self._said(calls) if calls else _TEXT
+        calls = [(replace(call, arguments=_SHORT), call_id) for call, call_id in pairs]
+        output = self._said(calls) if calls else _TEXT
         tokens = added_tokens(self.renderer.tokenizer)
-        message, reply = self.message(calls, "", "" if calls else _TEXT), self.reply(called, text)
+        message, reply = self.message(calls, "", "" if calls else _TEXT), self.reply(pairs, text)
         messages = [_USER, tokens.break_message(message), {**tokens.break_message(reply), "content": text}]
-        shown = self.renderer.attempt(messages, _SCHEMAS if calls else tokens.break_fields(tools))
-        if shown is None or not said or (at := unbroken(shown).find(said)) < 0:
+        prompt = self.renderer.attempt(messages, _SCHEMAS if calls else tokens.break_fields(tools))
+        if prompt is None or not output or (at := unbroken(prompt).find(output)) < 0:
             return None
-        return remainder(shown, at + len(said))
+        return remainder(prompt, at + len(output))
 
     def _said(self, calls: Called) -> str:
         """Returns ``calls`` as a message of the history has them; ``""`` if the template cannot."""
-        key = tuple((call.name, given) for call, given in calls)
+        key = tuple((call.name, call_id) for call, call_id in calls)
         if key not in self.cache:
             text = self.completion(calls)
-            found = self.find(text, _TOOLS) if text is not None else []
+            matches = self.find(text, _TOOLS) if text is not None else []
             if len(self.cache) >= _CACHED:
                 self.cache.clear()
-            self.cache[key] = text[found[0].start :] if text is not None and found else ""
+            self.cache[key] = text[matches[0].start :] if text is not None and matches else ""
         return self.cache[key]
 
 
@@ -243,12 +243,12 @@ def find_dialect(renderer: Renderer, specials: re.Pattern[str]) -> Dialect:
         if _writes(dialect, [_CALL]):
             return _complete(dialect)
     message = Shape(False).message([(_CALL, "call00000")], "", ("", ""))
-    written = renderer.attempt([_USER, message], _SCHEMAS, prompt=False)
-    if written is None or _CALL.name not in written[len(before) :]:
+    text = renderer.attempt([_USER, message], _SCHEMAS, prompt=False)
+    if text is None or _CALL.name not in text[len(before) :]:
         what = "lists tools, but does not write the calls of earlier turns" if lists else "takes no tools"
         raise UsageError(f"the chat template {what}; {REMEDY}")
     raise UsageError(
-        f"the chat template writes calls in a format that is not known ({written[len(before) :][-300:]!r}); {REMEDY}"
+        f"the chat template writes calls in a format that is not known ({text[len(before) :][-300:]!r}); {REMEDY}"
     )
 
 
@@ -257,18 +257,18 @@ def _writes(dialect: Dialect, calls: Sequence[ToolCall], thought: str = "") -> b
     text = dialect.completion(dialect.called(calls), thought)
     if text is None or (thought and dialect.format.split(text)[0] != thought):
         return False
-    return [one.call for one in dialect.find(text, _TOOLS)] == list(calls)
+    return [match.call for match in dialect.find(text, _TOOLS)] == list(calls)
 
 
 def _complete(dialect: Dialect) -> Dialect:
     """Returns ``dialect`` with what else is probed."""
     places: tuple[Literal["field", "chunk", "inline"], ...] = ("field", "chunk", "inline")
     for place in places:
-        tried = replace(dialect, shape=replace(dialect.shape, thought=place))
-        message = tried.message(tried.called([_CALL]), _THOUGHT)
-        shown = dialect.renderer.attempt([_USER, message], _SCHEMAS, prompt=False)
-        if shown is not None and shown.count(_THOUGHT) == 1 and _writes(tried, [_CALL], _THOUGHT):
-            dialect = tried
+        candidate = replace(dialect, shape=replace(dialect.shape, thought=place))
+        message = candidate.message(candidate.called([_CALL]), _THOUGHT)
+        text = dialect.renderer.attempt([_USER, message], _SCHEMAS, prompt=False)
+        if text is not None and text.count(_THOUGHT) == 1 and _writes(candidate, [_CALL], _THOUGHT):
+            dialect = candidate
             break
     dialect = replace(dialect, several=_writes(dialect, [_CALL, _CALL]), answers_text="tool")
     if not _answers_text(dialect):
@@ -278,13 +278,13 @@ def _complete(dialect: Dialect) -> Dialect:
 
 def _answers_text(dialect: Dialect) -> bool:
     """Whether a message without a call can be answered in the role ``tool``, as a call is."""
-    called = dialect.called([_CALL])
+    pairs = dialect.called([_CALL])
     texts: Messages = [dialect.message((), "", "No."), dialect.reply((), _TEXT)]
     whole = dialect.renderer.attempt(
-        [_USER, dialect.message(called, ""), dialect.reply(called, _TEXT), *texts, *texts], _SCHEMAS
+        [_USER, dialect.message(pairs, ""), dialect.reply(pairs, _TEXT), *texts, *texts], _SCHEMAS
     )
-    after = [dialect.after(calls, _TEXT, _SCHEMAS) for calls in (called, ())]
+    after = [dialect.after(calls, _TEXT, _SCHEMAS) for calls in (pairs, ())]
     if whole is None or whole.count(_TEXT) != 3 or None in after:
         return False
-    ends = {str(one).partition(_TEXT)[2] for one in after}
+    ends = {str(text).partition(_TEXT)[2] for text in after}
     return len(ends) == 1 and "" not in ends

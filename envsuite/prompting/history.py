@@ -28,17 +28,17 @@ class History:
         self.tools = tools
         self.max_calls = max_calls
         memory, instructions = spec.memory, spec.instructions
-        told = spec.codec.system(tools, max_calls) if instructions else ""
+        system = spec.codec.system(tools, max_calls) if instructions else ""
         request = memory.request if isinstance(memory, Summary) and instructions else ""
         first = isinstance(memory, Window) and memory.shares
-        parts = () if spec.prompt_file is not None else (told, request if first else "", spec.examples)
+        parts = () if spec.prompt_file is not None else (system, request if first else "", spec.examples)
         self._request = "" if first else request
         self.system = "\n\n".join(part for part in parts if part)
         """Content of the system message; empty for none."""
-        end = len(told) if self.system.startswith(told) and told.endswith(spec.codec.example) else 0
+        end = len(system) if self.system.startswith(system) and system.endswith(spec.codec.example) else 0
         self.own = (max(0, end - len(spec.codec.example)), end)
         """Beginning and end of what the chat template itself has written of it."""
-        self._told = f"{told}\n{request}" if request else told
+        self._told = f"{system}\n{request}" if request else system
         self.gallery = Gallery()
         """Images of the episode, for which texts have marks."""
         self._observations: list[Observation] = []
@@ -117,8 +117,8 @@ class History:
 
     def _past(self, memory: Window) -> list[Past]:
         """Returns the steps that ``memory`` shows."""
-        shown = range(memory.first(self.steps), self.steps)
-        return [Past(t + 1, self.observation(t)["text"], self._actions[t]) for t in shown]
+        steps = range(memory.first(self.steps), self.steps)
+        return [Past(t + 1, self.observation(t)["text"], self._actions[t]) for t in steps]
 
     def _situation(self) -> Situation:
         """Returns the values of a prompt file's variables at this step."""

@@ -185,8 +185,8 @@ def readable(tokenizer: ChatTokenizer, ids: NDArray[np.integer[Any]]) -> str:
 def in_order(ids: Sequence[int], images: Sequence[Pixels]) -> tuple[tuple[int, ...], tuple[Pixels, ...]]:
     """Returns a prompt's token ids with its images numbered as they come, and these images."""
     array = np.asarray(ids, np.int64)
-    found = images_of(array)
-    order = list(dict.fromkeys(found[found >= 0].tolist()))
+    image_of = images_of(array)
+    order = list(dict.fromkeys(image_of[image_of >= 0].tolist()))
     if not order:
         return tuple(ids), ()
     numbers = np.zeros(max(order) + 1, np.int64)

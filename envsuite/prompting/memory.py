@@ -60,12 +60,12 @@ class Summary(Window):
     @property
     def request(self) -> str:
         """The text that asks for a summary."""
-        kept = {0: "", 1: ", the last step"}.get(self.k, f", the last {self.k} steps")
+        steps = {0: "", 1: ", the last step"}.get(self.k, f", the last {self.k} steps")
         if self.shares:
-            kept = f", the last {self.k} to {self.k + self.block - 1} steps"
+            steps = f", the last {self.k} to {self.k + self.block - 1} steps"
         return (
             "Before the action, write <summary>all that you will still need to know</summary>. Your next prompt shows "
-            f"this summary{kept} and nothing older."
+            f"this summary{steps} and nothing older."
         )
 
     def updated(self, summary: str, response: str) -> str:
@@ -127,8 +127,8 @@ def make_memory(spec: str) -> Memory:
         UsageError: ``spec`` is not a valid description.
     """
     match = _SPEC.fullmatch(spec.strip())
-    name, *given = match.groups() if match else (spec,)
-    numbers = [int(number) for number in given if number is not None]
+    name, *digits = match.groups() if match else (spec,)
+    numbers = [int(number) for number in digits if number is not None]
     if name == "full" and not numbers:
         return Full()
     if name == "rendered" and not numbers:

@@ -53,7 +53,7 @@ class AddedTokens:
 
     def break_tokens(self, text: str) -> str:
         """Returns ``text`` such that no added token is found in it."""
-        return self.pattern.sub(lambda found: _break_token(found[0]), text.replace(BREAK, _LOST))
+        return self.pattern.sub(lambda match: _break_token(match[0]), text.replace(BREAK, _LOST))
 
     def break_fields(self, value: Any) -> Any:
         """Returns a message or a tool with all its texts broken, names of fields that are no chat template's too.

@@ -11,5 +11,5 @@ from envsuite.prompting.codecs import make_codec
 def phrases(tools: Sequence[Tool], codec: str = "brackets") -> list[str]:
     """Returns the reasons for which the codec refuses an answer, and what memories write around a history."""
     reader = make_codec(codec, think=False)
-    refused = [reader.parse(text, tools, 1).error or "" for text in ("", "<action>", "a")]
-    return [*refused, "[1 earlier steps left out]", "Observation: Action: none"]
+    refusals = [reader.parse(text, tools, 1).error or "" for text in ("", "<action>", "a")]
+    return [*refusals, "[1 earlier steps left out]", "Observation: Action: none"]

@@ -155,9 +155,9 @@ def _environment() -> ImmutableSandboxedEnvironment:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise MissingExtra("prompt files need Jinja; install it with: pip install jinja2") from error
-    made = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters["tojson"] = _tojson
-    return made
+    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = _tojson
+    return environment
 
 
 def _tojson(value: Any, indent: int | None = None) -> str:

@@ -130,16 +130,16 @@ class Renderer:
         template = self.tokenizer.chat_template
         source = "\n".join(map(str, template.values())) if isinstance(template, dict) else str(template)
         environment = Environment(extensions=["jinja2.ext.loopcontrols"])
-        read = meta.find_undeclared_variables(environment.parse(_GENERATION.sub("", source)))
+        variables = meta.find_undeclared_variables(environment.parse(_GENERATION.sub("", source)))
         # A variable that the template sets is an argument only if the template asks whether it is there already.
-        asked = set(re.findall(r"(\w+)\s*(?:is\s+(?:not\s+)?defined|\|\s*default)", source))
-        made = set(re.findall(r"\bset\s+(\w+)", source))
-        known = read - _GIVEN - environment.globals.keys() - (made - asked)
+        optional = set(re.findall(r"(\w+)\s*(?:is\s+(?:not\s+)?defined|\|\s*default)", source))
+        assignments = set(re.findall(r"\bset\s+(\w+)", source))
+        names = variables - _GIVEN - environment.globals.keys() - (assignments - optional)
         for name in [name for name in self.arguments if name != DAY]:
-            if not known:
+            if not names:
                 raise UnknownName(f"unknown argument of the chat template {name!r}: it takes none; leave it out")
-            if name not in known:
-                raise unknown("argument of the chat template", name, known)
+            if name not in names:
+                raise unknown("argument of the chat template", name, names)
 
 
 def writes_day(tokenizer: ChatTokenizer) -> bool:

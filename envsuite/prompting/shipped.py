@@ -29,8 +29,8 @@ def read_template(name: str, folder: str, kind: str) -> str:
     """
     names = shipped(folder)
     if name in names:
-        packaged = resources.files("envsuite.prompting") / folder / f"{name}{_SUFFIX}"
-        return packaged.read_text(encoding="utf-8")
+        file = resources.files("envsuite.prompting") / folder / f"{name}{_SUFFIX}"
+        return file.read_text(encoding="utf-8")
     try:
         return Path(name).read_text(encoding="utf-8")
     except FileNotFoundError as error:

@@ -56,37 +56,37 @@ class ChatTemplate:
             text = text.rstrip() if self.system_in_user else text.strip()
         return [*self.head_ids, *self._encode(tokenizer, *self.first, text)]
 
-    def stem(self, tokenizer: ChatTokenizer, start: str, rest: str) -> tuple[list[int], str] | None:
-        """Returns the token ids of a first prompt that do not depend on ``rest``, the end of its user text.
+    def stem(self, tokenizer: ChatTokenizer, start: str, tail: str) -> tuple[list[int], str] | None:
+        """Returns the token ids of a first prompt that do not depend on ``tail``, the end of its user text.
 
         Tokenizers differ in how they merge line ends with adjacent text; this method tries where the text can be split.
 
         Args:
             tokenizer: The tokenizer.
             start: The user text up to and including its last two line ends.
-            rest: The following text in this prompt; in other prompts, it must start with the same word.
+            tail: The following text in this prompt; in other prompts, it must start with the same word.
 
         Returns:
             The ids, and the line ends to put before the following text; ``None`` if the text cannot be split.
         """
         if self.trims:
             return None
-        whole = self.begin(tokenizer, start + rest)
+        whole = self.begin(tokenizer, start + tail)
         for cut in (0, 1, 2):
             opening = self.first[0] + self.added.break_tokens(start[: len(start) - cut])
             ids = [*self.head_ids, *self.added.encode(tokenizer, opening)]
-            if [*ids, *self.branch(tokenizer, "\n" * cut + rest)] == whole:
+            if [*ids, *self.branch(tokenizer, "\n" * cut + tail)] == whole:
                 return ids, "\n" * cut
         return None
 
-    def branch(self, tokenizer: ChatTokenizer, rest: str) -> list[int]:
+    def branch(self, tokenizer: ChatTokenizer, tail: str) -> list[int]:
         """Returns the token ids of a first prompt after its :meth:`stem`."""
-        return self._encode(tokenizer, "", self.first[1], rest)
+        return self._encode(tokenizer, "", self.first[1], tail)
 
-    def follow(self, tokenizer: ChatTokenizer, text: str, ended: bool) -> list[int]:
-        """Returns the token ids of the next user turn; ``ended`` says whether the response has ended its own turn."""
+    def follow(self, tokenizer: ChatTokenizer, text: str, has_end: bool) -> list[int]:
+        """Returns the token ids of the next user turn; ``has_end`` says whether the response has ended its own turn."""
         ids = self._encode(tokenizer, *self.turn, text.strip() if self.trims else text)
-        return ids[self.end_length :] if ended else ids
+        return ids[self.end_length :] if has_end else ids
 
     def messages(self, text: str) -> Messages:
         """Returns the messages of a first prompt, broken."""
@@ -106,8 +106,8 @@ class ChatTemplate:
             return ids
         end_ids = ids_of(tokenizer, end.group())
         # A response that has ended with another token (of the sequence, say) has ended its turn as well.
-        ended = end.group().endswith(last) or end_ids[-1] == self.turn_end
-        return ids[len(end_ids) :] if ended and ids[: len(end_ids)] == end_ids else ids
+        ends_turn = end.group().endswith(last) or end_ids[-1] == self.turn_end
+        return ids[len(end_ids) :] if ends_turn and ids[: len(end_ids)] == end_ids else ids
 
     def _encode(self, tokenizer: ChatTokenizer, before: str, after: str, text: str) -> list[int]:
         return self.added.encode(tokenizer, before + self.added.break_tokens(text) + after)
@@ -133,11 +133,11 @@ def chat_template(
     """
     arguments = repr(sorted(render.arguments.items()))
     key = (str(render.tokenizer.chat_template), system, json.dumps(chat_tools), arguments, str(own))
-    kept = _CACHE.setdefault(render.tokenizer, {})
-    if key not in kept:
+    templates = _CACHE.setdefault(render.tokenizer, {})
+    if key not in templates:
         render.check()
-        kept[key] = _take_apart(render, system, chat_tools, own)
-    return kept[key]
+        templates[key] = _take_apart(render, system, chat_tools, own)
+    return templates[key]
 
 
 def _take_apart(
@@ -150,7 +150,7 @@ def _take_apart(
     start = _messages(system, in_user, _TEXT)
     before, after = _split(render(start, chat_tools), _TEXT)
     turn = _split(_split(render(_later(start), chat_tools), _RESPONSE)[1], _NEXT)
-    padded = render(_messages("", False, f" \n{_TEXT}\n "), chat_tools)
+    probe = render(_messages("", False, f" \n{_TEXT}\n "), chat_tools)
 
     # Control tokens split a text before all else: the text before the last one need not be tokenised again.
     *_, cut = [0, *(match.start() for match in specials.finditer(before))]
@@ -169,7 +169,7 @@ def _take_apart(
     return ChatTemplate(
         system=system,
         system_in_user=in_user,
-        trims=f" \n{_TEXT}\n " not in padded,
+        trims=f" \n{_TEXT}\n " not in probe,
         head_ids=tuple(head),
         first=(before[cut:], after),
         turn=turn,
@@ -199,7 +199,7 @@ def _stops(render: Renderer, end: int | None) -> tuple[int, ...]:
 
 
 def conversation_ids(
-    render: Renderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, added: AddedTokens
+    render: Renderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, tokens: AddedTokens
 ) -> list[int]:
     """Returns the token ids of a conversation that the template renders as a whole.
 
@@ -207,12 +207,12 @@ def conversation_ids(
         render: The tokenizer's template with its arguments.
         messages: The conversation; what was not sampled is broken (:mod:`envsuite.prompting.ordinary`).
         chat_tools: The tools that the template gets.
-        added: Tokens that no text of the world may become.
+        tokens: Tokens that no text of the world may become.
 
     Raises:
         Refused: The template cannot render the conversation.
     """
-    return added.encode(render.tokenizer, render(messages, added.break_fields(chat_tools)))
+    return tokens.encode(render.tokenizer, render(messages, tokens.break_fields(chat_tools)))
 
 
 def _later(start: Messages) -> Messages:
@@ -222,8 +222,8 @@ def _later(start: Messages) -> Messages:
 def _has_system_role(render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None) -> bool:
     """Whether the template shows a system message, and shows it at the same place when the conversation goes on."""
     start = _messages(system, False, _TEXT)
-    shown, later = render.attempt(start, chat_tools), render.attempt(_later(start), chat_tools)
-    if shown is None or system.strip() not in shown:
+    text, later = render.attempt(start, chat_tools), render.attempt(_later(start), chat_tools)
+    if text is None or system.strip() not in text:
         return False
     return later is None or system.strip() in later.partition(_RESPONSE)[0]
 
@@ -234,11 +234,11 @@ def _messages(system: str, in_user: bool, text: str) -> Messages:
     return [{"role": "user", "content": f"{system}\n\n{text}" if system else text}]
 
 
-def _split(rendered: str, marker: str) -> tuple[str, str]:
-    if rendered.count(marker) != 1:
+def _split(text: str, marker: str) -> tuple[str, str]:
+    if text.count(marker) != 1:
         raise UsageError(
-            f"the chat template shows a message {rendered.count(marker)} times instead of once, or changes its text "
-            f"(probe {marker!r}); rendered: {rendered[:400]!r}"
+            f"the chat template shows a message {text.count(marker)} times instead of once, or changes its text "
+            f"(probe {marker!r}); rendered: {text[:400]!r}"
         )
-    before, _, after = rendered.partition(marker)
+    before, _, after = text.partition(marker)
     return before, after

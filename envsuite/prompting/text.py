@@ -105,15 +105,15 @@ def deeper_than(value: object, depth: int) -> bool:
     """Whether ``value`` nests lists and objects deeper than ``depth``."""
     level = [value]
     for _ in range(depth):
-        nested: list[object] = []
+        children: list[object] = []
         for item in level:
             if isinstance(item, dict):
-                nested += item.values()
+                children += item.values()
             elif isinstance(item, list):
-                nested += item
-        if not nested:
+                children += item
+        if not children:
             return False
-        level = nested
+        level = children
     return True
 
 

@@ -41,10 +41,10 @@ class RemoteEnv(ToolEnv):
 
     def __init__(self, url: str | Sequence[str], env_id: str, render_mode: str | None = None, **arguments: Any) -> None:
         self._session = Session(Places(url), env_id, plain(arguments))
-        told = _first_description(self._session)
-        self.tools, self.max_calls, self.agents = told.tools, told.max_calls, told.agents
-        self._name, self._restorable = told.name, told.restorable
-        super().__init__(told.tasks, told.split, render_mode, told.versions, told.images)
+        description = _first_description(self._session)
+        self.tools, self.max_calls, self.agents = description.tools, description.max_calls, description.agents
+        self._name, self._restorable = description.name, description.restorable
+        super().__init__(description.tasks, description.split, render_mode, description.versions, description.images)
         self._episode: dict[str, Any] = {}
 
     @property
@@ -65,11 +65,11 @@ class RemoteEnv(ToolEnv):
         task_id = self._draw(seed, options or {})
         if not isinstance(task_id, str):
             self.tasks.split_of(task_id)  # raises
-        begun = self._session.reset(task_id)
-        info: Any = begun["info"]
+        answer = self._session.reset(task_id)
+        info: Any = answer["info"]
         self._enter({name: info[name] for name in EPISODE}, done=False)
-        self._instruction = begun["observation"]["task"]
-        return self._see(begun["observation"]), info
+        self._instruction = answer["observation"]["task"]
+        return self._see(answer["observation"]), info
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, StepInfo]:  # type: ignore[override]
         """Takes a step: as :meth:`ToolEnv.step`.
@@ -78,13 +78,13 @@ class RemoteEnv(ToolEnv):
             UsageError: Before the first :meth:`reset`, or after the episode has ended.
             WorkerLost: The world has failed, or the server does not answer; the episode is lost.
         """
-        stepped = self._session.step(step_of(action, self.tools, self.max_calls))
-        info: Any = stepped["info"]
+        answer = self._session.step(step_of(action, self.tools, self.max_calls))
+        info: Any = answer["info"]
         info.update(self._episode)
         info["versions"] = self.versions.copy()
-        self._done = stepped["terminated"]
-        reward = number(stepped["reward"], "the server's reward")
-        return self._see(stepped["observation"]), reward, self._done, stepped["truncated"], info
+        self._done = answer["terminated"]
+        reward = number(answer["reward"], "the server's reward")
+        return self._see(answer["observation"]), reward, self._done, answer["truncated"], info
 
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task: as :meth:`ToolEnv.goal`."""
@@ -101,7 +101,7 @@ class RemoteEnv(ToolEnv):
             UnknownTask: A task does not exist.
             WorkerLost: The server does not answer.
         """
-        return [Identified(**told) for told in self._session.identify(task_ids)]
+        return [Identified(**facts) for facts in self._session.identify(task_ids)]
 
     def snapshot(self) -> object:
         """Returns the state of the episode as plain data that can be pickled.
@@ -125,10 +125,10 @@ class RemoteEnv(ToolEnv):
         if not isinstance(token, dict) or token.keys() != TOKEN:
             raise UsageError(f"{self._name}.restore takes what snapshot() returned")
         check_same(token["of"], self._of(), self._name)
-        restored = self._session.restore(token)
-        self._enter(restored["episode"], restored["done"])
-        self._instruction = restored["observation"]["task"]
-        return self._see(restored["observation"])
+        answer = self._session.restore(token)
+        self._enter(answer["episode"], answer["done"])
+        self._instruction = answer["observation"]["task"]
+        return self._see(answer["observation"])
 
     def close(self) -> None:
         """Ends the session on the server."""
@@ -157,13 +157,13 @@ class RemoteEnv(ToolEnv):
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         state: Any = rng.bit_generator.state
-        sent = {
+        generator = {
             "state": str(state["state"]["state"]),
             "inc": str(state["state"]["inc"]),
             "has_uint32": state["has_uint32"],
             "uinteger": state["uinteger"],
         }
-        proposal = self._session.propose(sent)
+        proposal = self._session.propose(generator)
         after = proposal["generator"]
         rng.bit_generator.state = {
             **state,

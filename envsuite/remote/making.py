@@ -33,11 +33,11 @@ def make(env_id: str, url: str | Sequence[str] | None = None, **arguments: Any) 
     if url is not None:
         return RemoteEnv(url, env_id, **arguments)
     kind = load_env_creator(ENVIRONMENTS[env_id].entry_point)
-    taken = inspect.signature(kind).parameters  # of an environment that takes options by name, these check the names
-    if all(parameter.kind != parameter.VAR_KEYWORD for parameter in taken.values()):
+    parameters = inspect.signature(kind).parameters  # an environment that takes options by name checks the names
+    if all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values()):
         for name in arguments:
-            if name not in taken:
-                raise unknown(f"argument of {env_id}", name, (*taken, "url"))
+            if name not in parameters:
+                raise unknown(f"argument of {env_id}", name, (*parameters, "url"))
     env: ToolEnv = kind(**arguments)  # type: ignore[assignment]
     return env
 

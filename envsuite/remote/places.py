@@ -95,10 +95,10 @@ class Places:
                 raise UsageError(f"{named} must name host and port like dns://name:8000")
             self._look_up = partial(_of_name, str(parts.hostname), parts.port)
         else:
-            several = [*url] if isinstance(url, Sequence) and not isinstance(url, str) else [url]
-            for one in several or [""]:
-                address(one, named, LIKE, instead)
-            self._urls = tuple(dict.fromkeys(one.rstrip("/") for one in several))
+            urls = [*url] if isinstance(url, Sequence) and not isinstance(url, str) else [url]
+            for server in urls or [""]:
+                address(server, named, LIKE, instead)
+            self._urls = tuple(dict.fromkeys(server.rstrip("/") for server in urls))
         self._look()
         if self._trouble and self._text.startswith("file:"):
             raise UsageError(self._trouble)
@@ -140,19 +140,19 @@ class Places:
         self._looked = time.monotonic()
 
 
-def awaited(found: Callable[[], Sequence[str]], where: str, since: float) -> tuple[str, ...]:
-    """Returns the addresses that ``found`` returns, once there is one; ``since`` is when there was none at first.
+def awaited(look_up: Callable[[], Sequence[str]], where: str, since: float) -> tuple[str, ...]:
+    """Returns the addresses that ``look_up`` returns, once there is one; ``since`` is when there was none at first.
 
     Raises:
         Unreachable: There was none for :data:`EMPTY_SECONDS`.
     """
-    told = False
-    while not (urls := tuple(found())):
+    has_warned = False
+    while not (urls := tuple(look_up())):
         if time.monotonic() > since + EMPTY_SECONDS:
             raise Unreachable(f"{where} has had no server for {EMPTY_SECONDS:.0f} s; start one, or name one there")
-        if not told:
+        if not has_warned:
             log.warning("%s has no server; waiting for one, %.0f s at most", where, EMPTY_SECONDS)
-            told = True
+            has_warned = True
         time.sleep(0.1)
     return urls
 
@@ -160,13 +160,13 @@ def awaited(found: Callable[[], Sequence[str]], where: str, since: float) -> tup
 def _of_name(host: str, port: int) -> list[str]:
     """Returns the addresses of a DNS name; none where the name does not exist."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
             return []
         raise
-    hosts = sorted({str(entry[4][0]) for entry in found})
-    return [f"http://{f'[{one}]' if ':' in one else one}:{port}" for one in hosts]
+    hosts = sorted({str(entry[4][0]) for entry in entries})
+    return [f"http://{f'[{ip}]' if ':' in ip else ip}:{port}" for ip in hosts]
 
 
 def _in_file(file: Path, instead: str) -> list[str]:
@@ -183,9 +183,9 @@ def listed(text: str, file: str, instead: str = TOKEN) -> list[str]:
     Raises:
         UsageError: A line has something else.
     """
-    found = []
+    urls = []
     for number, line in enumerate(text.splitlines(), start=1):
         if url := line.partition("#")[0].strip():
             address(url, f"line {number} of {file}", "http://127.0.0.1:8000", instead)
-            found.append(url.rstrip("/"))
-    return found
+            urls.append(url.rstrip("/"))
+    return urls

@@ -90,27 +90,29 @@ def as_json(observation: Observation, task: bool = True) -> dict[str, Any]:
     Raises:
         MissingExtra: It has images, and Pillow is not installed.
     """
-    told: dict[str, Any] = {"task": observation["task"]} if task else {}
-    told |= {"text": observation["text"], "commands": observation["commands"]}
+    answer: dict[str, Any] = {"task": observation["task"]} if task else {}
+    answer |= {"text": observation["text"], "commands": observation["commands"]}
     if "images" in observation:
-        told["images"] = [base64.b64encode(as_png(image)).decode() for image in observation["images"]]
-    return told
+        answer["images"] = [base64.b64encode(as_png(image)).decode() for image in observation["images"]]
+    return answer
 
 
-def from_json(task: str, told: Mapping[str, Any]) -> Observation:
+def from_json(task: str, answer: Mapping[str, Any]) -> Observation:
     """Returns the observation in an answer, of an episode with this instruction.
 
     Raises:
         DataError: An image is no PNG file.
         MissingExtra: It has images, and Pillow is not installed.
     """
-    seen = Observation(task=task, text=told["text"], commands=tuple(told["commands"]))
-    if "images" in told:
+    observation = Observation(task=task, text=answer["text"], commands=tuple(answer["commands"]))
+    if "images" in answer:
         try:
-            seen["images"] = tuple(from_png(base64.b64decode(image, validate=True)) for image in told["images"])
+            observation["images"] = tuple(
+                from_png(base64.b64decode(image, validate=True)) for image in answer["images"]
+            )
         except binascii.Error as error:
             raise DataError(f"an image of the server's answer is not in base64: {error}") from error
-    return seen
+    return observation
 
 
 class Problem(Exception):

@@ -78,13 +78,15 @@ def _described(url: str, env_id: str, arguments: bytes, servers: int) -> Describ
     path = f"/v1/environments/{urllib.parse.quote(env_id, safe=':')}"
     try:
         body = server(url).ask("POST", path, {"arguments": orjson.loads(arguments)}, servers=servers)
-    except Refused as refused:
-        raise refused.raised() from None
-    told = body["tasks"]
-    splits = {split: tuple(ids) for split, ids in told["splits"].items()}
-    tasks = TaskSet(told["env_id"], told["source"], told["version"], splits, told["types"])
-    if tasks.hash != told["hash"]:
-        raise DataError(f"{url}: the manifest of {env_id} has hash {told['hash'][:8]} there and {tasks.hash[:8]} here")
+    except Refused as error:
+        raise error.raised() from None
+    manifest = body["tasks"]
+    splits = {split: tuple(ids) for split, ids in manifest["splits"].items()}
+    tasks = TaskSet(manifest["env_id"], manifest["source"], manifest["version"], splits, manifest["types"])
+    if tasks.hash != manifest["hash"]:
+        raise DataError(
+            f"{url}: the manifest of {env_id} has hash {manifest['hash'][:8]} there and {tasks.hash[:8]} here"
+        )
     tools = tuple(Tool(**tool["function"]).check() for tool in body["tools"])
     return Described(
         body["class"],
@@ -202,19 +204,19 @@ class Session:
         self._state_key = answer["info"]["state_key"]
         return answer
 
-    def mend(self, op: str, body: dict[str, Any], refused: Refused | None) -> dict[str, Any]:
+    def mend(self, op: str, body: dict[str, Any], failure: Refused | None) -> dict[str, Any]:
         """Repeats a call that failed in a batch, if the session can be restored; returns the answer.
 
         Args:
             op: ``"reset"`` or ``"step"``.
             body: The body that was sent.
-            refused: The failure; ``None`` if the server did not answer.
+            failure: The error; ``None`` if the server did not answer.
 
         Raises:
             EnvsuiteError: As the environment's own.
             WorkerLost: The world has failed, or no server answers.
         """
-        return self.accept(op, body, self._mended(op, body, refused))
+        return self.accept(op, body, self._mended(op, body, failure))
 
     def open_body(self) -> dict[str, Any]:
         """Returns the body of the call that creates the session."""
@@ -272,9 +274,9 @@ class Session:
             if token["snapshot"] is not None and token["url"] == self.url and self._name is not None:
                 try:
                     return self._called("restore", {"snapshot": token["snapshot"]})
-                except Refused as refused:
-                    if refused.kind not in (*LOST, "unknown-snapshot"):
-                        raise refused.raised() from None
+                except Refused as error:
+                    if error.kind not in (*LOST, "unknown-snapshot"):
+                        raise error.raised() from None
             return self._replayed()
         except BaseException:
             self._task_id, self._steps, self._state_key = before
@@ -285,14 +287,14 @@ class Session:
         try:
             try:
                 return self._replay()
-            except Refused as refused:
-                if refused.kind not in LOST:
+            except Refused as error:
+                if error.kind not in LOST:
                     raise
                 self._name = None
                 return self._replay()
-        except Refused as refused:
+        except Refused as error:
             self._name = None
-            raise refused.raised() from None
+            raise error.raised() from None
         except WorkerLost:
             self._name = None
             raise
@@ -311,11 +313,11 @@ class Session:
         Raises:
             EnvsuiteError: As the environment's own.
         """
-        found: list[dict[str, Any]] = []
+        identities: list[dict[str, Any]] = []
         for start in range(0, len(task_ids), IDENTIFIED):
             part = list(task_ids[start : start + IDENTIFIED])
-            found += self._sure("identify", {"tasks": part})["tasks"]
-        return found
+            identities += self._sure("identify", {"tasks": part})["tasks"]
+        return identities
 
     def close(self) -> None:
         """Ends the session if that is possible now; if not, the server does it later."""
@@ -336,8 +338,8 @@ class Session:
             if self._name is None:
                 return self._mended(op, body, None)
             return self._called(op, body)
-        except Refused as refused:
-            return self._mended(op, body, refused)
+        except Refused as error:
+            return self._mended(op, body, error)
         except Unreachable as error:
             silent = error
         if not self.places.fixed:
@@ -351,23 +353,23 @@ class Session:
                 silent = error
         raise silent
 
-    def _mended(self, op: str, body: dict[str, Any] | None, refused: Refused | None) -> dict[str, Any]:
+    def _mended(self, op: str, body: dict[str, Any] | None, failure: Refused | None) -> dict[str, Any]:
         """Makes a call in a new session, in which the episode is replayed, unless the call begins another."""
-        if refused is not None:
-            if refused.kind not in LOST:
-                if refused.kind == "session-lost":
+        if failure is not None:
+            if failure.kind not in LOST:
+                if failure.kind == "session-lost":
                     self._name = self._task_id = None
-                raise refused.raised() from None
-            log.info("%s: %s; playing its episode again", self.url, refused.detail)
+                raise failure.raised() from None
+            log.info("%s: %s; playing its episode again", self.url, failure.detail)
         self._name = None
         try:
             if op != "reset":
                 self._replay()
             return self._called(op, body)
-        except Refused as once_more:
-            if once_more.kind in (*LOST, "session-lost"):
+        except Refused as error:
+            if error.kind in (*LOST, "session-lost"):
                 self._name = self._task_id = None
-            raise once_more.raised() from None
+            raise error.raised() from None
 
     def _called(self, op: str, body: dict[str, Any] | None) -> dict[str, Any]:
         if self._name is None:

@@ -39,15 +39,17 @@ def check_token(token: str | None) -> None:
         )
 
 
-def token_needed(who: str, given: bool) -> str:
+def token_needed(who: str, has_token: bool) -> str:
     """Returns the message for a client whose token is missing or wrong.
 
     Args:
         who: ``"server"`` or ``"bridge"``.
-        given: The client has sent some token.
+        has_token: The client has sent some token.
     """
     wrong = (
-        f"the token that was sent is not this {who}'s" if given else f"this {who} demands a token, and none was sent"
+        f"the token that was sent is not this {who}'s"
+        if has_token
+        else f"this {who} demands a token, and none was sent"
     )
     return (
         f"{wrong}: set {TOKEN_VARIABLE} where the client runs to what it is here, or send the header "

@@ -68,10 +68,10 @@ class _Deadline(socket.socket):
         super().sendall(*args)
 
     def _arm(self) -> None:
-        left = self.until - time.monotonic()
-        if left <= 0:
+        seconds = self.until - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError("no answer in time")
-        self.settimeout(left)
+        self.settimeout(seconds)
 
 
 class _TlsDeadline(ssl.SSLSocket):
@@ -121,17 +121,17 @@ class Server:
             Unreachable: There was no answer in time.
             Refused: The answer is a problem.
         """
-        sent = None if body is None else orjson.dumps(body)
-        status, answer = self._persist(method, path, sent, seconds, UNREACHABLE_SECONDS / servers)
+        content = None if body is None else orjson.dumps(body)
+        status, answer = self._persist(method, path, content, seconds, UNREACHABLE_SECONDS / servers)
         if status == 204 or (status == 200 and not answer):
             return None
         try:
-            parsed = orjson.loads(answer)
+            document = orjson.loads(answer)
         except orjson.JSONDecodeError:
-            parsed = None
-        if status == 200 and parsed is not None:
-            return parsed
-        raise Refused(self.url, status, parsed if isinstance(parsed, dict) else {})
+            document = None
+        if status == 200 and document is not None:
+            return document
+        raise Refused(self.url, status, document if isinstance(document, dict) else {})
 
     def _persist(
         self, method: str, path: str, body: bytes | None, seconds: float | None, patience: float
@@ -144,41 +144,41 @@ class Server:
         pause, tries = FIRST_PAUSE, 0
         while True:
             tries += 1
-            tried = time.monotonic()
+            try_start = time.monotonic()
             wait, fresh = 0.0, True
-            refused: tuple[int, bytes] | None = None
+            reply: tuple[int, bytes] | None = None
             try:
-                with self._connection(min(tried + ANSWER_SECONDS, end)) as (connection, fresh):
+                with self._connection(min(try_start + ANSWER_SECONDS, end)) as (connection, fresh):
                     status, headers, answer = self._exchange(connection, method, path, body)
-                heard = status not in GONE
-                if heard and status not in BUSY:
+                is_alive = status not in GONE
+                if is_alive and status not in BUSY:
                     self._silent = None
                     return status, answer
-                why, refused = f"HTTP {status}", (status, answer)
+                why, reply = f"HTTP {status}", (status, answer)
                 wait = _seconds(headers.get("Retry-After", ""))
             except (OSError, http.client.HTTPException) as error:
                 why = str(error) or type(error).__name__
-                heard = isinstance(error, TimeoutError)  # it has taken the request, at least
+                is_alive = isinstance(error, TimeoutError)  # it has taken the request, at least
                 if not fresh:  # the connection was kept for too long, and the server has closed it meanwhile
                     continue
             now = time.monotonic()
-            if now >= end or self._silence(tried, heard) >= patience:
-                if refused is not None:
-                    return refused
+            if now >= end or self._silence(try_start, is_alive) >= patience:
+                if reply is not None:
+                    return reply
                 raise self._unreachable(f"{why}; {tries} tries", now - (self._silent or (began, began))[0])
             if tries == 3:
                 log.warning("%s: %s; trying again", self.url, why)
             time.sleep(min(max(wait, random.uniform(pause / 2, pause)), max(0.0, end - now)))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _silence(self, tried: float, heard: bool) -> float:
-        """Records a failed try that began at ``tried``; returns the seconds of silence so far."""
-        if heard:
+    def _silence(self, start: float, is_alive: bool) -> float:
+        """Records a failed try that began at ``start``; returns the seconds of silence so far."""
+        if is_alive:
             self._silent = None
             return 0.0
-        first, last = self._silent or (tried, tried)
-        if tried - last > FORGET_SECONDS:
-            first = tried
+        first, last = self._silent or (start, start)
+        if start - last > FORGET_SECONDS:
+            first = start
         now = time.monotonic()
         self._silent = first, now
         return now - first
@@ -216,11 +216,11 @@ class Server:
     def _connection(self, until: float) -> Iterator[tuple[socket.socket, bool]]:
         """Yields a connection for exclusive use, and whether it is new."""
         with self._lock:
-            kept = self._idle.pop() if self._idle else None
-        connection = kept if kept is not None else self._connect(until)
+            idle = self._idle.pop() if self._idle else None
+        connection = idle if idle is not None else self._connect(until)
         connection.until = until
         try:
-            yield connection, kept is None
+            yield connection, idle is None
         except BaseException:
             connection.close()
             raise
@@ -231,16 +231,16 @@ class Server:
         connection.close()
 
     def _connect(self, until: float) -> _Deadline | _TlsDeadline:
-        left = max(0.001, until - time.monotonic())
+        seconds = max(0.001, until - time.monotonic())
         try:
-            plain = socket.create_connection(self._address, timeout=min(CONNECT_SECONDS, left))
+            plain = socket.create_connection(self._address, timeout=min(CONNECT_SECONDS, seconds))
         except OSError as error:  # of any kind: unlike later, a time-out says that nobody is there
             raise ConnectionError(str(error) or type(error).__name__) from error
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
-            secured = self._tls.wrap_socket(plain, server_hostname=self._address[0])
-            assert isinstance(secured, _TlsDeadline)
-            return secured
+            tls_socket = self._tls.wrap_socket(plain, server_hostname=self._address[0])
+            assert isinstance(tls_socket, _TlsDeadline)
+            return tls_socket
         return _Deadline(plain.family, plain.type, plain.proto, fileno=plain.detach())
 
     def _forget(self) -> None:
@@ -276,8 +276,8 @@ class Refused(Exception):
 
     def raised(self) -> Exception:
         """Returns the exception that a local environment would have raised."""
-        said = self.detail if self.kind == "refused" else f"{self.url}: {self.detail}"
-        return ERRORS.get(self.error, UsageError)(said)
+        message = self.detail if self.kind == "refused" else f"{self.url}: {self.detail}"
+        return ERRORS.get(self.error, UsageError)(message)
 
 
 def server(url: str) -> Server:
@@ -295,8 +295,8 @@ def server(url: str) -> Server:
 def _after_fork() -> None:
     global _LOCK
     _LOCK = threading.Lock()
-    for known in list(_SERVERS):
-        known._forget()
+    for kept_server in list(_SERVERS):
+        kept_server._forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

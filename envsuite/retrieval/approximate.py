@@ -71,16 +71,16 @@ def build_index(vectors: Vectors, path: Path, progress: Progress | None = None) 
         index.add(vectors.rows(low, high))
         progress.advance(high - low)
     identity = _identity(vectors)
-    summed = hashlib.sha256()
+    hasher = hashlib.sha256()
     with atomic_file(path) as file:
 
         def write(content: bytes) -> int:
-            summed.update(content)
+            hasher.update(content)
             return file.write(content)
 
         faiss.write_index(index, faiss.PyCallbackIOWriter(write))
-        summed.update(identity)
-        file.write(_TRAILER.pack(identity, summed.digest(), _MAGIC))
+        hasher.update(identity)
+        file.write(_TRAILER.pack(identity, hasher.digest(), _MAGIC))
     progress.done(f"index ({vectors.name})", size)
     return path
 
@@ -96,8 +96,8 @@ def _sample(vectors: Vectors, size: int) -> NDArray[np.float32]:
 def _identity(vectors: Vectors) -> bytes:
     """Returns 32 bytes that tell these vectors from others."""
     size = len(vectors)
-    some = np.unique(np.linspace(0, size - 1, min(size, 256)).astype(np.int64)).tolist()
-    rows = np.concatenate([vectors.rows(number, number + 1) for number in some])
+    sample = np.unique(np.linspace(0, size - 1, min(size, 256)).astype(np.int64)).tolist()
+    rows = np.concatenate([vectors.rows(number, number + 1) for number in sample])
     return hashlib.sha256(f"{vectors.name} {size} ".encode() + rows.astype("<f4").tobytes()).digest()
 
 
@@ -125,18 +125,18 @@ def _digest(path: Path) -> bytes:
     Raises:
         DataError: It cannot be read.
     """
-    summed = hashlib.sha256()
+    hasher = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            left = file.seek(0, 2) - (_TRAILER.size - 32)
+            bytes_left = file.seek(0, 2) - (_TRAILER.size - 32)
             file.seek(0)
-            while left > 0:
-                content = file.read(min(left, 1 << 20))
-                summed.update(content)
-                left -= len(content) or left
+            while bytes_left > 0:
+                content = file.read(min(bytes_left, 1 << 20))
+                hasher.update(content)
+                bytes_left -= len(content) or bytes_left
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}). {_REMEDY}") from error
-    return summed.digest()
+    return hasher.digest()
 
 
 class Approximate:
@@ -183,10 +183,10 @@ class Approximate:
         options = {"nprobe": self._probes}
         if size < len(self._vectors):
             options["sel"] = faiss.IDSelectorRange(0, size)
-        searched = self._opened().search(
+        proposals = self._opened().search(
             vector[None].astype(np.float32), _SURPLUS * k, params=faiss.SearchParametersIVF(**options)
         )
-        numbers = np.sort(searched[1][0])
+        numbers = np.sort(proposals[1][0])
         numbers = numbers[(numbers >= 0) & (numbers < size)].astype(np.int64)
         return best(numbers, self._vectors.scores(vector, numbers), k)
 

@@ -24,9 +24,9 @@ def norm(length: int) -> int:
     """Returns the byte that encodes a document length of ``length`` terms."""
     if length < _EXACT:
         return length
-    rest = length - _EXACT
-    shift = max(0, rest.bit_length() - 4)
-    return _EXACT + (rest if rest < 8 else (shift + 1 << 3) | (rest >> shift & 7))
+    excess = length - _EXACT
+    shift = max(0, excess.bit_length() - 4)
+    return _EXACT + (excess if excess < 8 else (shift + 1 << 3) | (excess >> shift & 7))
 
 
 def length_of(norm: int) -> int:

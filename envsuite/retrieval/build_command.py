@@ -63,17 +63,17 @@ def run(
         DataError: As :func:`~envsuite.retrieval.corpus_build.build`; or there is no such encoder.
         UsageError: The arguments contradict each other; or vectors are for a corpus without a name.
     """
-    made = arguments.builtin is not None
-    if not made and arguments.seed is not None:
+    is_builtin = arguments.builtin is not None
+    if not is_builtin and arguments.seed is not None:
         raise UsageError("--seed is for generated documents; give --builtin N with it")
-    if made and any(vars(arguments)[name] for name in of_files):
+    if is_builtin and any(vars(arguments)[name] for name in of_files):
         raise UsageError("--builtin generates documents and tasks; give it, or files")
-    source = generate(arguments.builtin, arguments.seed or 0) if made else read(arguments)
+    source = generate(arguments.builtin, arguments.seed or 0) if is_builtin else read(arguments)
     source.problems = Problems(strict=arguments.strict)
     if arguments.vectors and arguments.out is None:
         raise UsageError("--vectors is for a corpus of your own; name it with --out")
     encoders = [encoder(name) for name in arguments.vectors]
-    out = arguments.out if arguments.out is not None else place(source, made)
+    out = arguments.out if arguments.out is not None else place(source, is_builtin)
     begin = time.monotonic()
     try:
         build(source, out, Shown(sys.stderr, unit=lambda number: f"{number:,}"), encoders)

@@ -233,7 +233,7 @@ class IndexBuilder:
         # The sorted postings are needed twice, so the codes are stored in a separate file.
         waiting = self._folder / "codes"
         code: np.dtype[Any] = np.dtype(np.uint16 if len(self._pairs) <= 1 << 16 else np.uint32)
-        writer.add("postings.document", "u4", self._sorted(buckets, waiting, code, lambda done: progress(done, total)))
+        writer.add("postings.document", "u4", self._sorted(buckets, waiting, code, lambda n: progress(n, total)))
         writer.add("postings.pair", code, _parts(waiting, code))
         writer.close({"documents": self._documents, "words": self._words})
         return writer.offset
@@ -261,7 +261,7 @@ class IndexBuilder:
         self, buckets: list[Path], codes: Path, code: np.dtype[Any], progress: Callable[[int], object]
     ) -> Iterator[NDArray[np.uint32]]:
         """Yields the documents of all postings in order; writes the pair of each to the file ``codes``."""
-        done = 0
+        count = 0
         with open(codes, "wb") as file:
             for path in buckets:
                 if not path.exists():
@@ -271,8 +271,8 @@ class IndexBuilder:
                 order = np.argsort(postings["place"])
                 np.searchsorted(self._pairs, postings["pair"][order]).astype(code).tofile(file)
                 yield (postings["place"][order] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-                done += len(postings)
-                progress(done)
+                count += len(postings)
+                progress(count)
 
 
 def _settle(file: IO[Any]) -> None:

@@ -79,7 +79,7 @@ class Corpus:
         """
         key = self.key(number)
         title, text, facts = orjson.loads(self._arrays.string("documents", number))
-        links = tuple(self.key(other) for other in self.links(number).tolist())
+        links = tuple(self.key(link) for link in self.links(number).tolist())
         return Document(key, title, text, self.date(number), links, facts)
 
     def title(self, number: int) -> str:
@@ -105,10 +105,10 @@ class Corpus:
         while low < high:
             middle = (low + high) // 2
             (number,) = self._arrays.read("by_key", middle, middle + 1).tolist()
-            found = self.key(number)
-            if found == key:
+            middle_key = self.key(number)
+            if middle_key == key:
                 return int(number)
-            low, high = (middle + 1, high) if found < key else (low, middle)
+            low, high = (middle + 1, high) if middle_key < key else (low, middle)
         return None
 
     def date(self, number: int) -> int:

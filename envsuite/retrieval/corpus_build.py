@@ -78,10 +78,10 @@ def cached(source: Source) -> Path:
     return path
 
 
-def place(source: Source, made: bool = False) -> Path:
-    """Returns the path of the corpus of ``source`` in the cache; with ``made``, of one that is generated."""
+def place(source: Source, is_generated: bool = False) -> Path:
+    """Returns the path of the corpus of ``source`` in the cache; with ``is_generated``, of one that is generated."""
     folder = cache_root() / "corpora"
-    return (folder / "generated" if made else folder) / f"{FORMAT}-{source.digest()[:20]}.corpus"
+    return (folder / "generated" if is_generated else folder) / f"{FORMAT}-{source.digest()[:20]}.corpus"
 
 
 def generated(source: Source) -> Corpus:
@@ -89,7 +89,7 @@ def generated(source: Source) -> Corpus:
 
     Of generated data the cache keeps :data:`GENERATED` bytes: those that were opened last, and always the one returned.
     """
-    path = place(source, made=True)
+    path = place(source, is_generated=True)
     while True:
         if path.is_file():
             with suppress(OSError):  # of a cache that cannot be written, nothing is removed
@@ -306,13 +306,13 @@ class _Stage:
         progress.done("texts", len(order))
 
     def _tasks(self, progress: Progress) -> Iterator[bytes]:
-        written = 0
+        count = 0
         progress.start("tasks", None, 0)
         for task in self._source.tasks():
             yield _json(task)
-            written += 1
+            count += 1
             progress.advance(1)
-        progress.done("tasks", written)
+        progress.done("tasks", count)
 
 
 class _Texts:
@@ -348,13 +348,13 @@ def _told(progress: Progress, name: str) -> Any:
     """Returns a function that passes the numbers of an index's postings on to ``progress``."""
     before = 0
 
-    def told(done: int, total: int) -> None:
+    def told(count: int, total: int) -> None:
         nonlocal before
         if not before:
             progress.start(name, total, 0)
-        progress.advance(done - before)
-        before = done
-        if done == total:
+        progress.advance(count - before)
+        before = count
+        if count == total:
             progress.done(name, total)
 
     return told

@@ -143,10 +143,10 @@ class InMemory:
 
     def digest(self) -> str:
         """Returns the SHA-256 (hex) of documents and tasks."""
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         for part in (*map(dataclasses.astuple, self._documents), *self._tasks):
-            found.update(json.dumps(part, sort_keys=True).encode("ascii") + b"\n")  # a text may hold half a pair
-        return found.hexdigest()
+            hasher.update(json.dumps(part, sort_keys=True).encode("ascii") + b"\n")  # a text may hold half a pair
+        return hasher.hexdigest()
 
     def documents(self, start: int = 0) -> Iterator[Document]:
         """Yields the documents from number ``start`` on."""
@@ -192,10 +192,10 @@ def day(text: str | float | None) -> int | None:
     """
     if isinstance(text, float):
         text = int(text) if text.is_integer() else None
-    found = _DATE.fullmatch(str(text).strip()) if text is not None and not isinstance(text, bool) else None
-    if found is None:
+    match = _DATE.fullmatch(str(text).strip()) if text is not None and not isinstance(text, bool) else None
+    if match is None:
         return None
-    year, month, last = (int(a or b or 0) for a, b in zip(found.group(1, 2, 3), found.group(1, 4, 5), strict=True))
+    year, month, last = (int(a or b or 0) for a, b in zip(match.group(1, 2, 3), match.group(1, 4, 5), strict=True))
     try:
         if not month:
             month = 12

@@ -51,5 +51,5 @@ def unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
     """Returns the vectors scaled to length 1; zeros stay zeros. Shape: [n, d]."""
     exact = np.asarray(vectors, dtype=np.float64)
     lengths = np.sqrt((exact * exact).sum(axis=1, keepdims=True))
-    scaled: NDArray[np.float64] = np.divide(exact, lengths, out=np.zeros_like(exact), where=lengths > 0)
-    return scaled.astype(np.float32)
+    unit_vectors: NDArray[np.float64] = np.divide(exact, lengths, out=np.zeros_like(exact), where=lengths > 0)
+    return unit_vectors.astype(np.float32)

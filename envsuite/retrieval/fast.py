@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     """Compiles the function on its first call, without the GIL; caches the result on disk where possible."""
-    compiled: Callable[..., None]
+    kernel: Callable[..., None]
     try:
-        compiled = njit(cache=True, nogil=True)(function)
+        kernel = njit(cache=True, nogil=True)(function)
     except RuntimeError:
-        compiled = njit(nogil=True)(function)
-    return compiled
+        kernel = njit(nogil=True)(function)
+    return kernel
 
 
 @_compiled

@@ -67,18 +67,18 @@ class Hybrid:
         equal = len({*self._weights}) == 1
         names = [f"({part.name})" if set(part.name) & set("+*>") else part.name for part in self._retrievers]
         pairs = zip(names, self._weights, strict=True)
-        joined = "+".join(name if equal else f"{weight:g}*{name}" for name, weight in pairs)
-        return joined if self._fusion == "convex" else f"{self._fusion}({joined})"
+        formula = "+".join(name if equal else f"{weight:g}*{name}" for name, weight in pairs)
+        return formula if self._fusion == "convex" else f"{self._fusion}({formula})"
 
     def search(self, query: str, k: int, stop: int | None = None) -> Found:
         """Returns the best ``k`` documents by their fused scores; see :class:`Retriever`."""
         if k < 1:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         depth = max(k, self._depth)
-        found = [retriever.search(query, depth, stop) for retriever in self._retrievers]
+        rankings = [retriever.search(query, depth, stop) for retriever in self._retrievers]
         if self._fusion == "rrf":
-            return fused([numbers for numbers, _ in found], self._weights, self._constant, k)
-        return combined(*normalised(found), self._weights, k)
+            return fused([numbers for numbers, _ in rankings], self._weights, self._constant, k)
+        return combined(*normalised(rankings), self._weights, k)
 
 
 def fused(rankings: Sequence[NDArray[np.int64]], weights: Sequence[float], constant: float, k: int) -> Found:
@@ -92,21 +92,21 @@ def fused(rankings: Sequence[NDArray[np.int64]], weights: Sequence[float], const
     return best(numbers.astype(np.int64), scores.astype(np.float32), k)
 
 
-def normalised(found: Sequence[Found]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def normalised(rankings: Sequence[Found]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Returns all documents that were found, and their scores by each search from 0 to 1.
 
     Of each search, the best document has 1 and the last one 0, as what it did not find, which would be further behind.
     Where all that it found have the same score, they have 1.
 
     Args:
-        found: What each search found.
+        rankings: What each search found.
 
     Returns:
         Numbers of documents, ascending, shape [n], and scores, shape [searches, n].
     """
-    numbers = np.unique(np.concatenate([numbers for numbers, _ in found])).astype(np.int64)
-    rows = np.zeros((len(found), len(numbers)))
-    for row, (mine, scores) in zip(rows, found, strict=True):
+    numbers = np.unique(np.concatenate([numbers for numbers, _ in rankings])).astype(np.int64)
+    rows = np.zeros((len(rankings), len(numbers)))
+    for row, (mine, scores) in zip(rows, rankings, strict=True):
         if len(mine):
             exact = scores.astype(np.float64)
             low, high = exact.min(), exact.max()

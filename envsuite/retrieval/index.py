@@ -138,8 +138,8 @@ class Index:
 
     def having(self, term: str) -> NDArray[np.uint32]:
         """Returns the numbers of the documents that have an analysed term, ascending. Shape: [n]."""
-        known = self._known({term: 1})
-        return self._arrays.read("postings.document", known[0].start, known[0].stop) if known else _NONE
+        terms = self._known({term: 1})
+        return self._arrays.read("postings.document", terms[0].start, terms[0].stop) if terms else _NONE
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Returns the best ``k`` documents for the words of ``query``, best first; equal scores in the order of keys.
@@ -163,61 +163,61 @@ class Index:
         Returns:
             Numbers of documents, shape [m], and their scores, shape [m]; m is k, or fewer where fewer have a term.
         """
-        known = self._known(terms)
+        query_terms = self._known(terms)
         best = _Best(k)
-        if not known or k < 1 or (stop is not None and stop < 1):
+        if not query_terms or k < 1 or (stop is not None and stop < 1):
             return best.result()
         if self._size <= _SMALL:
-            best.offer(0, self._sums(known, self._size if stop is None else min(stop, self._size)))
+            best.offer(0, self._sums(query_terms, self._size if stop is None else min(stop, self._size)))
             return best.result()
-        few = len(known) <= _FEW
+        few = len(query_terms) <= _FEW
         edges = self._edges if few else self._edges[[0, -1]]
         if stop is not None and stop < self._size:
             edges = np.append(edges[edges < stop], stop)
-        documents = [self._arrays.read("postings.document", term.start, term.stop) for term in known]
-        pairs = [self._arrays.read("postings.pair", term.start, term.stop) for term in known]
-        tables = [contributions(term.weight, self._times, self._factors) for term in known] if few else []
+        documents = [self._arrays.read("postings.document", term.start, term.stop) for term in query_terms]
+        pairs = [self._arrays.read("postings.pair", term.start, term.stop) for term in query_terms]
+        tables = [contributions(term.weight, self._times, self._factors) for term in query_terms] if few else []
         cuts = [np.searchsorted(numbers, edges.astype(np.uint32)).tolist() for numbers in documents]
         total = np.empty(min(int(edges[1]), self._size), dtype=np.float64)
         for block, (low, high) in enumerate(pairwise(edges.tolist())):
             scores = total[: high - low]
             scores.fill(0)
-            touched = False
-            for i, term in enumerate(known):
+            has_hits = False
+            for i, term in enumerate(query_terms):
                 first, end = cuts[i][block], cuts[i][block + 1]
                 if first < end:
                     table = tables[i] if few else contributions(term.weight, self._times, self._factors)
                     self._add(scores, documents[i][first:end], pairs[i][first:end], table, low)
-                    touched = True
-            if touched:
+                    has_hits = True
+            if has_hits:
                 best.offer(low, scores.astype(np.float32))
         return best.result()
 
-    def _sums(self, known: Sequence[_Term], stop: int) -> NDArray[np.float32]:
+    def _sums(self, query_terms: Sequence[_Term], stop: int) -> NDArray[np.float32]:
         """Returns the scores of the documents of a small index, whose terms it keeps in memory. Shape: [stop].
 
         The sums are those of a large index, bit by bit.
         """
         total = np.zeros(stop)
-        for term in known:
-            kept = self._kept.get(term)
-            if kept is None:
+        for term in query_terms:
+            postings = self._kept.get(term)
+            if postings is None:
                 documents = self._arrays.read("postings.document", term.start, term.stop).astype(np.intp)
                 pairs = self._arrays.read("postings.pair", term.start, term.stop)
-                kept = documents, contributions(term.weight, self._times, self._factors).take(pairs)
+                postings = documents, contributions(term.weight, self._times, self._factors).take(pairs)
                 self._kept_postings += len(documents)
                 if self._kept_postings > _KEPT:
                     self._kept.clear()
                     self._kept_postings = len(documents)
-                self._kept[term] = kept
-            documents, added = kept
+                self._kept[term] = postings
+            documents, addends = postings
             end = len(documents) if stop == self._size else int(documents.searchsorted(stop))
-            total[documents[:end]] += added[:end]
+            total[documents[:end]] += addends[:end]
         return total.astype(np.float32)
 
     def _known(self, terms: Mapping[str, int]) -> list[_Term]:
         """Returns the query's terms that occur, in a fixed order, so that sums do not depend on the query's order."""
-        known = []
+        query_terms = []
         for term in sorted(terms):
             place = self._places.get(term)
             if place is None:
@@ -229,8 +229,8 @@ class Index:
                 self._places[term] = place
             start, stop = place
             if start < stop:
-                known.append(_Term(start, stop, weight(self._documents, stop - start, terms[term])))
-        return known
+                query_terms.append(_Term(start, stop, weight(self._documents, stop - start, terms[term])))
+        return query_terms
 
 
 class _Best:
@@ -251,13 +251,13 @@ class _Best:
         self._scores = np.concatenate([self._scores, scores[better]])
         if len(self._scores) > self._k:
             self._least = np.partition(self._scores, -self._k)[-self._k]
-            kept = np.flatnonzero(self._scores >= self._least)
+            places = np.flatnonzero(self._scores >= self._least)
             # Of those with the lowest score, the first ones stay.
-            surplus = len(kept) - self._k
+            surplus = len(places) - self._k
             if surplus:
-                equal = np.flatnonzero(self._scores[kept] == self._least)
-                kept = np.delete(kept, equal[len(equal) - surplus :])
-            self._numbers, self._scores = self._numbers[kept], self._scores[kept]
+                equal = np.flatnonzero(self._scores[places] == self._least)
+                places = np.delete(places, equal[len(equal) - surplus :])
+            self._numbers, self._scores = self._numbers[places], self._scores[places]
 
     def _enough(self, scores: NDArray[np.float32]) -> np.float32:
         """Returns a positive score that at least ``k`` of these documents reach: lower ones can be skipped.

@@ -57,8 +57,8 @@ def java(name: str) -> Any:
 
 def analyze(text: str) -> list[str]:
     """Returns the terms that Anserini's default analyser finds in ``text``."""
-    found = java("io.anserini.analysis.AnalyzerUtils").analyze(_analyzer(), _string(text))
-    return [str(term) for term in found.toArray()]
+    terms = java("io.anserini.analysis.AnalyzerUtils").analyze(_analyzer(), _string(text))
+    return [str(term) for term in terms.toArray()]
 
 
 @functools.cache

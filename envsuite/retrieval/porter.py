@@ -59,14 +59,14 @@ def _step_1(word: str) -> str:
         word = word[:-1]
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) > 0 else word
-    rest = word[:-2] if word.endswith("ed") else word[:-3] if word.endswith("ing") else ""
-    if "v" not in _shape(rest):
+    root = word[:-2] if word.endswith("ed") else word[:-3] if word.endswith("ing") else ""
+    if "v" not in _shape(root):
         return word
-    if rest.endswith(("at", "bl", "iz")):
-        return rest + "e"
-    if _ends_double(rest):
-        return rest if rest[-1] in "lsz" else rest[:-1]
-    return rest + "e" if _measure(rest) == 1 and _ends_cvc(rest) else rest
+    if root.endswith(("at", "bl", "iz")):
+        return root + "e"
+    if _ends_double(root):
+        return root if root[-1] in "lsz" else root[:-1]
+    return root + "e" if _measure(root) == 1 and _ends_cvc(root) else root
 
 
 def _step_5(word: str) -> str:
@@ -78,10 +78,10 @@ def _step_5(word: str) -> str:
 
 
 def _replaced(word: str, endings: re.Pattern[str], instead: dict[str, str]) -> str:
-    found = endings.search(word)
-    if found is None or _measure(word[: found.start()]) == 0:
+    match = endings.search(word)
+    if match is None or _measure(word[: match.start()]) == 0:
         return word
-    return word[: found.start()] + instead[found.group()]
+    return word[: match.start()] + instead[match.group()]
 
 
 def _shape(word: str) -> str:

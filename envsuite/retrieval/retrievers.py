@@ -190,40 +190,40 @@ def parsed(description: Description) -> Search:
     return _search(description, "search", 1)
 
 
-def _search(given: object, place: str, deep: int) -> Search:
+def _search(description: object, place: str, deep: int) -> Search:
     if deep > _DEEPEST:
         raise UsageError(f"{place}: more than {_DEEPEST} searches within each other")
-    if isinstance(given, str):
-        names = [name.strip() for name in given.split("+")]
+    if isinstance(description, str):
+        names = [name.strip() for name in description.split("+")]
         if not all(names):
-            raise UsageError(f"{place} is {given!r}; give a name such as bm25, or names joined by +")
+            raise UsageError(f"{place} is {description!r}; give a name such as bm25, or names joined by +")
         return Named(names[0]) if len(names) == 1 else _fuse({"fuse": names}, place, deep)
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{place} is {given!r}; give a name such as bm25, or a mapping with {_one_of()}")
-    kinds = [key for key in given if key in _KINDS]
+    if not isinstance(description, Mapping):
+        raise UsageError(f"{place} is {description!r}; give a name such as bm25, or a mapping with {_one_of()}")
+    kinds = [key for key in description if key in _KINDS]
     if len(kinds) != 1:
-        has = ", ".join(map(str, given)) or "none"
+        has = ", ".join(map(str, description)) or "none"
         raise UsageError(f"{place}: give a mapping with {_one_of()}; this one has {has}")
     kind = kinds[0]
-    needed, more, make = _KINDS[kind]
-    for key in given:
-        if key not in (kind, *needed, *more):
-            raise unknown(f"key of {place} with {kind!r}", str(key), (kind, *needed, *more))
-    for key in needed:
-        if key not in given:
+    required_keys, optional_keys, make = _KINDS[kind]
+    for key in description:
+        if key not in (kind, *required_keys, *optional_keys):
+            raise unknown(f"key of {place} with {kind!r}", str(key), (kind, *required_keys, *optional_keys))
+    for key in required_keys:
+        if key not in description:
             raise UsageError(f"{place}: {kind!r} needs {key!r}, too")
-    return make(given, place, deep)
+    return make(description, place, deep)
 
 
 def _one_of() -> str:
     return f"one of the keys {', '.join(_KINDS)}"
 
 
-def _fuse(given: Mapping[str, Any], place: str, deep: int) -> Search:
-    listed, weights, fusion = given["fuse"], given.get("weights"), given.get("fusion", "convex")
-    if not isinstance(listed, list | tuple) or not 2 <= len(listed) <= _MOST:
+def _fuse(description: Mapping[str, Any], place: str, deep: int) -> Search:
+    searches, weights, fusion = description["fuse"], description.get("weights"), description.get("fusion", "convex")
+    if not isinstance(searches, list | tuple) or not 2 <= len(searches) <= _MOST:
         raise UsageError(f"{place}: fuse is not a list of 2 to {_MOST} searches")
-    parts = tuple(_search(part, f"{place}.fuse[{i}]", deep + 1) for i, part in enumerate(listed))
+    parts = tuple(_search(part, f"{place}.fuse[{i}]", deep + 1) for i, part in enumerate(searches))
     if weights is not None:
         if not isinstance(weights, list | tuple) or len(weights) != len(parts) or not all(map(_positive, weights)):
             raise UsageError(
@@ -235,21 +235,21 @@ def _fuse(given: Mapping[str, Any], place: str, deep: int) -> Search:
     return Fused(parts, weights, fusion)
 
 
-def _positive(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and 0 < given <= _HEAVIEST
+def _positive(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= _HEAVIEST
 
 
-def _text(given: Mapping[str, Any], key: str, place: str) -> str:
+def _text(description: Mapping[str, Any], key: str, place: str) -> str:
     """Returns a field that is one line of text, a path too."""
-    value = given[key]
+    value = description[key]
     text = str(value) if isinstance(value, Path) else value
     if not isinstance(text, str) or not text or not text.isprintable():
         raise UsageError(f"{place}.{key} is {value!r}; give a line of text")
     return text
 
 
-def _url(given: Mapping[str, Any], key: str, place: str) -> str:
-    url = _text(given, key, place)
+def _url(description: Mapping[str, Any], key: str, place: str) -> str:
+    url = _text(description, key, place)
     try:
         return JsonServer(url).url
     except UsageError as error:
@@ -260,8 +260,8 @@ _KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[s
     "fuse": ((), ("weights", "fusion"), _fuse),
     "faiss": (
         ("vectors",), (),
-        lambda given, place, _: ByFaiss(_text(given, "faiss", place), _text(given, "vectors", place)),
+        lambda description, place, _: ByFaiss(_text(description, "faiss", place), _text(description, "vectors", place)),
     ),
-    "search-r1": ((), (), lambda given, place, _: BySearchR1(_url(given, "search-r1", place))),
+    "search-r1": ((), (), lambda description, place, _: BySearchR1(_url(description, "search-r1", place))),
 }  # fmt: skip
 """Key that tells a kind of search -> further keys that it needs, those that it may have, and what reads them."""

@@ -64,13 +64,13 @@ class JsonServer:
         Raises:
             ServerError: There is no answer, it says that the request failed, or it is not JSON.
         """
-        sent = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         why = ""
         for attempt in range(self._tries):
             if attempt:
                 time.sleep(PAUSE * 2 ** (attempt - 1))
             try:
-                status, answer = self._exchange(method, path, sent)
+                status, answer = self._exchange(method, path, content)
             except (OSError, http.client.HTTPException) as error:
                 why = str(error) or type(error).__name__
                 continue
@@ -129,21 +129,21 @@ class SearchR1:
         Raises:
             ServerError: The server failed, or answered something else.
         """
-        wanted = k
+        count = k
         while True:
-            answered = self.retrieve([query], wanted)[0] if k > 0 else []
-            numbered = [(self._number_of(document), score) for document, score in answered]
-            known = [(number, score) for number, score in numbered if number is not None]
+            hits = self.retrieve([query], count)[0] if k > 0 else []
+            pairs = [(self._number_of(document), score) for document, score in hits]
+            corpus_pairs = [(number, score) for number, score in pairs if number is not None]
             scores: dict[int, float] = {}
-            for number, score in known:
+            for number, score in corpus_pairs:
                 if stop is None or number < stop:
                     scores.setdefault(number, score)
-            if len(scores) >= k or len(answered) < wanted or wanted >= self.most:
+            if len(scores) >= k or len(hits) < count or count >= self.most:
                 break
-            wanted = min(4 * wanted, self.most)
-        if answered and not known:
+            count = min(4 * count, self.most)
+        if hits and not corpus_pairs:
             raise ServerError(
-                f"{self._server.url}/retrieve found {len(answered)} documents, none of which is in the corpus. Is the "
+                f"{self._server.url}/retrieve found {len(hits)} documents, none of which is in the corpus. Is the "
                 "server one of this corpus?"
             )
         return _found(list(scores.items()), k)
@@ -156,7 +156,7 @@ class SearchR1:
             lists = _list(_field(answer, "result"))
             if len(lists) != len(queries):
                 raise _Malformed(f"{len(lists)} results for {len(queries)} queries")
-            return [[_document(one) for one in _list(row)] for row in lists]
+            return [[_document(entry) for entry in _list(row)] for row in lists]
         except _Malformed as error:
             raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server: {error}") from error
 
@@ -197,9 +197,9 @@ def _document(value: object) -> tuple[dict[str, Any], float]:
     if not isinstance(document, dict):
         raise _Malformed(f"no document but {_shown(document)}")
     for name in ("id", "title", "contents"):
-        found = document.get(name)
-        if not isinstance(found, str | None) and (name != "id" or type(found) is not int):
-            raise _Malformed(f"the {name} {_shown(found)}")
+        field_value = document.get(name)
+        if not isinstance(field_value, str | None) and (name != "id" or type(field_value) is not int):
+            raise _Malformed(f"the {name} {_shown(field_value)}")
     return document, _score(_field(value, "score"))
 
 

@@ -82,23 +82,23 @@ def write_vectors(file: BinaryIO, encoder: Encoder, texts: Texts, progress: Prog
     progress = progress or Silent()
     progress.start(f"vectors ({encoder.name})", len(texts), 0)
     writer = ArrayWriter(file, KIND, VERSION)
-    written = 0
+    count = 0
 
     def parts() -> Iterator[NDArray[np.int16]]:
-        nonlocal written
+        nonlocal count
         for batch in _batches(texts):
             vectors = encoder.encode(batch, "passage")
             if vectors.shape != (len(batch), encoder.dimensions) or not np.isfinite(vectors).all():
                 raise DataError(f"the encoder {encoder.name} returned vectors of shape {vectors.shape}, or not finite")
             yield np.rint(np.clip(vectors, -1, 1) * np.float32(SCALE)).astype(np.int16)
-            written += len(batch)
+            count += len(batch)
             progress.advance(len(batch))
 
     writer.add("vectors", "i2", parts())
     facts = encoder.write(writer)
     writer.add("probe", "f4", [encoder.encode([PROBE], "query")[0]])
-    writer.close({"name": encoder.name, "dimensions": encoder.dimensions, "size": written, "encoder": facts})
-    progress.done(f"vectors ({encoder.name})", written)
+    writer.close({"name": encoder.name, "dimensions": encoder.dimensions, "size": count, "encoder": facts})
+    progress.done(f"vectors ({encoder.name})", count)
     return writer.offset
 
 
@@ -191,27 +191,27 @@ class Vectors:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         # Rounding in single precision errs by at most this for either of two scores.
         candidates = _Candidates(k, self.dimensions * 2.0**-23)
-        scaled = vector / np.float32(SCALE)
+        query = vector / np.float32(SCALE)
         block = np.empty((_BLOCK, self.dimensions), dtype=np.float32)
         scores = np.empty(_BLOCK, dtype=np.float32)
         for low in range(0, size, _BLOCK):
             high = min(low + _BLOCK, size)
-            rows, found = block[: high - low], scores[: high - low]
+            rows, products = block[: high - low], scores[: high - low]
             rows[:] = self._rows(low, high)
-            np.dot(rows, scaled, out=found)
-            candidates.offer(low, found)
+            np.dot(rows, query, out=products)
+            candidates.offer(low, products)
         numbers = candidates.numbers()
         return best(numbers, self.scores(vector, numbers), k)
 
     def scores(self, vector: NDArray[np.float32], numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Returns the cosines of documents with a vector. Shape: [n]."""
-        found = np.empty(len(numbers), dtype=np.float32)
+        cosines = np.empty(len(numbers), dtype=np.float32)
         exact = vector.astype(np.float64) / SCALE
         for low in range(0, len(numbers), _BLOCK):
             part = numbers[low : low + _BLOCK].tolist()
             rows = np.array([self._rows(number, number + 1)[0] for number in part], dtype=np.float64)
-            found[low : low + _BLOCK] = (rows * exact).sum(axis=1)
-        return found
+            cosines[low : low + _BLOCK] = (rows * exact).sum(axis=1)
+        return cosines
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:
         """Returns the vectors of documents ``start`` to ``stop``. Shape: [n, d]."""
@@ -251,9 +251,9 @@ class _Candidates:
     def _sift(self) -> None:
         scores = np.concatenate(self._scores)
         self._least = np.partition(scores, -self._k)[-self._k] - self._margin
-        kept = scores >= self._least
-        self._numbers = [np.concatenate(self._numbers)[kept]]
-        self._scores = [scores[kept]]
+        is_kept = scores >= self._least
+        self._numbers = [np.concatenate(self._numbers)[is_kept]]
+        self._scores = [scores[is_kept]]
         self._waiting = 0  # sifted again after k more
 
     def numbers(self) -> NDArray[np.int64]:

@@ -129,11 +129,11 @@ def _maybe(part: _Tree) -> _Tree:
     return _either(part, _then())
 
 
-def _grammar(held: tuple[frozenset[str], ...]) -> _Tree:
+def _grammar(class_names: tuple[frozenset[str], ...]) -> _Tree:
     """Returns the grammar of words."""
 
     def having(name: str, *without: str) -> frozenset[int]:
-        return frozenset(i for i, names in enumerate(held) if name in names and not names & set(without))
+        return frozenset(i for i, names in enumerate(class_names) if name in names and not names & set(without))
 
     extend = _many(having("extend"))
 
@@ -144,21 +144,21 @@ def _grammar(held: tuple[frozenset[str], ...]) -> _Tree:
     connectors = _many(extended("connector"))
     digits = _then(digit, _many(_then(_either(connectors, extended("mid_digit")), digit)))
     letters = _then(letter, _many(_then(_either(connectors, extended("mid_letter")), letter)))
-    quoted = _then(hebrew, _either(extended("single_quote"), _then(extended("double_quote"), hebrew)))
+    hebrew_letters = _then(hebrew, _either(extended("single_quote"), _then(extended("double_quote"), hebrew)))
     kana = _then(katakana, _many(_then(connectors, katakana)))
-    unit = _either(kana, _some(_either(quoted, digits, letters)))
-    joined = _many(_then(extended("connector"), connectors, unit))
-    word = _then(connectors, unit, joined, connectors)
+    unit = _either(kana, _some(_either(hebrew_letters, digits, letters)))
+    tail = _many(_then(extended("connector"), connectors, unit))
+    word = _then(connectors, unit, tail, connectors)
 
     # A presentation selector ends an emoji, so it is excluded from the characters that extend one.
     plain = _many(having("extend", "presentation"))
     emoji = having("pictograph") | having("emoji", "flag", "keycap_base", "modifier")
     joiners = _many(having("joiner"))
-    pictured = _then(joiners, emoji, plain, _maybe(having("emoji_presentation")))
-    coloured = _then(_maybe(_then(joiners, having("modifier_base"), plain)), having("modifier"), plain)
-    element = _either(pictured, coloured)
-    tagged = _then(_some(having("tag")), having("tag_end"))
-    sequence = _then(element, _either(_many(_then(having("joiner"), element)), tagged))
+    pictogram = _then(joiners, emoji, plain, _maybe(having("emoji_presentation")))
+    skin_tone = _then(_maybe(_then(joiners, having("modifier_base"), plain)), having("modifier"), plain)
+    element = _either(pictogram, skin_tone)
+    tags = _then(_some(having("tag")), having("tag_end"))
+    sequence = _then(element, _either(_many(_then(having("joiner"), element)), tags))
     keycap = _then(having("keycap_base"), plain, _maybe(having("emoji_presentation")), having("keycap"), plain)
     flag = _then(extended("flag"), extended("flag"))
 
@@ -168,7 +168,7 @@ def _grammar(held: tuple[frozenset[str], ...]) -> _Tree:
 
 @functools.cache
 def _machine() -> Machine:
-    held = properties().names
+    class_names = properties().names
     moves: list[list[tuple[frozenset[int], int]]] = []
     empty: list[list[int]] = []
 
@@ -210,18 +210,18 @@ def _machine() -> Machine:
         return frozenset(nodes)
 
     start = node()
-    final = build(_grammar(held), start)
+    final = build(_grammar(class_names), start)
     states = {closure({start}): 0}
     table: list[list[int]] = []
     queue = list(states)
     for nodes in queue:
         row = []
-        for number in range(len(held)):
-            reached = closure({target for n in nodes for classes, target in moves[n] if number in classes})
-            if reached and reached not in states:
-                states[reached] = len(states)
-                queue.append(reached)
-            row.append(states[reached] if reached else -1)
+        for number in range(len(class_names)):
+            next_nodes = closure({target for n in nodes for classes, target in moves[n] if number in classes})
+            if next_nodes and next_nodes not in states:
+                states[next_nodes] = len(states)
+                queue.append(next_nodes)
+            row.append(states[next_nodes] if next_nodes else -1)
         table.append(row)
-    idle = bytes(i for i, names in enumerate(held) if names in ({"connector"}, {"extend"}, {"extend", "joiner"}))
+    idle = bytes(i for i, names in enumerate(class_names) if names in ({"connector"}, {"extend"}, {"extend", "joiner"}))
     return Machine(table, [final in nodes for nodes in states], re.compile(b"[" + re.escape(idle) + b"]*"))

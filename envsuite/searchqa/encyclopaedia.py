@@ -49,10 +49,10 @@ class Encyclopaedia:
 
     def digest(self) -> str:
         """Returns a SHA-256 of generator, tables and arguments."""
-        hashed = hashlib.sha256(self.name.encode())
+        hasher = hashlib.sha256(self.name.encode())
         for tables in ("names", "pages", "questions"):
-            hashed.update(repr(table(tables)).encode())
-        return hashed.hexdigest()
+            hasher.update(repr(table(tables)).encode())
+        return hasher.hexdigest()
 
     @cached_property
     def world(self) -> Entities:
@@ -72,12 +72,12 @@ class Encyclopaedia:
         """
         shares = {name: self.questions * len(numbers) // 100 for name, numbers in SPLITS.items()}
         shares["train"] += self.questions - sum(shares.values())
-        made: dict[str, list[dict[str, Any]]] = {name: [] for name in SPLITS}
+        splits: dict[str, list[dict[str, Any]]] = {name: [] for name in SPLITS}
         for split, question in Questions(self.world, f"{GENERATOR} {self.seed}").drawn(shares):
             stratum = f"{question.kind}-{question.hops}"
-            made[split].append(
+            splits[split].append(
                 {
-                    "id": f"{self.seed}/{stratum}/{split}#{len(made[split])}",
+                    "id": f"{self.seed}/{stratum}/{split}#{len(splits[split])}",
                     "text": question.text,
                     "answers": question.answers,
                     "support": question.support,
@@ -89,7 +89,7 @@ class Encyclopaedia:
                     "query": question.query,
                 }
             )
-        for tasks in made.values():
+        for tasks in splits.values():
             yield from tasks
 
     def facts(self) -> Iterator[tuple[str, str, Value]]:
@@ -99,5 +99,5 @@ class Encyclopaedia:
         """
         for entity in self.world.all:
             for relation, value in self.world.chains(entity):
-                other = self.world.title(self.world.all[int(value)]) if relation in LINKED else value
-                yield self.world.title(entity), relation, other
+                title_or_value = self.world.title(self.world.all[int(value)]) if relation in LINKED else value
+                yield self.world.title(entity), relation, title_or_value

@@ -153,9 +153,9 @@ class Entities:
         for number in range(numbers["town"]):
             country = (countries[number] if number < len(countries) else draw.one(countries)).number
             population = 900 + draw.below(9) * 10 ** (2 + draw.below(4)) + draw.below(9000)
-            founded = 800 + draw.below(950)
+            year = 800 + draw.below(950)
             name = self._place("towns", "town")
-            town = self._new("town", name, "town", country=country, founded=founded, population=population)
+            town = self._new("town", name, "town", country=country, founded=year, population=population)
             if country in rivers and draw.chance(70):
                 town.facts["river"] = draw.one(rivers[country]).number
             self._in_country.setdefault(country, []).append(town)
@@ -168,8 +168,8 @@ class Entities:
         for attempt in range(10_000):
             middle = "".join(self.draw.one(names["middle"]) for _ in range(attempt // 8 + self.draw.below(2)))
             name = f"{self.draw.one(names['begin'])}{middle}{self.draw.one(names[endings])}"
-            shared = self.bearers[name] and endings != "towns"
-            if (name, descriptor) not in self._taken and not shared:
+            is_shared = self.bearers[name] and endings != "towns"
+            if (name, descriptor) not in self._taken and not is_shared:
                 return name
         raise AssertionError("names grow longer until one is free")
 
@@ -180,12 +180,12 @@ class Entities:
 
     def _people(self, count: int) -> None:
         """Adds families of up to four generations."""
-        while (left := count - len(self.of_kind.get("person", []))) > 0:
+        while (remainder := count - len(self.of_kind.get("person", []))) > 0:
             draw = self.draw
             surname, home = self._surname(), draw.one(self.of_kind["country"]).number
             line = [self._person(surname, True, 1840 + draw.below(80), home)]
             for elder in line:  # grows while it is walked: children follow
-                if left <= len(line) * 2 or not draw.chance(75):
+                if remainder <= len(line) * 2 or not draw.chance(75):
                     continue
                 couple = self._married(elder, home)
                 line += [self._child(couple, home) for _ in range(1 + draw.below(3)) if self._young(couple)]
@@ -198,8 +198,8 @@ class Entities:
         profession = draw.weighted(PROFESSIONS)
         name = f"{draw.one(names['men' if male else 'women'])} {surname}"
         if self._names["person"] and draw.chance(_SHARED_NAME):
-            other = draw.one(self._names["person"])
-            name, male = other.name, other.male
+            namesake = draw.one(self._names["person"])
+            name, male = namesake.name, namesake.male
         while (name, profession) in self._taken:
             name = f"{draw.one(names['men' if male else 'women'])} {self._surname()}"
         country = home if draw.chance(75) else draw.one(self.of_kind["country"]).number
@@ -215,10 +215,10 @@ class Entities:
     def _married(self, person: Entity, home: int) -> tuple[Entity, Entity]:
         """Returns father and mother of a new couple."""
         year = int(person.facts["birth"]) // 10_000 + self.draw.below(9) - 4
-        other = self._person(self._surname(), not person.male, year, home)
-        other.male = not person.male  # a shared name would otherwise decide
-        person.facts["spouse"], other.facts["spouse"] = other.number, person.number
-        return (person, other) if person.male else (other, person)
+        spouse = self._person(self._surname(), not person.male, year, home)
+        spouse.male = not person.male  # a shared name would otherwise decide
+        person.facts["spouse"], spouse.facts["spouse"] = spouse.number, person.number
+        return (person, spouse) if person.male else (spouse, person)
 
     def _child(self, couple: tuple[Entity, Entity], home: int) -> Entity:
         father, mother = couple

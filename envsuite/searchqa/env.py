@@ -127,13 +127,13 @@ class SearchQAEnv(ToolEnv):
         """
         self._describe(task_id)
         task = self.collection.task(task_id)
-        said = "\n".join((task["text"], *task["answers"], *task["support"]))
+        text = "\n".join((task["text"], *task["answers"], *task["support"]))
         return {
             "corpus": self.collection.corpus.digest,
             "data_set": task["data_set"],
             "question_id": task.get("question_id", task_id),
             "answerable": task.get("answerable", True),
-            "sha256": hashlib.sha256(said.encode("utf-8", "replace")).hexdigest(),
+            "sha256": hashlib.sha256(text.encode("utf-8", "replace")).hexdigest(),
         }
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
@@ -147,18 +147,18 @@ class SearchQAEnv(ToolEnv):
     def _execute(self, action: Action) -> Outcome:
         """Executes the calls together; see :meth:`Session.step`. The step is valid if none of them was refused."""
         session = self.session
-        done = session.step([(call.name, next(iter(call.arguments.values()))) for call in action])
-        error = "; ".join(done.errors) or None
+        step = session.step([(call.name, next(iter(call.arguments.values()))) for call in action])
+        error = "; ".join(step.errors) or None
         if session.answer is not None:
             scores = session.judgement()
             score = scores.em if self.reward == "em" else scores.f1
-            formed = 0.0 if session.invalid else self.format_reward
-            said = prompts.RIGHT if scores.em else prompts.WRONG
-            return self._outcome(said, (1 - self.format_reward) * score + formed, error)
-        if self.shows == "search-r1" and error is None and len(done.found):
-            contents = [self.library.content(number) for number in done.found[: self.shown]]
+            format_bonus = 0.0 if session.invalid else self.format_reward
+            verdict = prompts.RIGHT if scores.em else prompts.WRONG
+            return self._outcome(verdict, (1 - self.format_reward) * score + format_bonus, error)
+        if self.shows == "search-r1" and error is None and len(step.found):
+            contents = [self.library.content(number) for number in step.found[: self.shown]]
             return self._outcome(prompts.documents(contents, self.passage_length))
-        return self._outcome("\n".join((*done.lines, "", self._seen(done.found))), error=error)
+        return self._outcome("\n".join((*step.lines, "", self._seen(step.found))), error=error)
 
     def _seen(self, last: tuple[int, ...] = ()) -> str:
         return self.session.view(self.shown, self.passage_length, None if self.shows == "all" else last)
@@ -187,11 +187,11 @@ class SearchQAEnv(ToolEnv):
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         """Proposes searches and pages only: an answer ends the episode."""
         words = (self._session.question.text if self._session is not None else "a question").split() or ["question"]
-        some = " ".join(str(word) for word in rng.permutation(words)[: int(rng.integers(1, 6))])
+        query = " ".join(str(word) for word in rng.permutation(words)[: int(rng.integers(1, 6))])
         if rng.random() < 0.4 and len(self.tools) > 2 and self._session is not None and self._session.seen:
             keys = self._session.keys()
             return ToolCall("open", {"page": keys[int(rng.integers(len(keys)))]})
-        return ToolCall("search", {"query": some})
+        return ToolCall("search", {"query": query})
 
     def _save(self) -> Saved:
         return self.session.saved()

@@ -32,9 +32,9 @@ class Expert:
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
         session = inner.session
-        found = set(session.keys())
+        keys = set(session.keys())
         for key in session.question.support:
-            query = "" if key in found else _query(session, key)
+            query = "" if key in keys else _query(session, key)
             if query and query not in session.queries:
                 return (ToolCall("search", {"query": query}),)
         answer = session.question.answers[0] if session.question.answerable else CANNOT_BE_ANSWERED[0]

@@ -80,53 +80,53 @@ def asked(
     if max(map(len, (row["question"], own, *answers))) > MOST_CHARACTERS:
         problems.add(LONG, place)
         return None
-    known = Asked(line(own), line(row["question"]), answers, "bridge", 2, HOTPOTQA, True, (), ())
+    question = Asked(line(own), line(row["question"]), answers, "bridge", 2, HOTPOTQA, True, (), ())
     musique = "paragraphs" in row or "question_decomposition" in row
-    return _musique(known, row, place, problems) if musique else _by_facts(known, row, place, problems)
+    return _musique(question, row, place, problems) if musique else _by_facts(question, row, place, problems)
 
 
 def _answers(row: Mapping[str, Any], aliases: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Returns the answer and its aliases; nothing if there is no answer."""
     of_id = row.get("answer_id")
-    given = [
+    candidates = [
         *(_list(row.get("golden_answers")) or [row.get("answer")]),
         *_list(row.get("answer_aliases")),
         *aliases.get(of_id if isinstance(of_id, str) else "", ()),
     ]
-    texts = [one.strip() if isinstance(one, str) else "" for one in given]
+    texts = [candidate.strip() if isinstance(candidate, str) else "" for candidate in candidates]
     return tuple(dict.fromkeys(text for text in texts if text)) if texts[0] else ()
 
 
-def _by_facts(known: Asked, row: Mapping[str, Any], place: str, problems: Problems) -> Asked:
+def _by_facts(question: Asked, row: Mapping[str, Any], place: str, problems: Problems) -> Asked:
     """Reads HotpotQA's layouts, which are 2WikiMultiHopQA's, too: titles with sentences, and numbers of sentences."""
-    found: dict[str, tuple[Passage, int]] = {}
+    by_title: dict[str, tuple[Passage, int]] = {}
     context: list[Passage] = []
     for pair in _pairs(row.get("context"), "sentences"):
-        one = passage(tuple(pair)) if isinstance(pair, list) and len(pair) == 2 else None
-        if one is None:
+        page = passage(tuple(pair)) if isinstance(pair, list) and len(pair) == 2 else None
+        if page is None:
             problems.add(BROKEN_PASSAGE, place)
             continue
-        context.append(one)
-        found.setdefault(one.title, (one, len(pair[1]) if isinstance(pair[1], list) else 1))
+        context.append(page)
+        by_title.setdefault(page.title, (page, len(pair[1]) if isinstance(pair[1], list) else 1))
     support: dict[Passage | str, None] = {}
     for fact in _pairs(row.get("supporting_facts"), "sent_id"):
         if not (isinstance(fact, list) and len(fact) == 2 and isinstance(fact[0], str) and isinstance(fact[1], int)):
             problems.add(NO_FACTS, place)
             continue
         title, number = fact
-        if title not in found:
+        if title not in by_title:
             if context:
                 problems.add(ELSEWHERE, place)
             support[title] = None
             continue
-        one, sentences = found[title]
+        page, sentences = by_title[title]
         if not 0 <= number < sentences:
             problems.add(PAST_THE_END, place)
-        support[one] = None
+        support[page] = None
     kind = row.get("type") if isinstance(row.get("type"), str) else ""
     kind = _NAME.sub("-", _KINDS.get(str(kind), str(kind)).lower()).strip("-")[:40] or "bridge"
     return replace(
-        known,
+        question,
         kind=kind,
         hops=4 if kind == "bridge-comparison" else 2,
         data_set=TWO_WIKI if "evidences" in row else HOTPOTQA,
@@ -135,18 +135,18 @@ def _by_facts(known: Asked, row: Mapping[str, Any], place: str, problems: Proble
     )
 
 
-def _musique(known: Asked, row: Mapping[str, Any], place: str, problems: Problems) -> Asked:
+def _musique(question: Asked, row: Mapping[str, Any], place: str, problems: Problems) -> Asked:
     by_index: dict[int, Passage] = {}
     supporting: list[Passage] = []
     for position, paragraph in enumerate(_entries(row.get("paragraphs"))):
-        one = passage(paragraph)
-        if one is None:
+        page = passage(paragraph)
+        if page is None:
             problems.add(BROKEN_PASSAGE, place)
             continue
         index = paragraph.get("idx")
-        by_index[index if isinstance(index, int) else position] = one
+        by_index[index if isinstance(index, int) else position] = page
         if paragraph.get("is_supporting") is True:
-            supporting.append(one)
+            supporting.append(page)
     support: dict[Passage | str, None] = {}
     steps = _entries(row.get("question_decomposition"))
     for step in steps:
@@ -156,9 +156,9 @@ def _musique(known: Asked, row: Mapping[str, Any], place: str, problems: Problem
         else:
             problems.add(NULL_SUPPORT if index is None else ELSEWHERE, place)
     support |= dict.fromkeys(supporting)
-    hops = _HOPS.match(known.id)
+    hops = _HOPS.match(question.id)
     return replace(
-        known,
+        question,
         kind="composition",
         hops=int(hops[1]) if hops else max(1, len(steps)),
         data_set=MUSIQUE,

@@ -44,24 +44,24 @@ class Lexical:
 
     def answer(self, observation: Observation) -> Action:
         """Returns the action for an observation."""
-        asked = _QUESTION.search(observation["task"])
-        question = " ".join((asked[1] if asked else observation["task"]).split())[:900] or "question"
+        match = _QUESTION.search(observation["task"])
+        question = " ".join((match[1] if match else observation["task"]).split())[:900] or "question"
         words = set(_WORD.findall(question.lower()))
         passages = _PASSAGE.findall(observation["text"])
         queries = observation["text"].partition("Earlier queries:\n")[2].splitlines()
         if not passages and not queries:
             return (ToolCall("search", {"query": question}),)
-        ranked = sorted(passages, key=lambda one: -_shared(words, f"{one[0]} {one[1]}"))
-        titles = [title for title, _ in ranked if title.strip() and title not in queries]
+        by_overlap = sorted(passages, key=lambda passage: -_shared(words, f"{passage[0]} {passage[1]}"))
+        titles = [title for title, _ in by_overlap if title.strip() and title not in queries]
         if len(queries) < STEPS and titles:
             return (ToolCall("search", {"query": titles[0]}),)
-        return (ToolCall("answer", {"text": _guess(question, words, [text for _, text in ranked])[:500]}),)
+        return (ToolCall("answer", {"text": _guess(question, words, [text for _, text in by_overlap])[:500]}),)
 
 
 def _shared(words: set[str], text: str) -> float:
     """Returns the share of a text's words that are among ``words``."""
-    found = set(_WORD.findall(text.lower()))
-    return len(found & words) / (len(found) + 5)
+    text_words = set(_WORD.findall(text.lower()))
+    return len(text_words & words) / (len(text_words) + 5)
 
 
 def _guess(question: str, words: set[str], texts: list[str]) -> str:
@@ -72,8 +72,8 @@ def _guess(question: str, words: set[str], texts: list[str]) -> str:
     if first in _CLOSED:
         return "yes"
     pattern = _DATE if first in ("when", "on") or " date " in question else _NUMBER if first == "how" else _NAME
-    sentences = [one for text in texts for one in re.split(r"(?<=[.!?]) ", text)]
-    for sentence in sorted(sentences, key=lambda one: -_shared(words, one)):
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.!?]) ", text)]
+    for sentence in sorted(sentences, key=lambda text: -_shared(words, text)):
         for name in pattern.findall(sentence):
             if not set(_WORD.findall(name.lower())) <= words and name not in ("He", "She", "It", "His", "Her", "Its"):
                 return str(name)

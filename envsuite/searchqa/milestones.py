@@ -24,8 +24,8 @@ class Milestones:
 
     def reached(self, action: Action, info: StepInfo) -> int:
         """Returns the number of supporting pages that were found for the first time, and 1 for the right answer."""
-        found = self._left.intersection(self._env.session.keys())
-        self._left -= found
-        answered = info["success"] and not self._answered
-        self._answered = self._answered or answered
-        return len(found) + answered
+        new_keys = self._left.intersection(self._env.session.keys())
+        self._left -= new_keys
+        first_success = info["success"] and not self._answered
+        self._answered = self._answered or first_success
+        return len(new_keys) + first_success

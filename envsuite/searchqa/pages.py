@@ -15,12 +15,12 @@ _ARTICLE = ("University of", "museum", "Museum", "Institute", "Academy", "Galler
 
 def mention(entities: Entities, entity: Entity) -> str:
     """Returns an entity's name in a sentence, with its descriptor where another entity has the name."""
-    shared = entities.bearers[entity.name] > 1
+    is_shared = entities.bearers[entity.name] > 1
     if entity.kind == "river":
-        return f"river {entity.name}" if shared else entity.name
+        return f"river {entity.name}" if is_shared else entity.name
     if entity.kind == "town":
-        return f"the town of {entity.name}" if shared else entity.name
-    if shared:
+        return f"the town of {entity.name}" if is_shared else entity.name
+    if is_shared:
         return f"the {entity.descriptor} {entity.name}"
     return f"the {entity.name}" if any(word in entity.name for word in _ARTICLE) else entity.name
 
@@ -61,17 +61,17 @@ def answers(entities: Entities, relation: str, value: Value) -> list[str]:
 
 def names(entities: Entities, entity: Entity) -> list[str]:
     """Returns an entity's name and its other names."""
-    found = [entity.name, entities.title(entity), mention(entities, entity)]
+    aliases = [entity.name, entities.title(entity), mention(entities, entity)]
     if entity.kind == "river":
-        found += [f"{entity.name} River", f"River {entity.name}"]
+        aliases += [f"{entity.name} River", f"River {entity.name}"]
     elif entity.kind == "town":
         country = entities.all[int(entity.facts["country"])].name
-        found.append(f"{entity.name}, {country}")
+        aliases.append(f"{entity.name}, {country}")
     elif entity.name.startswith("University of "):
-        found.append(f"{entity.name.removeprefix('University of ')} University")
+        aliases.append(f"{entity.name.removeprefix('University of ')} University")
     elif "&" in entity.name:
-        found.append(entity.name.replace("&", "and"))
-    return list(dict.fromkeys(found))
+        aliases.append(entity.name.replace("&", "and"))
+    return list(dict.fromkeys(aliases))
 
 
 def page(entities: Entities, entity: Entity, key: str) -> Document:
@@ -104,9 +104,9 @@ def page(entities: Entities, entity: Entity, key: str) -> Document:
 def _sentence(entities: Entities, entity: Entity, draw: Draw, template: str, value: str = "") -> str:
     """Returns a sentence of a page."""
     words, male = table("names"), entity.male
-    born, died = (int(entity.facts.get(date, 0)) // 10_000 for date in DATES)
+    birth_year, death_year = (int(entity.facts.get(date, 0)) // 10_000 for date in DATES)
     product, product2 = draw.sample(words["products"], 2)
-    named = {
+    fields = {
         **{"he": "he" if male else "she", "his": "his" if male else "her", "wife": "wife" if male else "husband"},
         **{"He": "He" if male else "She", "His": "His" if male else "Her", "him_or_her": "her" if male else "him"},
         **{"name": entity.name, "value": value, "a_descriptor": _a(entity.descriptor), "product": product},
@@ -114,9 +114,9 @@ def _sentence(entities: Entities, entity: Entity, draw: Draw, template: str, val
         **{"industry": draw.one(words["industries"]), "subject": draw.one(words["subjects"])},
         **{"hobby": draw.one(words["hobbies"]), "award": draw.one(words["awards"])},
         **{"style": draw.one(words["styles"]), "a_noun": _a(draw.one(words["nouns"]).lower())},
-        "life": f"{born}-{died}",
+        "life": f"{birth_year}-{death_year}",
     }
-    text = template.format(**named)
+    text = template.format(**fields)
     return text[:1].upper() + text[1:]
 
 

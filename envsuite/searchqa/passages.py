@@ -36,8 +36,8 @@ class Passage:
 
     def identity(self) -> bytes:
         """Returns a digest of title and text, without regard to blanks."""
-        said = f"{line(self.title)}\n{line(self.text)}"
-        return hashlib.blake2b(said.encode("utf-8", "replace"), digest_size=16).digest()
+        text = f"{line(self.title)}\n{line(self.text)}"
+        return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
 class Keys:
@@ -74,11 +74,11 @@ def joined(text: object) -> str:
         return text.strip()
     if not isinstance(text, list):
         return ""
-    said = ""
+    paragraph = ""
     for part in text:
         sentence = part if isinstance(part, str) else joined(part)
-        said += sentence if not said or sentence[:1].isspace() else f" {sentence}"
-    return said.strip()
+        paragraph += sentence if not paragraph or sentence[:1].isspace() else f" {sentence}"
+    return paragraph.strip()
 
 
 def opened(path: Path) -> IO[bytes]:
@@ -133,8 +133,8 @@ def _is_lines(file: IO[bytes]) -> bool:
         row = orjson.loads(first)
     except ValueError:
         return False
-    known = ("title", "contents", "question", "Q_id")
-    return isinstance(row, dict) and any(isinstance(row.get(name), str) for name in known)
+    fields = ("title", "contents", "question", "Q_id")
+    return isinstance(row, dict) and any(isinstance(row.get(name), str) for name in fields)
 
 
 def _lines(path: Path, file: IO[bytes], problems: Problems) -> Iterator[tuple[str, Any]]:
@@ -170,11 +170,11 @@ def passages(path: Path, problems: Problems) -> Iterator[Passage]:
         DataError: The file cannot be read.
     """
     for place, row in rows(path, problems):
-        found = passage(row)
-        if found is None:
+        page = passage(row)
+        if page is None:
             problems.add(NO_PASSAGE, place)
         else:
-            yield found
+            yield page
 
 
 def passage(row: object) -> Passage | None:

@@ -36,17 +36,17 @@ def stated(text: str, relation: str) -> str | None:
     """Returns the value of a relation as a page's text words it; ``None`` if no sentence states it."""
     for sentence in re.split(r"(?<=[.!?]) ", text):
         for form in _forms(relation):
-            if (found := form.fullmatch(sentence)) is not None:
-                return found["value"]
+            if (match := form.fullmatch(sentence)) is not None:
+                return match["value"]
     return None
 
 
 def spoken(title: str) -> str:
     """Returns how questions speak of the entity of a page, without its article."""
-    found = _TITLE.fullmatch(title)
-    if found is None:
+    match = _TITLE.fullmatch(title)
+    if match is None:
         return title
-    name, descriptor = found.groups()
+    name, descriptor = match.groups()
     return f"town of {name}" if descriptor == "town" else f"{descriptor} {name}"
 
 

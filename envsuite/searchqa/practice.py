@@ -44,8 +44,8 @@ def _strings(texts: Any) -> Iterator[str]:
     if isinstance(texts, str):
         yield texts
         return
-    for one in texts.values() if isinstance(texts, dict) else texts:
-        yield from _strings(one)
+    for part in texts.values() if isinstance(texts, dict) else texts:
+        yield from _strings(part)
 
 
 _ENDINGS = ("middle", "surnames", "towns", "rivers", "countries")

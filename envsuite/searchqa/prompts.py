@@ -68,8 +68,8 @@ def documents(contents: Iterable[tuple[str, str]], most: int) -> str:
 def page(key: str, text: str, links: Sequence[str], most_links: int) -> str:
     """Returns a page that was opened."""
     more = f", and {len(links) - most_links} more" if len(links) > most_links else ""
-    linked = f"\nLinks: {', '.join(links[:most_links])}{more}" if links else ""
-    return f'open "{shortened(key, LONGEST_SHOWN)}":\n{text}{linked}'
+    link_line = f"\nLinks: {', '.join(links[:most_links])}{more}" if links else ""
+    return f'open "{shortened(key, LONGEST_SHOWN)}":\n{text}{link_line}'
 
 
 def view(passages: Sequence[str], total: int, queries: Iterable[str]) -> str:
@@ -81,6 +81,6 @@ def view(passages: Sequence[str], total: int, queries: Iterable[str]) -> str:
         queries: The queries of earlier steps.
     """
     before = f"… {total - len(passages)} earlier ones are not shown\n" if total > len(passages) else ""
-    shown = f"Passages found ({total}):\n{before}" + "\n".join(passages) if total else NOTHING
-    asked = "\n".join(shortened(query, LONGEST_SHOWN) for query in queries)
-    return f"{shown}\n\nEarlier queries:\n{asked}" if asked else shown
+    listing = f"Passages found ({total}):\n{before}" + "\n".join(passages) if total else NOTHING
+    query_lines = "\n".join(shortened(query, LONGEST_SHOWN) for query in queries)
+    return f"{listing}\n\nEarlier queries:\n{query_lines}" if query_lines else listing

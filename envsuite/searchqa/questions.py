@@ -160,27 +160,27 @@ class Questions:
     def _described(self, entity: Entity) -> Side | None:
         """Speaks of an entity without its name; ``None`` if what is drawn fits others, too."""
         phrases = table("questions")["described"][entity.kind]
-        known = [(relation, value) for relation, value in self.entities.chains(entity) if relation in phrases]
-        chosen = self.draw.sample(known, 2)
-        if chosen and self.draw.chance(60) and self._fitting(entity.kind, chosen[:1]) == 1:
-            chosen = chosen[:1]
-        if not chosen or self._fitting(entity.kind, chosen) != 1:
+        facts = [(relation, value) for relation, value in self.entities.chains(entity) if relation in phrases]
+        picks = self.draw.sample(facts, 2)
+        if picks and self.draw.chance(60) and self._fitting(entity.kind, picks[:1]) == 1:
+            picks = picks[:1]
+        if not picks or self._fitting(entity.kind, picks) != 1:
             return None
-        said = [
-            str(phrases[relation]).format(value=written(self.entities, relation, value)) for relation, value in chosen
+        clauses = [
+            str(phrases[relation]).format(value=written(self.entities, relation, value)) for relation, value in picks
         ]
         noun = entity.descriptor if entity.kind == "person" else entity.kind
-        where = {relation: self._plain(relation, value) for relation, value in chosen}
+        where = {relation: self._plain(relation, value) for relation, value in picks}
         form = {"from": {"kind": entity.kind, "where": where}, "path": []}
-        others = tuple(self.entities.all[int(value)] for relation, value in chosen if relation in LINKED)
-        return Side(f"the {noun} {' and '.join(said)}", entity, form, said=others)
+        neighbours = tuple(self.entities.all[int(value)] for relation, value in picks if relation in LINKED)
+        return Side(f"the {noun} {' and '.join(clauses)}", entity, form, said=neighbours)
 
     def _fitting(self, kind: str, facts: Sequence[tuple[str, Value]]) -> int:
         """Returns the number of entities of which all of ``facts`` are true, on a page or not."""
-        first, *others = [
+        first, *further_sets = [
             {entity.number for entity in self.entities.index[kind, relation, value]} for relation, value in facts
         ]
-        return len(first.intersection(*others))
+        return len(first.intersection(*further_sets))
 
     def _plain(self, relation: str, value: Value) -> Value:
         return self._titles[int(value)] if relation in LINKED else value
@@ -200,7 +200,7 @@ class Questions:
         return Side(text, entity, form, tuple(pages), side.said)
 
     def _worded(self, entry: Mapping[str, Sequence[str]], use: str, text: str) -> str:
-        fitting = [one for one in entry[use] if "'s" not in one or len(text.split()) < 5]
+        fitting = [phrase for phrase in entry[use] if "'s" not in phrase or len(text.split()) < 5]
         return self.draw.one(fitting or entry[use]).format(x=text)
 
     def _walk(self, side: Side, steps: int) -> Side | None:
@@ -224,11 +224,11 @@ class Questions:
         if value is not None and relation in LINKED:
             if self.entities.all[int(value)] in (*side.pages, *side.said):
                 return None
-        found = [NO_ANSWER] if value is None else answers(self.entities, relation, value)
+        golds = [NO_ANSWER] if value is None else answers(self.entities, relation, value)
         query = {**side.form, "path": [*side.form["path"], relation]}
         pages = [self._title(page) for page in (*side.pages, entity)]
         question = Question(
-            text, found, pages, kind, len(pages), query, value is not None, settled=(entity.number, relation)
+            text, golds, pages, kind, len(pages), query, value is not None, settled=(entity.number, relation)
         )
         return None if _tells(question) else question
 
@@ -236,11 +236,11 @@ class Questions:
         """Asks for a drawn relation, which no page states if the question is not to be answerable."""
         if side is None:
             return None
-        asked = table("questions")["relations"]
+        wordings = table("questions")["relations"]
         if self._unstated:
             ways = sorted(side.entity.hidden)
         else:
-            ways = [relation for relation, _ in self.entities.chains(side.entity) if relation in asked]
+            ways = [relation for relation, _ in self.entities.chains(side.entity) if relation in wordings]
         return self._asked(kind, side, self.draw.one(ways)) if ways else None
 
     def _composition(self, hops: int) -> Question | None:
@@ -253,8 +253,8 @@ class Questions:
         return None if side is None else self._last("bridge", self._walk(side, hops - 1))
 
     def _inference(self, hops: int) -> Question | None:
-        inferred = table("questions")["inferred"]
-        relations = self.draw.one(list(inferred))
+        wordings = table("questions")["inferred"]
+        relations = self.draw.one(list(wordings))
         before = 0 if hops == 2 else 1 if hops == 4 else self.draw.below(2)
         entity = self._one(self.draw.weighted(_STARTS))
         side = None if entity is None else self._walk(self._named(entity), before)
@@ -266,10 +266,12 @@ class Questions:
             question = None if through is None else self._asked("inference", through, last)
             if question is None or not question.answerable:
                 return None
-            text = _capital(self._worded(inferred[relations], "ask", side.text))
-            changed = Question(**{**{name: getattr(question, name) for name in Question.__annotations__}, "text": text})
-            return None if _tells(changed) else changed
-        phrase = self._worded(inferred[relations], "phrase", side.text)
+            text = _capital(self._worded(wordings[relations], "ask", side.text))
+            inference = Question(
+                **{**{name: getattr(question, name) for name in Question.__annotations__}, "text": text}
+            )
+            return None if _tells(inference) else inference
+        phrase = self._worded(wordings[relations], "phrase", side.text)
         return self._last("inference", self._follow(side, relations, phrase))
 
     def _comparison(self, hops: int) -> Question | None:
@@ -298,16 +300,16 @@ class Questions:
         if work is None or person is None:
             return None
         relation = self.draw.one(list(WORKS[work.kind]))
-        named = self._named(work)
-        phrase = self._worded(table("questions")["relations"][relation], "phrase", named.text)
-        other = self._follow(named, relation, phrase)
-        if other is None or other.entity is person:
+        start = self._named(work)
+        phrase = self._worded(table("questions")["relations"][relation], "phrase", start.text)
+        end = self._follow(start, relation, phrase)
+        if end is None or end.entity is person:
             return None
-        sides = [self._named(person), other]
+        sides = [self._named(person), end]
         if self.draw.chance(50):
             sides.reverse()
-        compared = self.draw.one(("birth", "death"))
-        return self._compared(compared, table("questions")["compared"][compared], sides, "", sides)
+        event = self.draw.one(("birth", "death"))
+        return self._compared(event, table("questions")["compared"][event], sides, "", sides)
 
     def _owned(self) -> Question | None:
         """Asks for the one of two entities whose author, town or the like comes first or last."""
@@ -330,12 +332,12 @@ class Questions:
         if values[0] is None or values[1] is None or values[0] == values[1]:
             return None
         pick = self.draw.one(("first", "last"))
-        chosen = sides[0 if (int(values[0]) < int(values[1])) == (pick == "first") else 1]
+        winner = sides[0 if (int(values[0]) < int(values[1])) == (pick == "first") else 1]
         text = self.draw.one(wordings[pick]).format(x=sides[0].text, y=sides[1].text)
         pages = [self._title(page) for end in ends for page in (*end.pages, end.entity)]
         query = {"compare": f"{through} {relation}".strip(), "pick": pick, "of": [side.form for side in sides]}
-        found = list(dict.fromkeys([*names(self.entities, chosen.entity), chosen.text]))
-        return Question(_capital(text), found, list(dict.fromkeys(pages)), "comparison", len(pages), query)
+        golds = list(dict.fromkeys([*names(self.entities, winner.entity), winner.text]))
+        return Question(_capital(text), golds, list(dict.fromkeys(pages)), "comparison", len(pages), query)
 
     def _same(self, steps: int) -> Question | None:
         """Asks whether two entities have the same value of a relation; as often yes as no."""
@@ -354,12 +356,12 @@ class Questions:
             second = self._one(kind)
             if second is None or second is first:
                 continue
-            other = self._follow(self._named(second), relations, "")
-            if other is None or (other.entity is end.entity) != self._yes:
+            second_end = self._follow(self._named(second), relations, "")
+            if second_end is None or (second_end.entity is end.entity) != self._yes:
                 continue
             sides = [self._named(first), self._named(second)]
             text = self.draw.one(texts).format(x=sides[0].text, y=sides[1].text)
-            pages = [self._title(page) for one in (end, other) for page in one.pages]
+            pages = [self._title(page) for side in (end, second_end) for page in side.pages]
             if len(set(pages)) < len(pages):
                 return None
             query = {"same": relations, "of": [side.form for side in sides]}

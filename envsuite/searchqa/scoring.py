@@ -73,11 +73,11 @@ def f1(answer: str, golds: Sequence[str], closed: Collection[str] = CLOSED) -> f
 def _f1(answer: str, gold: str, closed: Collection[str]) -> float:
     if answer != gold and (answer in closed or gold in closed):
         return 0.0
-    found, wanted = answer.split(), gold.split()
-    same = (Counter(found) & Counter(wanted)).total()
+    answer_words, gold_words = answer.split(), gold.split()
+    same = (Counter(answer_words) & Counter(gold_words)).total()
     if same == 0:
         return 0.0
-    precision, recall = same / len(found), same / len(wanted)
+    precision, recall = same / len(answer_words), same / len(gold_words)
     return (2 * precision * recall) / (precision + recall)
 
 
@@ -127,18 +127,18 @@ class Support:
     recall: float
 
 
-def support_scores(found: Collection[str], gold: Collection[str]) -> Support:
+def support_scores(pages: Collection[str], gold: Collection[str]) -> Support:
     """Returns the scores of pages against the supporting ones; each page counts once.
 
     As in the script, precision and recall over nothing are 0; nothing found where nothing is gold is an exact match.
 
     Args:
-        found: Keys of the pages that were found.
+        pages: Keys of the pages that were found.
         gold: Keys of the supporting pages.
     """
-    found, gold = set(found), set(gold)
-    right = len(found & gold)
-    precision = right / len(found) if found else 0.0
+    pages, gold = set(pages), set(gold)
+    right = len(pages & gold)
+    precision = right / len(pages) if pages else 0.0
     recall = right / len(gold) if gold else 0.0
-    both = precision + recall
-    return Support(float(found == gold), 2 * precision * recall / both if both else 0.0, precision, recall)
+    total = precision + recall
+    return Support(float(pages == gold), 2 * precision * recall / total if total else 0.0, precision, recall)

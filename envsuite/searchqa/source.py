@@ -67,8 +67,8 @@ class QuestionFiles:
     @property
     def name(self) -> str:
         """Names of the files."""
-        named = [file.name for file in self.files] + ([self.corpus.name] if self.corpus else [])
-        return " + ".join(named)
+        names = [file.name for file in self.files] + ([self.corpus.name] if self.corpus else [])
+        return " + ".join(names)
 
     @property
     def size(self) -> int | None:
@@ -82,16 +82,16 @@ class QuestionFiles:
             DataError: A file cannot be read.
         """
         if not self._digest:
-            hashed = hashlib.sha256(f"questions {VERSION}".encode())
+            hasher = hashlib.sha256(f"questions {VERSION}".encode())
             beside = dict.fromkeys(path for file in self.files if (path := file.parent / ALIASES).is_file())
             for file in (*self.files, *([self.corpus] if self.corpus else []), *beside):
                 split = "corpus" if file == self.corpus else "aliases" if file in beside else self._split_of(file)
                 with opened(file) as content:
                     try:
-                        hashed.update(f"\n{split} {hashlib.file_digest(content, 'sha256').hexdigest()}".encode())  # type: ignore[arg-type]
+                        hasher.update(f"\n{split} {hashlib.file_digest(content, 'sha256').hexdigest()}".encode())  # type: ignore[arg-type]
                     except (OSError, EOFError) as error:
                         raise DataError(f"{file}: cannot be read ({error})") from error
-            self._digest = hashed.hexdigest()
+            self._digest = hasher.hexdigest()
         return self._digest
 
     def documents(self, start: int = 0) -> Iterator[Document]:
@@ -100,10 +100,10 @@ class QuestionFiles:
         Raises:
             DataError: A file cannot be read.
         """
-        heard = _Heard(self.problems, start == 0)
-        for number, (key, passage) in enumerate(self._pages(heard)):
+        relay = _Heard(self.problems, start == 0)
+        for number, (key, passage) in enumerate(self._pages(relay)):
             if number >= start:
-                heard.open = True
+                relay.open = True
                 yield Document(key, line(passage.title), passage.text)
 
     def tasks(self) -> Iterator[dict[str, Any]]:
@@ -113,24 +113,26 @@ class QuestionFiles:
             DataError: A file cannot be read.
         """
         problems = Problems()  # documents() has counted what is wrong with the files
-        wanted = {one if isinstance(one, str) else one.title for _, q in self._questions(problems) for one in q.support}
+        titles = {
+            page if isinstance(page, str) else page.title for _, q in self._questions(problems) for page in q.support
+        }
         exact: dict[bytes, str] = {}
         first: dict[str, str] = {}
         for key, passage in self._pages(problems):
-            if passage.title in wanted:
+            if passage.title in titles:
                 exact.setdefault(passage.identity(), key)
                 first.setdefault(passage.title, key)
         for split, question in self._questions(problems):
             support = []
-            for one in question.support:
-                title = one if isinstance(one, str) else one.title
-                there = first.get(title)
-                if isinstance(one, Passage):
-                    there = exact.get(one.identity(), there)
-                if there is None:
+            for page in question.support:
+                title = page if isinstance(page, str) else page.title
+                page_key = first.get(title)
+                if isinstance(page, Passage):
+                    page_key = exact.get(page.identity(), page_key)
+                if page_key is None:
                     self.problems.add(NOT_THERE, f"{question.id}: {line(title)[:80]}")
                 else:
-                    support.append(there)
+                    support.append(page_key)
             yield {
                 "id": question.task_id,
                 "text": question.text,
@@ -151,28 +153,28 @@ class QuestionFiles:
     def _split_of(self, file: Path) -> str:
         if self.split is not None:
             return self.split
-        found = [match.lastgroup for match in _SPLIT.finditer(re.sub(r"\d", " ", file.name.lower()))]
-        return str(found[-1]) if found else "test"
+        splits = [match.lastgroup for match in _SPLIT.finditer(re.sub(r"\d", " ", file.name.lower()))]
+        return str(splits[-1]) if splits else "test"
 
     def _questions(self, problems: Problems) -> Iterator[tuple[str, Asked]]:
-        seen: set[str] = set()
+        task_ids: set[str] = set()
         for file in self.files:
             split, aliases = self._split_of(file), self._aliases_beside(file, problems)
-            told = bool(aliases)
+            silent = bool(aliases)
             for place, row in rows(file, problems):
                 question = asked(row, place, problems, aliases)
                 if question is None:
                     continue
-                if question.data_set == TWO_WIKI and not told:
+                if question.data_set == TWO_WIKI and not silent:
                     problems.add(NO_ALIASES, file.name)
-                    told = True
-                if question.task_id in seen:
+                    silent = True
+                if question.task_id in task_ids:
                     problems.add(SAME_ID, f"{place} ({question.id[:80]})")
                     continue
                 if not question.context and self.corpus is None:
                     problems.add(NO_CONTEXT, f"{place} ({question.id[:80]})")
                     continue
-                seen.add(question.task_id)
+                task_ids.add(question.task_id)
                 yield split, question
 
     def _aliases_beside(self, file: Path, problems: Problems) -> dict[str, tuple[str, ...]]:
@@ -183,17 +185,17 @@ class QuestionFiles:
         return self._aliases[path]
 
     def _pages(self, problems: Problems) -> Iterator[tuple[str, Passage]]:
-        keys, seen = Keys(), set[bytes]()
+        keys, identities = Keys(), set[bytes]()
         if self.corpus is None:
-            found: Iterator[Passage] = (one for _, question in self._questions(problems) for one in question.context)
+            pages: Iterator[Passage] = (page for _, question in self._questions(problems) for page in question.context)
         else:
             for _ in self._questions(problems):  # to count what is wrong with them
                 pass
-            found = passages(self.corpus, problems)
-        for passage in found:
+            pages = passages(self.corpus, problems)
+        for passage in pages:
             identity = passage.identity()
-            if identity not in seen:
-                seen.add(identity)
+            if identity not in identities:
+                identities.add(identity)
                 yield keys.key(passage.title), passage
 
 
@@ -234,11 +236,11 @@ def _aliases(path: Path, problems: Problems) -> Iterator[tuple[str, tuple[str, .
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_SUFFIXES))
-        found = [file for file in found if "corpus" not in file.name.lower() and file.name != ALIASES]
-        if not found:
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_SUFFIXES))
+        files = [file for file in files if "corpus" not in file.name.lower() and file.name != ALIASES]
+        if not files:
             raise DataError(f"{path}: there are no files of questions ({', '.join(_SUFFIXES)}) in it")
-        return found
+        return files
     if not path.is_file():
         raise DataError(f"{path}: there is no such file or folder of questions")
     return [path]

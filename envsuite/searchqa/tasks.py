@@ -52,18 +52,18 @@ class Collection:
             splits[task["split"]].append(task["id"])
         if not self._tasks:
             raise DataError(f"{corpus.path}: has no questions; build it with some")
-        generated = {task["data_set"] == DATA_SET for task in self._tasks.values()}
-        if len(generated) > 1:
+        builtin_flags = {task["data_set"] == DATA_SET for task in self._tasks.values()}
+        if len(builtin_flags) > 1:
             raise DataError(f"{corpus.path}: has generated questions among published ones")
         self.may_have_none = not all(task.get("answerable", True) for task in self._tasks.values())
         """Whether there are questions that cannot be answered."""
-        ids = {split: tuple(some) for split, some in splits.items()}
+        ids = {split: tuple(task_ids) for split, task_ids in splits.items()}
         types = {task_id: task_type(task) for task_id, task in self._tasks.items()}
         self.problems = "; ".join(f"{kind}: {number:,}" for kind, number in corpus.problems.items())
         """Kinds of problems in its files, with their numbers; empty without any. They are logged, too."""
         if self.problems:
             LOG.warning("%s: %s", corpus.source, self.problems)
-        source = "builtin" if generated == {True} else "official"
+        source = "builtin" if builtin_flags == {True} else "official"
         self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
 
     def task(self, task_id: str) -> Mapping[str, Any]:
@@ -100,8 +100,8 @@ def load(source: str | Path, entities: int = 3000, questions: int | None = None,
         UsageError: ``entities`` or ``questions`` is out of range.
     """
     if source in ("builtin", "generated"):
-        made = Encyclopaedia(entities, questions, corpus_seed)
-        return _generated(made.entities, made.questions, made.seed)
+        encyclopaedia = Encyclopaedia(entities, questions, corpus_seed)
+        return _generated(encyclopaedia.entities, encyclopaedia.questions, encyclopaedia.seed)
     path = data_root() / "questions" if source == "official" else Path(source).resolve()
     if path.is_dir() or path.suffix in (".json", ".jsonl", ".gz") or not path.exists():
         return _opened(cached(question_files(path)))

@@ -37,8 +37,8 @@ class Question:
 
     def judge(self, answer: str) -> Judgement:
         """Returns the scores of an answer, by the rules of the data set's script."""
-        closed = () if self.data_set == "musique" else CLOSED
-        return judged(answer, self.answers, self.answerable, closed)
+        closed_answers = () if self.data_set == "musique" else CLOSED
+        return judged(answer, self.answers, self.answerable, closed_answers)
 
 
 class Saved(TypedDict):
@@ -116,22 +116,22 @@ class Session:
         """
         lines: list[str] = []
         errors: list[str] = []
-        found: dict[int, None] = {}
+        hits: dict[int, None] = {}
         for tool, argument in calls:
             if tool == "search":
-                said, why = self._search(argument, found)
+                line, why = self._search(argument, hits)
             else:
-                said, why = self._open(argument) if tool == "open" else self._answer(argument)
+                line, why = self._open(argument) if tool == "open" else self._answer(argument)
             if why:
                 errors.append(why)
-            lines.append(prompts.refused(tool, argument, why) if why else said)
+            lines.append(prompts.refused(tool, argument, why) if why else line)
             if self.answer is not None:
                 break
         self.invalid += bool(errors)
-        self.seen |= found
-        return Done(tuple(lines), tuple(errors), tuple(found))
+        self.seen |= hits
+        return Done(tuple(lines), tuple(errors), tuple(hits))
 
-    def _search(self, query: str, found: dict[int, None]) -> tuple[str, str]:
+    def _search(self, query: str, hits: dict[int, None]) -> tuple[str, str]:
         """Returns what was done, or why it was refused."""
         words = " ".join(query.split())
         if not words:
@@ -143,7 +143,7 @@ class Session:
             self.queries.append(words)
         numbers = self.library.search(words, self.results)
         new = sum(number not in self.seen for number in numbers)
-        found.update(dict.fromkeys(numbers))
+        hits.update(dict.fromkeys(numbers))
         return prompts.searched(words, len(numbers), new, again), ""
 
     def _open(self, key: str) -> tuple[str, str]:

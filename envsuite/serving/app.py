@@ -82,8 +82,8 @@ def _response(answer: Answer) -> Response:
 
 def _body(op: str) -> dict[str, Any]:
     if request.mimetype != JSON_TYPE:
-        given = request.mimetype or "nothing"
-        raise Problem(415, "media-type", f"Content-Type is {given}; send {JSON_TYPE}", field="Content-Type")
+        media_type = request.mimetype or "nothing"
+        raise Problem(415, "media-type", f"Content-Type is {media_type}; send {JSON_TYPE}", field="Content-Type")
     return parsed(op, request.get_data(cache=False))
 
 
@@ -154,24 +154,24 @@ def _listings(front: Front) -> Blueprint:
 
     @listings.get("/environments/<path:env_id>/tools")
     def tools(env_id: str) -> Response:
-        return _part(env_id, lambda described: {"environment": env_id, "tools": described["tools"]})
+        return _part(env_id, lambda description: {"environment": env_id, "tools": description["tools"]})
 
     @listings.get("/environments/<path:env_id>/tasks")
     def tasks(env_id: str) -> Response:
         split = request.args.get("split")
 
-        def listed(described: dict[str, Any]) -> dict[str, Any]:
-            known = described["tasks"]
-            if split is not None and split not in known["splits"]:
-                detail = f"split: {env_id} has no split {split!r}; it has {', '.join(known['splits'])}"
+        def listed(description: dict[str, Any]) -> dict[str, Any]:
+            manifest = description["tasks"]
+            if split is not None and split not in manifest["splits"]:
+                detail = f"split: {env_id} has no split {split!r}; it has {', '.join(manifest['splits'])}"
                 raise Problem(404, "refused", detail, field="split", error="UnknownTask")
             rows = [
-                {"id": task_id, "split": name, "type": known["types"][task_id]}
-                for name, ids in known["splits"].items()
+                {"id": task_id, "split": name, "type": manifest["types"][task_id]}
+                for name, ids in manifest["splits"].items()
                 if split in (None, name)
                 for task_id in ids
             ]
-            return {"environment": env_id, **{k: known[k] for k in ("source", "version", "hash")}, "tasks": rows}
+            return {"environment": env_id, **{k: manifest[k] for k in ("source", "version", "hash")}, "tasks": rows}
 
         return _part(env_id, listed)
 
@@ -184,7 +184,7 @@ def _listings(front: Front) -> Blueprint:
 
 def _health(front: Front, ready: Callable[[], bool]) -> Blueprint:
     health = Blueprint("health", __name__)
-    described = orjson.dumps(document(front.offers))
+    document_bytes = orjson.dumps(document(front.offers))
 
     @health.get("/healthz")
     def healthz() -> Response:
@@ -209,6 +209,6 @@ def _health(front: Front, ready: Callable[[], bool]) -> Blueprint:
 
     @health.get("/openapi.json")
     def openapi() -> Response:
-        return _response((200, described))
+        return _response((200, document_bytes))
 
     return health

@@ -91,9 +91,9 @@ def headers(answer: Answer) -> list[tuple[str, str]]:
     status, body = answer
     if status == 204:
         return []
-    found = [("Content-Type", JSON_TYPE if status < 300 else PROBLEM_TYPE), ("Content-Length", str(len(body)))]
+    fields = [("Content-Type", JSON_TYPE if status < 300 else PROBLEM_TYPE), ("Content-Length", str(len(body)))]
     if status == 401:
-        found.append(("WWW-Authenticate", "Bearer"))
+        fields.append(("WWW-Authenticate", "Bearer"))
     if status in (429, 503):
-        found.append(("Retry-After", str(orjson.loads(body)["retry_after"])))
-    return found
+        fields.append(("Retry-After", str(orjson.loads(body)["retry_after"])))
+    return fields

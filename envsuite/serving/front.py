@@ -197,7 +197,7 @@ class Front:
 
         Calls to one place form one message; those to one session are executed in order.
         """
-        checked: list[tuple[str, Mapping[str, Any]] | Problem] = []
+        entries: list[tuple[str, Mapping[str, Any]] | Problem] = []
         for call in calls:
             op: str = call["op"]
             try:
@@ -211,10 +211,10 @@ class Front:
                         raise Problem(422, "invalid", "session: the server names it", field="session")
                 elif "session" not in call:
                     raise Problem(422, "invalid", f"session: missing, {op} is of a session", field="session")
-                checked.append((op, {**body, "session": call["session"]} if "session" in call else body))
+                entries.append((op, {**body, "session": call["session"]} if "session" in call else body))
             except Problem as problem:
-                checked.append(problem)
-        return self._execute(checked)
+                entries.append(problem)
+        return self._execute(entries)
 
     def close(self) -> None:
         """Ends all sessions."""
@@ -269,17 +269,17 @@ class Front:
             return record.place, self._message(op, body, record), record
         with self._lock:
             name = body["session"]
-            found = self._records.get(name)
-            if found is None:
+            session_record = self._records.get(name)
+            if session_record is None:
                 if name in self._ended:
                     kind, why = self._ended[name]
                     detail = f"session {name!r} has ended: {why}"
                     raise Problem(410, kind, detail, field="session", error="WorkerLost")
                 detail = f"no session {name!r}: it was never created, or the server was restarted"
                 raise Problem(404, "unknown-session", detail, field="session", error="WorkerLost")
-            found.busy += 1
+            session_record.busy += 1
             self._records.move_to_end(name)
-        return found.place, self._message(op, body, found), found
+        return session_record.place, self._message(op, body, session_record), session_record
 
     def _message(self, op: str, body: Mapping[str, Any], record: _Record) -> Mapping[str, Any]:
         return {**body, "op": op, "session": record.name, "idle_seconds": self.settings.idle_seconds}
@@ -338,12 +338,12 @@ class Front:
             files = (value,)
         elif form.get("format") == SEARCH:
             files, addresses = parsed(value).reads()
-        closed = [f"the path {file!r} (--source-folder)" for file in files if not self._opens(file)]
+        refusals = [f"the path {file!r} (--source-folder)" for file in files if not self._opens(file)]
         servers = self.settings.search_servers
-        closed += [f"the server {address!r} (--search-server)" for address in addresses if address not in servers]
-        if closed:
+        refusals += [f"the server {address!r} (--search-server)" for address in addresses if address not in servers]
+        if refusals:
             names = f", and none of {', '.join(form['examples'])}" if "examples" in form else ""
-            raise DataError(f"this server does not open {closed[0]} to its clients{names}")
+            raise DataError(f"this server does not open {refusals[0]} to its clients{names}")
 
     def _opens(self, path: str) -> bool:
         """Returns whether clients may name the path."""
@@ -407,10 +407,15 @@ class Front:
 
 
 def _offer(env_id: str, workers: int) -> Offer:
-    if (known := ENVIRONMENTS.get(env_id)) is not None:
-        entry: Any = load_env_creator(known.entry_point)
+    if (own_spec := ENVIRONMENTS.get(env_id)) is not None:
+        entry: Any = load_env_creator(own_spec.entry_point)
         return Offer(
-            env_id, known.max_episode_steps, entry.takes, entry.offered(), known.inline or workers == 0, known.inline
+            env_id,
+            own_spec.max_episode_steps,
+            entry.takes,
+            entry.offered(),
+            own_spec.inline or workers == 0,
+            own_spec.inline,
         )
     try:
         module, _, name = env_id.rpartition(":")

@@ -131,10 +131,10 @@ class Host:
         """Returns the problem for the client: without paths of this machine that the client has not named."""
         session = self._sessions.get(call.get("session", ""))
         arguments = call.get("arguments", {}) if session is None else session.arguments
-        told = without_paths(problem.detail, [value for value in arguments.values() if isinstance(value, str)])
-        if told != problem.detail:
-            log.warning("a client is told: %s; in full: %s", told, problem.detail)
-            problem.detail = told
+        detail = without_paths(problem.detail, [value for value in arguments.values() if isinstance(value, str)])
+        if detail != problem.detail:
+            log.warning("a client is told: %s; in full: %s", detail, problem.detail)
+            problem.detail = detail
         return problem.status, problem.document()
 
     def _describe(self, call: Mapping[str, Any]) -> Answer:
@@ -244,36 +244,36 @@ class Host:
         def execute() -> dict[str, Any]:
             name = call["snapshot"]
             owner = self._sessions.get(name.rpartition(".")[0])
-            found = None if owner is None else owner.snapshots.get(name)
-            if owner is None or found is None:
+            snapshot = None if owner is None else owner.snapshots.get(name)
+            if owner is None or snapshot is None:
                 detail = f"no snapshot {name!r} here: it ends with its session, which keeps the last {SNAPSHOTS}"
                 raise Problem(410, "unknown-snapshot", detail, field="snapshot", error="WorkerLost")
             if owner.env_id != session.env_id:
                 detail = f"snapshot: {name!r} is of {owner.env_id}, the session is of {session.env_id}"
                 raise Problem(422, "invalid", detail, field="snapshot")
-            observation: Observation = session.env.restore(found[0])
-            session.steps = found[1]
+            observation: Observation = session.env.restore(snapshot[0])
+            session.steps = snapshot[1]
             return {"observation": as_json(observation), "episode": session.env.episode, "done": session.env.done}
 
         return self._numbered(session, call, execute)
 
     def _propose(self, session: _Session, call: Mapping[str, Any]) -> Answer:
-        space, given = session.env.action_space, call["generator"]
+        space, before = session.env.action_space, call["generator"]
         if space.propose is None:  # type: ignore[attr-defined]
             raise UsageError("this action space samples from a mask only: action_space.sample(mask=[ToolCall(…), …])")
-        generator, state, inc = np.random.PCG64(0), int(given["state"]), int(given["inc"])
+        generator, state, inc = np.random.PCG64(0), int(before["state"]), int(before["inc"])
         if not (state < 2**128 and inc < 2**128 and inc % 2):
             raise Problem(422, "invalid", "generator: not a state of PCG64", field="generator")
         generator.state = {
             "bit_generator": "PCG64",
             "state": {"state": state, "inc": inc},
-            "has_uint32": given["has_uint32"],
-            "uinteger": given["uinteger"],
+            "has_uint32": before["has_uint32"],
+            "uinteger": before["uinteger"],
         }
-        made: ToolCall = space.propose(np.random.Generator(generator))  # type: ignore[attr-defined]
+        proposal: ToolCall = space.propose(np.random.Generator(generator))  # type: ignore[attr-defined]
         after: Any = generator.state
         body = {
-            "call": {"name": made.name, "arguments": dict(made.arguments)},
+            "call": {"name": proposal.name, "arguments": dict(proposal.arguments)},
             "generator": {
                 "state": str(after["state"]["state"]),
                 "inc": str(after["state"]["inc"]),
@@ -284,8 +284,8 @@ class Host:
         return 200, orjson.dumps(body, option=_JSON)
 
     def _identify(self, session: _Session, call: Mapping[str, Any]) -> Answer:
-        found = session.env.identified(call["tasks"])
-        return 200, orjson.dumps({"tasks": [task._asdict() for task in found]}, option=_JSON)
+        tasks = session.env.identified(call["tasks"])
+        return 200, orjson.dumps({"tasks": [task._asdict() for task in tasks]}, option=_JSON)
 
 
 def _changing(info: StepInfo) -> dict[str, Any]:

@@ -32,11 +32,11 @@ def document(environments: Mapping[str, object]) -> dict[str, Any]:
     env_id = _parameter("env_id", "path", {"type": "string"}, next(iter(environments)))
     session = _parameter("session", "path", _TEXT)
     split = {**_parameter("split", "query", _TEXT), "required": False}
-    described = _operation("Tools, tasks and horizon", "Description", errors=(*_READ, 410), parameters=[env_id])
+    description = _operation("Tools, tasks and horizon", "Description", errors=(*_READ, 410), parameters=[env_id])
     paths = {
         "/v1/environments": {"get": _operation("The environments of this server", "Listing", errors=(401, 405))},
         "/v1/environments/{env_id}": {
-            "get": {**described, "operationId": "environment"},
+            "get": {**description, "operationId": "environment"},
             "post": {
                 **_operation("The same, made with arguments", "Description", "describe", (*_WRITE,), [env_id]),
                 "operationId": "describe",

@@ -48,8 +48,8 @@ class Server:
         quick = [offer.env_id for offer in self.front.offers.values() if offer.quick]
         # Loads the shared data now: the first clients would all do so at once. Missing data are reported to them.
         self._inline.submit([{"op": "describe", "environment": env_id} for env_id in quick])
-        played = [offer.env_id for offer in self.front.offers.values() if not offer.inline]
-        self._pool = Pool(settings.workers, played, settings.deadline, self._lost)
+        pooled_ids = [offer.env_id for offer in self.front.offers.values() if not offer.inline]
+        self._pool = Pool(settings.workers, pooled_ids, settings.deadline, self._lost)
         self.app = make_app(self.front, self._ready, blueprints)
         try:
             self._http = Listener(
@@ -126,15 +126,15 @@ def serve(settings: Settings, blueprints: Sequence[Blueprint] = ()) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     open_to = "this machine only" if is_private(settings.host) else "other machines, too"
-    guarded = "a token is needed" if settings.token is not None else "no token is needed"
-    log.warning("%s: %s (%s; %s)", server.url, ", ".join(settings.environments), open_to, guarded)
+    access = "a token is needed" if settings.token is not None else "no token is needed"
+    log.warning("%s: %s (%s; %s)", server.url, ", ".join(settings.environments), open_to, access)
     server.run()
 
 
-def _open_files(wanted: int) -> None:
-    """Raises the limit of open files to ``wanted``, as far as the system allows it."""
+def _open_files(count: int) -> None:
+    """Raises the limit of open files to ``count``, as far as the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 

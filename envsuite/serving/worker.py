@@ -37,12 +37,12 @@ def serve(channel: socket.socket) -> None:
         if makes:
             send(packed(message["id"], []))  # its time begins
         answers: list[Answer] = []
-        flushed = time.monotonic()
+        last_flush = time.monotonic()
         for call in message["calls"]:
             answers.append(host.execute(call))
-            if time.monotonic() - flushed > FLUSH_SECONDS:
+            if time.monotonic() - last_flush > FLUSH_SECONDS:
                 send(packed(message["id"], answers))
-                answers, flushed = [], time.monotonic()
+                answers, last_flush = [], time.monotonic()
         if answers:
             send(packed(message["id"], answers))
 

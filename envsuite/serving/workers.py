@@ -78,10 +78,10 @@ class Worker:
         message = _Message(len(calls), math.inf if makes_worlds(calls) else time.monotonic())
         number = next(self._numbers)
         with self._lock:
-            gone = self.why is not None
-            if not gone:
+            is_gone = self.why is not None
+            if not is_gone:
                 self._messages[number] = message
-        if not gone:
+        if not is_gone:
             body = frame([orjson.dumps({"id": number, "calls": calls})])
             try:
                 with self._sending:
@@ -90,7 +90,7 @@ class Worker:
                 pass
 
         def collect() -> list[Answer]:
-            while not gone and not message.done.wait(
+            while not is_gone and not message.done.wait(
                 min(self.deadline, max(0.0, self._limit(message) - time.monotonic()))
             ):
                 if time.monotonic() >= self._limit(message):

@@ -145,7 +145,7 @@ class SokobanEnv(ToolEnv):
     def _call(self, call: ToolCall) -> Outcome:
         world, direction = self.world, call.arguments["direction"]
         before = 0 if self.reward == "gym-sokoban" and not self._moves else world.placed
-        made = world.move(direction)
+        effect = world.move(direction)
         self._moves += 1
         reward = 0.0
         if self.reward != "sparse":
@@ -153,30 +153,30 @@ class SokobanEnv(ToolEnv):
             reward = -0.1 + change + (10.0 if world.solved else 0.0)
         elif world.solved:
             reward = 1.0
-        if made == BLOCKED:
+        if effect == BLOCKED:
             return self._outcome(prompts.blocked(direction, world.box_at(direction)), reward, refused=True)
         return self._outcome("", reward)
 
     def _outcome(self, text: str, reward: float, refused: bool = False) -> Outcome:
         world = self.world
-        solved = world.solved
-        lost = self.end_on_deadlock and world.deadlocked() and not solved
-        over = solved or lost
+        is_solved = world.solved
+        is_lost = self.end_on_deadlock and world.deadlocked() and not is_solved
+        over = is_solved or is_lost
         return Outcome(
-            text=prompts.SOLVED if solved else prompts.LOST if lost else text,
+            text=prompts.SOLVED if is_solved else prompts.LOST if is_lost else text,
             reward=reward,
             done=over,
             error=text if refused else None,
             commands=() if over else world.moves(),
-            success=solved,
+            success=is_solved,
         )
 
     def _info(self, outcome: Outcome) -> StepInfo:
         world = self.world
-        lost = world.deadlocked() and not world.solved
+        deadlock = world.deadlocked() and not world.solved
         info = super()._info(outcome)
         info["score"] = world.placed / world.level.boxes.bit_count()
-        info["metrics"] = {"pushes": float(world.pushes), "moves": float(self._moves), "deadlock": float(lost)}
+        info["metrics"] = {"pushes": float(world.pushes), "moves": float(self._moves), "deadlock": float(deadlock)}
         return info
 
     def _observe(self, outcome: Outcome) -> Observation:

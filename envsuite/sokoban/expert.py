@@ -61,21 +61,21 @@ class Expert:
 def _solution(world: Sokoban) -> tuple[str, ...]:
     states = 0
     for most, greed in _SEARCHES:
-        found = solve(world.level, world.boxes, world.player, most, greed)
-        states += found.states
-        if found.moves is not None:
-            return found.moves
-        if found.complete:
+        solution = solve(world.level, world.boxes, world.player, most, greed)
+        states += solution.states
+        if solution.moves is not None:
+            return solution.moves
+        if solution.complete:
             raise UsageError("the level is lost: no moves bring all boxes to targets from here; reset() or restore()")
     raise UsageError(f"no solution found among {states:,} states; the level may have one")
 
 
 def _ahead(world: Sokoban, moves: tuple[str, ...]) -> dict[tuple[Level, int, int], tuple[str, ...]]:
     """Returns what is left of ``moves`` in each state on their way."""
-    played = Sokoban(world.level)
-    played.boxes, played.player = world.boxes, world.player
+    replay = Sokoban(world.level)
+    replay.boxes, replay.player = world.boxes, world.player
     plan = {}
-    for made, direction in enumerate(moves):
-        plan[played.level, played.boxes, played.player] = moves[made:]
-        played.move(direction)
+    for count, direction in enumerate(moves):
+        plan[replay.level, replay.boxes, replay.player] = moves[count:]
+        replay.move(direction)
     return plan

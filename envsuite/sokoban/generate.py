@@ -99,10 +99,10 @@ def _carved(kind: Kind, draw: Draw) -> int:
     """Returns the floor of a connected room, without the cells of the edge."""
     width, height = kind.width, kind.height
     low, high = (share * (width - 2) * (height - 2) // 100 for share in _OPEN)
-    wanted = max(low + draw.below(high - low + 1), kind.boxes + 2)
+    size = max(low + draw.below(high - low + 1), kind.boxes + 2)
     row, column = 1 + draw.below(height - 2), 1 + draw.below(width - 2)
     floor = 1 << row * width + column
-    while floor.bit_count() < wanted:
+    while floor.bit_count() < size:
         down, right = draw.one(((-1, 0), (1, 0), (0, -1), (0, 1)))
         for _ in range(1 + draw.below(3)):
             row, column = min(max(row + down, 1), height - 2), min(max(column + right, 1), width - 2)
@@ -120,8 +120,8 @@ def _pulled(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]
         region = reachable(free & -free, floor & ~targets, width)
         first.append((targets, region & -region))
         free &= ~region
-    layers, known = [first], set(first)
-    while layers[-1] and len(known) < _POSITIONS:
+    layers, positions = [first], set(first)
+    while layers[-1] and len(positions) < _POSITIONS:
         layer: list[tuple[int, int]] = []
         for boxes, region in layers[-1]:
             empty = floor & ~boxes
@@ -134,8 +134,8 @@ def _pulled(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]
                     after = boxes ^ box ^ moved(box, step)
                     here = reachable(moved(box, 2 * step), floor & ~after, width)
                     position = (after, here & -here)
-                    if position not in known:
-                        known.add(position)
+                    if position not in positions:
+                        positions.add(position)
                         layer.append(position)
         layers.append(layer)
     return layers[: -1 if not layers[-1] else None]

@@ -46,10 +46,10 @@ class Level:
     def alive(self) -> int:
         """Cells from which a box alone on the board could be pushed onto some target."""
         alive = self.targets
-        reached = alive
-        while reached:
-            reached = self.pulled(reached) & ~alive
-            alive |= reached
+        front = alive
+        while front:
+            front = self.pulled(front) & ~alive
+            alive |= front
         return alive
 
     def pulled(self, cells: int) -> int:
@@ -57,10 +57,10 @@ class Level:
 
         A player who goes from c + d to c + 2 d pulls the box from c to c + d.
         """
-        found = 0
+        reach = 0
         for step in steps(self.width).values():
-            found |= moved(cells, step) & self.floor & moved(self.floor, -step)
-        return found
+            reach |= moved(cells, step) & self.floor & moved(self.floor, -step)
+        return reach
 
     def text(self, boxes: int | None = None, player: int | None = None) -> str:
         """Formats the board as a level file has it, one line a row, with these boxes and this player, 0 for none."""
@@ -94,8 +94,8 @@ class Level:
             pieces: With the boxes and the player; else of walls and targets alone.
         """
         rows = (self.text() if pieces else self.text(0, 0)).split("\n")
-        turned = ["".join(column) for column in zip(*rows, strict=True)]
-        return min(image for board in (rows, turned) for image in _mirrored(board))
+        columns = ["".join(column) for column in zip(*rows, strict=True)]
+        return min(image for board in (rows, columns) for image in _mirrored(board))
 
 
 def _mirrored(rows: list[str]) -> Iterator[tuple[str, ...]]:
@@ -183,8 +183,8 @@ def read_level(rows: Sequence[str], where: str) -> Level:
     if open_at := near & edge & ~walls:
         row, column = divmod((open_at & -open_at).bit_length() - 1, width)
         raise DataError(f"{where}: there is no wall in row {row + 1}, column {column + 1}, where the player can leave")
-    if lost := (boxes | targets) & ~inside:
-        row, column = divmod((lost & -lost).bit_length() - 1, width)
+    if outside := (boxes | targets) & ~inside:
+        row, column = divmod((outside & -outside).bit_length() - 1, width)
         raise DataError(f"{where}: what is in row {row + 1}, column {column + 1} is out of the player's reach")
     if boxes == targets:
         raise DataError(f"{where}: every box is on a target already")

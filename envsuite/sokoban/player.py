@@ -40,15 +40,15 @@ class Pusher:
         sokoban = looked_into(env, "Sokoban-v0", SokobanEnv)
         rash = self.rash > 0.0 and rng.random() < self.rash
         stray = 0.5 if rash else self.stray
-        expert, lost = Expert(), False
+        expert, is_lost = Expert(), False
         while True:
             world = sokoban.world  # another one after a restored snapshot
-            direction = "" if lost else _planned(expert, world)
-            lost = not direction
-            strayed = lost or rng.random() < stray
-            if strayed:
+            direction = "" if is_lost else _planned(expert, world)
+            is_lost = not direction
+            is_stray = is_lost or rng.random() < stray
+            if is_stray:
                 direction = rng.choice(world.moves() or DIRECTIONS)
-            yield Move("", (ToolCall("move", {"direction": direction}),), slip=strayed and not rash)
+            yield Move("", (ToolCall("move", {"direction": direction}),), slip=is_stray and not rash)
 
 
 def _planned(expert: Expert, world: Sokoban) -> str:

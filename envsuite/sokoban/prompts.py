@@ -31,12 +31,12 @@ class Style(NamedTuple):
 
 
 def _drawn(symbols: dict[str, str], between: str = "") -> Style:
-    named = (f"'{symbols[kind].strip() or ' '}' {name}" for kind, name in _NAMES.items())
-    legend = f"Symbols: {', '.join(named)}."
-    written = str.maketrans(symbols)
+    entries = (f"'{symbols[kind].strip() or ' '}' {name}" for kind, name in _NAMES.items())
+    legend = f"Symbols: {', '.join(entries)}."
+    translation = str.maketrans(symbols)
 
     def board(level: Level, boxes: int, player: int) -> str:
-        text = level.text(boxes, player).translate(written)
+        text = level.text(boxes, player).translate(translation)
         return "\n".join([between.join(row) for row in text.split("\n")]) if between else text
 
     return Style(lambda level: legend, board)

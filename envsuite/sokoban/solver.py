@@ -54,20 +54,20 @@ def solve(
     first = (boxes, player)
     came: dict[tuple[int, int], tuple[tuple[int, int], Push] | None] = {first: None}
     best = {first: 0}
-    closed: set[tuple[int, int]] = set()
+    closed_set: set[tuple[int, int]] = set()
     queue: list[tuple[float, int, int, int, int]] = [(0.0, 0, 0, boxes, player)]
     count = 0
     while queue:
         _, _, _, boxes, player = heappop(queue)
         pushes = best[boxes, player]
         if boxes == targets:
-            return Solution(_walked(level, *first, _pushes(came, (boxes, player))), pushes, len(closed) + 1, True)
+            return Solution(_walked(level, *first, _pushes(came, (boxes, player))), pushes, len(closed_set) + 1, True)
         reach = reachable(player, floor & ~boxes, width)
-        if (boxes, reach & -reach) in closed:
+        if (boxes, reach & -reach) in closed_set:
             continue
-        if len(closed) >= most:
-            return Solution(None, 0, len(closed), False)
-        closed.add((boxes, reach & -reach))
+        if len(closed_set) >= most:
+            return Solution(None, 0, len(closed_set), False)
+        closed_set.add((boxes, reach & -reach))
         room = alive & ~boxes
         for direction, step in ways:
             can = boxes & moved(reach, step) & moved(room, -step)
@@ -75,17 +75,17 @@ def solve(
                 box = can & -can
                 can ^= box
                 after = boxes ^ box ^ moved(box, step)
-                made = pushes + 1
-                if best.get((after, box), inf) <= made:
+                cost = pushes + 1
+                if best.get((after, box), inf) <= cost:
                     continue
-                left = estimate(after)
-                if left == inf:
+                lower_bound = estimate(after)
+                if lower_bound == inf:
                     continue
-                best[after, box] = made
+                best[after, box] = cost
                 came[after, box] = ((boxes, player), (box, direction))
                 count += 1
-                heappush(queue, (made + greed * left, -made, count, after, box))
-    return Solution(None, 0, len(closed), True)
+                heappush(queue, (cost + greed * lower_bound, -cost, count, after, box))
+    return Solution(None, 0, len(closed_set), True)
 
 
 class _Estimate:
@@ -99,16 +99,16 @@ class _Estimate:
 
     def __call__(self, boxes: int) -> float:
         """Returns the estimate for ``boxes``; infinite if they are in a deadlock that the rules find."""
-        found = self._known.get(boxes)
-        if found is None:
+        lower_bound = self._known.get(boxes)
+        if lower_bound is None:
             if frozen(self._level, boxes) & ~self._level.targets:
-                found = inf
+                lower_bound = inf
             elif len(self._to_target) > _MATCHED:
-                found = sum(self._to_any[cell] for cell in cells_of(boxes))
+                lower_bound = sum(self._to_any[cell] for cell in cells_of(boxes))
             else:
-                found = _matched([[d.get(cell, inf) for d in self._to_target] for cell in cells_of(boxes)])
-            self._known[boxes] = found
-        return found
+                lower_bound = _matched([[d.get(cell, inf) for d in self._to_target] for cell in cells_of(boxes)])
+            self._known[boxes] = lower_bound
+        return lower_bound
 
 
 def _matched(costs: list[list[float]]) -> float:
@@ -116,10 +116,10 @@ def _matched(costs: list[list[float]]) -> float:
     sums = {0: 0.0}
     for row in costs:
         further: dict[int, float] = {}
-        for used, total in sums.items():
+        for columns, total in sums.items():
             for column, cost in enumerate(row):
-                if not used >> column & 1 and total + cost < further.get(used | 1 << column, inf):
-                    further[used | 1 << column] = total + cost
+                if not columns >> column & 1 and total + cost < further.get(columns | 1 << column, inf):
+                    further[columns | 1 << column] = total + cost
         sums = further
     return min(sums.values(), default=inf)
 
@@ -127,14 +127,14 @@ def _matched(costs: list[list[float]]) -> float:
 @lru_cache(maxsize=1024)
 def _distances(level: Level, target: int) -> dict[int, int]:
     """Returns for each cell how many pushes bring a box from there to ``target``, alone on the board."""
-    found, front, distance = {}, target, 0
-    seen = target
+    distances, front, distance = {}, target, 0
+    area = target
     while front:
-        found.update(dict.fromkeys(cells_of(front), distance))
-        front = level.pulled(front) & ~seen
-        seen |= front
+        distances.update(dict.fromkeys(cells_of(front), distance))
+        front = level.pulled(front) & ~area
+        area |= front
         distance += 1
-    return found
+    return distances
 
 
 def _pushes(came: dict[tuple[int, int], tuple[tuple[int, int], Push] | None], state: tuple[int, int]) -> list[Push]:
@@ -161,13 +161,13 @@ def _walked(level: Level, boxes: int, player: int, pushes: list[Push]) -> tuple[
 def _path(level: Level, start: int, goal: int, free: int) -> list[str]:
     """Returns the directions of a shortest walk from the cell ``start`` to the cell ``goal`` through ``free``."""
     ways = steps(level.width)
-    layers, seen = [start], start
+    layers, area = [start], start
     while not layers[-1] & goal:
         wider = 0
         for step in ways.values():
             wider |= moved(layers[-1], step)
-        layers.append(wider & free & ~seen)
-        seen |= layers[-1]
+        layers.append(wider & free & ~area)
+        area |= layers[-1]
     path = []
     for layer in reversed(layers[:-1]):
         for direction, step in ways.items():

@@ -70,8 +70,8 @@ class Generated(Levels):
         counts = {"train": first, "validation": second - first, "test": count - second}
         self.listed = {
             f"{stem}/{split}#{number}": (split, f"boxes-{kind.boxes}")
-            for split, some in counts.items()
-            for number in range(some)
+            for split, size in counts.items()
+            for number in range(size)
         }
 
     def level(self, task_id: str) -> Level:
@@ -112,7 +112,7 @@ class Folder(Levels):
                 f"Sokoban-v0: there is no folder {folder}. source= takes 'builtin', 'generated', 'official' (the "
                 "folder boxoban in $ENVSUITE_DATA), or the path of a folder of level files (*.txt)"
             )
-        hashed = hashlib.sha256()
+        hasher = hashlib.sha256()
         self._files: dict[str, Path] = {}
         self.listed: dict[str, tuple[str, str]] = {}
         left_out: list[str] = []
@@ -122,7 +122,7 @@ class Folder(Levels):
             description = _described((folder.name, *inner.parts))
             for number, board in enumerate(_boards(text)):
                 if not number:
-                    hashed.update(f"{inner.as_posix()} {len(text)} {text}".encode())
+                    hasher.update(f"{inner.as_posix()} {len(text)} {text}".encode())
                     self._files[inner.as_posix()] = path
                 try:
                     read_level(board.split("\n"), f"{path}, level {number}")
@@ -139,7 +139,7 @@ class Folder(Levels):
                 f"{folder}: there are no level files (*.txt with rows of {SYMBOLS!r}); Boxoban's are at "
                 "https://github.com/google-deepmind/boxoban-levels"
             )
-        self.version = hashed.hexdigest()[:12]
+        self.version = hasher.hexdigest()[:12]
 
     def level(self, task_id: str) -> Level:
         """Reads the level.
@@ -162,9 +162,9 @@ class Folder(Levels):
 
 def _described(parts: tuple[str, ...]) -> tuple[str, str]:
     """Returns split and type of the levels of a file, from the names of its folder, of those in it, and of the file."""
-    known = [next((split for start, split in _SPLITS if part.lower().startswith(start)), "") for part in parts]
-    split = next((found for found in reversed(known) if found), "test")
-    kinds = (part for part, found in zip(parts[1:-1], known[1:-1], strict=True) if not found)
+    splits = [next((split for start, split in _SPLITS if part.lower().startswith(start)), "") for part in parts]
+    split = next((name for name in reversed(splits) if name), "test")
+    kinds = (part for part, name in zip(parts[1:-1], splits[1:-1], strict=True) if not name)
     return split, next(kinds, parts[0])
 
 

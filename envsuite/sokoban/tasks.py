@@ -76,7 +76,7 @@ def builtin_files() -> dict[str, str]:
     No two levels are equal, and those of different splits differ in room or targets, even if turned and mirrored; so
     do these and the generated levels of other splits.
     """
-    seen: set[tuple[str, ...]] = set()
+    boards: set[tuple[str, ...]] = set()
     files = {}
     for boxes, pushes in PUSHES.items():
         draw = Draw(f"{GENERATOR} builtin {boxes}")
@@ -85,8 +85,8 @@ def builtin_files() -> dict[str, str]:
             while len(texts) < count:
                 least = pushes[len(texts) % len(pushes)]
                 level, best = generate(Kind(boxes=boxes, pushes=(least, 30)), draw, SHARES[split])
-                if level.canonical() not in seen and (moves := _moves(level)) <= HORIZON:
-                    seen.add(level.canonical())
+                if level.canonical() not in boards and (moves := _moves(level)) <= HORIZON:
+                    boards.add(level.canonical())
                     texts.append(f"; {len(texts)}: {best} pushes, {moves} moves\n{level.text()}\n")
             files[f"boxes-{boxes}/{split}.txt"] = "\n".join(texts)
     return files
@@ -106,11 +106,11 @@ def main() -> None:
             write_atomically(BUILTIN / name, text.encode())
         write_atomically(MANIFEST, load("builtin")[1].manifest() + b"\n")
     same = {path.relative_to(BUILTIN).as_posix(): path.read_text() for path in BUILTIN.rglob("*.txt")} == files
-    _, wanted = load("builtin")
-    same = same and MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == wanted
-    counts = ", ".join(f"{name} {len(ids)}" for name, ids in wanted.splits.items())
+    _, tasks = load("builtin")
+    same = same and MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == tasks
+    counts = ", ".join(f"{name} {len(ids)}" for name, ids in tasks.splits.items())
     state = "matches the code" if same else "differs from the code: run with --write"
-    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {wanted.hash[:8]}; {state}\n")
+    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {tasks.hash[:8]}; {state}\n")
     sys.exit(0 if same else 1)
 
 

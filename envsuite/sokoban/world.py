@@ -68,12 +68,12 @@ class Sokoban:
 
     def moves(self) -> tuple[str, ...]:
         """Returns the directions that are not blocked."""
-        blocked = self._walls | self.boxes
+        obstacles = self._walls | self.boxes
         free = []
         for direction, step in self._steps.items():
             cell = self.player << step if step > 0 else self.player >> -step
             beyond = cell << step if step > 0 else cell >> -step
-            if not (cell & self._walls or (cell & self.boxes and beyond & blocked)):
+            if not (cell & self._walls or (cell & self.boxes and beyond & obstacles)):
                 free.append(direction)
         return tuple(free)
 
@@ -95,8 +95,8 @@ def frozen(level: Level, boxes: int) -> int:
     walls, width, dead = level.walls, level.width, ~level.alive
     lost_across, lost_along = dead << 1 & dead >> 1, dead << width & dead >> width
     while True:
-        held = walls | boxes
-        still = boxes & (held << 1 | held >> 1 | lost_across) & (held << width | held >> width | lost_along)
+        anchors = walls | boxes
+        still = boxes & (anchors << 1 | anchors >> 1 | lost_across) & (anchors << width | anchors >> width | lost_along)
         if still == boxes:
             return boxes
         boxes = still

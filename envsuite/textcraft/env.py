@@ -94,13 +94,13 @@ class TextCraft(ToolEnv):
         self._describe(task_id)
         item = NAMESPACE + goal_of(task_id)
         texts = "\n".join(sorted(recipe.text for recipe in self.book.needed(item)))
-        found = {
+        facts = {
             "item": item,
             "depth": self.book.depth[item],
             "recipes": self.book.version,
             "recipes_sha256": hashlib.sha256(texts.encode()).hexdigest(),
         }
-        return found | ({"data_idx": self.book.by_depth[item]} if self.tasks.source == "official" else {})
+        return facts | ({"data_idx": self.book.by_depth[item]} if self.tasks.source == "official" else {})
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         goal = goal_of(task_id)
@@ -110,19 +110,19 @@ class TextCraft(ToolEnv):
         return instruction, Outcome(EMPTY)
 
     def _call(self, call: ToolCall) -> Outcome:
-        text, ok, done = self.world.do(call.arguments["command"])
-        if done:
+        text, ok, at_goal = self.world.do(call.arguments["command"])
+        if at_goal:
             return Outcome(text, reward=1.0, done=True, success=True, score=1.0)
         return Outcome(text, error=None if ok else text)
 
     def _observe(self, outcome: Outcome) -> Observation:
-        carried = sorted(self.world.inventory.items())
-        if self.show_inventory and carried and not outcome.text.startswith("Inventory: "):
-            shown = " ".join(f"[{spoken(item)}] ({count})" for item, count in carried)
-            outcome = replace(outcome, text=f"{outcome.text}\nInventory: {shown}")
+        items = sorted(self.world.inventory.items())
+        if self.show_inventory and items and not outcome.text.startswith("Inventory: "):
+            listing = " ".join(f"[{spoken(item)}] ({count})" for item, count in items)
+            outcome = replace(outcome, text=f"{outcome.text}\nInventory: {listing}")
         if self.world.stock is not None:
-            left = ", ".join(f"{count} {spoken(item)}" for item, count in self.world.stock.items() if count)
-            outcome = replace(outcome, text=f"{outcome.text}\nLeft to get: {left or 'nothing'}")
+            stock = ", ".join(f"{count} {spoken(item)}" for item, count in self.world.stock.items() if count)
+            outcome = replace(outcome, text=f"{outcome.text}\nLeft to get: {stock or 'nothing'}")
         return super()._observe(outcome)
 
     def _state_key(self) -> str:
@@ -159,19 +159,19 @@ def goal_of(task_id: str) -> str:
     return goal if mark and variant.isdecimal() else task_id
 
 
-def stock_of(book: RecipeBook, goal: str, shown: Iterable[Recipe], spare: int) -> dict[str, int]:
-    """Returns the stock of each base item that ``shown`` recipes name, as the argument ``spare`` says."""
-    taken: Counter[str] = Counter()
+def stock_of(book: RecipeBook, goal: str, recipes: Iterable[Recipe], spare: int) -> dict[str, int]:
+    """Returns the stock of each base item that ``recipes`` name, as the argument ``spare`` says."""
+    needs: Counter[str] = Counter()
     for command in plan(book, goal):
         if command.startswith("get "):
             amount, name = command.removeprefix("get ").split(" ", 1)
-            taken[item_id(name)] += int(amount)
+            needs[item_id(name)] += int(amount)
     most: dict[str, int] = {}
-    for part in (part for recipe in shown for part in recipe.inputs):
+    for part in (part for recipe in recipes for part in recipe.inputs):
         for item in book.members[part.name] if part.family else (part.name,):
             if item in book.base:
                 most[item] = max(most.get(item, 0), part.count)
-    return {item: max(taken[item], count) + spare for item, count in sorted(most.items())}
+    return {item: max(needs[item], count) + spare for item, count in sorted(most.items())}
 
 
 @remembered(4096)
@@ -182,8 +182,8 @@ def instruct(book: RecipeBook, task_id: str, max_distractors: int = 10) -> tuple
     book's version and the task id determine draws and order.
     """
     goal = NAMESPACE + goal_of(task_id)
-    needed = book.needed(goal)
+    goal_recipes = book.needed(goal)
     draw = Draw(f"{book.version} {task_id}")
-    recipes = [*needed, *draw.sample(book.distractors(needed), max_distractors)]
-    shown = tuple(draw.sample(recipes, len(recipes)))
-    return shown, prompts.task([recipe.text for recipe in shown], spoken(goal))
+    recipes = [*goal_recipes, *draw.sample(book.distractors(goal_recipes), max_distractors)]
+    task_recipes = tuple(draw.sample(recipes, len(recipes)))
+    return task_recipes, prompts.task([recipe.text for recipe in task_recipes], spoken(goal))

@@ -81,9 +81,9 @@ class _Author:
     def akin(self, parts: Sequence[Ingredient]) -> str | None:
         """Returns a new name that shares words with one of ``parts``, as in Minecraft; ``None`` if it is taken."""
         words = self.draw.one(parts).name.removeprefix(NAMESPACE).split("_")
-        kept = words if len(words) == 1 or self.draw.chance(50) else words[:-1]
+        stem_words = words if len(words) == 1 or self.draw.chance(50) else words[:-1]
         new = self.draw.one(self.words)
-        name = "_".join([*kept, new] if self.draw.chance(70) else [new, *kept])
+        name = "_".join([*stem_words, new] if self.draw.chance(70) else [new, *stem_words])
         return name if self.free(name) else None
 
     def free(self, name: str) -> bool:
@@ -104,8 +104,8 @@ class _Author:
         words = self.draw.sample(self.words, count)
         stems = words[:1]
         for word in words[1:]:
-            other = self.draw.one(stems)
-            stems.append(f"{word}_{other}" if "_" not in other and self.draw.chance(20) else word)
+            suffix = self.draw.one(stems)
+            stems.append(f"{word}_{suffix}" if "_" not in suffix and self.draw.chance(20) else word)
         return stems
 
     def base(self, name: str | None = None) -> Ingredient:
@@ -155,8 +155,8 @@ class _Author:
     def _steps(self, part: Ingredient) -> int:
         if part.name not in self._cost:
             return 1
-        made, steps = self._cost[part.name]
-        return steps * -(-part.count // made)
+        count, steps = self._cost[part.name]
+        return steps * -(-part.count // count)
 
     def amount(self, item: Ingredient) -> Ingredient:
         """Draws an amount of ``item``."""
@@ -238,10 +238,10 @@ def _wood(author: _Author, common: list[Ingredient]) -> tuple[list[Ingredient], 
             author.item(makes, [*extra, take(member, takes)], f"{stem}_{product}")
     parts = [family]
     for _ in range(3 + draw.below(3)):
-        others = [author.amount(part) for part in draw.sample(common, draw.below(3))]
-        made = author.item(1, draw.sample([author.amount(family), *others], 3))
-        if made is not None:
-            parts.append(made)
+        extras = [author.amount(part) for part in draw.sample(common, draw.below(3))]
+        assembly = author.item(1, draw.sample([author.amount(family), *extras], 3))
+        if assembly is not None:
+            parts.append(assembly)
     return parts, rod
 
 
@@ -253,8 +253,8 @@ def _colours(author: _Author, common: list[Ingredient], rod: Ingredient) -> list
     dyes: dict[str, Ingredient] = {}
     for stem in stems:
         if len(dyes) >= 2 and draw.chance(40):
-            mixed = draw.sample(list(dyes.values()), 2)
-            dye = author.item(2, mixed, f"{stem}_{dye_word}")
+            pair = draw.sample(list(dyes.values()), 2)
+            dye = author.item(2, pair, f"{stem}_{dye_word}")
         elif draw.chance(15):
             dye = author.base(f"{stem}_{dye_word}")
         else:
@@ -263,13 +263,13 @@ def _colours(author: _Author, common: list[Ingredient], rod: Ingredient) -> list
                 author.again(dye, 1 + draw.below(2), [author.base()])
         if dye is not None:
             dyes[stem] = dye
-    pale, *rest = dyes
+    pale, *colours = dyes
     cloth_family = author.family(author.phrase(), 1, 1, 2)
     plain = author.item(1, [take(draw.one(common), 1 + draw.below(6))], f"{pale}_{cloth_word}", cloth_family)
     if plain is None:
         return []
     cloths = {pale: plain}
-    for stem in rest:
+    for stem in colours:
         cloth = author.item(1, [dyes[stem], plain], f"{stem}_{cloth_word}", cloth_family)
         if cloth is not None:
             cloths[stem] = cloth
@@ -344,9 +344,9 @@ def _single(author: _Author, pool: list[Ingredient], common: list[Ingredient]) -
     size = draw.weighted(SIZES)
     parts = [draw.one(deepest)]
     while len(parts) < size:
-        other = draw.one(common) if draw.chance(55) else draw.one(pool)
-        if all(other.name != part.name for part in parts):
-            parts.append(other)
-    made = author.item(draw.weighted(OUTPUTS), [author.amount(part) for part in draw.sample(parts, size)])
-    if made is not None:
-        pool.append(made)
+        extra = draw.one(common) if draw.chance(55) else draw.one(pool)
+        if all(extra.name != part.name for part in parts):
+            parts.append(extra)
+    item = author.item(draw.weighted(OUTPUTS), [author.amount(part) for part in draw.sample(parts, size)])
+    if item is not None:
+        pool.append(item)

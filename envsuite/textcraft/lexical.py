@@ -60,14 +60,14 @@ class Lexical:
 
     def _steps(self, task: str, item: str) -> list[str]:
         """Returns the commands for one craft of ``item``: its ingredients, then the recipe."""
-        wanted = set(_WORD.findall(item))
+        words = set(_WORD.findall(item))
         ways = [match.groups() for match in _LISTED.finditer(task) if match[1] not in self._refused]
         if not ways:
             return []
-        command, _, parts = max(ways, key=lambda way: _overlap(wanted, set(_WORD.findall(way[1]))))
+        command, _, parts = max(ways, key=lambda way: _overlap(words, set(_WORD.findall(way[1]))))
         return [*(f"get {count} {part}" for count, part in _PART.findall(parts)), command]
 
 
-def _overlap(wanted: set[str], found: set[str]) -> float:
+def _overlap(first: set[str], second: set[str]) -> float:
     """Returns the share of words that two sets have in common."""
-    return len(wanted & found) / max(1, len(wanted | found))
+    return len(first & second) / max(1, len(first | second))

@@ -28,25 +28,25 @@ class Milestones:
 
     def reached(self, action: Action, info: StepInfo) -> int:
         """Returns the number of goods that the agent has now for the first time."""
-        held, family_of = self._world.inventory, self._world.book.family_of
-        found = self._left.intersection((*held, *(family_of[item] for item in held if item in family_of)))
-        self._left -= found
-        return len(found)
+        inventory, family_of = self._world.inventory, self._world.book.family_of
+        new_goods = self._left.intersection((*inventory, *(family_of[item] for item in inventory if item in family_of)))
+        self._left -= new_goods
+        return len(new_goods)
 
 
 def goods(book: RecipeBook, goal: str) -> set[str]:
     """Returns the items and families that the expert crafts for ``goal``, itself included; none if it cannot."""
-    chosen = choices(book, goal)
-    if goal not in chosen.recipe:
+    choice = choices(book, goal)
+    if goal not in choice.recipe:
         return set()
-    found, made, pending = {goal}, {goal}, [goal]
+    names, items, pending = {goal}, {goal}, [goal]
     for item in pending:
-        for part in chosen.recipe[item].inputs:
-            used = chosen.members[part.name][0] if part.name in book.families else part.name
-            if used in book.base:
+        for part in choice.recipe[item].inputs:
+            ingredient = choice.members[part.name][0] if part.name in book.families else part.name
+            if ingredient in book.base:
                 continue
-            found.add(part.name)
-            if used not in made:
-                made.add(used)
-                pending.append(used)
-    return found
+            names.add(part.name)
+            if ingredient not in items:
+                items.add(ingredient)
+                pending.append(ingredient)
+    return names

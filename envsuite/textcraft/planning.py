@@ -37,8 +37,8 @@ def choices(book: RecipeBook, goal: str) -> Choices:
 
 def _sayable(recipe: Recipe, families: frozenset[str]) -> bool:
     """Whether a command can name the output and every ingredient; a name shared with a family means the family."""
-    named = [recipe.output, *(i.name for i in recipe.inputs if not i.family)]
-    return families.isdisjoint(named) and all(i.count > 0 for i in recipe.inputs)
+    names = [recipe.output, *(i.name for i in recipe.inputs if not i.family)]
+    return families.isdisjoint(names) and all(i.count > 0 for i in recipe.inputs)
 
 
 class _Search:
@@ -121,39 +121,39 @@ def plan(book: RecipeBook, goal: str, inventory: Mapping[str, int] | None = None
     Depth first, left to right through the ingredients of each recipe: an ingredient is obtained completely, for all
     repetitions of the craft that uses it, before the next one.
     """
-    chosen = choices(book, goal)
-    if goal not in chosen.recipe:
+    choice = choices(book, goal)
+    if goal not in choice.recipe:
         return []
-    held = Counter(dict(inventory or {}))
-    kept: Counter[str] = Counter()
+    stock = Counter(dict(inventory or {}))
+    reserve: Counter[str] = Counter()
     commands: list[str] = []
 
     def obtain(name: str, amount: int) -> str:
         """Obtains ``amount`` of ``name`` beyond reserved amounts; returns the item that it is."""
         if name in book.families:
-            ready = (m for m in chosen.members[name] if held[m] - kept[m] >= amount)
-            return obtain(next(ready, chosen.members[name][0]), amount)
-        short = amount - (held[name] - kept[name])
+            ready = (m for m in choice.members[name] if stock[m] - reserve[m] >= amount)
+            return obtain(next(ready, choice.members[name][0]), amount)
+        short = amount - (stock[name] - reserve[name])
         if short > 0 and name in book.base:
             commands.append(f"get {short} {spoken(name)}")
-            held[name] += short
+            stock[name] += short
         elif short > 0:
-            make(chosen.recipe[name], short)
+            make(choice.recipe[name], short)
         return name
 
     def make(recipe: Recipe, short: int) -> None:
         crafts = -(-short // recipe.count)
-        used: list[tuple[str, int]] = []
+        ingredients: list[tuple[str, int]] = []
         for i in recipe.inputs:
             item = obtain(i.name, i.count * crafts)
-            kept[item] += i.count * crafts
-            used.append((item, i.count))
-        using = ", ".join(f"{count} {spoken(item)}" for item, count in used)
+            reserve[item] += i.count * crafts
+            ingredients.append((item, i.count))
+        using = ", ".join(f"{count} {spoken(item)}" for item, count in ingredients)
         commands.extend([f"craft {recipe.count} {spoken(recipe.output)} using {using}"] * crafts)
-        for item, count in used:
-            kept[item] -= count * crafts
-            held[item] -= count * crafts
-        held[recipe.output] += recipe.count * crafts
+        for item, count in ingredients:
+            reserve[item] -= count * crafts
+            stock[item] -= count * crafts
+        stock[recipe.output] += recipe.count * crafts
 
-    make(chosen.recipe[goal], 1)
+    make(choice.recipe[goal], 1)
     return commands

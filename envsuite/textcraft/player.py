@@ -60,19 +60,19 @@ def outline(
     Raises:
         UsageError: No recipe makes ``goal``.
     """
-    chosen = choices(book, goal)
-    if goal not in chosen.recipe:
+    choice = choices(book, goal)
+    if goal not in choice.recipe:
         raise UsageError(f"no recipe leads to {spoken(goal)!r}; choose a goal of the task set")
-    crafted = [Part(goal, goal, 1, chosen.recipe[goal], 1, label(0))]
+    parts = [Part(goal, goal, 1, choice.recipe[goal], 1, label(0))]
     plan = []
-    for part in crafted:
+    for part in parts:
         below = []
         for ingredient in part.recipe.inputs if part.recipe is not None else ():
-            overlooked = careless > 0.0 and rng is not None and rng.random() < careless
-            one = _part(book, chosen, ingredient, part.times, label(len(crafted)), overlooked)
-            below.append(one)
-            if one.recipe is not None:
-                crafted.append(one)
+            mistake = careless > 0.0 and rng is not None and rng.random() < careless
+            child = _part(book, choice, ingredient, part.times, label(len(parts)), mistake)
+            below.append(child)
+            if child.recipe is not None:
+                parts.append(child)
         plan.append((part, below))
     return plan
 
@@ -83,14 +83,14 @@ def label(number: int) -> str:
     return (label(first - 1) if first else "") + string.ascii_uppercase[last]
 
 
-def _part(book: RecipeBook, chosen: Choices, i: Ingredient, crafts: int, label: str, overlooked: bool) -> Part:
-    """Plans one ingredient; ``overlooked`` if the player does not notice that it must be crafted."""
-    item = chosen.members[i.name][0] if i.name in book.families else i.name
+def _part(book: RecipeBook, choice: Choices, i: Ingredient, crafts: int, label: str, mistake: bool) -> Part:
+    """Plans one ingredient; with ``mistake`` the player does not notice that it must be crafted."""
+    item = choice.members[i.name][0] if i.name in book.families else i.name
     if item in book.base:
         return Part(i.name, item, i.count, None, 0, "")
-    if overlooked:
+    if mistake:
         return Part(i.name, i.name, i.count, None, 0, "")
-    recipe = chosen.recipe[item]
+    recipe = choice.recipe[item]
     return Part(i.name, item, i.count, recipe, -(-i.count * crafts // recipe.count), label)
 
 
@@ -133,8 +133,8 @@ class Planner:
             thought = say(plan)
             for due, command in self._rounds(plan, rng):
                 before = dict(craft.world.inventory)  # the world is another one after a restored snapshot
-                said = "" if rash else ". ".join(filter(None, (thought, due)))
-                yield Move(said, (ToolCall("env_step", {"command": command}),))
+                words = "" if rash else ". ".join(filter(None, (thought, due)))
+                yield Move(words, (ToolCall("env_step", {"command": command}),))
                 thought = ""
                 if craft.world.inventory == before and not rash:
                     break
@@ -144,11 +144,11 @@ class Planner:
         for part, below in reversed(plan):
             for time in range(1, part.times + 1):
                 thought = f"{part.label} {time} of {part.times}"
-                for one in below:
-                    if one.recipe is None and not (self.hasty and rng.random() < self.hasty):
-                        yield thought, f"get {one.count} {spoken(one.item)}"
+                for child in below:
+                    if child.recipe is None and not (self.hasty and rng.random() < self.hasty):
+                        yield thought, f"get {child.count} {spoken(child.item)}"
                         thought = ""
                 recipe = part.recipe
                 if recipe is not None:
-                    using = ", ".join(f"{one.count} {spoken(one.item)}" for one in below)
+                    using = ", ".join(f"{child.count} {spoken(child.item)}" for child in below)
                     yield thought, f"craft {recipe.count} {spoken(recipe.output)} using {using}"

@@ -97,11 +97,11 @@ def builtin_book() -> RecipeBook:
     names = _item_names()
     families = _families()
     member_of = {m: family for members, family in families.items() if family in GROUPED for m in members}
-    listed = {names[int(key)]: variants for key, variants in _minecraft("recipes.json").items()}
+    by_item = {names[int(key)]: variants for key, variants in _minecraft("recipes.json").items()}
     recipes = []
-    for item in sorted(listed):
+    for item in sorted(by_item):
         group = member_of.get(item)
-        for count, inputs in fold([_variant(entry, names) for entry in listed[item]], families):
+        for count, inputs in fold([_variant(entry, names) for entry in by_item[item]], families):
             parts = tuple(Ingredient(NAMESPACE + name, n, name in families.values()) for name, n in inputs.items())
             recipes.append(Recipe(NAMESPACE + item, count, parts, None if group is None else NAMESPACE + group))
     return RecipeBook(f"minecraft-{GAME_VERSION}", recipes)
@@ -128,8 +128,8 @@ def fold(
         alike: dict[tuple[Any, ...], list[int]] = {}
         for index, (count, inputs) in enumerate(variants):
             for position, (name, amount) in enumerate(inputs.items()):
-                rest = tuple(sorted((other, n) for other, n in inputs.items() if other != name))
-                alike.setdefault((count, len(inputs), position, amount, rest), []).append(index)
+                context = tuple(sorted((ingredient, n) for ingredient, n in inputs.items() if ingredient != name))
+                alike.setdefault((count, len(inputs), position, amount, context), []).append(index)
         best = max(alike.items(), key=lambda entry: len(entry[1]))
         (_, size, position, _, _), indices = best
         members = [list(variants[index][1])[position] for index in indices]
@@ -137,12 +137,12 @@ def fold(
             return variants
         name = families.get(frozenset(members), members[0])
         count, first = variants[indices[0]]
-        folded = {name if at == position else other: n for at, (other, n) in enumerate(first.items())}
-        dropped = set(indices[1:])
+        ingredients = {name if at == position else ingredient: n for at, (ingredient, n) in enumerate(first.items())}
+        duplicates = set(indices[1:])
         variants = [
-            (count, folded) if index == indices[0] else variant
+            (count, ingredients) if index == indices[0] else variant
             for index, variant in enumerate(variants)
-            if index not in dropped
+            if index not in duplicates
         ]
 
 
@@ -191,11 +191,11 @@ def _recipe(path: Path) -> Recipe | None:
             cells = [(_slot(slot), sum(line.count(key) for line in pattern)) for key, slot in body["key"].items()]
             inputs = [Ingredient(name, count, is_family) for (name, is_family), count in cells if count]
         elif body["type"] == "minecraft:crafting_shapeless":
-            merged: dict[str, Ingredient] = {}
+            by_name: dict[str, Ingredient] = {}
             for name, is_family in map(_slot, body["ingredients"]):
-                before = merged[name].count if name in merged else 0
-                merged[name] = Ingredient(name, before + 1, is_family)
-            inputs = list(merged.values())
+                before = by_name[name].count if name in by_name else 0
+                by_name[name] = Ingredient(name, before + 1, is_family)
+            inputs = list(by_name.values())
         else:
             return None
         result = body["result"]

@@ -87,8 +87,8 @@ def task_set(book: RecipeBook, source: str) -> TaskSet:
         for split, part in zip(splits.values(), (names[:first], names[first:second], names[second:]), strict=True):
             split.extend(part)
     types = {name: f"depth-{depth}" for depth, names in strata.items() for name in names}
-    ordered = {name: tuple(sorted(ids, key=_place)) for name, ids in splits.items()}
-    return TaskSet(ENV_ID, source, book.version, ordered, types)
+    task_ids = {name: tuple(sorted(ids, key=_place)) for name, ids in splits.items()}
+    return TaskSet(ENV_ID, source, book.version, task_ids, types)
 
 
 def _place(name: str) -> str:
@@ -99,14 +99,14 @@ def main() -> None:
     """Compares the published manifest with the code, or writes it."""
     parser = argparse.ArgumentParser(prog="python -m envsuite.textcraft.tasks", description=main.__doc__)
     parser.add_argument("--write", action="store_true", help="write the manifest instead of comparing")
-    wanted = load("builtin")[1]
+    tasks = load("builtin")[1]
     if parser.parse_args().write:
         MANIFEST.parent.mkdir(exist_ok=True)
-        MANIFEST.write_bytes(wanted.manifest() + b"\n")
-    same = MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == wanted
-    counts = ", ".join(f"{name} {len(ids)}" for name, ids in wanted.splits.items())
+        MANIFEST.write_bytes(tasks.manifest() + b"\n")
+    same = MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == tasks
+    counts = ", ".join(f"{name} {len(ids)}" for name, ids in tasks.splits.items())
     state = "matches the code" if same else "differs from the code: run with --write"
-    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {wanted.hash[:8]}; {state}\n")
+    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {tasks.hash[:8]}; {state}\n")
     sys.exit(0 if same else 1)
 
 

@@ -103,16 +103,16 @@ class RecipeBook:
         items: set[str],
         families: set[str],
     ) -> None:
-        provided = {family for item, family in family_of.items() if item in by_item}
-        used = {i.name for recipes in by_item.values() for r in recipes for i in r.inputs if i.family}
-        plain = used - provided
-        settled = {id(r): _without(r, plain) for recipes in by_item.values() for r in recipes}
+        craftable_families = {family for item, family in family_of.items() if item in by_item}
+        used_families = {i.name for recipes in by_item.values() for r in recipes for i in r.inputs if i.family}
+        plain = used_families - craftable_families
+        by_id = {id(r): _without(r, plain) for recipes in by_item.values() for r in recipes}
         self.recipes: Mapping[str, tuple[Recipe, ...]] = {
-            item: tuple(settled[id(r)] for r in recipes) for item, recipes in by_item.items()
+            item: tuple(by_id[id(r)] for r in recipes) for item, recipes in by_item.items()
         }
         """Recipes by item, in book order."""
         self.family_recipes: Mapping[str, tuple[Recipe, ...]] = {
-            family: tuple(settled[id(r)] for r in recipes) for family, recipes in by_family.items()
+            family: tuple(by_id[id(r)] for r in recipes) for family, recipes in by_family.items()
         }
         """Recipes that make a member, by family."""
         self.family_of: Mapping[str, str] = family_of
@@ -125,10 +125,10 @@ class RecipeBook:
     @cached_property
     def members(self) -> Mapping[str, tuple[str, ...]]:
         """Family -> its members, in book order."""
-        grouped: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for item, family in self.family_of.items():
-            grouped.setdefault(family, []).append(item)
-        return {family: tuple(names) for family, names in grouped.items()}
+            groups.setdefault(family, []).append(item)
+        return {family: tuple(names) for family, names in groups.items()}
 
     def ways(self, name: str) -> tuple[Recipe, ...]:
         """Returns the recipes that make an item, or any member of a family; empty for a base item."""
@@ -152,68 +152,68 @@ class RecipeBook:
 
     @cached_property
     def _depths(self) -> Mapping[str, int]:
-        known: dict[str, int] = {}
+        depths: dict[str, int] = {}
         names = [*self.recipes, *(f for f in self.family_recipes if f not in self.recipes)]
-        changed = True
-        while changed:
-            changed = False
+        progress = True
+        while progress:
+            progress = False
             for name in names:
                 for recipe in self.ways(name):
-                    parts = [known.get(i.name, math.inf) if self.ways(i.name) else 0 for i in recipe.inputs]
+                    parts = [depths.get(i.name, math.inf) if self.ways(i.name) else 0 for i in recipe.inputs]
                     depth = max(parts) + 1
-                    if depth < known.get(name, math.inf):
-                        known[name] = int(depth)
-                        changed = True
-        return known
+                    if depth < depths.get(name, math.inf):
+                        depths[name] = int(depth)
+                        progress = True
+        return depths
 
     @cached_property
     def uses(self) -> Mapping[str, tuple[Recipe, ...]]:
         """Item or family -> the recipes that name it as an ingredient, in book order."""
-        found: dict[str, list[Recipe]] = {}
+        by_ingredient: dict[str, list[Recipe]] = {}
         for recipes in self.recipes.values():
             for recipe in recipes:
                 for name in dict.fromkeys(i.name for i in recipe.inputs):
-                    found.setdefault(name, []).append(recipe)
-        return {name: tuple(recipes) for name, recipes in found.items()}
+                    by_ingredient.setdefault(name, []).append(recipe)
+        return {name: tuple(recipes) for name, recipes in by_ingredient.items()}
 
     def needed(self, goal: str) -> tuple[Recipe, ...]:
         """Returns every recipe that making ``goal`` may need, all alternatives included, without repeated texts."""
-        found: dict[str, Recipe] = {}
-        seen = {goal}
+        recipes: dict[str, Recipe] = {}
+        names = {goal}
         queue = [goal]
         for name in queue:
             for recipe in self.ways(name):
-                found.setdefault(recipe.text, recipe)
+                recipes.setdefault(recipe.text, recipe)
                 for i in recipe.inputs:
-                    if i.name not in seen:
-                        seen.add(i.name)
+                    if i.name not in names:
+                        names.add(i.name)
                         queue.append(i.name)
-        return tuple(found.values())
+        return tuple(recipes.values())
 
-    def distractors(self, needed: Sequence[Recipe]) -> tuple[Recipe, ...]:
-        """Returns the other recipes that use an ingredient of ``needed``, without repeated texts."""
-        texts = {recipe.text for recipe in needed}
-        names = dict.fromkeys(i.name for recipe in needed for i in recipe.inputs)
-        found: dict[str, Recipe] = {}
+    def distractors(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
+        """Returns the other recipes that use an ingredient of ``recipes``, without repeated texts."""
+        texts = {recipe.text for recipe in recipes}
+        names = dict.fromkeys(i.name for recipe in recipes for i in recipe.inputs)
+        by_text: dict[str, Recipe] = {}
         for name in names:
             for recipe in self.uses[name]:
                 if recipe.text not in texts:
-                    found.setdefault(recipe.text, recipe)
-        return tuple(found.values())
+                    by_text.setdefault(recipe.text, recipe)
+        return tuple(by_text.values())
 
-    def match(self, output: str, given: Sequence[tuple[str, int]]) -> Recipe | None:
-        """Returns the recipe of ``output`` that takes exactly ``given``, pairs of item id and count."""
+    def match(self, output: str, inputs: Sequence[tuple[str, int]]) -> Recipe | None:
+        """Returns the recipe of ``output`` that takes exactly ``inputs``, pairs of item id and count."""
         for recipe in self.recipes.get(output, ()):
-            if len(recipe.inputs) == len(given) and self._fits(recipe, given):
+            if len(recipe.inputs) == len(inputs) and self._fits(recipe, inputs):
                 return recipe
         return None
 
-    def _fits(self, recipe: Recipe, given: Sequence[tuple[str, int]]) -> bool:
-        left = list(given)
+    def _fits(self, recipe: Recipe, inputs: Sequence[tuple[str, int]]) -> bool:
+        pool = list(inputs)
         for i in sorted(recipe.inputs, key=lambda i: i.family):  # ingredients that only one item matches come first
-            for item, n in left:
+            for item, n in pool:
                 if n == i.count and (self.family_of.get(item) if i.family else item) == i.name:
-                    left.remove((item, n))
+                    pool.remove((item, n))
                     break
             else:
                 return False
@@ -222,14 +222,14 @@ class RecipeBook:
 
 def _leads_to(name: str, start: Iterable[str], made_of: Mapping[str, Iterable[str]]) -> bool:
     """Whether ``name`` is in ``start``, or in what that is made of, and so on."""
-    seen: set[str] = set()
-    left = list(start)
-    while left and name not in seen:
-        part = left.pop()
-        if part not in seen:
-            seen.add(part)
-            left += made_of.get(part, ())
-    return name in seen
+    parts: set[str] = set()
+    stack = list(start)
+    while stack and name not in parts:
+        part = stack.pop()
+        if part not in parts:
+            parts.add(part)
+            stack += made_of.get(part, ())
+    return name in parts
 
 
 def _without(recipe: Recipe, plain: set[str]) -> Recipe:
@@ -276,10 +276,10 @@ class Crafting:
 
     def do(self, command: str) -> Result:
         """Executes one command; an impossible one changes nothing and returns the reason."""
-        if (made := _CRAFT(command)) is not None:
-            return self._craft(command, made[1], made[2])
-        if (got := _GET(command)) is not None:
-            return self._get(command, got[1], got[2])
+        if (craft := _CRAFT(command)) is not None:
+            return self._craft(command, craft[1], craft[2])
+        if (get := _GET(command)) is not None:
+            return self._get(command, get[1], get[2])
         if command.startswith("inventory"):
             return Result(self.carried(), True, False)
         return Result(f"Could not execute {command}", False, False)
@@ -298,46 +298,46 @@ class Crafting:
             return Result(f"Could not execute {command}", False, False)
         amount = int(digits)
         if self.stock is not None:
-            if amount > (left := self.stock.get(item, 0)):
-                return Result(f"Could not get {amount} {text}: {left} left", False, False)
-            self.stock[item] = left - amount
+            if amount > (stock := self.stock.get(item, 0)):
+                return Result(f"Could not get {amount} {text}: {stock} left", False, False)
+            self.stock[item] = stock - amount
         self.inventory[item] = self.inventory.get(item, 0) + amount
         return Result(f"Got {amount} {text}", True, False)
 
     def _craft(self, command: str, making: str, using: str) -> Result:
-        counted = _COUNTED(making)
-        count, output = (counted[1], item_id(counted[2])) if counted is not None else ("1", item_id(making))
-        given: list[tuple[str, int]] = []
+        match = _COUNTED(making)
+        count, output = (match[1], item_id(match[2])) if match is not None else ("1", item_id(making))
+        inputs: list[tuple[str, int]] = []
         for part in using.split(","):
-            if (counted := _COUNTED(part.strip())) is None:
+            if (match := _COUNTED(part.strip())) is None:
                 return Result(f"Wrong item format: {part.strip()}", False, False)
-            if len(counted[1]) > _MOST_DIGITS:
+            if len(match[1]) > _MOST_DIGITS:
                 return Result(f"Could not execute {command}", False, False)
-            given.append((item_id(counted[2]), int(counted[1])))
+            inputs.append((item_id(match[2]), int(match[1])))
         if len(count) > _MOST_DIGITS:
             return Result(f"Could not execute {command}", False, False)
         is_family = output in self.book.families
         inventory = self.inventory
-        for item, amount in given:
+        for item, amount in inputs:
             # Each ingredient is checked alone, as in the original; a family is never carried.
             if item not in inventory or inventory[item] < amount:
-                shown = None if is_family else output
-                return Result(f"Could not find enough items to craft {shown}", False, False)
-        recipe = None if is_family else self.book.match(output, given)
+                name = None if is_family else output
+                return Result(f"Could not find enough items to craft {name}", False, False)
+        recipe = None if is_family else self.book.match(output, inputs)
         if recipe is None:
             kind = f"tag={output!r}, item_id=None" if is_family else f"tag=None, item_id={output!r}"
-            wanted = f"ItemTagWithCount(item_tag=ItemTag({kind}), count={int(count)})"
-            return Result(f"Could not find a valid recipe for {wanted}", False, False)
-        left = dict(inventory)
-        for item, amount in given:
-            left[item] -= amount
-            if left[item] < 0:  # a recipe that lists one item twice: the inventory suffices for either, not for both
+            target = f"ItemTagWithCount(item_tag=ItemTag({kind}), count={int(count)})"
+            return Result(f"Could not find a valid recipe for {target}", False, False)
+        after = dict(inventory)
+        for item, amount in inputs:
+            after[item] -= amount
+            if after[item] < 0:  # a recipe that lists one item twice: the inventory suffices for either, not for both
                 return Result(f"Could not find enough items to craft {output}", False, False)
-        for item in {item for item, _ in given}:
-            if left[item] == 0:
-                del left[item]
-        left[output] = left.get(output, 0) + recipe.count
-        self.inventory = left
+        for item in {item for item, _ in inputs}:
+            if after[item] == 0:
+                del after[item]
+        after[output] = after.get(output, 0) + recipe.count
+        self.inventory = after
         return Result(f"Crafted {recipe.count} {output}", True, output == self.goal)
 
 

@@ -32,25 +32,25 @@ class Members:
 
     def __init__(self, places: Places, env_id: str, arguments: Mapping[str, Any]) -> None:
         self._places, self._env_id, self._arguments = places, env_id, arguments
-        told: dict[str, Described] = {}
+        descriptions: dict[str, Described] = {}
         silent: Exception | None = None
         try:
-            named = places.some()
-            for one in named:
+            urls = places.some()
+            for url in urls:
                 try:
-                    told[one] = described(one, env_id, arguments, len(named))
+                    descriptions[url] = described(url, env_id, arguments, len(urls))
                 except Unreachable as error:
                     silent = error
         except (EnvsuiteError, TypeError, ValueError) as error:
             raise UsageError(f"{env_id} cannot be made: {reason(error)}") from error
-        if not told:
+        if not descriptions:
             raise UsageError(f"{env_id} cannot be made: {silent}") from silent
-        (self._first, self.described), *others = told.items()
-        for one, other in others:
-            self._compare(one, other)
-        self.alone = places.fixed and len(named) == 1
+        (self._first, self.described), *pairs = descriptions.items()
+        for url, description in pairs:
+            self._compare(url, description)
+        self.alone = places.fixed and len(urls) == 1
         """Whether there will never be another one."""
-        self._named, self._fit, self._unfit = set(named), set(told), set[str]()
+        self._named, self._fit, self._unfit = set(urls), set(descriptions), set[str]()
         self._down: dict[str, float] = {}
         """When servers that did not answer are asked again."""
         self._since: float | None = None
@@ -59,8 +59,8 @@ class Members:
 
     def up(self) -> list[str]:
         """Returns the servers that get new episodes: those that answer, or all where none does."""
-        named = self._present()
-        return [url for url in named if self.answers(url)] or named
+        urls = self._present()
+        return [url for url in urls if self.answers(url)] or urls
 
     def some(self) -> tuple[str, ...]:
         """Returns the servers, at least one; waits while there is none.
@@ -103,13 +103,13 @@ class Members:
             if url in self._fit:
                 return
             try:
-                found = described_anew(url, self._env_id, self._arguments)
+                description = described_anew(url, self._env_id, self._arguments)
             except Unreachable:
                 raise
             except (EnvsuiteError, TypeError, ValueError) as error:  # it may pass, e.g. while a proxy has no server
                 raise self._none_for(url, error, new=url not in self._down) from error
             try:
-                self._compare(url, found)
+                self._compare(url, description)
             except DataError as error:
                 self._unfit.add(url)
                 raise self._none_for(url, error, new=True) from error
@@ -120,17 +120,17 @@ class Members:
 
     def _present(self) -> list[str]:
         """Returns the servers that are named now and not known to be unfit."""
-        named = self._places.now()
+        urls = self._places.now()
         with self._lock:
-            left = [url for url in self._named.difference(named) if url in self._fit and url not in self._down]
-            self._fit -= set(named) - self._named  # another server may have the address now
-            self._named = set(named)
+            departures = [url for url in self._named.difference(urls) if url in self._fit and url not in self._down]
+            self._fit -= set(urls) - self._named  # another server may have the address now
+            self._named = set(urls)
             self._unfit &= self._named
-            found = [url for url in named if url not in self._unfit]
-            self._since = None if found else self._since or time.monotonic()
-        for url in left:
+            fit_urls = [url for url in urls if url not in self._unfit]
+            self._since = None if fit_urls else self._since or time.monotonic()
+        for url in departures:
             tell(News(url, self._env_id, False, f"{self._places} names it no more"))
-        return found
+        return fit_urls
 
     def _none_for(self, url: str, error: Exception, new: bool) -> Unreachable:
         """Tells of a new server without episodes, where that is ``new``; returns the error."""
@@ -138,10 +138,12 @@ class Members:
             tell(News(url, self._env_id, False, f"it gets no episodes; {reason(error)}"))
         return Unreachable(f"{url} gets no episodes; {reason(error)}")
 
-    def _compare(self, url: str, other: Described) -> None:
-        one = self.described
-        if (other.tasks.hash, other.versions, other.tools) != (one.tasks.hash, one.versions, one.tools):
+    def _compare(self, url: str, description: Described) -> None:
+        reference = self.described
+        terms = (description.tasks.hash, description.versions, description.tools)
+        if terms != (reference.tasks.hash, reference.versions, reference.tools):
             raise DataError(
-                f"{self._env_id} is not the same at {self._first} (manifest {one.tasks.hash[:8]}, "
-                f"{dict(one.versions)}) and {url} (manifest {other.tasks.hash[:8]}, {dict(other.versions)})"
+                f"{self._env_id} is not the same at {self._first} (manifest {reference.tasks.hash[:8]}, "
+                f"{dict(reference.versions)}) and {url} (manifest {description.tasks.hash[:8]}, "
+                f"{dict(description.versions)})"
             )

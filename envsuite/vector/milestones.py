@@ -71,11 +71,11 @@ def milestones_of(env_id: str) -> type[Milestones]:
         UsageError: It has none.
     """
     if not (entry := spec_of(env_id).milestones):
-        known = ", ".join(name for name, spec in ENVIRONMENTS.items() if spec.milestones)
-        raise UsageError(f"{env_id} has no milestones of its world; environments that have: {known}")
+        names = ", ".join(name for name, spec in ENVIRONMENTS.items() if spec.milestones)
+        raise UsageError(f"{env_id} has no milestones of its world; environments that have: {names}")
     module, _, name = entry.partition(":")
-    found: type[Milestones] = getattr(importlib.import_module(module), name)
-    return found
+    milestones: type[Milestones] = getattr(importlib.import_module(module), name)
+    return milestones
 
 
 class Listed:
@@ -97,10 +97,10 @@ class Listed:
         """Returns 1 if ``action`` is the next one, else 0."""
         if self._place == self.count or not info["valid"]:
             return 0
-        wanted = self._actions[self._place]
-        alike = action == wanted
+        target = self._actions[self._place]
+        alike = action == target
         if not alike and self._similarity is not None:
-            alike = SequenceMatcher(None, spoken(action), spoken(wanted)).ratio() >= self._similarity
+            alike = SequenceMatcher(None, spoken(action), spoken(target)).ratio() >= self._similarity
         self._place += alike
         return int(alike)
 
@@ -209,13 +209,13 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Takes a step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        found = self._milestones.reached(action, info) if info["valid"] else 0  # type: ignore[arg-type]
-        return observation, float(reward), terminated, truncated, self._noted(info, found)
+        count = self._milestones.reached(action, info) if info["valid"] else 0  # type: ignore[arg-type]
+        return observation, float(reward), terminated, truncated, self._noted(info, count)
 
-    def _noted(self, info: dict[str, Any], found: int) -> dict[str, Any]:
-        self._reached += found
+    def _noted(self, info: dict[str, Any], count: int) -> dict[str, Any]:
+        self._reached += count
         metrics = {TOTAL: float(self._reached), UNGUIDED: float(self._milestones.count == 0)}
-        return {**info, REACHED: found > 0, "metrics": {**info["metrics"], **metrics}}
+        return {**info, REACHED: count > 0, "metrics": {**info["metrics"], **metrics}}
 
 
 @dataclass(frozen=True)

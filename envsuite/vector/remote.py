@@ -137,14 +137,14 @@ class RemoteVector(Vector):
         while len(events) < len(self._due):
             now = time.monotonic()
             events |= {slot: event for slot, event in self._overdue(now).items() if slot not in events}
-            if not (left := [call for slot, call in self._due.items() if slot not in events]):
+            if not (calls := [call for slot, call in self._due.items() if slot not in events]):
                 break
-            together = max((call.since + QUICK_PATIENCE - now for call in left if self._quick[call.env]), default=0.0)
+            together = max((call.since + QUICK_PATIENCE - now for call in calls if self._quick[call.env]), default=0.0)
             if together > 0 or events:
                 wait = together
             else:
                 wait = math.inf if end is None else end - now
-            wait = min(wait, *(self._limit(call) - now for call in left))
+            wait = min(wait, *(self._limit(call) - now for call in calls))
             try:
                 call, event = self._events.get_nowait() if wait <= 0 else self._events.get(timeout=wait)
                 if self._due.get(call.slot) is call:  # not the late answer to a call that was given up
@@ -152,10 +152,10 @@ class RemoteVector(Vector):
             except queue.Empty:
                 if events or (end is not None and time.monotonic() >= end):
                     break
-        answered = [slot for slot in self._due if slot in events]
-        for slot in answered:
+        slots = [slot for slot in self._due if slot in events]
+        for slot in slots:
             del self._due[slot]
-        return self._answered([events[slot] for slot in answered])
+        return self._answered([events[slot] for slot in slots])
 
     def waiting_for(self) -> Wait | None:
         """Returns the call that has been outstanding for longest."""
@@ -184,8 +184,8 @@ class RemoteVector(Vector):
 
     def _step(self, slot: int, action: Action) -> None:
         env = self._current[slot]
-        told = self._descriptions[env]
-        body = step_of(action, told.tools, told.max_calls)
+        description = self._descriptions[env]
+        body = step_of(action, description.tools, description.max_calls)
         self._post(_Call(slot, env, self._seats[slot, env], "step", body, time.monotonic()))
 
     def _post(self, call: _Call) -> None:
@@ -202,7 +202,7 @@ class RemoteVector(Vector):
             session = Session(part.places, part.env_id, part.arguments, None if steps == -1 else steps)
             self._seats[slot, env] = _Seat(session, members)
         seat = self._seats[slot, env]
-        load = Counter(other.session.url for (_, kind), other in self._seats.items() if kind == env)
+        load = Counter(peer.session.url for (_, kind), peer in self._seats.items() if kind == env)
         up = members.up()
         best = min(up, key=lambda url: load[url], default="")
         if seat.session.url not in up or load[seat.session.url] > load[best] + 1:
@@ -215,15 +215,15 @@ class RemoteVector(Vector):
 
     def _overdue(self, now: float) -> dict[int, Event]:
         """Returns the failures of calls without an answer; their sessions are left, their servers get no new ones."""
-        found = {}
+        events = {}
         for slot, call in self._due.items():
             if now < self._limit(call):
                 continue
             self._seats.pop((slot, call.env), None)
             seconds = f"{2 * self.deadline:g} s"
             call.seat.members.lost(call.seat.session.url, f"a call was not answered for {seconds}")
-            found[slot] = failed(slot, f"DeadlineExceeded: {call} was not answered for {seconds}")
-        return found
+            events[slot] = failed(slot, f"DeadlineExceeded: {call} was not answered for {seconds}")
+        return events
 
     def _send(self) -> None:
         """Hands over the calls that are due: quick ones as one request for each server and environment."""
@@ -237,8 +237,8 @@ class RemoteVector(Vector):
             line = self._line(url)
             size, most = (BATCH, REQUESTS) if self._quick[env] else (1, SLOW_REQUESTS)
             alone = [call for call in calls if call.op == "restore"]
-            others = [call for call in calls if call.op != "restore"]
-            batches = [others[start : start + size] for start in range(0, len(others), size)]
+            plain_calls = [call for call in calls if call.op != "restore"]
+            batches = [plain_calls[start : start + size] for start in range(0, len(plain_calls), size)]
             for batch in [*([call] for call in alone), *batches]:
                 line.work.put(batch)
                 if line.threads < most:
@@ -250,9 +250,9 @@ class RemoteVector(Vector):
     def _line(self, url: str) -> _Line:
         """Returns the line of a server; before a new one is made, those that nobody needs any more end."""
         if url not in self._lines:
-            needed = {seat.session.url for seat in self._seats.values()}
-            needed.update(*(part.places.now() for part in self._parts))
-            for old in self._lines.keys() - needed:
+            urls = {seat.session.url for seat in self._seats.values()}
+            urls.update(*(part.places.now() for part in self._parts))
+            for old in self._lines.keys() - urls:
                 self._lines.pop(old).work.put(None)
             self._lines[url] = _Line()
         return self._lines[url]
@@ -337,20 +337,20 @@ def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] 
     """Makes one request and returns its results; first creates missing sessions by another one."""
     there, servers = server(url), calls[0].seat.session.servers
     new = [call for call in calls if call.op == "reset" and not call.seat.session.open]
-    refused: dict[int, dict[str, Any]] = {}
+    refusals: dict[int, dict[str, Any]] = {}
     if new:
         makings = [{"op": "create", **call.seat.session.open_body()} for call in new]
-        made = there.ask("POST", "/v1/batch", {"calls": makings}, seconds, servers)
-        for call, result in zip(new, made["results"], strict=True):
+        reply = there.ask("POST", "/v1/batch", {"calls": makings}, seconds, servers)
+        for call, result in zip(new, reply["results"], strict=True):
             if result["status"] == 200:
                 call.seat.session.opened(result["body"]["session"])
             else:
-                refused[call.slot] = result
-    sent = [call for call in calls if call.seat.session.open]
-    body = {"calls": [call.seat.session.batched(call.op, call.body) for call in sent]}
-    results = there.ask("POST", "/v1/batch", body, seconds, servers)["results"] if sent else []
-    answered = {call.slot: result for call, result in zip(sent, results, strict=True)}
-    return [answered.get(call.slot, refused.get(call.slot)) for call in calls]
+                refusals[call.slot] = result
+    open_calls = [call for call in calls if call.seat.session.open]
+    body = {"calls": [call.seat.session.batched(call.op, call.body) for call in open_calls]}
+    results = there.ask("POST", "/v1/batch", body, seconds, servers)["results"] if open_calls else []
+    by_slot = {call.slot: result for call, result in zip(open_calls, results, strict=True)}
+    return [by_slot.get(call.slot, refusals.get(call.slot)) for call in calls]
 
 
 def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float) -> dict[str, Any]:
@@ -363,24 +363,24 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float)
     if result is not None and result["status"] == 200:
         return session.accept(call.op, call.body, result["body"])
     if result is not None:
-        refused = Refused(session.url, result["status"], result["body"])
+        refusal = Refused(session.url, result["status"], result["body"])
         # Where there is no room now, it is asked again, patiently, alone.
-        return session.mend(call.op, call.body, None if refused.kind in ("capacity", "draining") else refused)
+        return session.mend(call.op, call.body, None if refusal.kind in ("capacity", "draining") else refusal)
     members = call.seat.members
     silent: Unreachable | None = None
     while True:
-        others = [other for other in members.some() if other != url or silent is not None] or [url]
-        first = call.slot % len(others)
+        peers = [peer for peer in members.some() if peer != url or silent is not None] or [url]
+        first = call.slot % len(peers)
         # Those that answered when they were asked last come first.
-        for other in sorted(others[first:] + others[:first], key=lambda other: not members.answers(other)):
-            session.move(other)
+        for peer in sorted(peers[first:] + peers[:first], key=lambda peer: not members.answers(peer)):
+            session.move(peer)
             try:
-                members.check(other)
+                members.check(peer)
                 answer = session.mend(call.op, call.body, None)
-                members.heard(other)
+                members.heard(peer)
                 return answer
             except Unreachable as error:
-                members.lost(other, str(error))
+                members.lost(peer, str(error))
                 silent = error
         if silent is not None and time.monotonic() >= until:
             raise silent
@@ -393,20 +393,20 @@ def _event(call: _Call, answer: dict[str, Any] | Exception, snapshots: bool) -> 
     if call.op == "restore":
         snapshot: Snapshot = call.body["snapshot"]
         call.seat.task, call.seat.episode = answer["observation"]["task"], answer["episode"]
-        seen, told = from_json(call.seat.task, answer["observation"]), dict(snapshot.info)
-        return Event(call.slot, seen, 0.0, False, False, told, None, snapshot if snapshots else None)  # type: ignore[arg-type]
+        view, old_info = from_json(call.seat.task, answer["observation"]), dict(snapshot.info)
+        return Event(call.slot, view, 0.0, False, False, old_info, None, snapshot if snapshots else None)  # type: ignore[arg-type]
     seat, info, observation = call.seat, answer["info"], answer["observation"]
     if call.op == "reset":
         seat.task, seat.episode = observation["task"], {name: info[name] for name in EPISODE}
     assert seat.episode is not None
     whole: StepInfo = {**info, **seat.episode, "versions": dict(seat.episode["versions"])}  # type: ignore[typeddict-item]
-    seen = from_json(seat.task, observation)
+    view = from_json(seat.task, observation)
     reward, ends = number(answer.get("reward", 0.0), "the server's reward"), answer.get("terminated", False)
-    truncated, taken = answer.get("truncated", False), None
+    truncated, new_snapshot = answer.get("truncated", False), None
     if snapshots and not ends and not truncated:
         token = seat.session.token()
-        taken = Snapshot(token, dict(whole), len(token["steps"]))  # type: ignore[arg-type]
-    return Event(call.slot, seen, reward, ends, truncated, whole, None, taken)
+        new_snapshot = Snapshot(token, dict(whole), len(token["steps"]))  # type: ignore[arg-type]
+    return Event(call.slot, view, reward, ends, truncated, whole, None, new_snapshot)
 
 
 def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _Line], process: int) -> None:

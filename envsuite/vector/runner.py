@@ -95,8 +95,8 @@ class Runner:
         env = self._envs[slot, self._current[slot]]
         world, limit = env.unwrapped, _limit(env)
         assert isinstance(world, ToolEnv)
-        elapsed = 0 if limit is None else limit._elapsed_steps or 0
-        return Snapshot(world.snapshot(), dict(info), elapsed)  # type: ignore[arg-type]
+        steps = 0 if limit is None else limit._elapsed_steps or 0
+        return Snapshot(world.snapshot(), dict(info), steps)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Closes every environment."""

@@ -37,13 +37,13 @@ def serve(channel: socket.socket) -> None:
 def answered(runner: Runner, calls: Iterable[tuple[object, ...]]) -> Iterator[list[bytes]]:
     """Yields the answers to calls, those of :data:`FLUSH_SECONDS` together."""
     answers: list[bytes] = []
-    flushed = time.monotonic()
+    last_flush = time.monotonic()
     for call in calls:
         answers.append(_answer(runner, call))
-        if time.monotonic() - flushed > FLUSH_SECONDS:
+        if time.monotonic() - last_flush > FLUSH_SECONDS:
             yield answers
             answers = []
-            flushed = time.monotonic()
+            last_flush = time.monotonic()
     if answers:
         yield answers
 

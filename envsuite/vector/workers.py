@@ -255,14 +255,14 @@ class WorkerVector(Vector):
             why = f"DeadlineExceeded: {worker.calls[0]} took more than {self.deadline:g} s; worker {worker.index} {how}"
         else:
             why = f"WorkerCrashed: worker {worker.index} {how} {during}"
-        called = set()
+        slots = set()
         for position, call in enumerate(worker.calls):
             if call.slot is None:
                 self._described.append(why)
             else:
-                called.add(call.slot)
+                slots.add(call.slot)
                 self._events.append(failed(call.slot, f"{COLLATERAL_FAILURE}{why}" if position else why))
-        for slot in self._live - called:
+        for slot in self._live - slots:
             if slot % len(self._workers) == worker.index:
                 self._lost[slot] = f"{COLLATERAL_FAILURE}{why}"
 

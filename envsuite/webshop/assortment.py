@@ -64,37 +64,37 @@ class Kind:
 @cache
 def facets() -> Mapping[str, tuple[Fact, ...]]:
     """Returns the values of each facet, by its name."""
-    found: dict[str, list[Fact]] = {}
+    by_name: dict[str, list[Fact]] = {}
     for name, line in _sections("facets.txt"):
-        attribute, label, asked, told = (part.strip() for part in line.split("|"))
-        ways = tuple(way.strip() for way in asked.split(";"))
-        found.setdefault(name, []).append(Fact(attribute, label, ways, told))
-    return {name: tuple(facts) for name, facts in found.items()}
+        attribute, label, wordings, sentence = (part.strip() for part in line.split("|"))
+        ways = tuple(way.strip() for way in wordings.split(";"))
+        by_name.setdefault(name, []).append(Fact(attribute, label, ways, sentence))
+    return {name: tuple(facts) for name, facts in by_name.items()}
 
 
 @cache
 def options() -> Mapping[str, tuple[str, tuple[str, ...]]]:
     """Returns name and values of each option, by the name of its table."""
-    found = {}
+    by_name = {}
     for name, line in _sections("options.txt"):
         label, values = line.split("|")
-        found[name] = label.strip(), tuple(value.strip() for value in values.split(","))
-    return found
+        by_name[name] = label.strip(), tuple(value.strip() for value in values.split(","))
+    return by_name
 
 
 @cache
 def kinds() -> tuple[Kind, ...]:
     """Returns all kinds, department by department."""
-    found = []
+    all_kinds = []
     for department, line in _sections("kinds.txt"):
-        query, name, one, path, prices, its_facets, its_options, use = (part.strip() for part in line.split("|"))
-        one = one or f"{'an' if name[0] in 'AEIOU' else 'a'} {name.lower()}"
+        query, name, phrase, path, prices, its_facets, its_options, use = (part.strip() for part in line.split("|"))
+        phrase = phrase or f"{'an' if name[0] in 'AEIOU' else 'a'} {name.lower()}"
         low, high = (int(price) * 100 for price in prices.split("-"))
-        found.append(
+        all_kinds.append(
             Kind(
                 query=query,
                 name=name,
-                one=one,
+                one=phrase,
                 department=department,
                 path=f" {SEPARATOR} ".join(part.strip() for part in path.split(">")),
                 cents=(low, high),
@@ -104,14 +104,14 @@ def kinds() -> tuple[Kind, ...]:
                 words=(
                     ("{name}", name.lower()),
                     ("{query}", query),
-                    ("{one}", one),
+                    ("{one}", phrase),
                     ("{upper}", use.upper()),
                     ("{use}", use),
                     ("{title}", " ".join(word if word in _SMALL else word.capitalize() for word in use.split())),
                 ),
             )
         )
-    return tuple(found)
+    return tuple(all_kinds)
 
 
 @cache

@@ -84,12 +84,12 @@ def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: Progress) -> N
 def _write(index: IndexBuilder, file: BinaryIO, progress: Progress) -> None:
     before = 0
 
-    def told(done: int, total: int) -> None:
+    def told(position: int, total: int) -> None:
         nonlocal before
         if not before:
             progress.start("index", total, 0)
-        progress.advance(done - before)
-        before = done
+        progress.advance(position - before)
+        before = position
 
     index.write(file, told)  # SQLite ignores everything after its last page
     progress.done("index", before)

@@ -77,14 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _stock(arguments: argparse.Namespace) -> Stock:
     files = (arguments.products, arguments.attributes, arguments.human)
-    named = any(path is not None for path in files)
-    if sum((arguments.source is not None, named, arguments.builtin is not None)) > 1:
+    has_files = any(path is not None for path in files)
+    if sum((arguments.source is not None, has_files, arguments.builtin is not None)) > 1:
         raise UsageError("give a set or a folder, or --products and --attributes, or --builtin: one of the three")
     if arguments.seed is not None and arguments.builtin is None:
         raise UsageError("--seed is for generated products; give --builtin N with it")
     if arguments.builtin is not None:
         return Shop(arguments.seed or 0, arguments.builtin)
-    if named:
+    if has_files:
         if arguments.products is None or arguments.attributes is None:
             raise UsageError("--products and --attributes belong together; --human may join them")
         return Files(*files)

@@ -137,8 +137,8 @@ class Catalogue:
         """Returns the entries of a page of results for ``asins``, in their order; skips unknown ASINs."""
         marks = ", ".join("?" * len(asins))
         rows = self._rows(f"SELECT asin, title, price_tag FROM products WHERE asin IN ({marks})", *asins)
-        found = {row[0]: Card(*row) for row in rows}
-        return [found[asin] for asin in asins if asin in found]
+        cards = {row[0]: Card(*row) for row in rows}
+        return [cards[asin] for asin in asins if asin in cards]
 
     def __contains__(self, asin: str) -> bool:
         """Whether the catalogue has this product."""
@@ -159,11 +159,11 @@ class Catalogue:
         Raises:
             DataError: The catalogue has no such task, or is damaged.
         """
-        asin, _, rest = task_id.partition("/")
-        kind, _, number = rest.partition("-")
+        asin, _, ending = task_id.partition("/")
+        kind, _, number = ending.partition("-")
         if kind in KINDS and number.isdecimal():
-            for first, wish, found in self._wishes(kind, asin):
-                if 0 <= int(number) - first < found:
+            for first, wish, count in self._wishes(kind, asin):
+                if 0 <= int(number) - first < count:
                     return self._goal(asin, wish, int(number) - first)
         raise DataError(
             f"{self.path}: no goal {task_id!r}; ids look like B07HRFSNL4/synthetic-12. If it was listed, the file "
@@ -172,8 +172,8 @@ class Catalogue:
 
     def goals_of(self, asin: str, kind: str) -> Iterator[Goal]:
         """Yields the goals of a kind whose target is the product ``asin``, in the order of their numbers."""
-        for _, wish, found in self._wishes(kind, asin):
-            for number in range(found):
+        for _, wish, count in self._wishes(kind, asin):
+            for number in range(count):
                 yield self._goal(asin, wish, number)
 
     def _wishes(self, kind: str, asin: str) -> Iterator[tuple[int, Wish, int]]:
@@ -186,13 +186,13 @@ class Catalogue:
         first = 0
         for instruction, attributes, options, limit, goals in rows:
             try:
-                asked = None if options is None else tuple(orjson.loads(options))
-                wish = Wish(str(instruction), tuple(orjson.loads(attributes)), asked, float(limit))
-                found = int(goals)
+                wish_options = None if options is None else tuple(orjson.loads(options))
+                wish = Wish(str(instruction), tuple(orjson.loads(attributes)), wish_options, float(limit))
+                count = int(goals)
             except (TypeError, ValueError) as error:
                 raise self._corrupt(error) from error
-            yield first, wish, found
-            first += found
+            yield first, wish, count
+            first += count
 
     def _goal(self, asin: str, wish: Wish, number: int) -> Goal:
         product = self.product(asin)
@@ -216,12 +216,12 @@ class Catalogue:
         if kind not in KINDS:
             raise unknown("kind of goals", kind, KINDS)
         if not self.goals(kind):
-            other = ", ".join(k for k in KINDS if self.goals(k)) or "none"
-            raise DataError(f"{self.path}: has no {kind} goals (it has: {other})")
+            names = ", ".join(k for k in KINDS if self.goals(k)) or "none"
+            raise DataError(f"{self.path}: has no {kind} goals (it has: {names})")
         ids: list[str] = []
         types: dict[str, str] = {}
         owners: dict[str, int] = {}
-        met: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         rows = self._rows(
             "SELECT asin, goals, wishes.category, number FROM wishes JOIN products USING (asin) "
             "WHERE kind = ? ORDER BY first",
@@ -236,28 +236,28 @@ class Catalogue:
             if not np.array_equal(np.sort(order), np.arange(len(order))):
                 raise ValueError("the order of goals is not a permutation")
             for asin, goals, category, product in rows:
-                for number in range(met[asin], met[asin] + goals):
+                for number in range(counts[asin], counts[asin] + goals):
                     ids.append(f"{asin}/{kind}-{number}")
                     types[ids[-1]] = category
                     owners[ids[-1]] = product - 1
-                met[asin] += goals
+                counts[asin] += goals
         except (IndexError, ValueError, TypeError) as error:
             raise self._corrupt(error) from error
-        ordered = tuple(ids[number] for number in order)
+        task_ids = tuple(ids[number] for number in order)
         if not self.family:
-            return TaskSet(ENV_ID, source, self.version, {"dev": ordered[:DEV], "train": ordered[DEV:]}, types)
+            return TaskSet(ENV_ID, source, self.version, {"dev": task_ids[:DEV], "train": task_ids[DEV:]}, types)
         splits: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
-        for task_id in ordered:
+        for task_id in task_ids:
             splits[_split(owners[task_id] // self.family)].append(task_id)
-        return TaskSet(ENV_ID, source, self.version, {name: tuple(found) for name, found in splits.items()}, types)
+        return TaskSet(ENV_ID, source, self.version, {name: tuple(group) for name, group in splits.items()}, types)
 
 
 def _split(family: int) -> str:
     """Returns the split of a product family: of each ten, one is ``dev`` and one ``test``, never the first."""
     ten, place = divmod(family, 10)
-    drawn = int.from_bytes(hashlib.sha256(f"families {ten}".encode()).digest()[:8], "big")
-    dev, other = drawn % 9, 1 + drawn // 9 % 8
-    return {dev: "dev", (dev + other) % 9: "test"}.get(place - 1, "train")
+    roll = int.from_bytes(hashlib.sha256(f"families {ten}".encode()).digest()[:8], "big")
+    dev, offset = roll % 9, 1 + roll // 9 % 8
+    return {dev: "dev", (dev + offset) % 9: "test"}.get(place - 1, "train")
 
 
 def goal_for(

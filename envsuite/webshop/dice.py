@@ -22,5 +22,5 @@ class Dice(Draw):
         if self._left < _SPARE:
             self._key = blake2b(self._key).digest()
             self._left = int.from_bytes(self._key, "little")
-        self._left, drawn = divmod(self._left, n)
-        return drawn
+        self._left, roll = divmod(self._left, n)
+        return roll

@@ -11,11 +11,11 @@ def documents(products: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]
 
     Skips a product whose ASIN is ``nan``, is longer than ten characters, or has occurred before.
     """
-    seen = set()
+    asins = set()
     for product in products:
         asin = product["asin"]
-        if asin != "nan" and len(asin) <= 10 and asin not in seen:
-            seen.add(asin)
+        if asin != "nan" and len(asin) <= 10 and asin not in asins:
+            asins.add(asin)
             yield asin, document(product)
 
 
@@ -37,16 +37,16 @@ def document(product: Mapping[str, Any]) -> str:
 
 def text_of(title: str, description: str, bullets: Sequence[str], options: Mapping[str, Sequence[str]]) -> str:
     """Returns the indexed text from cleaned fields; the options are lower-case values by name."""
-    told = ", and ".join([f"{name}: {', '.join(values)}" for name, values in options.items() if values])
+    choices = ", and ".join([f"{name}: {', '.join(values)}" for name, values in options.items() if values])
     first = (bullets[0] if bullets else "") or ""
-    return f"{title} {description} {first} {told}".lower()
+    return f"{title} {description} {first} {choices}".lower()
 
 
 def options(product: Mapping[str, Any]) -> dict[str, list[str]]:
     """Returns the values of each option in lower case, with `` | `` for a slash; skips options that are null."""
-    offered = product["customization_options"] or {}
+    choices = product["customization_options"] or {}
     return {
         name.lower(): [value["value"].strip().replace("/", " | ").lower() for value in values]
-        for name, values in offered.items()
+        for name, values in choices.items()
         if values
     }

@@ -142,7 +142,7 @@ class WebShop(ToolEnv):
         """
         self._describe(task_id)
         goal = self.catalogue.goal(task_id)
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "shop": self.catalogue.version,
             "goals": self._kind,
             "asin": goal.asin,
@@ -152,8 +152,8 @@ class WebShop(ToolEnv):
         }
         if not self.catalogue.family:
             index = published_order(self.catalogue, self._kind)[task_id]
-            found |= {"goal_index": index, "order_seed": ORDER_SEED, "products": len(self.catalogue)}
-        return found
+            facts |= {"goal_index": index, "order_seed": ORDER_SEED, "products": len(self.catalogue)}
+        return facts
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         self._session = Session(self.catalogue, self._search, self.catalogue.goal(task_id))
@@ -195,8 +195,8 @@ class WebShop(ToolEnv):
         commands = () if self._session is None else self._commands()
         if not commands or rng.random() < 0.1:
             words = "shirt" if self._session is None else self._session.goal.instruction
-            some = rng.permutation(words.split() or ["shirt"])[: int(rng.integers(1, 6))]
-            return ToolCall("search", {"query": " ".join(str(word) for word in some)})
+            sample = rng.permutation(words.split() or ["shirt"])[: int(rng.integers(1, 6))]
+            return ToolCall("search", {"query": " ".join(str(word) for word in sample)})
         return ToolCall("click", {"element": commands[int(rng.integers(len(commands)))]})
 
     def _save(self) -> State:

@@ -50,10 +50,10 @@ class Expert:
             return click(PREVIOUS)
         if state.asin != target.asin and target.asin in state.hits:
             return click(PREVIOUS)
-        chosen = dict(state.options)
+        selection = dict(state.options)
         elements = {choice: element for element, choice in session.choices().items()}
         for choice in plan(session.product, session.goal).items():
-            if chosen.get(choice[0]) != choice[1] and choice in elements:
+            if selection.get(choice[0]) != choice[1] and choice in elements:
                 return click(elements[choice])
         return click(BUY)
 
@@ -65,10 +65,10 @@ class Expert:
             if page != state.number:
                 return click(NEXT if page > state.number else PREVIOUS)
             return click(target.asin)
-        known = [query.lower() for query in queries(target)]
-        tried = known.index(state.query) if state.query in known else -1
-        if tried + 1 < len(known):
-            return search(known[tried + 1])
+        query_texts = [query.lower() for query in queries(target)]
+        position = query_texts.index(state.query) if state.query in query_texts else -1
+        if position + 1 < len(query_texts):
+            return search(query_texts[position + 1])
         if state.hits and state.number > 1:
             return click(PREVIOUS)
         return click(state.hits[0]) if state.hits else click(BACK)
@@ -94,21 +94,21 @@ class Lexical:
 
     def answer(self, observation: Observation) -> Action:
         """Returns the action for an observation."""
-        asked, limit = _asked(observation["task"])
+        goal_words, limit = _asked(observation["task"])
         commands = observation["commands"]
         if not commands or self._task != observation["task"]:
             self._task, self._clicked = observation["task"], set()
         if not commands:
-            return search(" ".join(sorted(asked)))
+            return search(" ".join(sorted(goal_words)))
         if BUY.lower() in commands:
             return self._configure(observation)
-        found = _products(observation)
-        if not found:
+        products = _products(observation)
+        if not products:
             return click(BACK) if PREVIOUS.lower() not in commands else click(PREVIOUS)
-        affordable = {asin: words for asin, (words, price) in found.items() if price <= limit} or {
-            asin: words for asin, (words, _) in found.items()
+        affordable = {asin: words for asin, (words, price) in products.items() if price <= limit} or {
+            asin: words for asin, (words, _) in products.items()
         }
-        return click(max(affordable, key=lambda asin: len(affordable[asin] & asked)))
+        return click(max(affordable, key=lambda asin: len(affordable[asin] & goal_words)))
 
     def _configure(self, observation: Observation) -> Action:
         text = f" {' '.join(_WORD.findall(observation['task'].lower()))} "
@@ -127,19 +127,19 @@ def plan(product: Product, goal: Goal) -> Mapping[str, str]:
     It is the option's own value where that is accepted. For an option whose values are never accepted (the original
     reduces a chosen ``rectangular`` to the colour ``tan``, and then misses it), it is the instruction's value.
     """
-    chosen: dict[str, str] = {}
-    for wanted in goal.options:
-        if options_matched(chosen.values(), [wanted]):
+    selection: dict[str, str] = {}
+    for option in goal.options:
+        if options_matched(selection.values(), [option]):
             continue
-        offered = [(name, value) for name, values in product.options.items() if name not in chosen for value in values]
-        for name, value in sorted(offered, key=lambda pair: pair != wanted):
-            if options_matched([value], [wanted]):
-                chosen[name] = value
+        pairs = [(name, value) for name, values in product.options.items() if name not in selection for value in values]
+        for name, value in sorted(pairs, key=lambda pair: pair != option):
+            if options_matched([value], [option]):
+                selection[name] = value
                 break
         else:
-            if not isinstance(wanted, str) and wanted in offered:
-                chosen[wanted[0]] = wanted[1]
-    return chosen
+            if not isinstance(option, str) and option in pairs:
+                selection[option[0]] = option[1]
+    return selection
 
 
 def queries(product: Product) -> tuple[str, ...]:
@@ -178,12 +178,12 @@ def _asked(task: str) -> tuple[set[str], float]:
 
 def _products(observation: Observation) -> dict[str, tuple[set[str], float]]:
     """Returns ASIN -> words and lowest price of the products on a page of results."""
-    shown = {asin.upper() for asin in observation["commands"]} & set(_ASIN.findall(observation["text"]))
-    places = sorted((observation["text"].find(asin), asin) for asin in shown)
+    asins = {asin.upper() for asin in observation["commands"]} & set(_ASIN.findall(observation["text"]))
+    places = sorted((observation["text"].find(asin), asin) for asin in asins)
     ends = [start for start, _ in places[1:]] + [len(observation["text"])]
-    found = {}
+    products = {}
     for (start, asin), end in zip(places, ends, strict=True):
         piece = observation["text"][start + len(asin) : end]
         price = _PRICE.search(piece)
-        found[asin] = set(_WORD.findall(piece.lower())), float(price[1]) if price else 0.0
-    return found
+        products[asin] = set(_WORD.findall(piece.lower())), float(price[1]) if price else 0.0
+    return products

@@ -146,9 +146,9 @@ class Filling:
     def _begin(self) -> None:
         self._connection.execute("BEGIN")
 
-    def _end(self, **done: Any) -> None:
-        """Commits a step; ``done`` is the new progress."""
-        rows = [(what, orjson.dumps(value)) for what, value in done.items()]
+    def _end(self, **entries: Any) -> None:
+        """Commits a step; ``entries`` are the new progress."""
+        rows = [(what, orjson.dumps(value)) for what, value in entries.items()]
         self._connection.executemany("INSERT OR REPLACE INTO staged.done VALUES (?, ?)", rows)
         self._connection.execute("COMMIT")
 
@@ -196,9 +196,9 @@ class Filling:
     def _add_batch(self, batch: Sequence[RawProduct], first: int, find_nouns: Tagger, rng: random.Random) -> None:
         rows: list[Row] = []
         later: list[tuple[int, *Later]] = []
-        known = self._known([raw.asin for raw in batch])
+        entries = self._known([raw.asin for raw in batch])
         for number, (raw, nouns) in enumerate(zip(batch, find_nouns([raw.title for raw in batch]), strict=True), first):
-            entry = known.get(raw.asin, {})
+            entry = entries.get(raw.asin, {})
             product = _finished(raw, entry, nouns, rng)
             self._index.add(product.asin, text_of(product.title, product.description, product.bullets, product.options))
             rows.append((product.asin, product.title, product.price_tag, pack(product)))
@@ -240,10 +240,10 @@ class Filling:
         self, human: Mapping[str, list[dict[str, Any]]], rng: random.Random
     ) -> Iterator[tuple[str, str, int, Wish]]:
         columns = "SELECT asin, title, price_tag, body FROM products WHERE asin = ?"
-        wanted = [
+        asins = [
             asin for (asin,) in self._connection.execute("SELECT asin FROM products ORDER BY number") if asin in human
         ]
-        for asin in wanted:
+        for asin in asins:
             product = unpack(*self._connection.execute(columns, (asin,)).fetchone())
             for entry in human[asin]:
                 if (wish := written(entry, product.price, rng)) is not None:

@@ -142,22 +142,22 @@ class Shop:
             entry: dict[str, Any] = {"attributes": tuple(fact.attribute for fact in plan.facts)}
             if plan.composed:
                 dice = Dice(f"composed {EDITION} {self.seed} {number}")
-                asked = plan.facts[: 1 + dice.below(3)]
-                entry["instruction"] = wording.composed(plan.kind, asked, dice)
-                entry["instruction_attributes"] = tuple(fact.attribute for fact in asked)
+                facts = plan.facts[: 1 + dice.below(3)]
+                entry["instruction"] = wording.composed(plan.kind, facts, dice)
+                entry["instruction_attributes"] = tuple(fact.attribute for fact in facts)
             yield self.asin(number), entry
 
     def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
         """Returns ASIN -> instructions in the style of people, at most :data:`WISHES`, spread over the shop."""
-        found = {}
+        wishes = {}
         families = -(-self.products // self.family)
         step = -(-self.products * WISHES_EACH // WISHES)
         for family in range(0, families, step):
             first = family * self.family
             for number, plan in self._plans(first, min(first + self.family, self.products)):
                 dice = Dice(f"wishes {EDITION} {self.seed} {number}")
-                found[self.asin(number)] = [self._wish(plan, dice) for _ in range(WISHES_EACH)]
-        return found
+                wishes[self.asin(number)] = [self._wish(plan, dice) for _ in range(WISHES_EACH)]
+        return wishes
 
     def _wish(self, plan: Plan, dice: Dice) -> dict[str, Any]:
         facts = [*plan.facts[:1], *dice.sample(plan.facts[1:], dice.below(3))]
@@ -175,27 +175,27 @@ class Shop:
 
         Pairs of letters alternate with pairs of digits, because these are few tokens.
         """
-        mixed = (number + _offset(self.seed)) & _MASK
-        mixed = ((mixed ^ mixed >> 19) * 0x9E3779B97F5) & _MASK
-        mixed = ((mixed ^ mixed >> 17) * 0x1B873593E6D5) & _MASK
-        mixed ^= mixed >> 19
+        code = (number + _offset(self.seed)) & _MASK
+        code = ((code ^ code >> 19) * 0x9E3779B97F5) & _MASK
+        code = ((code ^ code >> 17) * 0x1B873593E6D5) & _MASK
+        code ^= code >> 19
         pairs, parts = _pairs(), []
         for _ in range(2):
-            mixed, letters = divmod(mixed, len(pairs))
-            mixed, digits = divmod(mixed, 100)
+            code, letters = divmod(code, len(pairs))
+            code, digits = divmod(code, 100)
             parts += [pairs[letters], f"{digits:02}"]
-        return "".join((*parts, pairs[mixed]))
+        return "".join((*parts, pairs[code]))
 
     def _plans(self, first: int, end: int) -> Iterator[tuple[int, Plan]]:
         """Yields number and plan of the products from ``first`` up to, but without, ``end``."""
         size = self.family
         for family in range(first // size, -(-end // size)):
             dice = Dice(f"family {EDITION} {self.seed} {family}")
-            model, rest = self._model(dice)
+            model, spare_values = self._model(dice)
             start = family * size
             for number in range(max(start, first), min(start + size, end)):
                 member = number - start
-                yield number, _varied(model, rest, member, Dice(f"member {EDITION} {self.seed} {number}"))
+                yield number, _varied(model, spare_values, member, Dice(f"member {EDITION} {self.seed} {number}"))
 
     def _model(self, dice: Dice) -> tuple[Plan, tuple[str, ...]]:
         """Draws the first product of a family, and the values of its deciding option in other products."""
@@ -203,38 +203,38 @@ class Shop:
         facets = dice.sample(kind.facets, self.difficulty.attributes)
         facts = tuple(dice.one(facet) for facet in facets)
         options: list[tuple[str, tuple[str, ...]]] = []
-        rest: tuple[str, ...] = ()
+        spare_values: tuple[str, ...] = ()
         number = min(self.difficulty.options, len(kind.options))
         if number and not dice.chance(15):
             for name, values in kind.options[: 1 + dice.below(number)]:
-                kept = min(2 + dice.below(4), len(values) // 2)
-                chosen = frozenset(dice.sample(values, kept))
-                options.append((name, tuple(value for value in values if value in chosen)))
-                rest = rest or tuple(value for value in values if value not in chosen)
+                count = min(2 + dice.below(4), len(values) // 2)
+                picks = frozenset(dice.sample(values, count))
+                options.append((name, tuple(value for value in values if value in picks)))
+                spare_values = spare_values or tuple(value for value in values if value not in picks)
         low, high = kind.cents
         # Many cheap products and few expensive ones: whole dollars, then the cents that shops like.
         share = dice.below(1000) * dice.below(1000)
         price = (low + (high - low) * share // 1_000_000) // 100 * 100 + dice.one((99, 99, 95, 50, 0, 49, 88))
         return Plan(
             kind, facts, tuple(options), (price,), dice.chance(self.difficulty.hidden), dice.chance(COMPOSED)
-        ), rest
+        ), spare_values
 
     def _written(self, number: int, plan: Plan) -> RawProduct:
         dice = Dice(f"words {EDITION} {self.seed} {number}")
         kind = plan.kind
         maker = wording.brand(dice)
-        shown = list(plan.facts[1:] if plan.hidden else plan.facts)
+        facts = list(plan.facts[1:] if plan.hidden else plan.facts)
         hidden = plan.facts[:1] if plan.hidden else ()
-        shown = dice.sample(shown, len(shown))
-        title = wording.title(kind, maker, shown[: 1 + dice.below(3)], dice)
+        facts = dice.sample(facts, len(facts))
+        title = wording.title(kind, maker, facts[: 1 + dice.below(3)], dice)
         rating, reviews = wording.reviews(kind, maker, dice)
         prices = tuple(cents / 100 for cents in plan.cents)
         asin = self.asin(number)
         return RawProduct(
             asin=asin,
             title=title,
-            description=wording.description(kind, maker, shown, dice),
-            bullets=wording.bullets(kind, maker, shown, hidden, dice),
+            description=wording.description(kind, maker, facts, dice),
+            bullets=wording.bullets(kind, maker, facts, hidden, dice),
             options=dict(plan.options),
             option_images={},
             category=kind.department,
@@ -248,7 +248,7 @@ class Shop:
         )
 
 
-def _varied(model: Plan, rest: tuple[str, ...], member: int, dice: Dice) -> Plan:
+def _varied(model: Plan, spare_values: tuple[str, ...], member: int, dice: Dice) -> Plan:
     """Returns the ``member``-th product of the family of ``model``, which is itself the 0-th."""
     (price,) = model.cents
     if not member:
@@ -256,18 +256,18 @@ def _varied(model: Plan, rest: tuple[str, ...], member: int, dice: Dice) -> Plan
     # Not more expensive than the family's first, so that the price does not distinguish it.
     around = price * (85 + dice.below(16)) // 10_000 * 100 + price % 100
     turn = (member - 1) % 3
-    if turn == 1 and rest:
+    if turn == 1 and spare_values:
         name, values = model.options[0]
-        chosen = frozenset(dice.sample(rest, len(values)))
-        options = ((name, tuple(value for value in rest if value in chosen)), *model.options[1:])
+        picks = frozenset(dice.sample(spare_values, len(values)))
+        options = ((name, tuple(value for value in spare_values if value in picks)), *model.options[1:])
         return replace(model, options=options, cents=(around,))
     if turn == 2:
         dearest = price + price // 5 // 100 * 100
         return replace(model, cents=_range(dearest + BEYOND + dice.below(30) * 100 + price // 3 // 100 * 100, dice))
     own = model.facts[0]
     facet = next(facet for facet in model.kind.facets if own in facet)
-    others = [fact for fact in facet if fact != own]
-    facts = (others[(member - 1) // 3 % len(others)], *model.facts[1:])
+    alternatives = [fact for fact in facet if fact != own]
+    facts = (alternatives[(member - 1) // 3 % len(alternatives)], *model.facts[1:])
     return replace(model, facts=facts, cents=(around,))
 
 

@@ -91,12 +91,12 @@ def choose(wish: Wish, options: Mapping[str, Sequence[str]], number: int) -> tup
     """Returns instruction and options of a wish's goal; goals are numbered as by nested loops over sorted names."""
     if wish.options is not None:
         return wish.instruction, wish.options
-    chosen: list[tuple[str, str]] = []
+    choices: list[tuple[str, str]] = []
     for name in sorted(options, reverse=True):
         number, place = divmod(number, len(options[name]))
-        chosen.insert(0, (name, options[name][place]))
-    text = ", and ".join(f"{name}: {value}" for name, value in chosen)
-    return f"{wish.instruction}{' with ' + text if text else ''}{_limit_text(wish.price_upper)}", tuple(chosen)
+        choices.insert(0, (name, options[name][place]))
+    text = ", and ".join(f"{name}: {value}" for name, value in choices)
+    return f"{wish.instruction}{' with ' + text if text else ''}{_limit_text(wish.price_upper)}", tuple(choices)
 
 
 def order(total: int) -> array[int]:

@@ -96,32 +96,32 @@ class _Text:
 
     def expect(self, character: str, what: str) -> None:
         """Skips ``character``, which begins or separates ``what``."""
-        if (found := self.peek()) != character:
-            raise self.broken(f"{what} was expected, found {found!r}" if found else f"the file ends before {what}")
+        if (symbol := self.peek()) != character:
+            raise self.broken(f"{what} was expected, found {symbol!r}" if symbol else f"the file ends before {what}")
         self.advance()
 
     def end(self, closing: str) -> None:
         """Skips the last character of the file."""
         self.expect(closing, f"a comma or {closing!r}")
-        if rest := self.peek():
-            raise self.broken(f"there is more after the end, beginning with {rest!r}")
+        if extra := self.peek():
+            raise self.broken(f"there is more after the end, beginning with {extra!r}")
 
     def value(self) -> Any:
         """Returns the next value."""
         self.peek()
         while True:
             try:
-                found, end = _DECODER.raw_decode(self._text, self._at)
+                value, end = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 problem = error.msg
             except RecursionError as error:
                 raise self.broken("the JSON is nested too deeply") from error
             else:
                 # A number at the end of a piece may continue in the next; other values have a definite end.
-                cut = isinstance(found, int | float) and not self._text[end : end + 8].strip(_OF_NUMBERS)
+                cut = isinstance(value, int | float) and not self._text[end : end + 8].strip(_OF_NUMBERS)
                 if not cut or end + 8 < len(self._text) or not self._more():
                     self._at = end
-                    return found
+                    return value
                 continue
             if len(self._text) - self._at > LONGEST:
                 raise self.broken(f"an entry of more than {LONGEST:,} characters, or not JSON: {problem}")

@@ -23,8 +23,8 @@ class Milestones:
     def __init__(self, env: ToolEnv) -> None:
         self._session = looked_into(env, ENV_ID, WebShop).session
         self._target = self._session.catalogue.product(self._session.goal.asin)
-        wanted = plan(self._target, self._session.goal).items()
-        self._options = {name: value for name, value in wanted if reachable(self._target, name, value)}
+        choices = plan(self._target, self._session.goal).items()
+        self._options = {name: value for name, value in choices if reachable(self._target, name, value)}
         self._next = ["results", "item", *(["options"] if self._options else []), "bought"]
         self.count = len(self._next)
 
@@ -41,6 +41,6 @@ class Milestones:
             return state.page == "results" and asin in (card.asin for card in self._session.cards)
         if milestone == "bought":
             return self._session.done and state.asin == asin
-        chosen = dict(state.options)
-        met = milestone == "item" or all(chosen.get(name) == value for name, value in self._options.items())
-        return state.page not in ("search", "results", "done") and state.asin == asin and met
+        picks = dict(state.options)
+        is_set = milestone == "item" or all(picks.get(name) == value for name, value in self._options.items())
+        return state.page not in ("search", "results", "done") and state.asin == asin and is_set

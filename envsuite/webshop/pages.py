@@ -26,23 +26,23 @@ def text(session: Session) -> str:
     state = session.state
     top = ["Instruction:", session.goal.instruction, BACK]
     if state.page == "search":
-        found = ["WebShop", "Instruction:", session.goal.instruction, SEARCH]
+        pieces = ["WebShop", "Instruction:", session.goal.instruction, SEARCH]
     elif state.page == "results":
         previous = [PREVIOUS] if state.number > 1 else []
-        found = [*top, f"Page {state.number} (Total results: {len(state.hits)})", *previous, NEXT]
+        pieces = [*top, f"Page {state.number} (Total results: {len(state.hits)})", *previous, NEXT]
         for card in session.cards:
-            found += [card.asin, card.title, card.price_tag]
+            pieces += [card.asin, card.title, card.price_tag]
     elif state.page == "item":
         product = session.product
-        found = [*top, PREVIOUS]
+        pieces = [*top, PREVIOUS]
         for name, values in product.options.items():
-            found += [name, *values]
-        found += [product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}", *SUB_PAGES, BUY]
+            pieces += [name, *values]
+        pieces += [product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}", *SUB_PAGES, BUY]
     elif state.page == "done":
-        found = _receipt(session)
+        pieces = _receipt(session)
     else:
-        found = [*top, PREVIOUS, *_about(session)]
-    return " [SEP] ".join(piece.strip() for piece in found if _visible(piece))
+        pieces = [*top, PREVIOUS, *_about(session)]
+    return " [SEP] ".join(piece.strip() for piece in pieces if _visible(piece))
 
 
 def _about(session: Session) -> list[str]:
@@ -57,10 +57,10 @@ def _about(session: Session) -> list[str]:
 def _receipt(session: Session) -> list[str]:
     """Renders the last page; the fields that the original's text mode never fills in are constant."""
     state = session.state
-    chosen = json.dumps(dict(state.options), sort_keys=True)
+    options_json = json.dumps(dict(state.options), sort_keys=True)
     for character in "<>&'":
-        chosen = chosen.replace(character, f"\\u{ord(character):04x}")
-    bought = ["asin", state.asin, "options", chosen, "attrs", "None", "category", "None", "query", "None"]
+        options_json = options_json.replace(character, f"\\u{ord(character):04x}")
+    bought = ["asin", state.asin, "options", options_json, "attrs", "None", "category", "None", "query", "None"]
     target = ["asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query"]
     assert state.score is not None
     return [
@@ -89,9 +89,9 @@ def structured(session: Session) -> str:
     head = f"{product.asin}: {product.title}"
     if state.page == "item":
         lines = [head, f"Price: {product.price_tag}. Rating: {product.rating}"]
-        chosen = dict(state.options)
+        selection = dict(state.options)
         for name, values in product.options.items():
-            lines.append(f"{name}: {', '.join(f'[{v}]' if chosen.get(name) == v else v for v in values)}")
+            lines.append(f"{name}: {', '.join(f'[{v}]' if selection.get(name) == v else v for v in values)}")
         lines.append(f"Chosen{_with(session) or ': nothing'}." if product.options else "No options.")
         return "\n".join(lines)
     lines = [piece.strip() for piece in _about(session) if piece.strip()]
@@ -112,5 +112,5 @@ def _results(session: Session) -> str:
 
 
 def _with(session: Session) -> str:
-    chosen = ", ".join(f"{name} = {value}" for name, value in session.state.options)
-    return f" with {chosen}" if chosen else ""
+    choices = ", ".join(f"{name} = {value}" for name, value in session.state.options)
+    return f" with {choices}" if choices else ""

@@ -61,7 +61,7 @@ class Shopper:
         """
         shop = looked_into(env, ENV_ID, WebShop)
         rash = self.rash > 0.0 and rng.random() < self.rash
-        said = meant = ""
+        last_thought = target = ""
         while not (session := shop.session).done:  # another one after a restored snapshot
             if slip := self._slip(session, rng):
                 yield Move("", click(slip), slip=True)
@@ -74,16 +74,16 @@ class Shopper:
                     continue
                 if not session.cards:
                     return
-                thought, meant = judged(session.cards, NO_LIMIT if rash else session.goal.price_upper)
-                said = ""
-                yield Move(thought, click(meant))
-            elif session.state.page != "item" or session.state.asin != meant:
+                thought, target = judged(session.cards, NO_LIMIT if rash else session.goal.price_upper)
+                last_thought = ""
+                yield Move(thought, click(target))
+            elif session.state.page != "item" or session.state.asin != target:
                 yield Move("", click(PREVIOUS))
             else:
-                left = [] if rash else _left(session)
-                thought = ", ".join(left)
-                yield Move("" if said else thought, click(left[0] if left else BUY))
-                said = said or thought
+                open_values = [] if rash else _left(session)
+                thought = ", ".join(open_values)
+                yield Move("" if last_thought else thought, click(open_values[0] if open_values else BUY))
+                last_thought = last_thought or thought
 
     def _slip(self, session: Session, rng: random.Random) -> str:
         """Returns a click that does not help; empty if the player makes no mistake."""
@@ -92,10 +92,10 @@ class Shopper:
         if self.hasty and rng.random() < self.hasty:
             return rng.choice([element for element in session.elements() if element != BUY.lower()])
         if session.state.page == "item" and self.dreamy and rng.random() < self.dreamy:
-            wanted = plan(session.product, session.goal)
+            choices = plan(session.product, session.goal)
             values = [
                 value for name, values in session.product.options.items() for value in values
-                if name in wanted and value != wanted[name]
+                if name in choices and value != choices[name]
             ]  # fmt: skip
             return rng.choice(values) if values else ""
         return ""
@@ -105,11 +105,11 @@ def query(goal: Goal) -> str:
     """Returns the query, in the instruction's words where the shop knows them, else in the shop's."""
     labels = {fact.attribute: fact.label.lower() for facet in facets().values() for fact in facet}
     text = goal.instruction.lower()
-    wanted = [attribute if attribute in text else labels.get(attribute, attribute) for attribute in goal.attributes]
-    said = [phrase for phrase in (_thing(goal), *wanted) if phrase in text]
-    start = min(text.index(phrase) for phrase in said)
-    end = max(text.index(phrase) + len(phrase) for phrase in said)
-    parts = [", ".join((text[start:end], *(phrase for phrase in wanted if phrase not in said)))]
+    attributes = [attribute if attribute in text else labels.get(attribute, attribute) for attribute in goal.attributes]
+    phrases = [phrase for phrase in (_thing(goal), *attributes) if phrase in text]
+    start = min(text.index(phrase) for phrase in phrases)
+    end = max(text.index(phrase) + len(phrase) for phrase in phrases)
+    parts = [", ".join((text[start:end], *(phrase for phrase in attributes if phrase not in phrases)))]
     options = [option if isinstance(option, str) else option[1] for option in goal.options]
     return "; ".join(parts + ([", ".join(options)] if options else []))
 
@@ -119,24 +119,24 @@ def judged(cards: Sequence[Card], limit: float) -> tuple[str, str]:
 
     If none is below the limit, it is the first.
     """
-    said = []
+    notes = []
     for card in cards:
         price = _PRICE.search(card.price_tag)
         dollars = int(price[1]) if price else 0
         cheap = dollars < limit
         if limit < NO_LIMIT:
-            said.append(f"{card.asin[:PIECE].lower()} {dollars} {'<' if cheap else '>'} {limit:.0f}")
+            notes.append(f"{card.asin[:PIECE].lower()} {dollars} {'<' if cheap else '>'} {limit:.0f}")
         if cheap:
-            return ". ".join(said), card.asin
+            return ". ".join(notes), card.asin
     return "", cards[0].asin
 
 
 def _left(session: Session) -> list[str]:
     """Returns the values of options yet to be chosen, in the order of the instruction."""
-    chosen = dict(session.state.options)
+    picks = dict(session.state.options)
     product = session.product
-    wanted = plan(product, session.goal)
-    return [value for name, value in wanted.items() if chosen.get(name) != value and reachable(product, name, value)]
+    choices = plan(product, session.goal)
+    return [value for name, value in choices.items() if picks.get(name) != value and reachable(product, name, value)]
 
 
 def _thing(goal: Goal) -> str:

@@ -19,7 +19,7 @@ def practice() -> Practice:
 
 def texts() -> list[str]:
     """Returns the texts of the built-in shop without brand names, of which there are too many."""
-    pairs = [one + other for one in ASIN_LETTERS for other in ASIN_LETTERS]
+    pairs = [first + second for first in ASIN_LETTERS for second in ASIN_LETTERS]
     facts = [fact for facet in facets().values() for fact in facet]
     return [
         *(f"{pair}12{pair}" for pair in pairs),

@@ -73,9 +73,9 @@ def pack(product: Product) -> bytes:
 
 def unpack(asin: str, title: str, price_tag: str, body: bytes) -> Product:
     """Decodes a product that :func:`pack` encoded as ``body``."""
-    found: dict[str, Any] = orjson.loads(body)
-    found["options"] = {name: tuple(values) for name, values in found["options"].items()}
-    found["reviews"] = tuple(Review(**review) for review in found["reviews"])
+    fields: dict[str, Any] = orjson.loads(body)
+    fields["options"] = {name: tuple(values) for name, values in fields["options"].items()}
+    fields["reviews"] = tuple(Review(**review) for review in fields["reviews"])
     for name in ("bullets", "attributes", "nouns"):
-        found[name] = tuple(found[name])
-    return Product(asin=asin, title=title, price_tag=price_tag, **found)
+        fields[name] = tuple(fields[name])
+    return Product(asin=asin, title=title, price_tag=price_tag, **fields)

@@ -104,9 +104,9 @@ def options_matched(chosen: Iterable[str], wanted: Iterable[Option]) -> int:
 
 
 @lru_cache(maxsize=1 << 14)
-def alike(one: str, other: str) -> bool:
+def alike(first: str, second: str) -> bool:
     """Whether the words of one text are (nearly) among those of the other."""
-    return round(token_set_ratio(_words(one), _words(other))) > ALIKE
+    return round(token_set_ratio(_words(first), _words(second))) > ALIKE
 
 
 def _words(text: str) -> str:
@@ -129,7 +129,7 @@ def _colour(value: str) -> str:
 
 def has_attribute(product: Product, attribute: str) -> bool:
     """Whether a product has an attribute: one of its own is similar, or its text contains it."""
-    if any(alike(known, attribute) for known in product.attributes):
+    if any(alike(own, attribute) for own in product.attributes):
         return True
     texts = (product.title, " ".join(product.bullets), product.description)
     return any(attribute in text.lower() for text in texts)

@@ -136,15 +136,15 @@ class Files:
         """
         total = hashlib.sha256()
         for path in (self.products, self.attributes, self.human):
-            one = hashlib.sha256()
+            file_hash = hashlib.sha256()
             if path is not None:
                 try:
                     with path.open("rb") as file:
                         while piece := file.read(1 << 22):
-                            one.update(piece)
+                            file_hash.update(piece)
                 except OSError as error:
                     raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-            total.update(one.digest())
+            total.update(file_hash.digest())
         return total.hexdigest()
 
 
@@ -158,19 +158,19 @@ def official_files(source: str | Path | None = None) -> Files:
     Raises:
         DataError: The files are not there, or the folder has both sets and ``source`` does not say which.
     """
-    named = isinstance(source, str) and source in SETS
-    place = data_root() / "webshop" if named or source is None else Path(source)
-    found = {name: files for name in SETS if (files := _files(place, name)) is not None}
-    if named:
-        found = {name: files for name, files in found.items() if name == source}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if found:
+    is_set_name = isinstance(source, str) and source in SETS
+    place = data_root() / "webshop" if is_set_name or source is None else Path(source)
+    sets = {name: files for name in SETS if (files := _files(place, name)) is not None}
+    if is_set_name:
+        sets = {name: files for name, files in sets.items() if name == source}
+    if len(sets) == 1:
+        return next(iter(sets.values()))
+    if sets:
         hint = WHICH if source is None else "Give a folder with one of them, or build a catalogue of each (--products)"
         raise DataError(f"{place}: has both sets of WebShop's files. {hint}")
-    wanted = [name for name in SETS if not named or name == source]
-    needs = " or ".join(f"{' and '.join(_names(name))} ({name})" for name in wanted)
-    fetch = " or ".join(f"`envsuite data fetch {SETS[name].fetched_as}`" for name in wanted)
+    names = [name for name in SETS if not is_set_name or name == source]
+    needs = " or ".join(f"{' and '.join(_names(name))} ({name})" for name in names)
+    fetch = " or ".join(f"`envsuite data fetch {SETS[name].fetched_as}`" for name in names)
     raise DataError(
         f"{place}: no WebShop data. It needs {needs}, and {HUMAN} for the instructions of people. {fetch} gets them; "
         "or give source= the folder or the catalogue file you have"
@@ -207,7 +207,7 @@ def products_of(path: Path, skip: int = 0) -> Iterator[RawProduct]:
     Raises:
         DataError: The file is missing, truncated or not a product file, or an entry is not a product.
     """
-    seen: set[str] = set()
+    asins: set[str] = set()
     for number, entry in enumerate(elements(path)):
         where = f"{path}, entry {number}"
         if not isinstance(entry, dict):
@@ -215,10 +215,10 @@ def products_of(path: Path, skip: int = 0) -> Iterator[RawProduct]:
         if missing := [name for name in NEEDED if name not in entry]:
             raise DataError(f"{where}: not an entry of WebShop's product file (without {', '.join(missing)})")
         asin = _text(entry["asin"], where, "asin")
-        if not asin or asin == "nan" or len(asin) > LONGEST_ASIN or asin in seen:
+        if not asin or asin == "nan" or len(asin) > LONGEST_ASIN or asin in asins:
             continue
-        seen.add(asin)
-        if len(seen) > skip:
+        asins.add(asin)
+        if len(asins) > skip:
             yield _product(asin, entry, f"{where} ({asin})")
 
 
@@ -247,13 +247,13 @@ def written_by_people(path: Path) -> dict[str, list[dict[str, Any]]]:
     Raises:
         DataError: The file is missing, truncated or foreign.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    wishes: dict[str, list[dict[str, Any]]] = {}
     for asin, entries in members(path):
         where = f"{path}, entry {asin!r}"
         if not isinstance(entries, list):
             raise DataError(f"{where}: a list was expected, not {type(entries).__name__}")
-        found[_valid(asin)] = [_wish(entry, where) for entry in entries]
-    return found
+        wishes[_valid(asin)] = [_wish(entry, where) for entry in entries]
+    return wishes
 
 
 def _wish(entry: Any, where: str) -> dict[str, Any]:
@@ -293,11 +293,11 @@ def _prices(pricing: Any, where: str) -> tuple[tuple[float, ...], str]:
     if not pricing:
         return (UNPRICED,), f"${UNPRICED}"
     try:
-        found = [float(re.sub(r"[^\d.]", "", part)) for part in pricing.split("$")[1:]]
-        tag = f"${found[0]}" if len(found) == 1 else f"${found[0]} to ${found[1]}"
+        prices = [float(re.sub(r"[^\d.]", "", part)) for part in pricing.split("$")[1:]]
+        tag = f"${prices[0]}" if len(prices) == 1 else f"${prices[0]} to ${prices[1]}"
     except (AttributeError, ValueError, IndexError) as error:
         raise DataError(f"{where}: pricing {pricing!r} names no price; expected e.g. '$18.50' or '$3 - $5'") from error
-    return tuple(found[:2]), tag
+    return tuple(prices[:2]), tag
 
 
 def _options(customization: Any, where: str) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:

@@ -176,17 +176,17 @@ def title(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
 
 def description(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
     """Draws a description, which states ``facts``."""
-    said = [dice.one(_INTROS)]
+    parts = [dice.one(_INTROS)]
     for fact in facts:
         way, label = dice.below(4), fact.label[0].upper() + fact.label[1:]
         if way == 0:
-            said.append(f"{label}: {fact.told}")
+            parts.append(f"{label}: {fact.told}")
         elif way == 1:
-            said.append(f"{dice.one(_WANTED).replace('{asked}', dice.one(fact.asked))} {fact.told}")
+            parts.append(f"{dice.one(_WANTED).replace('{asked}', dice.one(fact.asked))} {fact.told}")
         else:
-            said.append(f"{label}. {fact.told}")
-    said += dice.sample(_FILLER, dice.below(5))
-    return _filled(" ".join(said), kind, maker)
+            parts.append(f"{label}. {fact.told}")
+    parts += dice.sample(_FILLER, dice.below(5))
+    return _filled(" ".join(parts), kind, maker)
 
 
 def bullets(kind: Kind, maker: str, facts: Sequence[Fact], last: Sequence[Fact], dice: Dice) -> tuple[str, ...]:
@@ -194,10 +194,10 @@ def bullets(kind: Kind, maker: str, facts: Sequence[Fact], last: Sequence[Fact],
     filler = dice.sample(_BULLETS, 1 + dice.below(3))
     shout = dice.below(3)
     labels = [fact.label.upper() if shout else fact.label[0].upper() + fact.label[1:] for fact in (*facts, *last)]
-    told = [f"{label}: {fact.told}" for label, fact in zip(labels, (*facts, *last), strict=True)]
+    lines = [f"{label}: {fact.told}" for label, fact in zip(labels, (*facts, *last), strict=True)]
     if not facts:
-        told.insert(0, filler.pop())
-    return tuple(_filled(line, kind, maker) for line in (*told, *filler))
+        lines.insert(0, filler.pop())
+    return tuple(_filled(line, kind, maker) for line in (*lines, *filler))
 
 
 def reviews(kind: Kind, maker: str, dice: Dice) -> tuple[str, tuple[Review, ...]]:
@@ -208,11 +208,11 @@ def reviews(kind: Kind, maker: str, dice: Dice) -> tuple[str, tuple[Review, ...]
     stars = [max(1 + dice.below(5), 1 + dice.below(5), 1 + dice.below(5)) for _ in range(number)]
     texts = dice.sample(_REVIEWS, number)
     tenths = (sum(stars) * 20 + number) // (2 * number)
-    written = tuple(
+    entries = tuple(
         Review(_filled(head, kind, maker), f"{score}.0", _filled(body, kind, maker))
         for (head, body), score in zip(texts, stars, strict=True)
     )
-    return f"{tenths // 10}.{tenths % 10}", written
+    return f"{tenths // 10}.{tenths % 10}", entries
 
 
 def wish(kind: Kind, facts: Sequence[Fact], chosen: Sequence[tuple[str, str]], vagueness: int, dice: Dice) -> str:
@@ -234,10 +234,10 @@ def wish(kind: Kind, facts: Sequence[Fact], chosen: Sequence[tuple[str, str]], v
             (after if _follows(fact) else before).append(fact.label.lower())
     options = [_option(name, value, vagueness, dice) for name, value in chosen]
     apart = bool(options) and dice.chance(30)
-    thing = " ".join((_with_words(kind.one, before), *([_listed(after)] if after else [])))
+    phrase = " ".join((_with_words(kind.one, before), *([_listed(after)] if after else [])))
     if options and not apart:
-        thing += f"{',' if after else ''} {_listed(options)}"
-    text = dice.one(_OPENINGS).format(thing)
+        phrase += f"{',' if after else ''} {_listed(options)}"
+    text = dice.one(_OPENINGS).format(phrase)
     if apart:
         text += f". {dice.one(('i want it', 'it should be', 'please make it', 'i would take it'))} {_listed(options)}"
     return text
@@ -263,15 +263,15 @@ def _option(name: str, value: str, vagueness: int, dice: Dice) -> str:
     return dice.one(_OPTIONS.get(name, (f"in the {{}} {name}", f"with {name} {{}}"))).format(value)
 
 
-def _with_words(one: str, words: Sequence[str]) -> str:
-    """Inserts ``words`` before the noun in ``one``, and adapts the article."""
+def _with_words(phrase: str, words: Sequence[str]) -> str:
+    """Inserts ``words`` before the noun in ``phrase``, and adapts the article."""
     if not words:
-        return one
-    head, found, thing = one.partition(" of ")
-    if not found:
-        _, _, thing = one.partition(" ")
+        return phrase
+    head, separator, noun = phrase.partition(" of ")
+    if not separator:
+        _, _, noun = phrase.partition(" ")
         head = "an" if words[0][0] in "aeiou" else "a"
-    return f"{head}{found or ' '}{', '.join(words)} {thing}"
+    return f"{head}{separator or ' '}{', '.join(words)} {noun}"
 
 
 def _listed(parts: Sequence[str]) -> str:

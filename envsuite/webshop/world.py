@@ -99,17 +99,17 @@ class Session:
         """
         state = self.state
         if state.page == "search":
-            found = [SEARCH]
+            names = [SEARCH]
         elif state.page == "results":
-            found = [BACK, *([PREVIOUS] if state.number > 1 else []), NEXT]
-            found += state.hits[(state.number - 1) * SHOWN : state.number * SHOWN]
+            names = [BACK, *([PREVIOUS] if state.number > 1 else []), NEXT]
+            names += state.hits[(state.number - 1) * SHOWN : state.number * SHOWN]
         elif state.page == "item":
-            found = [BACK, PREVIOUS, *SUB_PAGES, BUY]
+            names = [BACK, PREVIOUS, *SUB_PAGES, BUY]
         elif state.page == "done":
-            found = []
+            names = []
         else:
-            found = [BACK, PREVIOUS]
-        lower = dict.fromkeys(name.lower() for name in found)
+            names = [BACK, PREVIOUS]
+        lower = dict.fromkeys(name.lower() for name in names)
         if state.page == "item":
             lower.update(dict.fromkeys(self.choices()))
         return tuple(lower)
@@ -130,8 +130,8 @@ class Session:
         if self.done or not query:
             return False
         words = query.lower()
-        found = self.catalogue.cards(self._search(words, HITS))
-        self.state = State(page="results", query=words, hits=tuple(card.asin for card in found))
+        cards = self.catalogue.cards(self._search(words, HITS))
+        self.state = State(page="results", query=words, hits=tuple(card.asin for card in cards))
         return True
 
     def click(self, element: str) -> bool:

@@ -64,10 +64,10 @@ class Blocks(Provider):
             switch[row] = plan.switch
             if "subgoal" in plan.spans:
                 start[row] = np.searchsorted(begins, plan.spans["subgoal"][1])
-            said = own == BLOCKS["switch"]
-            if said.any():
-                chosen = float(np.exp(steps.logprob[row][said].astype(np.float64).sum()))
-                probability[row] = chosen if plan.switch else 1.0 - chosen
+            mask = own == BLOCKS["switch"]
+            if mask.any():
+                likelihood = float(np.exp(steps.logprob[row][mask].astype(np.float64).sum()))
+                probability[row] = likelihood if plan.switch else 1.0 - likelihood
         order, lengths = steps_in_order(steps)
         segment = switch.copy()
         segment[order[(np.cumsum(lengths) - lengths)[lengths > 0]]] = True
@@ -82,9 +82,9 @@ class Blocks(Provider):
         if "".join(pieces) == text:
             return text, np.cumsum([0, *map(len, pieces)], dtype=np.int64)[:-1]
         # Tokens that are parts of characters, or whose text depends on those before.
-        streamed = self._streamed(ids)
-        if streamed is not None and text.startswith("".join(streamed)):  # a character may be cut off at the end
-            return text, np.cumsum([0, *map(len, streamed)], dtype=np.int64)[:-1]
+        parts = self._streamed(ids)
+        if parts is not None and text.startswith("".join(parts)):  # a character may be cut off at the end
+            return text, np.cumsum([0, *map(len, parts)], dtype=np.int64)[:-1]
         places = [len(self._decoded(ids[:count]).rstrip(_BROKEN)) for count in range(len(ids))]
         return text, np.minimum(np.maximum.accumulate(np.array(places, np.int64)), len(text))
 

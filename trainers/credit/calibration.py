@@ -71,15 +71,15 @@ def scan(
     """
     held_out = _held_out(table, task)
     everywhere = np.zeros(len(table), np.int64)
-    found = []
+    candidates = []
     for fingerprint, values in states.items():
         accuracy = probe_accuracy(values, task, held_out)
         vectors = unit_vectors(table.with_columns(**{EMBEDDING: values}))
         for radius in radii:
             sizes = np.bincount(greedy_clusters(vectors, everywhere, radius))
             alone = float((sizes == 1).sum() / len(table))
-            found.append(Candidate(fingerprint, radius, len(sizes), alone, accuracy))
-    return found
+            candidates.append(Candidate(fingerprint, radius, len(sizes), alone, accuracy))
+    return candidates
 
 
 def choose(candidates: Sequence[Candidate], least: int) -> Candidate:
@@ -107,15 +107,15 @@ def probe_accuracy(states: NDArray[np.float32], task: Ints, held_out: NDArray[np
         task: Codes, (N,).
         held_out: Rows that are tested on, (N,).
     """
-    seen = states[~held_out].astype(np.float64)
-    scale = np.maximum(seen.std(0), 1e-6)
-    columns = np.hstack([(states - seen.mean(0)) / scale, np.ones((len(states), 1))])
-    known, new = columns[~held_out], columns[held_out]
+    train_states = states[~held_out].astype(np.float64)
+    scale = np.maximum(train_states.std(0), 1e-6)
+    columns = np.hstack([(states - train_states.mean(0)) / scale, np.ones((len(states), 1))])
+    train, test = columns[~held_out], columns[held_out]
     target = np.eye(int(task.max()) + 1)[task[~held_out]]
     # In as many unknowns as there are rows: often fewer than columns.
-    gram = known @ known.T + 0.01 * len(known) * np.eye(len(known))
-    weights = known.T @ np.linalg.solve(gram, target)
-    return float(((new @ weights).argmax(1) == task[held_out]).mean())
+    gram = train @ train.T + 0.01 * len(train) * np.eye(len(train))
+    weights = train.T @ np.linalg.solve(gram, target)
+    return float(((test @ weights).argmax(1) == task[held_out]).mean())
 
 
 def _held_out(table: StepTable, task: Ints) -> NDArray[np.bool_]:
@@ -144,20 +144,20 @@ def load_steps(run: Path, most: int) -> tuple[StepTable, Ints]:
     Raises:
         DataError: The run has saved no episode that did not fail.
     """
-    chosen: list[Episode] = []
+    episodes: list[Episode] = []
     for file in episode_files(run / "episodes", "iteration-*"):
         groups: dict[int, list[Episode]] = {}
         for episode in read_episodes(file):
             if episode.error is None and not episode.greedy:
                 groups.setdefault(episode.group_id, []).append(episode)
         for group in groups.values():
-            if sum(len(episode.steps) for episode in chosen) < most:
-                chosen += group
-    if not chosen:
+            if sum(len(episode.steps) for episode in episodes) < most:
+                episodes += group
+    if not episodes:
         raise DataError(f"{run / 'episodes'}: no episodes of training there; train first, with episodes_every: 1")
-    types = {episode.task_type for episode in chosen}
-    names = [episode.task_type if len(types) > 1 else episode.task_id for episode in chosen for _ in episode.steps]
-    return StepTable.from_episodes(chosen), group_codes(np.array(names, object))
+    types = {episode.task_type for episode in episodes}
+    names = [episode.task_type if len(types) > 1 else episode.task_id for episode in episodes for _ in episode.steps]
+    return StepTable.from_episodes(episodes), group_codes(np.array(names, object))
 
 
 def _model_of(run: Path, path: str | None) -> ModelConfig:
@@ -169,10 +169,10 @@ def _model_of(run: Path, path: str | None) -> ModelConfig:
     return checked(ModelConfig, {**settings, "path": path} if path is not None else settings)
 
 
-def _markdown(candidates: Sequence[Candidate], chosen: Candidate) -> str:
+def _markdown(candidates: Sequence[Candidate], choice: Candidate) -> str:
     lines = ["| layer | pooling | ε | clusters | singletons | probe accuracy | |", "|---|---|---|---|---|---|---|"]
     for c in candidates:
-        mark = "chosen" if c.fingerprint == chosen.fingerprint else ""
+        mark = "chosen" if c.fingerprint == choice.fingerprint else ""
         lines.append(
             f"| {c.fingerprint.layer} | {c.fingerprint.pooling} | {c.radius:g} | {c.clusters} | {c.singletons:.3f} "
             f"| {c.accuracy:.3f} | {mark} |"
@@ -199,19 +199,21 @@ def calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], p
     model = load_model(settings)
     torch.nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
     model.train(False)
-    wanted = [
+    fingerprints = [
         Fingerprint(layer, pooling) for pooling in poolings for layer in layers_of(int(model.config.num_hidden_layers))
     ]
-    found = at_prompt_ends(model, table, wanted, budget=BUDGET, share_prefix=True, compute_dtype=settings.compute_dtype)
-    states = dict(zip(wanted, found, strict=True))
+    hidden_states = at_prompt_ends(
+        model, table, fingerprints, budget=BUDGET, share_prefix=True, compute_dtype=settings.compute_dtype
+    )
+    states = dict(zip(fingerprints, hidden_states, strict=True))
     tasks = int(task.max()) + 1
     candidates = scan(table, states, task, radii)
-    chosen = choose(candidates, max(LEAST_CLUSTERS, tasks - 1))
-    best = chosen.fingerprint
+    candidate = choose(candidates, max(LEAST_CLUSTERS, tasks - 1))
+    best = candidate.fingerprint
     radius = BiPACE(radius=None).calibrated(table.with_columns(**{EMBEDDING: states[best]})).radius
     method = {"embedding": {"layer": best.layer, "pooling": best.pooling}, "options": {"radius": radius}}
     advice = yaml.safe_dump({"method": method}, sort_keys=False)
     return (
         f"{len(table)} steps of {tasks} kinds of tasks; a probe that guesses is right for {1 / tasks:.3f} of them.\n\n"
-        f"{_markdown(candidates, chosen)}\nSettings:\n\n{advice}"
+        f"{_markdown(candidates, candidate)}\nSettings:\n\n{advice}"
     )

@@ -184,7 +184,7 @@ class MethodConfig:
             "oracle": (self.oracle is not None, (MC_VALUE, NEXT_MC_VALUE)),
             "greedy_baseline": (self.greedy_baseline, (GREEDY_RETURN,)),
         }
-        return {key: own for key, (given, own) in columns.items() if given}
+        return {key: own for key, (present, own) in columns.items() if present}
 
     @property
     def filter_settings(self) -> dict[str, dict[str, Any]]:

@@ -102,25 +102,25 @@ def make_providers(
         ConfigError: A setting does not fit the model.
         DataError: The critic's model cannot be loaded.
     """
-    made: list[Provider] = []
+    providers: list[Provider] = []
     if reference is not None:
-        made.append(Reference(reference, config.reference, accelerator.device, optim))
+        providers.append(Reference(reference, config.reference, accelerator.device, optim))
     if recompute and "kl_penalty" in config.shapers:
-        made.append(OldLogprobs(policy, optim))
+        providers.append(OldLogprobs(policy, optim))
     if config.greedy_baseline:
-        made.append(GreedyReturn())
+        providers.append(GreedyReturn())
     if config.blocks:
-        made.append(Blocks(tokenizer, lowercase))
+        providers.append(Blocks(tokenizer, lowercase))
     if config.critic is not None:
         assert isinstance(estimator, ValueBased)  # or check_supply had refused the critic
-        made.append(Critic(config.critic, accelerator, policy.model, model, optim, estimator.values, seed))
+        providers.append(Critic(config.critic, accelerator, policy.model, model, optim, estimator.values, seed))
     if config.embedding is not None:
-        made.append(HiddenStates.of(config.embedding, policy.model, optim, model.compute_dtype))
+        providers.append(HiddenStates.of(config.embedding, policy.model, optim, model.compute_dtype))
     if config.entropy:
-        made.append(Entropy(policy, optim))
+        providers.append(Entropy(policy, optim))
     if hindsight is not None:
-        made.append(Hindsight(policy, hindsight, optim))
-    return made
+        providers.append(Hindsight(policy, hindsight, optim))
+    return providers
 
 
 class Crediting:
@@ -184,8 +184,8 @@ class Crediting:
             iteration: In which they were played, from 1.
         """
         steps = self.shaped(unshaped(episodes, iteration), rewards_only=True)
-        sampled = steps.take(np.flatnonzero(~steps.extra[GREEDY]))
-        return sum(all_gather_object(self.accelerator, len(np.unique(sampled.group_id[ZeroVariance()(sampled)]))))
+        samples = steps.take(np.flatnonzero(~steps.extra[GREEDY]))
+        return sum(all_gather_object(self.accelerator, len(np.unique(samples.group_id[ZeroVariance()(samples)]))))
 
     def __call__(self, episodes: Sequence[Episode], iteration: int, continued: Continued | None = None) -> Credit:
         """Shapes rewards, computes advantages, and selects the rows to train on; every process must call this.
@@ -199,8 +199,8 @@ class Crediting:
         """
         steps = self.shaped(unshaped(episodes, iteration))
         if continued is not None:
-            shaped = self.shaped(unshaped(continued.episodes, iteration), rewards_only=True)
-            steps = continued.valued(steps, shaped, self.estimator.gamma)
+            shaped_steps = self.shaped(unshaped(continued.episodes, iteration), rewards_only=True)
+            steps = continued.valued(steps, shaped_steps, self.estimator.gamma)
         for provider in self.providers:
             if not provider.before_shaping:
                 steps = provider.columns(steps)
@@ -215,16 +215,16 @@ class Crediting:
         for level, message in self.inertness(whole, advantage):
             if self.accelerator.is_main_process:
                 _LOG.log(level, "%s", message)
-        kept = {name: filter_(whole)[own] for name, filter_ in self.filters.items()}
-        keep = np.logical_and.reduce([np.ones(len(own), np.bool_), *kept.values()])
-        return Credit(steps, advantage.take(whole, own), keep, kept, term_metrics(whole, advantage))
+        masks = {name: filter_(whole)[own] for name, filter_ in self.filters.items()}
+        keep = np.logical_and.reduce([np.ones(len(own), np.bool_), *masks.values()])
+        return Credit(steps, advantage.take(whole, own), keep, masks, term_metrics(whole, advantage))
 
     def learn(self, credit: Credit, rng: np.random.Generator) -> dict[str, float]:
         """Trains the column providers; returns metrics by their names under ``train/``."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for provider in self.providers:
-            found |= provider.learn(credit.table, rng)
-        return found
+            metrics |= provider.learn(credit.table, rng)
+        return metrics
 
 
 def gathered(accelerator: Accelerator, steps: StepTable, needs: set[str]) -> tuple[StepTable, NDArray[np.int64]]:

@@ -214,46 +214,46 @@ class Critic(Provider):
             tokens = places[outputs[0]]
             own = states if len(self._reads) == 1 else states[np.searchsorted(union, tokens)]
             with torch.no_grad():
-                found = self.module(to_device(own, self._device)).double().cpu().numpy()
+                values = self.module(to_device(own, self._device)).double().cpu().numpy()
             steps = _with(steps, read[0], **{_states_of(read[1]): own})
-            steps = _with(steps, read[0], **{self.values[output].name: found[:, output] for output in outputs})
+            steps = _with(steps, read[0], **{self.values[output].name: values[:, output] for output in outputs})
         return steps
 
     def learn(self, steps: StepTable, rng: np.random.Generator) -> dict[str, float]:
         """Trains for all epochs and minibatches towards the targets; returns metrics under ``train/``."""
-        wanted = self._targets(steps)
+        targets = self._targets(steps)
         self.module.train()
         losses: list[float] = []
-        clipped: list[float] = []
+        clip_shares: list[float] = []
         norms: list[float] = []
         for _ in range(self.config.epochs):
-            for rows in minibatches(self.accelerator, wanted.table, self.config.minibatches, rng):
-                chosen = np.isin(wanted.table.response.row_of, rows)
-                counts = [int(chosen[own.tokens].sum()) for own in wanted.outputs]
+            for rows in minibatches(self.accelerator, targets.table, self.config.minibatches, rng):
+                mask = np.isin(targets.table.response.row_of, rows)
+                counts = [int(mask[own.tokens].sum()) for own in targets.outputs]
                 totals = np.sum(all_gather_object(self.accelerator, counts), axis=0)
                 if not totals.any():
                     continue
-                loss, share = self._accumulate(wanted, rows, totals)
+                loss, share = self._accumulate(targets, rows, totals)
                 losses.append(loss)
-                clipped.append(share)
+                clip_shares.append(share)
                 norm = self._step()
                 if norm is not None:
                     norms.append(norm)
         self.module.eval()
-        taken = max(len(losses), 1)
+        updates = max(len(losses), 1)
         return {
-            "value_loss": sum(losses) / taken,
-            "value_clip_fraction": sum(clipped) / taken,
+            "value_loss": sum(losses) / updates,
+            "value_clip_fraction": sum(clip_shares) / updates,
             "value_grad_norm": sum(norms) / max(len(norms), 1),
         }
 
     @cached_property
     def _reads(self) -> dict[_Read, list[int]]:
         """The outputs by where they are read."""
-        found: dict[_Read, list[int]] = {}
+        outputs: dict[_Read, list[int]] = {}
         for output, value in enumerate(self.values):
-            found.setdefault((value.per, value.at, value.learns), []).append(output)
-        return found
+            outputs.setdefault((value.per, value.at, value.learns), []).append(output)
+        return outputs
 
     def _places(self, steps: StepTable) -> tuple[StepTable, list[Ints]]:
         """Steps with some response where a state is valued, and of each output the tokens before which it is read."""
@@ -285,18 +285,18 @@ class Critic(Provider):
             ))  # fmt: skip
         return CriticTargets(table, tuple(outputs))
 
-    def _accumulate(self, wanted: CriticTargets, rows: Ints, totals: Ints) -> tuple[float, float]:
+    def _accumulate(self, targets: CriticTargets, rows: Ints, totals: Ints) -> tuple[float, float]:
         """Runs the backward passes of one optimiser step; returns loss and clipped share of this process's values.
 
         Args:
-            wanted: What is learnt.
+            targets: What is learnt.
             rows: The rows of this step.
             totals: Number of values of each output in these rows of all processes, shape (outputs,).
         """
         shares = self.accelerator.num_processes / np.maximum(totals, 1)
-        pieces = list(self._pieces(wanted, rows))
+        pieces = list(self._pieces(targets, rows))
         rounds = max(all_gather_object(self.accelerator, len(pieces)))
-        loss, clipped = 0.0, 0.0
+        loss, clip_share = 0.0, 0.0
         for number in range(rounds):
             last = number == rounds - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.wrapped):
@@ -304,39 +304,39 @@ class Critic(Provider):
                     self.accelerator.backward(self.wrapped(self._nothing()).sum() * 0.0)
                     continue
                 out, losses = self.wrapped(pieces[number].inputs), []
-                for output, (picked, places) in pieces[number].reads.items():
-                    own, share = wanted.outputs[output], float(shares[output])
-                    value = out[to_device(picked, self._device), output]
+                for output, (indices, places) in pieces[number].reads.items():
+                    own, share = targets.outputs[output], float(shares[output])
+                    value = out[to_device(indices, self._device), output]
                     old, target = (to_device(of[places], self._device).float() for of in (own.value, own.target))
                     weight = torch.full_like(value, share)
-                    found = value_loss(value, old, target, weight, clip=self.config.clip)
-                    losses.append(found.loss)
-                    clipped += float(found.clip_fraction) * len(places) * share / len(wanted.outputs)
+                    output_loss = value_loss(value, old, target, weight, clip=self.config.clip)
+                    losses.append(output_loss.loss)
+                    clip_share += float(output_loss.clip_fraction) * len(places) * share / len(targets.outputs)
                 total = sum(losses[1:], start=losses[0])
                 self.accelerator.backward(total)
                 loss += float(total.detach())
-        return loss, clipped
+        return loss, clip_share
 
-    def _pieces(self, wanted: CriticTargets, rows: Ints) -> Iterator[_Piece]:
-        table = wanted.table
-        chosen = np.isin(table.response.row_of, rows)
+    def _pieces(self, targets: CriticTargets, rows: Ints) -> Iterator[_Piece]:
+        table = targets.table
+        mask = np.isin(table.response.row_of, rows)
         if self.config.kind == "head":
             for outputs in self._reads.values():
-                own = wanted.outputs[outputs[0]]
-                places = np.flatnonzero(chosen[own.tokens])
+                own = targets.outputs[outputs[0]]
+                places = np.flatnonzero(mask[own.tokens])
                 if len(places):
                     assert own.states is not None
                     states = to_device(own.states[places], self._device)
                     yield _Piece(states, dict.fromkeys(outputs, (np.arange(len(places)), places)))
             return
-        place_of = np.full((len(wanted.outputs), len(table.response.values)), -1)
-        for output, own in enumerate(wanted.outputs):
+        place_of = np.full((len(targets.outputs), len(table.response.values)), -1)
+        for output, own in enumerate(targets.outputs):
             place_of[output, own.tokens] = np.arange(len(own.tokens))
-        place_of = place_of[:, chosen]  # by token of the chosen rows
+        place_of = place_of[:, mask]  # by token of the chosen rows
         budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
         for tree in micro_batches(table.take(rows), budget, share, rows=by_rows(self.module)):
-            found = place_of[:, tree.index]
-            yield _Piece(tree, {n: (np.flatnonzero(own >= 0), own[own >= 0]) for n, own in enumerate(found)})
+            tree_places = place_of[:, tree.index]
+            yield _Piece(tree, {n: (np.flatnonzero(own >= 0), own[own >= 0]) for n, own in enumerate(tree_places)})
 
     def _nothing(self) -> Tensor | TokenTree:
         if self.config.kind != "head":
@@ -345,8 +345,8 @@ class Critic(Provider):
 
     @property
     def _device(self) -> torch.device:
-        found: torch.device = self.accelerator.device
-        return found
+        device: torch.device = self.accelerator.device
+        return device
 
 
 @dataclass(frozen=True)
@@ -376,9 +376,9 @@ def _text(model: PreTrainedModel) -> PreTrainedConfig:
 
 
 def _same_vocabulary(critic: PreTrainedModel, policy: PreTrainedModel, path: str) -> None:
-    own, other = (int(_text(model).vocab_size) for model in (critic, policy))
-    if own != other:
+    critic_size, policy_size = (int(_text(model).vocab_size) for model in (critic, policy))
+    if critic_size != policy_size:
         raise ConfigError(
-            f"method.critic.path {path}: has {own} tokens, the policy {other}; a critic reads the policy's tokens, so "
-            f"take a model with the same tokenizer"
+            f"method.critic.path {path}: has {critic_size} tokens, the policy {policy_size}; a critic reads the "
+            f"policy's tokens, so take a model with the same tokenizer"
         )

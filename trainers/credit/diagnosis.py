@@ -113,11 +113,11 @@ class Measure:
             return float(bounds[0]), float(bounds[1])
         if how == "share":
             return score_interval(self.totals, self.counts)
-        some = (self.totals != 0.0) | (self.counts != 0.0)
-        if some.sum() < 2:
+        mask = (self.totals != 0.0) | (self.counts != 0.0)
+        if mask.sum() < 2:
             return None
         with np.errstate(all="ignore"):  # a draw of groups that tell nothing
-            low, high = np.ravel(cluster_bootstrap_bounds(self.totals[None, some], self.counts[None, some]))
+            low, high = np.ravel(cluster_bootstrap_bounds(self.totals[None, mask], self.counts[None, mask]))
         return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 
@@ -172,8 +172,8 @@ def explained(values: Floats, cell: Ints, part: Ints) -> tuple[Floats, Floats]:
     heads = cell[first_rows(joint)]
     parts, free = np.bincount(heads), np.maximum(size - 1, 1)
     between = np.bincount(heads, np.bincount(joint, values - inside.mean) ** 2 / np.bincount(joint))
-    left = np.where((whole > 0.0) & (parts > 1), size - parts, 0)
-    return np.where(left > 0, between - whole * (parts - 1) / free, 0.0), whole * left / free
+    degrees = np.where((whole > 0.0) & (parts > 1), size - parts, 0)
+    return np.where(degrees > 0, between - whole * (parts - 1) / free, 0.0), whole * degrees / free
 
 
 def in_halves(values: Floats, cell: Ints, part: Ints, half: NDArray[np.bool_]) -> tuple[Floats, Floats]:
@@ -185,15 +185,15 @@ def in_halves(values: Floats, cell: Ints, part: Ints, half: NDArray[np.bool_]) -
         part: Shape (N,).
         half: Rows of the first estimate; the others are those of the second. Shape (N,).
     """
-    found = np.zeros((2, int(cell.max(initial=-1)) + 1))
+    halves = np.zeros((2, int(cell.max(initial=-1)) + 1))
     for number, rows in enumerate((half, ~half)):
-        some = group_codes(cell[rows])
-        heads, size = first_rows(some), np.bincount(some)
-        beyond, most = explained(values[rows], some, part[rows])
-        whole = size * group_statistics(values[rows], some).std[heads] ** 2
+        codes = group_codes(cell[rows])
+        heads, size = first_rows(codes), np.bincount(codes)
+        beyond, most = explained(values[rows], codes, part[rows])
+        whole = size * group_statistics(values[rows], codes).std[heads] ** 2
         # Without bias: beyond (n - 1) / (n - parts), where most is whole (n - parts) / (n - 1).
-        found[number, cell[rows][heads]] = np.divide(beyond * whole, most, out=np.zeros(len(size)), where=most > 0.0)
-    return found[0], found[1]
+        halves[number, cell[rows][heads]] = np.divide(beyond * whole, most, out=np.zeros(len(size)), where=most > 0.0)
+    return halves[0], halves[1]
 
 
 def beyond_chance(values: Floats, cell: Ints, part: Ints) -> Floats:
@@ -212,20 +212,20 @@ def beyond_chance(values: Floats, cell: Ints, part: Ints) -> Floats:
     heads, size = cell[first_rows(joint)], np.bincount(joint)
     values = values - group_statistics(values, cell).mean
 
-    def between(some: Floats) -> Floats:
-        return np.asarray(np.bincount(heads, np.bincount(joint, some) ** 2 / size), np.float64)
+    def between(sample: Floats) -> Floats:
+        return np.asarray(np.bincount(heads, np.bincount(joint, sample) ** 2 / size), np.float64)
 
-    rng, place, moved = np.random.default_rng(0), np.argsort(cell, kind="stable"), np.empty_like(values)
-    found = between(values)
+    rng, place, permutation = np.random.default_rng(0), np.argsort(cell, kind="stable"), np.empty_like(values)
+    statistic = between(values)
     margin = ROUNDING * np.maximum(1.0, np.bincount(cell, values**2))
-    above, alike = np.zeros(len(found)), np.ones(len(found))
+    above, alike = np.zeros(len(statistic)), np.ones(len(statistic))
     for _ in range(DRAWS):
-        moved[place] = values[np.lexsort((rng.random(len(cell)), cell))]
-        further = between(moved) - found
+        permutation[place] = values[np.lexsort((rng.random(len(cell)), cell))]
+        further = between(permutation) - statistic
         above += further > margin
         alike += np.abs(further) <= margin
-    rejected = np.clip((LEVEL * (DRAWS + 1) - above) / alike, 0.0, 1.0)
-    return (rejected - LEVEL) / (1.0 - LEVEL)
+    rejection = np.clip((LEVEL * (DRAWS + 1) - above) / alike, 0.0, 1.0)
+    return (rejection - LEVEL) / (1.0 - LEVEL)
 
 
 def states_apart(steps: StepTable, most: int = PROMPTS) -> Ints:
@@ -238,8 +238,8 @@ def states_apart(steps: StepTable, most: int = PROMPTS) -> Ints:
 def token_overlap(steps: StepTable, rows: Ints) -> Floats:
     """Tokens that two prompts have in common, as a share of those that either has, for each pair of ``rows``."""
     sets = [set(steps.prompt[row].tolist()) for row in rows.tolist()]
-    pairs = [(one, other) for number, one in enumerate(sets) for other in sets[:number]]
-    return np.array([len(one & other) / len(one | other) for one, other in pairs], np.float64)
+    pairs = [(first, second) for number, first in enumerate(sets) for second in sets[:number]]
+    return np.array([len(first & second) / len(first | second) for first, second in pairs], np.float64)
 
 
 def diagnosed(steps: StepTable) -> dict[str, Measure]:
@@ -251,10 +251,10 @@ def diagnosed(steps: StepTable) -> dict[str, Measure]:
     Raises:
         DataError: There is no step.
     """
-    seen = _Visits(steps)
-    parts = (_outcomes(seen), _states(seen), _aliasing(seen), _decisions(seen), _texts(seen))
-    found = {name: Measure(name, *sums) for part in parts for name, sums in part.items()}
-    return {name: found[name] for name in MEASURES if name in found}
+    visits = _Visits(steps)
+    parts = (_outcomes(visits), _states(visits), _aliasing(visits), _decisions(visits), _texts(visits))
+    measures = {name: Measure(name, *sums) for part in parts for name, sums in part.items()}
+    return {name: measures[name] for name in MEASURES if name in measures}
 
 
 def untold(measures: Mapping[str, Measure]) -> list[str]:
@@ -291,125 +291,126 @@ def untold(measures: Mapping[str, Measure]) -> list[str]:
 Sums = dict[str, tuple[Floats, Floats]]
 
 
-def _outcomes(seen: _Visits) -> Sums:
+def _outcomes(visits: _Visits) -> Sums:
     """Measures of whole episodes.
 
     ``zero_variance_groups`` is that of the metrics. ``within_variance`` is one less the adjusted share of the variance
     of returns that the groups explain, of groups of several episodes. ``late_reward`` adds up magnitudes.
     """
-    steps, first, last = seen.steps, seen.begins, seen.begins + seen.lengths - 1
-    episodes, reward, heads = seen.sums(1.0, first), np.abs(steps.reward), first_rows(seen.group)
-    inside = group_statistics(seen.returns, seen.group, samples=first)
-    some = first[inside.size[first] > 1]
-    returns, groups = seen.returns[some], (inside.size[heads] > 1).sum()
-    apart = np.zeros(len(some)) if all_equal(returns) else (returns - returns.mean()) ** 2
-    free = (len(some) - 1) / max(len(some) - groups, 1)  # of all returns, by those within groups
-    found = {
-        "success": (seen.sums(seen.won[first], first), episodes),
-        "return": (seen.sums(seen.returns[first], first), episodes),
-        "zero_variance_groups": (seen.sums(inside.std[heads] == 0.0, heads), seen.sums(1.0, heads)),
-        "within_variance": (seen.sums(free * inside.std[some] ** 2, some), seen.sums(apart, some)),
-        "episode_length": (seen.sums(seen.lengths, first), episodes),
-        "median_length": (np.array([np.median(seen.lengths)]), np.ones(1)),
-        "longest_episode": (np.array([float(seen.lengths.max())]), np.ones(1)),
-        "late_reward": (seen.sums(reward[last], last), seen.sums(reward)),
+    steps, first, last = visits.steps, visits.begins, visits.begins + visits.lengths - 1
+    episodes, reward, heads = visits.sums(1.0, first), np.abs(steps.reward), first_rows(visits.group)
+    inside = group_statistics(visits.returns, visits.group, samples=first)
+    rows = first[inside.size[first] > 1]
+    returns, groups = visits.returns[rows], (inside.size[heads] > 1).sum()
+    apart = np.zeros(len(rows)) if all_equal(returns) else (returns - returns.mean()) ** 2
+    free = (len(rows) - 1) / max(len(rows) - groups, 1)  # of all returns, by those within groups
+    sums = {
+        "success": (visits.sums(visits.won[first], first), episodes),
+        "return": (visits.sums(visits.returns[first], first), episodes),
+        "zero_variance_groups": (visits.sums(inside.std[heads] == 0.0, heads), visits.sums(1.0, heads)),
+        "within_variance": (visits.sums(free * inside.std[rows] ** 2, rows), visits.sums(apart, rows)),
+        "episode_length": (visits.sums(visits.lengths, first), episodes),
+        "median_length": (np.array([np.median(visits.lengths)]), np.ones(1)),
+        "longest_episode": (np.array([float(visits.lengths.max())]), np.ones(1)),
+        "late_reward": (visits.sums(reward[last], last), visits.sums(reward)),
     }
     if TRUNCATED in steps.extra:
-        found["truncated"] = (seen.sums(steps.extra[TRUNCATED][first], first), episodes)
-    return found
+        sums["truncated"] = (visits.sums(steps.extra[TRUNCATED][first], first), episodes)
+    return sums
 
 
-def _states(seen: _Visits) -> Sums:
+def _states(visits: _Visits) -> Sums:
     """Measures of how states repeat; groups of steps and singletons are those of GiGPO's step term."""
-    steps, key, stays = seen.sums(1.0), seen.key, seen.key == seen.before
+    steps, key, stays = visits.sums(1.0), visits.key, visits.key == visits.before
     back = ~stays
-    back[seen.first] = False
+    back[visits.first] = False
     return {
-        "repeated_states": (seen.sums(np.bincount(key[seen.first])[key] > 1), steps),
-        "singletons": (seen.sums(np.bincount(key)[key] == 1), steps),
-        "state_group_size": (steps, seen.sums(1.0, first_rows(key))),
-        "stays": (seen.sums(stays), steps),
-        "cycles": (seen.sums(back), steps),
+        "repeated_states": (visits.sums(np.bincount(key[visits.first])[key] > 1), steps),
+        "singletons": (visits.sums(np.bincount(key)[key] == 1), steps),
+        "state_group_size": (steps, visits.sums(1.0, first_rows(key))),
+        "stays": (visits.sums(stays), steps),
+        "cycles": (visits.sums(back), steps),
     }
 
 
-def _aliasing(seen: _Visits) -> Sums:
+def _aliasing(visits: _Visits) -> Sums:
     """Measures of what equal keys hide.
 
     It is the share of the variance of returns to go, at first visits to a state, that the step's number, the state
     before or all states before explain (:func:`explained`): 0 in expectation where keys are states and the policy acts
     by them alone. States that every episode meets with the same past are left out.
     """
-    cell, values, heads = seen.key[seen.first], seen.to_go[seen.first], first_rows(seen.key)
-    known, path, history = dict[tuple[int, int], int](), 0, np.zeros(len(seen.key), np.int64)
-    for row, before in enumerate(seen.before.tolist()):
-        path = 0 if before < 0 else known.setdefault((path, before), len(known) + 1)
+    cell, values, heads = visits.key[visits.first], visits.to_go[visits.first], first_rows(visits.key)
+    paths, path, history = dict[tuple[int, int], int](), 0, np.zeros(len(visits.key), np.int64)
+    for row, before in enumerate(visits.before.tolist()):
+        path = 0 if before < 0 else paths.setdefault((path, before), len(paths) + 1)
         history[row] = path
-    found: Sums = {}
-    for name, part in (("alias_step", seen.place), ("alias_previous", seen.before), ("alias_history", history)):
-        beyond, most = explained(values, cell, part[seen.first])
-        found[name] = seen.sums(beyond, heads), seen.sums(most, heads)
-    texts = np.array([seen.steps.prompt[row].tobytes() for row in seen.first], object)
+    sums: Sums = {}
+    for name, part in (("alias_step", visits.place), ("alias_previous", visits.before), ("alias_history", history)):
+        beyond, most = explained(values, cell, part[visits.first])
+        sums[name] = visits.sums(beyond, heads), visits.sums(most, heads)
+    texts = np.array([visits.steps.prompt[row].tobytes() for row in visits.first], object)
     prompt = group_codes(cell, texts)
     size, alike = np.bincount(cell), np.bincount(prompt)
-    pairs = seen.sums(size * (size - 1.0), heads)
-    same = seen.sums(alike * (alike - 1.0), seen.first[first_rows(prompt)])
-    return {**found, "other_prompts": (pairs - same, pairs)}
+    pairs = visits.sums(size * (size - 1.0), heads)
+    same = visits.sums(alike * (alike - 1.0), visits.first[first_rows(prompt)])
+    return {**sums, "other_prompts": (pairs - same, pairs)}
 
 
-def _decisions(seen: _Visits) -> Sums:
+def _decisions(visits: _Visits) -> Sums:
     """Measures of what actions change: the variance of returns to go that they explain, and the steps that decide.
 
     A step is decisive where actions at its state differ in return to go by more than chance, as :func:`beyond_chance`
     estimates; an episode's first visit to a state counts, and states where nothing can be compared count as 0.
     """
-    rows, heads = seen.first, first_rows(seen.key)
-    cell, values, episodes, steps = seen.key[rows], seen.to_go[rows], seen.sums(1.0, seen.begins), seen.sums(1.0)
-    action = group_codes(cell, seen.steps.column("action", "a diagnosis", "the rollout")[rows])
+    rows, heads = visits.first, first_rows(visits.key)
+    cell, values = visits.key[rows], visits.to_go[rows]
+    episodes, steps = visits.sums(1.0, visits.begins), visits.sums(1.0)
+    action = group_codes(cell, visits.steps.column("action", "a diagnosis", "the rollout")[rows])
     beyond, most = explained(values, cell, action)
-    told = (most > 0.0)[cell]
-    some, weight = group_codes(cell[told]), np.zeros(len(rows))
-    weight[told] = beyond_chance(values[told], some, action[told])[some]
-    decisive, won = seen.sums(weight, rows), seen.sums(seen.won[seen.begins], seen.begins)
-    place = (seen.place[rows] + 0.5) / seen.lengths[seen.episode[rows]]
-    known = float(told.any())
+    comparable = (most > 0.0)[cell]
+    codes, weight = group_codes(cell[comparable]), np.zeros(len(rows))
+    weight[comparable] = beyond_chance(values[comparable], codes, action[comparable])[codes]
+    decisive, won = visits.sums(weight, rows), visits.sums(visits.won[visits.begins], visits.begins)
+    place = (visits.place[rows] + 0.5) / visits.lengths[visits.episode[rows]]
+    factor = float(comparable.any())
     clear = decisive.sum() * ((Measure("decisive_steps", decisive, episodes).interval or (0.0,))[0] > 0.0)
     return {
-        "action_variance": (seen.sums(beyond, heads), seen.sums(most, heads)),
-        "comparable": (seen.sums(told, rows), steps),
-        "decisive_steps": (decisive, known * episodes),
-        "decisive_share": (decisive, known * steps),
-        "decisive_of_success": (seen.sums(weight * seen.won[rows], rows), known * won),
-        "effective_decisions": _effective(seen, action),
+        "action_variance": (visits.sums(beyond, heads), visits.sums(most, heads)),
+        "comparable": (visits.sums(comparable, rows), steps),
+        "decisive_steps": (decisive, factor * episodes),
+        "decisive_share": (decisive, factor * steps),
+        "decisive_of_success": (visits.sums(weight * visits.won[rows], rows), factor * won),
+        "effective_decisions": _effective(visits, action),
         "decisive_place": (np.array([weight @ place]), np.array([clear])),
     }
 
 
-def _effective(seen: _Visits, action: Ints) -> tuple[Floats, Floats]:
+def _effective(visits: _Visits, action: Ints) -> tuple[Floats, Floats]:
     """Sums over groups whose ratio is (Σ v)² / Σ v², of the variances v that each step of an episode decides.
 
     k steps with equal v give k. Products of estimates from two halves of a group's episodes are squares without bias.
     Where no v is above 0 by more than chance, both are 0.
     """
-    rows, heads, rng = seen.first, first_rows(seen.key), np.random.default_rng(0)
-    totals, counts = seen.sums(0.0), seen.sums(0.0)
+    rows, heads, rng = visits.first, first_rows(visits.key), np.random.default_rng(0)
+    totals, counts = visits.sums(0.0), visits.sums(0.0)
     for _ in range(SPLITS):
-        half = np.zeros(len(seen.begins), np.bool_)
-        half[np.lexsort((rng.random(len(half)), seen.group[seen.begins]))[::2]] = True
-        one, other = in_halves(seen.to_go[rows], seen.key[rows], action, half[seen.episode[rows]])
-        totals += seen.sums(one, heads) * seen.sums(other, heads)
-        counts += seen.sums(one * other, heads)
+        half = np.zeros(len(visits.begins), np.bool_)
+        half[np.lexsort((rng.random(len(half)), visits.group[visits.begins]))[::2]] = True
+        first_half, second_half = in_halves(visits.to_go[rows], visits.key[rows], action, half[visits.episode[rows]])
+        totals += visits.sums(first_half, heads) * visits.sums(second_half, heads)
+        counts += visits.sums(first_half * second_half, heads)
     clear = cluster_bootstrap(counts, np.ones(len(counts)))[0] > 0.0
     return totals * clear, counts * clear
 
 
-def _texts(seen: _Visits) -> Sums:
+def _texts(visits: _Visits) -> Sums:
     """Measures of prompts and responses."""
-    steps, all_steps = seen.steps, seen.sums(1.0)
+    steps, all_steps = visits.steps, visits.sums(1.0)
     overlap = token_overlap(steps, states_apart(steps))
     return {
         "prompt_overlap": (np.array([overlap.sum()]), np.array([float(len(overlap))])),
-        "valid_actions": (seen.sums(steps.valid), all_steps),
-        "response_length": (seen.sums(steps.response.lengths), all_steps),
-        "prompt_length": (seen.sums(steps.prompt.lengths), all_steps),
+        "valid_actions": (visits.sums(steps.valid), all_steps),
+        "response_length": (visits.sums(steps.response.lengths), all_steps),
+        "prompt_length": (visits.sums(steps.prompt.lengths), all_steps),
     }

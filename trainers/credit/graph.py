@@ -152,19 +152,19 @@ class StateGraph:
         source, target, own = self.node[edges], self.following[edges], np.arange(len(self.group))
         part = own.copy()
         while len(source):
-            passed = np.isin(source, target) & np.isin(target, source)
-            if not passed.all():
-                source, target = source[passed], target[passed]
+            on_cycle = np.isin(source, target) & np.isin(target, source)
+            if not on_cycle.all():
+                source, target = source[on_cycle], target[on_cycle]
                 continue
             number = own.copy()
             while (less := number[target] < number[source]).any():
                 np.maximum.at(number, target[less], number[source[less]])
-            found = number == own
-            while (back := found[target] & ~found[source] & (number[source] == number[target])).any():
-                found[source[back]] = True
-            part[found] = number[found]
-            left = ~found[source] & ~found[target]
-            source, target = source[left], target[left]
+            in_part = number == own
+            while (back := in_part[target] & ~in_part[source] & (number[source] == number[target])).any():
+                in_part[source[back]] = True
+            part[in_part] = number[in_part]
+            open_edges = ~in_part[source] & ~in_part[target]
+            source, target = source[open_edges], target[open_edges]
         return group_codes(part)
 
     @property
@@ -172,7 +172,7 @@ class StateGraph:
         """Whether a step leads to a state from which the one that it answers can be reached again, shape (N,)."""
         return np.asarray(self.component[self.node] == self.component[self.following], np.bool_)
 
-    def spread(self, values: Floats, decay: float, walked: NDArray[np.bool_] | None = None) -> Floats:
+    def spread(self, values: Floats, decay: float, open_steps: NDArray[np.bool_] | None = None) -> Floats:
         """Returns for each node the greatest of ``values`` that can be reached from it, shape (M,).
 
         A value counts ``decay`` times as much for each edge on the way to it.
@@ -180,23 +180,23 @@ class StateGraph:
         Args:
             values: Of each node, shape (M,), none negative.
             decay: Less than 1.
-            walked: Steps whose edges may be walked, shape (N,); all by default.
+            open_steps: Steps whose edges may be walked, shape (N,); all by default.
         """
-        edges = self._edges if walked is None else self._distinct(np.flatnonzero(walked))
-        source, target, found = self.node[edges], self.following[edges], values.astype(np.float64)
+        edges = self._edges if open_steps is None else self._distinct(np.flatnonzero(open_steps))
+        source, target, best = self.node[edges], self.following[edges], values.astype(np.float64)
         while True:
-            reached = decay * found[target]
-            better = reached > found[source]
+            offer = decay * best[target]
+            better = offer > best[source]
             if not better.any():
-                return found
-            np.maximum.at(found, source[better], reached[better])
+                return best
+            np.maximum.at(best, source[better], offer[better])
 
     def diagnostics(self) -> dict[str, float]:
         """Returns the number of nodes and edges, the share of lone visits, what part leads to success or in cycles."""
         count = max(len(self.node), 1)
-        met = self.visits > 0
+        nodes = self.visits > 0
         return {
-            "graph/nodes": float(met.sum()),
+            "graph/nodes": float(nodes.sum()),
             "graph/edges": float(len(self._edges)),
             "graph/singleton_rate": float((self.visits == 1).sum() / count),
             "graph/reachable_rate": float(self.reachable[self.node].sum() / count),

@@ -111,7 +111,7 @@ class Hindsight(Provider):
     def columns(self, steps: StepTable) -> StepTable:
         """``steps`` with the token column ``hindsight_logprob``; 0 where the episode did not succeed."""
         won = np.asarray(steps.extra[SUCCESS], np.bool_)
-        found = np.zeros(len(steps.response.values))
-        prompted = self.prompts(steps.take(np.flatnonzero(won)))
-        found[won[steps.response.row_of]] = log_probabilities(self.policy, prompted, self.optim)
-        return steps.with_token_columns(**{HINDSIGHT: found})
+        logprobs = np.zeros(len(steps.response.values))
+        prompt_table = self.prompts(steps.take(np.flatnonzero(won)))
+        logprobs[won[steps.response.row_of]] = log_probabilities(self.policy, prompt_table, self.optim)
+        return steps.with_token_columns(**{HINDSIGHT: logprobs})

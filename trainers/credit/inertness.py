@@ -46,27 +46,27 @@ def term_metrics(steps: StepTable, advantage: Advantage) -> dict[str, float]:
         steps: The steps of all processes.
         advantage: Theirs.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     once = first_rows(episode_codes(steps))
     for name, term in advantage.summands.items():
         group = advantage.groups.get(name)
         members = group_codes(steps.group_id)[once] if group is None else group
         size = np.bincount(members)
-        found |= {
+        metrics |= {
             f"{name}/touched": float(_touched(steps, advantage, term).mean()) if len(steps) else 0.0,
             f"{name}/abs": mean_abs(term),
             f"{name}/group_size": float(size[size > 0].mean()) if len(members) else 0.0,
             f"{name}/singletons": float((size == 1).sum() / max(len(members), 1)),
         }
-    return found
+    return metrics
 
 
 def _touched(steps: StepTable, advantage: Advantage, term: Floats) -> Rows:
     """Whether ``term`` of each step, or of one of its tokens, is other than 0 but for rounding, shape (N,)."""
-    some = np.abs(term) > ROUNDING
+    nonzero = np.abs(term) > ROUNDING
     if advantage.per_token is None:
-        return some
-    return np.asarray(np.bincount(steps.response.row_of, some, len(steps)) > 0.0, np.bool_)
+        return nonzero
+    return np.asarray(np.bincount(steps.response.row_of, nonzero, len(steps)) > 0.0, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -179,25 +179,25 @@ class Watched:
     def counts(self, steps: StepTable, advantage: Advantage) -> Counts:
         """Returns what the steps of an iteration show."""
         task, episode = group_codes(steps.group_id), episode_codes(steps)
-        once, each = first_rows(episode), first_rows(task)
+        once, heads = first_rows(episode), first_rows(task)
         returns = episode_returns(steps)
         tasks = group_statistics(returns, task, samples=once)
         won = np.asarray(steps.extra[SUCCESS], np.bool_) if SUCCESS in steps.extra else returns > 0.0
         if self.column is None:
             may = np.ones(len(steps), np.bool_)
-            touched, alone, still = self._of_terms(steps, advantage, task, episode)
+            active, alone, still = self._of_terms(steps, advantage, task, episode)
         else:  # what succeeds elsewhere in the task may be credited in failed episodes
             may = ~won & (np.bincount(task, won) > 0.0)[task]
-            touched = np.asarray(steps.extra[self.column] != 0.0) & may
+            active = np.asarray(steps.extra[self.column] != 0.0) & may
             alone = still = np.zeros(len(steps), np.bool_)
         return Counts(
             steps=int(may.sum()),
-            touched=int((touched & ~still).sum()),
+            touched=int((active & ~still).sum()),
             alone=int(alone.sum()),
             still=int(still.sum()),
-            tasks=len(each),
-            lone=int((tasks.size[each] == 1).sum()),
-            flat=int((tasks.std[each] == 0.0).sum()),
+            tasks=len(heads),
+            lone=int((tasks.size[heads] == 1).sum()),
+            flat=int((tasks.std[heads] == 0.0).sum()),
             episodes=len(once),
             won=int(won[once].sum()),
         )
@@ -209,25 +209,25 @@ class Watched:
         summands = advantage.summands
         names = self.terms or tuple(summands)
         if self.terms:
-            touched = np.logical_or.reduce([_touched(steps, advantage, summands[name]) for name in names])
+            active = np.logical_or.reduce([_touched(steps, advantage, summands[name]) for name in names])
         else:
-            touched = _touched(steps, advantage, advantage.whole)
+            active = _touched(steps, advantage, advantage.whole)
         groups = [advantage.groups[name] for name in names if name in advantage.groups]
         nothing = np.zeros(len(steps), np.bool_)
         if not groups or not len(steps):
-            return touched, nothing, nothing
+            return active, nothing, nothing
         alone = nothing
         if len(groups) == len(names):
             alone = np.logical_and.reduce([np.bincount(group)[group] == 1 for group in groups])
         last = np.zeros(int(episode.max()) + 1, np.int64)
         np.maximum.at(last, episode, steps.t)
-        acted = np.bincount(task, steps.valid & (steps.t < last[episode])) > 0.0
-        still = np.zeros(len(acted), np.bool_)
+        moves = np.bincount(task, steps.valid & (steps.t < last[episode])) > 0.0
+        still = np.zeros(len(moves), np.bool_)
         for group in (*groups, group_codes(task, steps.state_key)):
             still |= np.bincount(task[first_rows(group)], minlength=len(still)) == 1
-        return touched, alone, (acted & still)[task]
+        return active, alone, (moves & still)[task]
 
-    def cause(self, found: Counts) -> Cause:
+    def cause(self, counts: Counts) -> Cause:
         """Returns the likeliest cause that the counts support."""
 
         def nearly(part: int, whole: int) -> bool:
@@ -235,17 +235,17 @@ class Watched:
 
         if self.column is not None:
             return NO_MATCH
-        if self.compares and nearly(found.lone, found.tasks):
+        if self.compares and nearly(counts.lone, counts.tasks):
             return GROUP_OF_ONE
-        if nearly(found.still, found.steps):
+        if nearly(counts.still, counts.steps):
             return CONSTANT_KEY
-        if nearly(found.alone, found.steps):
+        if nearly(counts.alone, counts.steps):
             return NEVER_REPEATS
-        if found.won == found.episodes:  # though penalties may differ
+        if counts.won == counts.episodes:  # though penalties may differ
             return SOLVED
-        if not nearly(found.flat, found.tasks):
+        if not nearly(counts.flat, counts.tasks):
             return UNKNOWN
-        return NO_SUCCESS if found.won == 0 else EQUAL_RETURNS
+        return NO_SUCCESS if counts.won == 0 else EQUAL_RETURNS
 
 
 class Inertness:
@@ -279,7 +279,7 @@ class Inertness:
 
     def __call__(self, steps: StepTable, advantage: Advantage) -> list[tuple[int, str]]:
         """Enters the steps of an iteration, of all processes, and returns messages, each with its level."""
-        found = []
+        messages = []
         for part in self.watched:
             counts = part.counts(steps, advantage)
             if not counts.steps:
@@ -288,34 +288,34 @@ class Inertness:
             if not counts.inert and part.name in self._inert:
                 self._inert.remove(part.name)
                 share = f"{counts.touched:,} of {counts.steps:,} steps"
-                found.append((logging.INFO, f"{part.name} touches {share} now, after it did nothing"))
-            elif len(latest) == PATIENCE and all(one.inert for one in latest):
+                messages.append((logging.INFO, f"{part.name} touches {share} now, after it did nothing"))
+            elif len(latest) == PATIENCE and all(iteration.inert for iteration in latest):
                 together = sum(latest, Counts())
                 cause = part.cause(together)
                 self._inert.add(part.name)
                 if (part.name, cause.name) not in self._told:
                     self._told.add((part.name, cause.name))
                     level = logging.INFO if cause.passing else logging.WARNING
-                    found.append((level, self._message(part, cause, together)))
-        return found
+                    messages.append((level, self._message(part, cause, together)))
+        return messages
 
-    def _message(self, part: Watched, cause: Cause, found: Counts) -> str:
-        values = {field.name: getattr(found, field.name) for field in fields(found)} | {
-            "still_share": found.still / found.steps,
-            "alone_share": found.alone / found.steps,
-            "won_share": found.won / max(found.episodes, 1),
+    def _message(self, part: Watched, cause: Cause, counts: Counts) -> str:
+        values = {field.name: getattr(counts, field.name) for field in fields(counts)} | {
+            "still_share": counts.still / counts.steps,
+            "alone_share": counts.alone / counts.steps,
+            "won_share": counts.won / max(counts.episodes, 1),
             "of": self.environments,
         }
-        touched = "compared by state" if cause is CONSTANT_KEY else "touched"
+        verb = "compared by state" if cause is CONSTANT_KEY else "touched"
         return (
-            f"{part.name} {touched} {found.touched:,} of {found.steps:,} steps in {PATIENCE} iterations "
-            f"({found.touched / found.steps:.1%}). Likely cause: {cause.name}: {cause.why.format(**values)}. "
+            f"{part.name} {verb} {counts.touched:,} of {counts.steps:,} steps in {PATIENCE} iterations "
+            f"({counts.touched / counts.steps:.1%}). Likely cause: {cause.name}: {cause.why.format(**values)}. "
             f"{cause.advice.format(**values)}"
         )
 
     def state(self) -> dict[str, Any]:
         """Returns the counts and what was said as JSON values."""
-        latest = {name: [list(astuple(counts)) for counts in found] for name, found in self._latest.items()}
+        latest = {name: [list(astuple(counts)) for counts in history] for name, history in self._latest.items()}
         return {"latest": latest, "told": sorted(map(list, self._told)), "inert": sorted(self._inert)}
 
     def load(self, state: Mapping[str, Any]) -> None:

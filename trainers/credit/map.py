@@ -52,20 +52,20 @@ class Map:
 
 def load() -> Map:
     """Returns the map of the package."""
-    found: dict[str, Any] = json.loads((files(__package__) / "map.json").read_text(encoding="utf-8"))
-    return Map(**{**found, "spots": [Spot(**spot) for spot in found["spots"]]})
+    content: dict[str, Any] = json.loads((files(__package__) / "map.json").read_text(encoding="utf-8"))
+    return Map(**{**content, "spots": [Spot(**spot) for spot in content["spots"]]})
 
 
-def distance(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> float:
+def distance(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> float:
     """Returns the root mean square of the differences on axes that both have; infinity without length or success."""
-    apart = []
-    for name, scaled in AXES.items():
-        here, there = one.get(name), other.get(name)
+    squares = []
+    for name, scale in AXES.items():
+        here, there = first.get(name), second.get(name)
         if here is not None and there is not None:
-            apart.append((scaled(here) - scaled(there)) ** 2)
+            squares.append((scale(here) - scale(there)) ** 2)
         elif name != "effective_decisions":
             return math.inf
-    return math.sqrt(sum(apart) / len(apart))
+    return math.sqrt(sum(squares) / len(squares))
 
 
 def nearest(spots: Sequence[Spot], measures: Mapping[str, float | None]) -> Spot | None:
@@ -77,7 +77,7 @@ def nearest(spots: Sequence[Spot], measures: Mapping[str, float | None]) -> Spot
 def best_of(spot: Spot) -> str:
     """Returns the method with the greatest gain of those above 0 beyond chance; ``grpo`` where there is none."""
     gains = {arm: gain[0] for arm, gain in spot.gain.items() if arm != ORACLE and gain[1] > 0.0}
-    return max({"grpo": 0.0, **gains}.items(), key=lambda one: one[1])[0]
+    return max({"grpo": 0.0, **gains}.items(), key=lambda pair: pair[1])[0]
 
 
 def told(atlas: Map, measures: Mapping[str, float | None]) -> list[str]:

@@ -34,21 +34,21 @@ class Method:
             ConfigError: A setting supplies what the method does not read.
         """
         name = config.estimator
-        made = cls(
+        method = cls(
             make(ESTIMATORS[name], config.options, f"option of estimator {name}"),
-            {key: make(SHAPERS[key], found, f"option of shaper {key}") for key, found in config.shapers.items()},
+            {key: make(SHAPERS[key], options, f"option of shaper {key}") for key, options in config.shapers.items()},
             {
-                key: make(FILTERS[key], found, f"option of filter {key}")
-                for key, found in config.filter_settings.items()
+                key: make(FILTERS[key], options, f"option of filter {key}")
+                for key, options in config.filter_settings.items()
             },
             name,
         )
-        for key, shaper in made.shapers.items():
+        for key, shaper in method.shapers.items():
             check_supply(f"shaper {key}", shaper.needs, {})
-        for key, filter_ in made.filters.items():
+        for key, filter_ in method.filters.items():
             check_supply(f"filter {key}", filter_.needs, {})
-        supplied = config.supplied
-        if "critic" in supplied and isinstance(made.estimator, ValueBased):
-            supplied["critic"] = tuple(value.name for value in made.estimator.values)  # a package's may have others
-        check_supply(name, made.estimator.needs, supplied)
-        return made
+        columns = config.supplied
+        if "critic" in columns and isinstance(method.estimator, ValueBased):
+            columns["critic"] = tuple(value.name for value in method.estimator.values)  # a package's may have others
+        check_supply(name, method.estimator.needs, columns)
+        return method

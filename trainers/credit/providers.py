@@ -82,14 +82,14 @@ class Reference(Provider):
         alone = steps.without_experts()
         if is_adapted(self.policy.model):
             with as_reference(self.policy.model):
-                scored = log_probabilities(self.policy, alone, self.optim)
-            return steps.with_token_columns(**{REFERENCE: scored})
+                logprobs = log_probabilities(self.policy, alone, self.optim)
+            return steps.with_token_columns(**{REFERENCE: logprobs})
         if self.place == "offload":
             self.policy.to(self.device)
-        scored = log_probabilities(self.policy, alone, self.optim)
+        logprobs = log_probabilities(self.policy, alone, self.optim)
         if self.place == "offload":
             self.policy.to("cpu")
-        return steps.with_token_columns(**{REFERENCE: scored})
+        return steps.with_token_columns(**{REFERENCE: logprobs})
 
 
 @dataclass(frozen=True)

@@ -84,15 +84,15 @@ def with_greedy_return(steps: StepTable) -> StepTable:
     Steps of tasks whose greedy episode failed are left out.
     """
     greedy = steps.extra[GREEDY]
-    baseline, sampled = steps.take(np.flatnonzero(greedy)), steps.take(np.flatnonzero(~greedy))
-    known = dict(zip(task_groups(baseline).tolist(), episode_returns(baseline).tolist(), strict=True))
-    kept = np.flatnonzero([group in known for group in sampled.group_id.tolist()])
-    if len(kept) < len(sampled):
-        lost = len(np.unique(sampled.group_id)) - len(np.unique(sampled.group_id[kept]))
-        _LOG.warning("%d tasks are left out: their greedy episode failed, or the agent had no turn in it", lost)
-        sampled = sampled.take(kept)
-    column = np.array([known[group] for group in sampled.group_id.tolist()], np.float64)
-    return sampled.with_columns(**{GREEDY_RETURN: column})
+    baseline, samples = steps.take(np.flatnonzero(greedy)), steps.take(np.flatnonzero(~greedy))
+    greedy_returns = dict(zip(task_groups(baseline).tolist(), episode_returns(baseline).tolist(), strict=True))
+    rows = np.flatnonzero([group in greedy_returns for group in samples.group_id.tolist()])
+    if len(rows) < len(samples):
+        tasks = len(np.unique(samples.group_id)) - len(np.unique(samples.group_id[rows]))
+        _LOG.warning("%d tasks are left out: their greedy episode failed, or the agent had no turn in it", tasks)
+        samples = samples.take(rows)
+    column = np.array([greedy_returns[group] for group in samples.group_id.tolist()], np.float64)
+    return samples.with_columns(**{GREEDY_RETURN: column})
 
 
 def estimation_order(steps: StepTable) -> NDArray[np.int64]:

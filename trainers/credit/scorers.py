@@ -48,7 +48,7 @@ class Exact:
 
     def __call__(self, pairs: Sequence[Pair]) -> Floats:
         """Returns 0 or 1 for each pair."""
-        return np.array([float(one == other) for one, other in pairs])
+        return np.array([float(first == second) for first, second in pairs])
 
 
 class _Remembered(ABC, Generic[K, V]):
@@ -62,12 +62,12 @@ class _Remembered(ABC, Generic[K, V]):
         fresh = [key for key in dict.fromkeys(keys) if key not in self._known]
         fresh.sort(key=self._size)  # texts of like length share a batch, so that little of it is padding
         for start in range(0, len(fresh), self._batch):
-            chosen = fresh[start : start + self._batch]
-            self._known.update(zip(chosen, self._compute(chosen), strict=True))
-        found = [self._known[key] for key in keys]
+            batch = fresh[start : start + self._batch]
+            self._known.update(zip(batch, self._compute(batch), strict=True))
+        values = [self._known[key] for key in keys]
         while len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
-        return found
+        return values
 
     @staticmethod
     def _size(key: K) -> int:
@@ -120,7 +120,7 @@ class _PairScores(_Remembered[Pair, float]):
     def _compute(self, keys: Sequence[Pair]) -> list[float]:
         import torch
 
-        tokens = _tokens(self._tokenizer, [one for one, _ in keys], [other for _, other in keys], self._limit)
+        tokens = _tokens(self._tokenizer, [text for text, _ in keys], [text for _, text in keys], self._limit)
         with torch.no_grad():
             logits = self._model(**tokens.to(self._model.device)).logits
         scores: list[float] = torch.sigmoid(logits[:, 0].double()).tolist()
@@ -208,9 +208,9 @@ def _load(scorer: str, path: str, kind: type) -> tuple[PreTrainedTokenizerBase, 
 
 
 def _tokens(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str], others: list[str] | None, limit: int
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], partners: list[str] | None, limit: int
 ) -> BatchEncoding:
     tokens: BatchEncoding = tokenizer(
-        texts, others, padding=True, truncation=True, max_length=limit, return_tensors="pt"
+        texts, partners, padding=True, truncation=True, max_length=limit, return_tensors="pt"
     )
     return tokens

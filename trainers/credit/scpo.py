@@ -49,7 +49,7 @@ def failure_table(similarity: Floats, threshold: float) -> list[int]:
 def match_credit(
     similarity: Sequence[Sequence[float]],
     table: Sequence[int],
-    taken: Sequence[int],
+    sequence: Sequence[int],
     *,
     threshold: float,
     base: float,
@@ -60,13 +60,13 @@ def match_credit(
     Args:
         similarity: Similarity of the m steps of the reference with u texts, m rows of u numbers.
         table: See :func:`failure_table`.
-        taken: Which of the u texts each step of the failed episode is, in the order in which they are taken.
+        sequence: Which of the u texts each step of the failed episode is, in the order in which they are taken.
         threshold: From which similarity on a step matches.
         base: Similarity that is worth nothing; the credit grows linearly from there to 1.
         monotonic: Credit a position of the reference only the first time it is reached.
     """
-    credit, j, furthest, last = [0.0] * len(taken), -1, -1, len(similarity) - 1
-    for place, text in enumerate(taken) if last >= 0 else ():
+    credit, j, furthest, last = [0.0] * len(sequence), -1, -1, len(similarity) - 1
+    for place, text in enumerate(sequence) if last >= 0 else ():
         while j >= 0 and similarity[j + 1][text] < threshold:
             j = table[j]
         if (alike := similarity[j + 1][text]) >= threshold:
@@ -112,10 +112,10 @@ class SCPO(Shaper):
 
     def __post_init__(self) -> None:
         cls = SCORERS[self.scorer]
-        known = [option.name for option in fields(cls)]  # type: ignore[arg-type]
+        options = [option.name for option in fields(cls)]  # type: ignore[arg-type]
         for name in self.scorer_options:
-            if name not in known:
-                raise unknown(f"option of scorer {self.scorer}", name, known)
+            if name not in options:
+                raise unknown(f"option of scorer {self.scorer}", name, options)
         self._score  # noqa: B018  (its settings are checked now, its model is loaded when there is a pair to score)
         for name, value, choices in (
             ("reference", self.reference, get_args(Reference)),
@@ -162,38 +162,38 @@ class SCPO(Shaper):
         number = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
         code_of = np.array([-1 if text is None else number[text] for text in texts], np.int64)
         plan = [
-            (own[code_of[own] >= 0], [rows[code_of[rows] >= 0] for rows in failed])
-            for own, failed in self.references(steps)
+            (own[code_of[own] >= 0], [rows[code_of[rows] >= 0] for rows in failures])
+            for own, failures in self.references(steps)
         ]
-        met = [np.unique(code_of[np.concatenate([own, *failed])]) for own, failed in plan]
-        asked = [(np.unique(code_of[own]), texts_met) for (own, _), texts_met in zip(plan, met, strict=True)]
-        known = _Scores(list(number), asked, score)
+        codes = [np.unique(code_of[np.concatenate([own, *failures])]) for own, failures in plan]
+        queries = [(np.unique(code_of[own]), texts_met) for (own, _), texts_met in zip(plan, codes, strict=True)]
+        scores = _Scores(list(number), queries, score)
         out, length = np.zeros(len(steps)), steps.response.lengths
-        for (own, failed), texts_met in zip(plan, met, strict=True):
-            similarity = known(code_of[own], texts_met)
+        for (own, failures), texts_met in zip(plan, codes, strict=True):
+            similarity = scores(code_of[own], texts_met)
             table = failure_table(similarity[:, np.searchsorted(texts_met, code_of[own])], self.threshold)
             alike = similarity.tolist()
-            for rows in failed:
-                taken = rows[np.argsort(-length[rows], kind="stable")] if self.order == "longest_first" else rows
-                out[taken] = match_credit(
-                    alike, table, np.searchsorted(texts_met, code_of[taken]).tolist(),
+            for rows in failures:
+                sequence = rows[np.argsort(-length[rows], kind="stable")] if self.order == "longest_first" else rows
+                out[sequence] = match_credit(
+                    alike, table, np.searchsorted(texts_met, code_of[sequence]).tolist(),
                     threshold=self.threshold, base=self.base, monotonic=self.monotonic,
                 )  # fmt: skip
         return out
 
     def references(self, steps: StepTable) -> list[tuple[Ints, list[Ints]]]:
         """For each group with a success, the rows of the reference and those of each failed episode, by ``t``."""
-        found = []
+        references = []
         reward = env_reward(steps)
         order = np.lexsort((steps.t, steps.episode_id, steps.group_id))
         for group in _runs(steps.group_id[order]):
             episodes = [order[group][run] for run in _runs(steps.episode_id[order[group]])]
-            won = [rows for rows in episodes if reward[rows].sum() > self.success_above]
-            lost = [rows for rows in episodes if not reward[rows].sum() > self.success_above]
-            if won:
+            successes = [rows for rows in episodes if reward[rows].sum() > self.success_above]
+            failures = [rows for rows in episodes if not reward[rows].sum() > self.success_above]
+            if successes:
                 choose = max if self.reference == "longest" else min
-                found.append((choose(won, key=len), lost))
-        return found
+                references.append((choose(successes, key=len), failures))
+        return references
 
 
 class _Scores:
@@ -201,22 +201,22 @@ class _Scores:
 
     Args:
         texts: Step texts, by code.
-        asked: Distinct codes of a reference, and of the texts that it is compared with.
+        queries: Distinct codes of a reference, and of the texts that it is compared with.
         score: Scores pairs.
     """
 
-    def __init__(self, texts: Sequence[str], asked: Sequence[tuple[Ints, Ints]], score: Score) -> None:
+    def __init__(self, texts: Sequence[str], queries: Sequence[tuple[Ints, Ints]], score: Score) -> None:
         self._count = len(texts)
-        keys = np.sort(np.concatenate([np.zeros(0, np.int64), *(self._keys(*pair).ravel() for pair in asked)]))
+        keys = np.sort(np.concatenate([np.zeros(0, np.int64), *(self._keys(*pair).ravel() for pair in queries)]))
         self._pairs = keys[np.diff(keys, prepend=-1) > 0]  # np.unique hashes, which takes ten times as long
         self._values = score([(texts[key // self._count], texts[key % self._count]) for key in self._pairs.tolist()])
 
-    def __call__(self, reference: Ints, others: Ints) -> Floats:
-        """Returns the scores, shape (len(reference), len(others))."""
-        return self._values[np.searchsorted(self._pairs, self._keys(reference, others))]
+    def __call__(self, reference: Ints, codes: Ints) -> Floats:
+        """Returns the scores, shape (len(reference), len(codes))."""
+        return self._values[np.searchsorted(self._pairs, self._keys(reference, codes))]
 
-    def _keys(self, one: Ints, other: Ints) -> Ints:
-        return one[:, None] * self._count + other
+    def _keys(self, first: Ints, second: Ints) -> Ints:
+        return first[:, None] * self._count + second
 
 
 def _runs(keys: Ints) -> list[Ints]:

@@ -134,8 +134,8 @@ class KLPenalty(Shaper):
         steps = steps.with_columns(**{f"{DIAGNOSTIC}kl": mean})
         if self.per == "step":
             return steps.with_reward(steps.reward - self.coef * np.bincount(row, kl, rows))
-        earned = steps.token_extra[TOKEN_REWARD].values if TOKEN_REWARD in steps.token_extra else 0.0
-        return steps.with_token_columns(**{TOKEN_REWARD: earned - self.coef * kl})
+        rewards = steps.token_extra[TOKEN_REWARD].values if TOKEN_REWARD in steps.token_extra else 0.0
+        return steps.with_token_columns(**{TOKEN_REWARD: rewards - self.coef * kl})
 
     def divergence(self, steps: StepTable) -> Floats:
         """Returns the estimate of the divergence at each response token, in the order of ``response.values``."""

@@ -101,8 +101,8 @@ class Played:
 
     def type(self, command: str) -> str:
         """Types a command, as the codec ``tags`` reads it; returns what the environment answers."""
-        parsed = TYPED.parse(f"<action>{command}</action>", self.offered, 1)
-        return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action, command)
+        move = TYPED.parse(f"<action>{command}</action>", self.offered, 1)
+        return self.step(Unparsed(move.error or "") if move.action is None else move.action, command)
 
     def step(self, action: Sequence[ToolCall], command: str = "", call_id: str = "") -> str:
         """As :meth:`call`, with several calls of one step, and the text that they were read from."""
@@ -335,42 +335,42 @@ class AgentManager:
             raise UsageError("episodes of agents cannot branch")
         self.gateway.sampling, self.gateway.seed = sampling, seed
         self.timing, ledger = Timing(), Ledger(self.attempts)
-        waiting, running, done = deque(plans), list[_Running](), dict[int, Episode]()
-        told, due = -1, 0.0
+        waiting, running, episodes = deque(plans), list[_Running](), dict[int, Episode]()
+        last_count, due = -1, 0.0
         while waiting or running:
             while waiting and len(running) < self.slots:
                 running.append(self._start(waiting.popleft()))
             began = time.monotonic()
             self.gateway.pump(self.engine, _PATIENCE)
-            passed = time.monotonic() - began
-            self.timing.engine += passed if self.gateway.busy else 0.0
-            self.timing.env += 0.0 if self.gateway.busy else passed
-            for one in list(running):
-                if (outcome := self._outcome(one)) is None:
+            seconds = time.monotonic() - began
+            self.timing.engine += seconds if self.gateway.busy else 0.0
+            self.timing.env += 0.0 if self.gateway.busy else seconds
+            for run in list(running):
+                if (outcome := self._outcome(run)) is None:
                     continue
-                running.remove(one)
-                episode = self._ended(one, outcome)
-                if outcome.error is not None and ledger.failed(one.plan.episode_id, False):
-                    _LOG.warning("task %s: %s; it is started again", one.plan.task_id, outcome.error)
+                running.remove(run)
+                episode = self._ended(run, outcome)
+                if outcome.error is not None and ledger.failed(run.plan.episode_id, False):
+                    _LOG.warning("task %s: %s; it is started again", run.plan.task_id, outcome.error)
                     self.timing.repeated += 1
-                    waiting.appendleft(one.plan)
+                    waiting.appendleft(run.plan)
                     continue
                 if episode.error is not None:
                     self.gateway.tell(f"an episode is left out: {episode.error}")
-                done[one.plan.episode_id] = episode
+                episodes[run.plan.episode_id] = episode
                 if keep is not None:
                     spent = sum(len(step.prompt_ids) for step in episode.steps)
-                    keep(one.plan, episode, Effort(time.monotonic() - one.began, spent, one.job.session.tokens))
-            if watch is not None and (len(done) != told or time.monotonic() >= due):
-                told, due = len(done), time.monotonic() + _LOOK
-                watch(told, self._oldest(running))
+                    keep(run.plan, episode, Effort(time.monotonic() - run.began, spent, run.job.session.tokens))
+            if watch is not None and (len(episodes) != last_count or time.monotonic() >= due):
+                last_count, due = len(episodes), time.monotonic() + _LOOK
+                watch(last_count, self._oldest(running))
         counts = ", ".join(f"{count} {name}" for name, count in sorted(self.gateway.counts.items()))
         _LOG.info("requests of agents so far: %s", counts or "none")
-        return [done[plan.episode_id] for plan in plans]
+        return [episodes[plan.episode_id] for plan in plans]
 
     def _oldest(self, running: Sequence[_Running]) -> Wait | None:
-        one = min(running, key=lambda one: one.began, default=None)
-        return None if one is None else Wait(f"the agent of task {one.plan.task_id}", one.began)
+        oldest = min(running, key=lambda run: run.began, default=None)
+        return None if oldest is None else Wait(f"the agent of task {oldest.plan.task_id}", oldest.began)
 
     def _start(self, plan: EpisodePlan) -> _Running:
         config, env_id = self.config, self.factories[plan.env].env_id
@@ -383,16 +383,16 @@ class AgentManager:
             text, failure = "", f"{env_id}: {reason(error)}"
         limits = Limits(config.requests, config.tokens, config.seconds, config.reward_limit)
         session = self.gateway.open(plan, limits, {**about, "task": text})
-        played = world if self.agent.plays and config.environment else None
-        job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, played), session)
+        game = world if self.agent.plays and config.environment else None
+        job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, game), session)
         if world is None:
             env.close()
             job.ended.set_result(Outcome(error=failure))
             return _Running(plan, job, None, time.monotonic())
-        if played is not None:
-            played.joined(session)
+        if game is not None:
+            game.joined(session)
             if isinstance(self.engine, ExpertEngine):
-                self.engine.join(plan.episode_id, played, make_player(env_id, self.engine.name))
+                self.engine.join(plan.episode_id, game, make_player(env_id, self.engine.name))
         self.agent.start(job)
         return _Running(plan, job, env, time.monotonic())
 
@@ -405,12 +405,12 @@ class AgentManager:
         except EnvsuiteError as error:
             raise ConfigError(f"envs[{number}] ({self.factories[number].env_id}): {error}") from error
 
-    def _outcome(self, one: _Running) -> Outcome | None:
+    def _outcome(self, run: _Running) -> Outcome | None:
         """How an agent ended; ``None`` while it works."""
-        session, now, environment = one.job.session, self.gateway.clock(), one.job.client.env
+        session, now, environment = run.job.session, self.gateway.clock(), run.job.client.env
         failure = None if environment is None else environment.failure
-        if one.job.ended.done():
-            outcome = one.job.ended.result()
+        if run.job.ended.done():
+            outcome = run.job.ended.result()
             if failure is not None:
                 return Outcome(error=failure)
             try:
@@ -425,22 +425,22 @@ class AgentManager:
                 session.end(f"it lasted longer than its {session.limits.seconds:g} s")
         if session.ended is None:
             return None
-        if one.over is None:
-            one.over = now
-            one.job.stop()
+        if run.over is None:
+            run.over = now
+            run.job.stop()
         waits = self.agent.grace if self.agent.plays else self.config.reward_within * (session.reward is None)
-        return Outcome(error=failure) if now > one.over + waits else None
+        return Outcome(error=failure) if now > run.over + waits else None
 
-    def _ended(self, one: _Running, outcome: Outcome) -> Episode:
-        session = one.job.session
+    def _ended(self, run: _Running, outcome: Outcome) -> Episode:
+        session = run.job.session
         self.gateway.end(session)
         self.timing.dropped_tokens += session.undelivered
-        played = one.job.client.env
-        if one.env is not None and one.job.ended.done() and (played is None or played.leave()):  # else it may be played
-            if played is None or played.failure is None:
-                self._free[one.plan.env].append(one.env)
+        game = run.job.client.env
+        if run.env is not None and run.job.ended.done() and (game is None or game.leave()):  # else it may be played
+            if game is None or game.failure is None:
+                self._free[run.plan.env].append(run.env)
             else:
-                one.env.close()
+                run.env.close()
         episode = session.episode(outcome.error)
         if episode.error is not None:
             self.timing.dropped_tokens += sum(len(step.response_ids) for step in episode.steps)

@@ -39,13 +39,13 @@ def read(fields: Fields, counting: bool = False) -> Ask:
     for name in fields.given("mcp_servers", "container"):
         raise wrong(name, "is not served: tools are called by the agent", "unsupported_parameter")
     system = (Message("system", fields.content("system")),) if fields.given("system") else ()
-    said = tuple(message for one in fields.objects("messages") for message in _messages(one))
-    if said and said[-1].role == "assistant":
+    messages = tuple(message for entry in fields.objects("messages") for message in _messages(entry))
+    if messages and messages[-1].role == "assistant":
         raise wrong("messages", "the last is the assistant's; an answer cannot go on from a text that was not sampled")
-    tools = tuple(_tool(one) for one in fields.objects("tools"))
+    tools = tuple(_tool(tool) for tool in fields.objects("tools"))
     return Ask(
         model=fields.need("model", str),
-        messages=(*system, *said) if said else (),
+        messages=(*system, *messages) if messages else (),
         tools=tools,
         max_tokens=None if counting else fields.need("max_tokens", int, 1),
         stop=fields.texts("stop_sequences"),
@@ -107,24 +107,24 @@ def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def answer(
-    session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
+    session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The answer as a whole; the arguments are those of :func:`trainers.gateway.openai_api.answer`."""
     (choice,) = choices
-    return {**_head(session, asked), "content": _blocks(choice), **_end(choice), "usage": _usage(asked, choice)}
+    return {**_head(session, request), "content": _blocks(choice), **_end(choice), "usage": _usage(request, choice)}
 
 
-def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
+def chunks(session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
     """The answer as a stream of events."""
     (choice,) = choices
-    usage = _usage(asked, choice)
+    usage = _usage(request, choice)
     nothing: dict[str, Any] = {
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
         "usage": {**usage, "output_tokens": 0},
     }
-    yield _event("message_start", message={**_head(session, asked), **nothing})
+    yield _event("message_start", message={**_head(session, request), **nothing})
     for i, block in enumerate(_blocks(choice)):
         name, kind, field = _STREAMED[block["type"]]
         text = block[name] if isinstance(block[name], str) else orjson.dumps(block[name]).decode()
@@ -140,9 +140,9 @@ def _event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: ".encode() + orjson.dumps({"type": kind, **fields}) + b"\n\n"
 
 
-def _head(session: Session, asked: Asked) -> dict[str, Any]:
-    name = f"msg_{session.name}_{asked.number}"
-    return {"id": name, "type": "message", "role": "assistant", "model": asked.ask.model}
+def _head(session: Session, request: Asked) -> dict[str, Any]:
+    name = f"msg_{session.name}_{request.number}"
+    return {"id": name, "type": "message", "role": "assistant", "model": request.ask.model}
 
 
 def _blocks(choice: Choice) -> list[dict[str, Any]]:
@@ -150,8 +150,8 @@ def _blocks(choice: Choice) -> list[dict[str, Any]]:
     thought = [{"type": "thinking", "thinking": message.thought, "signature": ""}] if message.thought else []
     text = [{"type": "text", "text": message.text}] if message.text else []
     calls = [
-        {"type": "tool_use", "id": given, "name": call.name, "input": dict(call.arguments)}
-        for call, given in message.calls
+        {"type": "tool_use", "id": call_id, "name": call.name, "input": dict(call.arguments)}
+        for call, call_id in message.calls
     ]
     return [*thought, *text, *calls]
 
@@ -162,8 +162,8 @@ def _end(choice: Choice) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": stop_text or None}
 
 
-def _usage(asked: Asked, choice: Choice) -> dict[str, Any]:
-    return {"input_tokens": len(asked.prompt.ids), "output_tokens": choice.completion.count}
+def _usage(request: Asked, choice: Choice) -> dict[str, Any]:
+    return {"input_tokens": len(request.prompt.ids), "output_tokens": choice.completion.count}
 
 
 def problem(error: Refused) -> dict[str, Any]:

@@ -81,12 +81,12 @@ class _Connection(TimedConnection, H11Protocol):
         transport.set_write_buffer_limits(0)  # what is sent has left this process when the next part is
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def sent(self, session: Session, asked: Asked) -> None:
+    def sent(self, session: Session, record: Asked) -> None:
         """An answer was handed to the system."""
         with self.gateway.lock:
             if not self.over:
-                self.waiting.append((session, asked))
-                asked.sent.append(self.arrived)
+                self.waiting.append((session, record))
+                record.sent.append(self.arrived)
 
     def arrived(self) -> bool:
         """Whether the client has what was sent, or is still there to read it; of any thread."""
@@ -103,18 +103,18 @@ class _Connection(TimedConnection, H11Protocol):
             return False
         poll = select.poll()
         poll.register(number, select.POLLRDHUP)
-        happened = dict(poll.poll(0)).get(number, 0)
-        (unconfirmed,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)))
-        closed_early = bool(happened & select.POLLRDHUP and unconfirmed)
-        return not (happened & (select.POLLERR | select.POLLHUP) or closed_early)
+        events = dict(poll.poll(0)).get(number, 0)
+        (backlog,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)))
+        closed_early = bool(events & select.POLLRDHUP and backlog)
+        return not (events & (select.POLLERR | select.POLLHUP) or closed_early)
 
     def settle(self, whole: bool) -> None:
         """Says of all answers that were sent whether they have arrived."""
         with self.gateway.lock:
-            for session, asked in self.waiting:
-                asked.sent.remove(self.arrived)
+            for session, record in self.waiting:
+                record.sent.remove(self.arrived)
                 if whole:
-                    session.delivered(asked)
+                    session.delivered(record)
             self.waiting = []
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,9 +127,9 @@ class _Connection(TimedConnection, H11Protocol):
 class _Answer(Response):
     """An answer of the model."""
 
-    def __init__(self, content: bytes, kind: str, session: Session, asked: Asked) -> None:
+    def __init__(self, content: bytes, kind: str, session: Session, record: Asked) -> None:
         super().__init__(content, media_type=kind)
-        self.session, self.asked = session, asked
+        self.session, self.asked = session, record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -140,8 +140,8 @@ class _Answer(Response):
 
 
 def _connection(scope: Scope) -> _Connection:
-    found: _Connection = scope["state"]["connection"]
-    return found
+    connection: _Connection = scope["state"]["connection"]
+    return connection
 
 
 class _App:
@@ -189,13 +189,13 @@ class _App:
 
         if isinstance(outcome := await self.in_thread(session, take), str):
             return await self.forward(request, key, outcome, body)
-        ask, asked = outcome
-        choices = await _answered(asked.done, request)
+        ask, record = outcome
+        choices = await _answered(record.done, request)
         if ask.shown["stream"]:
-            stream = b"".join(api.chunks(session, asked, choices, ask.shown))
-            return _Answer(stream, "text/event-stream", session, asked)
-        whole = orjson.dumps(api.answer(session, asked, choices, ask.shown))
-        return _Answer(whole, "application/json", session, asked)
+            stream = b"".join(api.chunks(session, record, choices, ask.shown))
+            return _Answer(stream, "text/event-stream", session, record)
+        whole = orjson.dumps(api.answer(session, record, choices, ask.shown))
+        return _Answer(whole, "application/json", session, record)
 
     async def in_thread(self, session: Session, function: Callable[[], T]) -> T:
         """Runs a function in a thread; the threads of one session leave those of others free."""
@@ -215,12 +215,12 @@ class _App:
         self.gateway.forward(key)
         url = httpx2.URL(self.gateway.proxied[name])
         secret = {"authorization": f"Bearer {url.username}", "x-api-key": url.username} if url.username else {}
-        sent = {one: request.headers[one] for one in _PASSED if one in request.headers} | secret
+        headers = {header: request.headers[header] for header in _PASSED if header in request.headers} | secret
         place = f"{url.copy_with(username='', password='')}{request.url.path.removeprefix('/v1')}"
         try:
             by_proxy = not is_private(url.host)
             async with httpx2.AsyncClient(timeout=_PROXY_SECONDS, trust_env=by_proxy, **http.answer_limits()) as client:
-                reply = await client.post(place, content=body, headers=sent)
+                reply = await client.post(place, content=body, headers=headers)
         except httpx2.HTTPError as error:
             raise Refused(502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0) from error
         return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))
@@ -272,7 +272,7 @@ class _App:
         elif request.url.path.endswith("/end"):
             self.gateway.finish(number)
         session = self.gateway.numbered(number)
-        prompts = [asked.prompt for asked in list(session.asked) if len(asked.prompt.ids)]
+        prompts = [record.prompt for record in list(session.asked) if len(record.prompt.ids)]
         sequences = sum(prompt.parent is None for prompt in prompts)
         return _json({
             "id": number, "requests": len(session.asked), "forwarded": session.forwarded, "tokens": session.tokens,
@@ -309,7 +309,7 @@ class _App:
         return bytes(content)
 
 
-async def _answered(done: Future[list[Choice]], request: Request) -> list[Choice]:
+async def _answered(future: Future[list[Choice]], request: Request) -> list[Choice]:
     """Waits for an answer.
 
     Raises:
@@ -326,16 +326,16 @@ async def _answered(done: Future[list[Choice]], request: Request) -> list[Choice
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    done.add_done_callback(tell)
-    gone = asyncio.create_task(leave())
+    future.add_done_callback(tell)
+    disconnect = asyncio.create_task(leave())
     first = asyncio.create_task(ready.wait())
     try:
-        await asyncio.wait((gone, first), return_when=asyncio.FIRST_COMPLETED)
-        if gone.done():
+        await asyncio.wait((disconnect, first), return_when=asyncio.FIRST_COMPLETED)
+        if disconnect.done():
             raise ClientDisconnect
-        return done.result()
+        return future.result()
     finally:
-        gone.cancel()
+        disconnect.cancel()
         first.cancel()
 
 

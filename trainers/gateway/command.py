@@ -76,8 +76,8 @@ class Program:
     @property
     def file(self) -> str | None:
         """The program's file; ``None`` where there is none."""
-        found = shutil.which(self.words[0])
-        return None if found is None else _absolute(found)
+        path = shutil.which(self.words[0])
+        return None if path is None else _absolute(path)
 
     @property
     def named(self) -> list[str]:
@@ -100,11 +100,11 @@ class Program:
                 paths += [str(environment.parent), *([str(Path(base[1]).parent)] if base else [])]
         system = {path for path in _SYSTEM if os.path.exists(path)}
         links = {path: os.readlink(path) for path in system if os.path.islink(path)}
-        placed = {path: path for path in system - set(links)}
-        placed |= {at: os.path.realpath(path) for path in paths for at in (path, os.path.realpath(path))}
-        placed = {at: path for at, path in placed.items() if at in system or not at.startswith(_BELOW)}
+        readable = {path: path for path in system - set(links)}
+        readable |= {at: os.path.realpath(path) for path in paths for at in (path, os.path.realpath(path))}
+        readable = {at: path for at, path in readable.items() if at in system or not at.startswith(_BELOW)}
         hidden = [os.path.dirname(os.path.realpath(package.__file__ or "")) for package in (envsuite, trainers)]
-        return {"readable": placed, "links": links, "hidden": hidden, "needs": [file, *self.named]}
+        return {"readable": readable, "links": links, "hidden": hidden, "needs": [file, *self.named]}
 
 
 _BELOW = tuple(f"{path}/" for path in _SYSTEM)
@@ -373,32 +373,32 @@ class CommandAgent(Agent):
         job.output += outcome["output"]
         return self._graded(outcome, self.test)
 
-    def _problem(self, told: Mapping[str, Any], program: Program) -> str | None:
+    def _problem(self, report: Mapping[str, Any], program: Program) -> str | None:
         """Why a command failed; ``None`` where it did not."""
-        name, code = program.words[0], told["code"]
-        if told["refusal"]:
-            return f"{name} cannot be started: {told['refusal']}"
-        if told["why"] == "memory":
+        name, code = program.words[0], report["code"]
+        if report["refusal"]:
+            return f"{name} cannot be started: {report['refusal']}"
+        if report["why"] == "memory":
             return f"{name} used more than the {self.config.memory} MiB of rollout.agent.memory"
-        if told["why"] == "seconds":
+        if report["why"] == "seconds":
             limits = {"seconds": self.config.seconds, "test_seconds": self.config.test_seconds}
             setting = "test_seconds" if program is self.test else "seconds"
             return f"{name} took longer than the {limits[setting]:g} s of rollout.agent.{setting}"
         if code == 0:
             return None
         how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"
-        return f"{name} {how}, and printed last: {_last(told['output'])[:300] or 'nothing'}"
+        return f"{name} {how}, and printed last: {_last(report['output'])[:300] or 'nothing'}"
 
-    def _graded(self, told: Mapping[str, Any], test: Program) -> Outcome:
+    def _graded(self, report: Mapping[str, Any], test: Program) -> Outcome:
         """The reward of a test."""
-        if told["why"] or told["refusal"]:
-            return Outcome(error=f"the test {self._problem(told, test)}")
-        if (given := _REWARD.fullmatch(_last(told["output"]))) is None:
-            return Outcome(1.0 if told["code"] == 0 else 0.0)
+        if report["why"] or report["refusal"]:
+            return Outcome(error=f"the test {self._problem(report, test)}")
+        if (reward_match := _REWARD.fullmatch(_last(report["output"]))) is None:
+            return Outcome(1.0 if report["code"] == 0 else 0.0)
         try:
-            return Outcome(float(given[1]))
+            return Outcome(float(reward_match[1]))
         except ValueError:
-            return Outcome(error=f"the test {test.words[0]} printed {given[0][:100]!r}, which is no number")
+            return Outcome(error=f"the test {test.words[0]} printed {reward_match[0][:100]!r}, which is no number")
 
     def close(self) -> None:
         """Ends what is left of all."""

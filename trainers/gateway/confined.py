@@ -58,12 +58,12 @@ def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=descriptor)
-    told: dict[str, Any] = {"sandbox": True}
+    settings: dict[str, Any] = {"sandbox": True}
     try:
-        _Guard(told := receive(channel, REQUEST), channel).serve()
+        _Guard(settings := receive(channel, REQUEST), channel).serve()
     except (EOFError, Garbled):
-        if not told["sandbox"]:
-            shutil.rmtree(told["folder"], ignore_errors=True)
+        if not settings["sandbox"]:
+            shutil.rmtree(settings["folder"], ignore_errors=True)
     except OSError as error:
         with contextlib.suppress(OSError):
             send(channel, {"failed": error.strerror or str(error)})
@@ -74,28 +74,28 @@ class _Guard:
     """The commands of one episode, one after the other.
 
     Args:
-        told: The settings.
+        settings: The settings.
         channel: Socket of the program.
 
     Raises:
         OSError: There is no such sandbox here.
     """
 
-    def __init__(self, told: dict[str, Any], channel: socket.socket) -> None:
-        self.told, self.channel = told, channel
+    def __init__(self, settings: dict[str, Any], channel: socket.socket) -> None:
+        self.settings, self.channel = settings, channel
         self.meter: MemoryMeter | None = None
         self.root = os.geteuid() == 0 and sys.platform == "linux" and may_become(USER)
-        listening = self._isolate() if told["sandbox"] else None
+        listening = self._isolate() if settings["sandbox"] else None
         if listening is None and sys.platform == "linux":
             kernel.adopt_orphans()
-        self._write_files(told["folder"])
+        self._write_files(settings["folder"])
         send(channel, {"ready": True})
         if listening is not None:
             socket.send_fds(channel, [b"l"], [listening.fileno()])
             listening.close()
 
     def _write_files(self, folder: str) -> None:
-        for name, text in self.told["files"].items():
+        for name, text in self.settings["files"].items():
             path = os.path.join(folder, name)
             with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
@@ -103,7 +103,7 @@ class _Guard:
 
     def _isolate(self) -> socket.socket:
         """Moves to a sandbox, as its first process, and makes what all commands share: files in memory, a network."""
-        uid, gid, told = os.geteuid(), os.getegid(), self.told
+        uid, gid, settings = os.geteuid(), os.getegid(), self.settings
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")  # where the machine has no memory left, agents end first
         kernel.unshare(_NAMESPACES if self.root else _NAMESPACES | kernel.NEW_USER)
@@ -112,8 +112,8 @@ class _Guard:
         if child := os.fork():
             os.waitpid(child, 0)
             with contextlib.suppress(OSError):
-                kernel.unmount(told["folder"])
-                os.rmdir(told["folder"])
+                kernel.unmount(settings["folder"])
+                os.rmdir(settings["folder"])
             os._exit(0)
         kernel.die_with_parent(signal.SIGKILL)
         kernel.set_host_name(b"agent")
@@ -122,28 +122,28 @@ class _Guard:
         self.meter = MemoryMeter(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         owner = USER if self.root else INSIDE
         options = f"{self._disk()},mode=700,uid={owner},gid={owner}"
-        kernel.mount("tmpfs", told["folder"], _MOUNTED, options)
+        kernel.mount("tmpfs", settings["folder"], _MOUNTED, options)
         kernel.hide_from_equals()
         kernel.raise_loopback()
-        return socket.create_server(("127.0.0.1", told["port"]), backlog=64)
+        return socket.create_server(("127.0.0.1", settings["port"]), backlog=64)
 
     def _disk(self) -> str:
         """Size of a file system, as an option."""
-        return f"size={self.told['disk']},nr_inodes={max(1024, self.told['disk'] // 4096)}"
+        return f"size={self.settings['disk']},nr_inodes={max(1024, self.settings['disk'] // 4096)}"
 
     def serve(self) -> None:
         """Runs what comes until the program leaves."""
         while True:
-            asked = receive(self.channel, REQUEST)
-            if "argv" in asked:  # else what it would stop has ended
-                send(self.channel, self._run(asked))
+            command = receive(self.channel, REQUEST)
+            if "argv" in command:  # else what it would stop has ended
+                send(self.channel, self._run(command))
 
-    def _run(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, command: dict[str, Any]) -> dict[str, Any]:
         out, out_end = os.pipe()
         refusal, refusal_end = socket.socketpair()
         child = os.fork()
         if child == 0:
-            self._become(asked, out_end, refusal_end)
+            self._become(command, out_end, refusal_end)
         os.close(out_end)
         refusal_end.close()
         codes: dict[int, int] = {}
@@ -151,12 +151,12 @@ class _Guard:
         try:
             problem, listeners, _, _ = socket.recv_fds(refusal, _CHUNK, 1)
             if listeners:
-                problem, grants = b"", Grants(listeners[0], self.told["memory"])
-            why, tail = self._watch(child, out, asked["seconds"], codes, grants)
+                problem, grants = b"", Grants(listeners[0], self.settings["memory"])
+            why, tail = self._watch(child, out, command["seconds"], codes, grants)
         finally:
             self._end(child, codes)
-            if asked["fresh"] and self.meter is None:
-                shutil.rmtree(asked["fresh"], ignore_errors=True)
+            if command["fresh"] and self.meter is None:
+                shutil.rmtree(command["fresh"], ignore_errors=True)
             if grants is not None:
                 os.close(grants.listener)
         with refusal:
@@ -195,13 +195,13 @@ class _Guard:
                 continue
             tick = now + _TICK
             with contextlib.suppress(ChildProcessError):
-                while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                    codes.setdefault(found[0], os.waitstatus_to_exitcode(found[1]))
+                while (pair := os.waitpid(-1, os.WNOHANG))[0]:
+                    codes.setdefault(pair[0], os.waitstatus_to_exitcode(pair[1]))
             if child in codes:
                 return "", tail
             if now > until:
                 return "seconds", tail
-            if self.meter and grants and self.meter.exceeds(self.told["memory"] - grants.shared):
+            if self.meter and grants and self.meter.exceeds(self.settings["memory"] - grants.shared):
                 return "memory", tail
 
     def _end(self, child: int, codes: dict[int, int]) -> None:
@@ -212,10 +212,10 @@ class _Guard:
                 for process in processes:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(process, signal.SIGKILL)
-                ended, status = os.waitpid(-1, 0)
-                codes.setdefault(ended, os.waitstatus_to_exitcode(status))
+                pid, status = os.waitpid(-1, 0)
+                codes.setdefault(pid, os.waitstatus_to_exitcode(status))
 
-    def _become(self, asked: dict[str, Any], out: int, refusal: socket.socket) -> NoReturn:
+    def _become(self, command: dict[str, Any], out: int, refusal: socket.socket) -> NoReturn:
         """Makes this process the command."""
         try:
             os.setsid()
@@ -226,31 +226,31 @@ class _Guard:
                 signal.signal(number, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             if self.meter is not None:
-                listener = self._confine(asked)
+                listener = self._confine(command)
                 socket.send_fds(refusal, [b"l"], [listener])
                 os.close(listener)
             else:
-                os.chdir(self.told["folder"])
+                os.chdir(self.settings["folder"])
                 if sys.platform == "linux":
                     kernel.die_with_parent(signal.SIGKILL)
-            if asked["fresh"]:
-                self._write_files(asked["fresh"])
-                os.mkdir(os.path.join(asked["fresh"], HOME))
-            if asked["argv"]:
-                os.execve(asked["argv"][0], asked["argv"], asked["environment"])
+            if command["fresh"]:
+                self._write_files(command["fresh"])
+                os.mkdir(os.path.join(command["fresh"], HOME))
+            if command["argv"]:
+                os.execve(command["argv"][0], command["argv"], command["environment"])
             os._exit(0)
         except (OSError, ValueError) as error:  # the latter: null characters, half surrogates
-            told = error.strerror if isinstance(error, OSError) else None
-            refusal.sendall((told or str(error)).encode("utf-8", "replace"))
+            message = error.strerror if isinstance(error, OSError) else None
+            refusal.sendall((message or str(error)).encode("utf-8", "replace"))
         finally:
             os._exit(127)
 
-    def _confine(self, asked: dict[str, Any]) -> int:
+    def _confine(self, command: dict[str, Any]) -> int:
         """Confines this process: what is taken cannot be had again. Returns what answers its calls that wait."""
-        told = self.told
+        settings = self.settings
         kernel.unshare(kernel.NEW_NS)
-        writable = {WORK: told["folder"]}
-        make_root(asked["readable"], asked["links"], asked["hidden"], writable, f"{self._disk()},mode=1777")
+        writable = {WORK: settings["folder"]}
+        make_root(command["readable"], command["links"], command["hidden"], writable, f"{self._disk()},mode=1777")
         if self.root:
             os.setgroups([])
             os.setresgid(USER, USER, USER)
@@ -259,13 +259,13 @@ class _Guard:
         user, group = os.getuid(), os.getgid()
         kernel.unshare(kernel.NEW_USER)  # in which its processes are counted
         kernel.map_own_ids(user, group, INSIDE)
-        resource.setrlimit(resource.RLIMIT_NPROC, (told["processes"], told["processes"]))
+        resource.setrlimit(resource.RLIMIT_NPROC, (settings["processes"], settings["processes"]))
         files = min(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
         kernel.no_new_rights()
         kernel.drop_capabilities()
         os.chdir(WORK)
-        for path in asked["needs"]:
+        for path in command["needs"]:
             if not os.access(path, os.R_OK):
                 raise OSError(f"{path} cannot be read by other users than its owner")
         return kernel.filter_calls(seccomp.permissive())

@@ -58,11 +58,11 @@ class EnvStep:
 
 
 class _Answer:
-    def __init__(self, asked: Asked, index: int) -> None:
-        self.asked, self.place, self.message = asked, (asked.number, index), asked.choices[index].message
+    def __init__(self, request: Asked, index: int) -> None:
+        self.asked, self.place, self.message = request, (request.number, index), request.choices[index].message
         calls = [orjson.dumps([call.name, dict(call.arguments)]).decode() for call, _ in self.message.calls]
         self.text = _plain("\n".join([self.message.text, *calls]))
-        self.question = _plain(asked.ask.observation)
+        self.question = _plain(request.ask.observation)
         self.actions: list[EnvStep] = []
 
     def evidence(self, action: EnvStep, replies: Sequence[tuple[int, str]]) -> tuple[bool, ...]:
@@ -83,7 +83,7 @@ class _Answer:
         )
 
 
-def actions_by_answer(actions: Sequence[EnvStep], asked: Sequence[Asked]) -> dict[Place, list[EnvStep]]:
+def actions_by_answer(actions: Sequence[EnvStep], requests: Sequence[Asked]) -> dict[Place, list[EnvStep]]:
     """The actions of each answer that acted.
 
     An action is that of the answer which has its call by id; else which has an equal call; else to which the agent has
@@ -93,9 +93,9 @@ def actions_by_answer(actions: Sequence[EnvStep], asked: Sequence[Asked]) -> dic
 
     Args:
         actions: In their order.
-        asked: Requests whose answers were delivered, in their order; at least one.
+        requests: Requests whose answers were delivered, in their order; at least one.
     """
-    answers = [_Answer(request, index) for request in asked for index in range(len(request.choices))]
+    answers = [_Answer(request, index) for request in requests for index in range(len(request.choices))]
     replies, roots = defaultdict[bytes, list[tuple[int, str]]](list), set[int]()
     for answer in answers:
         quotes = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]
@@ -111,14 +111,14 @@ def actions_by_answer(actions: Sequence[EnvStep], asked: Sequence[Asked]) -> dic
         judges = [
             answer for answer in best if any(about.text and _count(about.text, answer.question) for about in best)
         ]
-        chosen = max(
+        best_answer = max(
             [answer for answer in best if answer not in judges] or best,
             key=lambda answer: (
                 answer.asked.root in roots, answer.asked.number, bool(answer.actions), -answer.place[1]
             ),
         )  # fmt: skip
-        chosen.actions.append(action)
-        roots.add(chosen.asked.root)
+        best_answer.actions.append(action)
+        roots.add(best_answer.asked.root)
     return {answer.place: answer.actions for answer in answers if answer.actions}
 
 

@@ -29,12 +29,12 @@ class Environment:
     observation.
 
     Args:
-        played: The environment.
+        game: The environment.
         turn: Calls are made in a thread, one after the other.
     """
 
-    def __init__(self, played: Playable, turn: anyio.CapacityLimiter) -> None:
-        self._server = _server(played, turn)
+    def __init__(self, game: Playable, turn: anyio.CapacityLimiter) -> None:
+        self._server = _server(game, turn)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers it."""
@@ -45,8 +45,8 @@ class Environment:
             await manager.handle_request(scope, receive, send)
 
 
-def _server(played: Playable, turn: anyio.CapacityLimiter) -> Any:
-    functions = [tool["function"] for tool in played.tools]
+def _server(game: Playable, turn: anyio.CapacityLimiter) -> Any:
+    functions = [tool["function"] for tool in game.tools]
     tools = [
         {"name": function["name"], "description": function["description"], "inputSchema": function["parameters"]}
         for function in functions
@@ -59,13 +59,13 @@ def _server(played: Playable, turn: anyio.CapacityLimiter) -> Any:
         wrong = False
         try:
             call_id = str(dict(params.meta or {}).get(CALL_ID, ""))
-            call = partial(played.call, params.name, params.arguments or {}, call_id)
+            call = partial(game.call, params.name, params.arguments or {}, call_id)
             text = await anyio.to_thread.run_sync(call, limiter=turn)
         except EnvsuiteError as error:
             text, wrong = str(error), True
         return types.CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": wrong})
 
-    about = "\n\n".join(text for text in (played.goal, played.text) if text)
+    about = "\n\n".join(text for text in (game.goal, game.text) if text)
     if not version("mcp").startswith("1."):
         return Server("environment", instructions=about, on_list_tools=list_tools, on_call_tool=call_tool)
 

@@ -96,12 +96,12 @@ class Gateway:
             Refused: It has none.
         """
         with self.lock:
-            found = self._sessions.get(key)
-        if found is None:
+            session = self._sessions.get(key)
+        if session is None:
             raise Refused(
                 401, "invalid_api_key", "no session has this key; it comes with the episode, and ends with it"
             )
-        return found
+        return session
 
     def count(self, key: str, ask: Ask) -> int:
         """Number of tokens of a prompt, which is not asked; it counts as a request.
@@ -194,24 +194,24 @@ class Gateway:
                 self._arrived.notify_all()
             return session, request
 
-    def _submit(self, session: Session, asked: Asked, choice: int) -> None:
+    def _submit(self, session: Session, request: Asked, choice: int) -> None:
         episode = session.plan.episode_id
-        sampling = replace(self.sampling, max_tokens=asked.most)
+        sampling = replace(self.sampling, max_tokens=request.most)
         if session.plan.greedy:
             sampling = replace(sampling, temperature=0.0)
-        number, seed = next(_NUMBERS), step_seed(self.seed, episode, asked.number + (choice << 32))
-        self._asked[number] = session, asked, choice
-        self._waiting.append(Request(number, asked.prompt.ids, sampling, episode, seed))
+        number, seed = next(_NUMBERS), step_seed(self.seed, episode, request.number + (choice << 32))
+        self._asked[number] = session, request, choice
+        self._waiting.append(Request(number, request.prompt.ids, sampling, episode, seed))
 
-    def check_model(self, name: str, *others: str) -> None:
+    def check_model(self, name: str, *extra: str) -> None:
         """Refuses a name that no model has.
 
         Raises:
-            Refused: It is neither a name of the model that is trained nor one of ``others``.
+            Refused: It is neither a name of the model that is trained nor one of ``extra``.
         """
-        if name not in (*self.names, *others):
-            known = ", ".join((*self.names, *self.proxied))
-            raise Refused(404, "model_not_found", f"there is no model {name[:80]!r}; there is {known}")
+        if name not in (*self.names, *extra):
+            names = ", ".join((*self.names, *self.proxied))
+            raise Refused(404, "model_not_found", f"there is no model {name[:80]!r}; there is {names}")
 
     def _check(self, ask: Ask) -> None:
         self.check_model(ask.model)
@@ -237,10 +237,10 @@ class Gateway:
             self._told.add(text)
             _LOG.warning("gateway: %s", text)
 
-    def delivered(self, session: Session, asked: Asked) -> None:
+    def delivered(self, session: Session, request: Asked) -> None:
         """Says that a client has got the answer."""
         with self.lock:
-            session.delivered(asked)
+            session.delivered(request)
 
     def offer(self, session: Session) -> None:
         """Has a service elsewhere play the session: it asks for one with :meth:`next`."""
@@ -251,8 +251,8 @@ class Gateway:
         """The session that has been offered longest, and is offered no more; ``None`` where none is."""
         with self.lock:
             while self._offered:
-                if (found := self._offered.popleft()).ended is None:
-                    return found
+                if (session := self._offered.popleft()).ended is None:
+                    return session
         return None
 
     def reward(self, number: int, value: float) -> None:
@@ -306,23 +306,23 @@ class Gateway:
         with self.lock:
             waiting, self._waiting = self._waiting, []
             going = {session.plan.episode_id for session in self._sessions.values()}  # started again, for example
-            released, self._released = [one for one in self._released if one not in going], []
+            episodes, self._released = [episode for episode in self._released if episode not in going], []
         if waiting and isinstance(engine, Engine):
             engine.submit(waiting)
         elif waiting:
             with self.lock:
-                asked_for = [(one, self._asked[one.request_id][1].ask) for one in waiting]
-            engine.submit([asked_in_text(one, ask) for one, ask in asked_for])
-        for episode in released:
+                pairs = [(request, self._asked[request.request_id][1].ask) for request in waiting]
+            engine.submit([asked_in_text(request, ask) for request, ask in pairs])
+        for episode in episodes:
             engine.release(episode)
         if engine.pending:
             for completion in engine.poll(patience):
                 with self.lock:
-                    session, asked, choice = self._asked.pop(completion.request_id, (None, None, 0))
-                    if session is not None and asked is not None:
+                    session, request, choice = self._asked.pop(completion.request_id, (None, None, 0))
+                    if session is not None and request is not None:
                         if isinstance(completion, ChatCompletion):
-                            completion = in_tokens(completion, asked.prompt, self.writer)
-                        session.answered(asked, choice, completion)
+                            completion = in_tokens(completion, request.prompt, self.writer)
+                        session.answered(request, choice, completion)
             return
         with self.lock:
             if not self._waiting:

@@ -38,16 +38,16 @@ def listener(server: uvicorn.Server) -> Listen:
         def connected() -> asyncio.BaseProtocol:
             if len(here & server.server_state.connections) >= CONNECTIONS:
                 return _Closed()
-            made: asyncio.BaseProtocol = server.config.http_protocol_class(  # type: ignore[call-arg]
+            protocol: asyncio.BaseProtocol = server.config.http_protocol_class(  # type: ignore[call-arg]
                 config=server.config, server_state=server.server_state, app_state=server.lifespan.state
             )
-            here.add(made)
-            return made
+            here.add(protocol)
+            return protocol
 
-        begun = asyncio.run_coroutine_threadsafe(loop.create_server(connected, sock=listening), loop).result()
+        socket_server = asyncio.run_coroutine_threadsafe(loop.create_server(connected, sock=listening), loop).result()
 
         def end() -> None:
-            loop.call_soon_threadsafe(begun.close)
+            loop.call_soon_threadsafe(socket_server.close)
 
         return end
 

@@ -84,8 +84,8 @@ def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenize
     except EnvsuiteError as error:
         raise ConfigError(f"rollout.agent: {error}") from error
     token = read_token(None)
-    proxied = {name: os.path.expandvars(address) for name, address in agent.proxied.items()}
-    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names), proxied=proxied)
+    endpoints = {name: os.path.expandvars(address) for name, address in agent.proxied.items()}
+    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names), proxied=endpoints)
     url, _, _ = listen(gateway, agent.host, agent.port + rank if agent.port else 0, token)
     if agent.service:
         _LOG.warning("agents ask for sessions at %s/sessions with the key of %s", url, TOKEN_VARIABLE)

@@ -108,9 +108,9 @@ class Ask:
     """Fields that an interface needs for its answer: ``stream``, ``logprobs``, …"""
 
     def __post_init__(self) -> None:
-        said = tuple(m for m in self.messages if m.role != "system" or m.text)  # an empty one says nothing
-        object.__setattr__(self, "messages", said)
-        if not said:
+        messages = tuple(m for m in self.messages if m.role != "system" or m.text)  # an empty one says nothing
+        object.__setattr__(self, "messages", messages)
+        if not messages:
             raise Refused(400, "missing_required_parameter", "must have at least one message", param="messages")
         try:
             [message.key for message in self.messages]
@@ -127,8 +127,8 @@ class Ask:
 def digests(tools: Sequence[Tool], messages: Sequence[Message]) -> list[bytes]:
     """Hashes of the beginnings of a conversation, the one without any message first: equal where these are."""
     running = hashlib.blake2b(orjson.dumps([tool.as_openai() for tool in tools]), digest_size=16)
-    found = [running.digest()]
+    hashes = [running.digest()]
     for message in messages:
         running.update(len(message.key).to_bytes(8, "little") + message.key)
-        found.append(running.digest())
-    return found
+        hashes.append(running.digest())
+    return hashes

@@ -69,7 +69,7 @@ def message_in(fields: Fields) -> Message:
     if role != "assistant":
         raise wrong(fields.path("role"), f"is {role[:40]!r}; it must be system, developer, user, assistant or tool")
     thought = fields.may("reasoning_content", str) or fields.may("reasoning", str) or ""
-    return Message("assistant", text, tuple(_call(one) for one in fields.objects("tool_calls")), thought)
+    return Message("assistant", text, tuple(_call(call) for call in fields.objects("tool_calls")), thought)
 
 
 def _call(fields: Fields) -> tuple[ToolCall, str]:
@@ -105,18 +105,18 @@ def masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def answer(
-    session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
+    session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The answer as a whole.
 
     Args:
         session: Has the request.
-        asked: The request.
+        request: The request.
         choices: What it was answered.
         shown: :attr:`~trainers.gateway.messages.Ask.shown` of the request that is answered now; its own by default.
     """
-    about = asked.ask.shown if shown is None else shown
-    made = [
+    about = request.ask.shown if shown is None else shown
+    entries = [
         {
             "index": i,
             "message": _said(choice.message),
@@ -125,19 +125,19 @@ def answer(
         }
         for i, choice in enumerate(choices)
     ]
-    return {**head(session, asked, choices, "chat.completion"), "choices": made, "usage": _usage(asked, choices)}
+    return {**head(session, request, choices, "chat.completion"), "choices": entries, "usage": _usage(request, choices)}
 
 
-def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
+def chunks(session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
     """The answer as a stream of events: the engine gives it whole, here it comes in pieces."""
-    about = head(session, asked, choices, "chat.completion.chunk")
+    about = head(session, request, choices, "chat.completion.chunk")
     usage: dict[str, Any] = {"usage": None} if shown.get("usage") else {}
 
-    def event(some: list[dict[str, Any]], **more: Any) -> bytes:
-        return b"data: " + orjson.dumps({**about, "choices": some, **usage, **more}) + b"\n\n"
+    def event(entries: list[dict[str, Any]], **more: Any) -> bytes:
+        return b"data: " + orjson.dumps({**about, "choices": entries, **usage, **more}) + b"\n\n"
 
-    def delta(index: int, said: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
-        return event([{"index": index, "delta": said, "logprobs": logprobs, "finish_reason": reason}])
+    def delta(index: int, part: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
+        return event([{"index": index, "delta": part, "logprobs": logprobs, "finish_reason": reason}])
 
     for i, choice in enumerate(choices):
         message = choice.message
@@ -153,7 +153,7 @@ def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Map
                 yield delta(i, {"tool_calls": [{"index": n, "function": {"arguments": piece}}]})
         yield delta(i, {}, choice.finish_reason, _logprobs(session, choice) if shown.get("logprobs") else None)
     if usage:
-        yield event([], usage=_usage(asked, choices))
+        yield event([], usage=_usage(request, choices))
     yield b"data: [DONE]\n\n"
 
 
@@ -162,22 +162,22 @@ def pieces(text: str, length: int = 64) -> Iterator[str]:
     return (text[at : at + length] for at in range(0, len(text), length))
 
 
-def head(session: Session, asked: Asked, choices: Sequence[Choice], kind: str) -> dict[str, Any]:
+def head(session: Session, request: Asked, choices: Sequence[Choice], kind: str) -> dict[str, Any]:
     """The fields with which answers begin."""
     version = max((int(v) for choice in choices for v in choice.completion.policy_version), default=0)
     return {
-        "id": f"chatcmpl-{session.name}-{asked.number}",
+        "id": f"chatcmpl-{session.name}-{request.number}",
         "object": kind,
         "created": int(time.time()),
-        "model": asked.ask.model,
+        "model": request.ask.model,
         "system_fingerprint": f"policy-{version}",
     }
 
 
 def _calls(message: Message) -> list[dict[str, Any]]:
     return [
-        {"id": given, "type": "function", "function": {"name": call.name, "arguments": json_of(call)}}
-        for call, given in message.calls
+        {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": json_of(call)}}
+        for call, call_id in message.calls
     ]
 
 
@@ -202,17 +202,17 @@ def _said(message: Message) -> dict[str, Any]:
 
 
 def _logprobs(session: Session, choice: Choice) -> dict[str, Any]:
-    found = session.writer.token_bytes(choice.completion.token_ids.tolist())
+    parts = session.writer.token_bytes(choice.completion.token_ids.tolist())
     tokens = [
-        {"token": one.decode("utf-8", "replace"), "logprob": float(logprob), "bytes": list(one), "top_logprobs": []}
-        for one, logprob in zip(found, choice.completion.logprobs, strict=True)
+        {"token": part.decode("utf-8", "replace"), "logprob": float(logprob), "bytes": list(part), "top_logprobs": []}
+        for part, logprob in zip(parts, choice.completion.logprobs, strict=True)
     ]
     return {"content": tokens, "refusal": None}
 
 
-def _usage(asked: Asked, choices: Sequence[Choice]) -> dict[str, Any]:
-    prompt, said = len(asked.prompt.ids), sum(choice.completion.count for choice in choices)
-    return {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
+def _usage(request: Asked, choices: Sequence[Choice]) -> dict[str, Any]:
+    prompt, completion = len(request.prompt.ids), sum(choice.completion.count for choice in choices)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def problem(error: Refused) -> dict[str, Any]:

@@ -70,9 +70,9 @@ class Fields:
 
     def need(self, name: str, kind: type[T], least: float = -_INF) -> T:
         """As :meth:`may`, for a field that must be there."""
-        if (found := self.may(name, kind, least)) is None:
+        if (value := self.may(name, kind, least)) is None:
             raise wrong(self.path(name), "is missing", "missing_required_parameter")
-        return found
+        return value
 
     def object(self, name: str) -> Fields:
         """A field that is an object; one without fields where it is absent."""
@@ -80,7 +80,7 @@ class Fields:
 
     def objects(self, name: str) -> list[Fields]:
         """A field that is an array of objects; none where it is absent."""
-        return [Fields(one, f"{self.path(name)}[{i}]") for i, one in enumerate(self.may(name, list) or ())]
+        return [Fields(entry, f"{self.path(name)}[{i}]") for i, entry in enumerate(self.may(name, list) or ())]
 
     def given(self, *names: str) -> tuple[str, ...]:
         """Those of the names that are there, and are neither null, false nor empty."""
@@ -95,10 +95,10 @@ class Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         """A field that is a text, or an array of texts, none of which is empty."""
         value = self.get(name)
-        some = (value,) if isinstance(value, str) else tuple(self.may(name, list) or ())
-        if not all(isinstance(one, str) and one for one in some):
+        texts = (value,) if isinstance(value, str) else tuple(self.may(name, list) or ())
+        if not all(isinstance(text, str) and text for text in texts):
             raise wrong(self.path(name), "must be texts that are not empty")
-        return some
+        return texts
 
     def content(self, name: str = "content") -> str:
         """A text, or the texts of an array of parts, one a line."""
@@ -164,8 +164,8 @@ def canonical(fields: Fields, *without: str) -> bytes:
         Refused: It is nested too deep to be written again.
     """
     try:
-        kept = {name: value for name, value in fields.value.items() if name not in without}
-        return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+        content = {name: value for name, value in fields.value.items() if name not in without}
+        return orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
         raise wrong("body", f"cannot be written again: {error}") from error
 

@@ -66,11 +66,11 @@ def _messages(fields: Fields) -> Iterator[Message]:
         yield reply
 
 
-def _goes_on(said: Message, item: Message) -> bool:
+def _goes_on(reply: Message, item: Message) -> bool:
     """Whether an item is of the same answer: these are a thought, then a text, then calls."""
-    if said.role != "assistant" or item.role != "assistant":
+    if reply.role != "assistant" or item.role != "assistant":
         return False
-    return bool(item.calls) or (not said.calls and not said.text)
+    return bool(item.calls) or (not reply.calls and not reply.text)
 
 
 def _message(item: Fields) -> Message:
@@ -90,20 +90,20 @@ def _message(item: Fields) -> Message:
 
 
 def answer(
-    session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
+    session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The answer as a whole; the arguments are those of :func:`trainers.gateway.openai_api.answer`."""
     (choice,) = choices
-    about = head(session, asked, choices, "response")
+    about = head(session, request, choices, "response")
     name = about["id"].removeprefix("chatcmpl-")
     cut = choice.finish_reason == "length"
-    prompt, sampled_count = len(asked.prompt.ids), choice.completion.count
+    prompt, sampled_count = len(request.prompt.ids), choice.completion.count
     return {
         "id": f"resp_{name}", "object": "response", "created_at": about["created"], "model": about["model"],
         "status": "incomplete" if cut else "completed", "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": list(_items(choice.message, name, "incomplete" if cut else "completed")),
-        "tools": (asked.ask.shown if shown is None else shown)["tools"], "tool_choice": "auto",
+        "tools": (request.ask.shown if shown is None else shown)["tools"], "tool_choice": "auto",
         "parallel_tool_calls": True, "metadata": {}, "instructions": None, "store": False,
         "usage": {
             "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": sampled_count,
@@ -124,7 +124,7 @@ def _items(message: Message, name: str, status: str) -> Iterator[dict[str, Any]]
         yield {**about, "name": call.name, "arguments": json_of(call)}
 
 
-def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
+def chunks(session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
     """The answer as a stream of events."""
     numbers = itertools.count()
 
@@ -132,7 +132,7 @@ def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Map
         event = {"type": f"response.{kind}", "sequence_number": next(numbers), **fields}
         return f"event: response.{kind}\ndata: ".encode() + orjson.dumps(event) + b"\n\n"
 
-    whole = answer(session, asked, choices, shown)
+    whole = answer(session, request, choices, shown)
     opening = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     yield event("created", response=opening)
     yield event("in_progress", response=opening)

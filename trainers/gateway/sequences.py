@@ -94,12 +94,12 @@ class Writer:
             )  # fmt: skip
         return text
 
-    def ids(self, rendered: str, after: int = 0) -> list[int]:
+    def ids(self, conversation: str, after: int = 0) -> list[int]:
         """Token ids of a rendered conversation after so many characters; what the agent has written is ordinary text.
 
         Several threads may encode at once: it changes nothing of the tokenizer.
         """
-        return self.added.encode(self.tokenizer, remainder(rendered, after))
+        return self.added.encode(self.tokenizer, remainder(conversation, after))
 
     def _missing_message(self, shape: tuple[tuple[Role, bool, bool], ...], tools: bool) -> int | None:
         """Number of the first message without calls that the chat template leaves out of a conversation like this."""
@@ -120,9 +120,9 @@ class Writer:
         return self._shown[shape, tools]
 
     def conversation(
-        self, messages: Sequence[Message], tools: Sequence[Tool], said: Sequence[Message] = (), *, prompt: bool = False
+        self, messages: Sequence[Message], tools: Sequence[Tool], tail: Sequence[Message] = (), *, prompt: bool = False
     ) -> str:
-        """The conversation, in which all is broken that neither the chat template has written nor ``said`` has.
+        """The conversation, in which all is broken that neither the chat template has written nor ``tail`` has.
 
         Raises:
             Refused: The chat template has no place for the tools, or for the messages as they are.
@@ -132,7 +132,7 @@ class Writer:
         ordinary = [self.added.break_message(self._message(message, self.added.break_tokens)) for message in messages]
         functions = self.added.break_fields([tool.as_openai() for tool in tools]) or None
         try:
-            return self.render([*ordinary, *map(self._message, said)], functions, prompt=prompt)
+            return self.render([*ordinary, *map(self._message, tail)], functions, prompt=prompt)
         except Unrenderable as error:
             raise Refused(400, "invalid_messages", str(error)) from error
 
@@ -142,29 +142,29 @@ class Writer:
         inner = frozenset() if self.codec is None else self.codec.inner_tokens
         return self.specials.fullmatch(last) is not None and last not in inner
 
-    def read(self, ids: Sequence[int], tools: Sequence[Tool], rest: str = "") -> tuple[Message, str]:
+    def read(self, ids: Sequence[int], tools: Sequence[Tool], tail: str = "") -> tuple[Message, str]:
         """Reads an answer.
 
         Args:
             ids: Its tokens.
             tools: What it may call.
-            rest: Its end, from the text that stopped it on: no part of the message.
+            tail: Its end, from the text that stopped it on: no part of the message.
 
         Returns:
             The message, and why it has no calls where it tries to: then all of it is text.
         """
-        plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).removesuffix(rest)
+        plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).removesuffix(tail)
         if self.codec is None:
             return Message("assistant", plain), ""
-        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False)).removesuffix(rest)
-        said = self.codec.said(text, tools)
-        problem = said.problem or _unwritable(said.called)
-        cut = bool(rest) and not said.called and not said.thought  # as it was said, white space included
-        if cut or (problem and said.called):  # one that is malformed was made along with the others
+        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False)).removesuffix(tail)
+        answer = self.codec.said(text, tools)
+        problem = answer.problem or _unwritable(answer.called)
+        cut = bool(tail) and not answer.called and not answer.thought  # as it was said, white space included
+        if cut or (problem and answer.called):  # one that is malformed was made along with the others
             return Message("assistant", plain), problem
-        return Message("assistant", said.text, said.called, said.thought), problem
+        return Message("assistant", answer.text, answer.called, answer.thought), problem
 
-    def write(self, prompt: Prompt, said: Message) -> list[int]:
+    def write(self, prompt: Prompt, answer: Message) -> list[int]:
         """Token ids of another's answer, as the model would write it, with the token that ends it.
 
         A thought that the chat template has no place for is left out.
@@ -173,50 +173,50 @@ class Writer:
             Refused: The model could not write it so that it is read back as it is.
         """
         inner = frozenset() if self.codec is None else self.codec.inner_tokens
-        for one in (said, replace(said, thought="")):
-            if (text := self._answer(prompt, one)) is None:
+        for message in (answer, replace(answer, thought="")):
+            if (text := self._answer(prompt, message)) is None:
                 continue
-            ends = (found.end() for found in self.specials.finditer(text) if found.group() not in inner)
+            ends = (special.end() for special in self.specials.finditer(text) if special.group() not in inner)
             end = next(ends, None)
             ids = self.added.encode(self.tokenizer, text[:end])
             ids += [int(self.tokenizer.eos_token_id)] if end is None else []
-            if self.read(ids, prompt.tools)[0].key == one.key:
+            if self.read(ids, prompt.tools)[0].key == message.key:
                 return ids
-        shown = repr(said.text or [call.name for call, _ in said.calls])[:80]
-        raise Refused(502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {shown}")
+        excerpt = repr(answer.text or [call.name for call, _ in answer.calls])[:80]
+        raise Refused(502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {excerpt}")
 
-    def _answer(self, prompt: Prompt, said: Message) -> str | None:
+    def _answer(self, prompt: Prompt, answer: Message) -> str | None:
         """An answer's text, broken, after the generation prompt, with what the chat template writes after it."""
-        whole = self.conversation(prompt.messages, prompt.tools, (said,))
+        whole = self.conversation(prompt.messages, prompt.tools, (answer,))
         if unbroken(whole).startswith(prompt.text):
             return remainder(whole, len(prompt.text))
         before = self.conversation(prompt.messages, prompt.tools)
         if self.codec is None or not whole.startswith(before):
             return None
-        return self.codec.dialect.written(whole[len(before) :], said.thought)
+        return self.codec.dialect.written(whole[len(before) :], answer.thought)
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token: together they are those of the text, also where a character has several tokens."""
-        found: list[bytes] = []
-        for i, one in enumerate(ids):
+        pieces: list[bytes] = []
+        for i, token in enumerate(ids):
             before = str(self.tokenizer.decode([int(ids[i - 1])])) if i else ""
             text = str(self.tokenizer.decode([int(n) for n in ids[max(0, i - 1) : i + 1]]))
-            text = text[len(before) :] if text.startswith(before) else str(self.tokenizer.decode([int(one)]))
-            found.append(text.encode() if text and _LOST not in text else self._piece(int(one)))
-        return found
+            text = text[len(before) :] if text.startswith(before) else str(self.tokenizer.decode([int(token)]))
+            pieces.append(text.encode() if text and _LOST not in text else self._piece(int(token)))
+        return pieces
 
-    def _piece(self, one: int) -> bytes:
+    def _piece(self, token: int) -> bytes:
         """The bytes of a token that is no text by itself, from its name in the vocabulary."""
-        name = str(cast(_Vocabulary, self.tokenizer).convert_ids_to_tokens(one))
+        name = str(cast(_Vocabulary, self.tokenizer).convert_ids_to_tokens(token))
         if (byte := _BYTE.fullmatch(name)) is not None:
             return bytes.fromhex(byte[1])
         return bytes(_LETTERS[c] for c in name) if all(c in _LETTERS for c in name) else name.encode()
 
 
-def _unwritable(called: Sequence[tuple[ToolCall, str]]) -> str:
+def _unwritable(calls: Sequence[tuple[ToolCall, str]]) -> str:
     """Why calls cannot be sent as JSON; "" where they can."""
     try:
-        orjson.dumps([dict(call.arguments) for call, _ in called])
+        orjson.dumps([dict(call.arguments) for call, _ in calls])
     except TypeError as error:  # an integer of more than 64 bits
         return f"the arguments cannot be sent: {error}"
     return ""
@@ -273,26 +273,26 @@ class Sequences:
         """
         text = self.writer.prompt_text(messages, tools)
         prompt = Prompt(as_tokens([]), tuple(messages), tuple(tools), unbroken(text))
-        found = digests(tools, messages)
+        hashes = digests(tools, messages)
         for count in range(len(messages) - 1, 0, -1):
-            end = self._ends.get(found[count])
+            end = self._ends.get(hashes[count])
             if end is not None and (follow := self._follow(prompt, text, count, end)) is not None:
                 return replace(prompt, ids=np.concatenate([end.ids, as_tokens(follow)]), parent=end.request)
-        shared = next((n for n in range(len(messages), 0, -1) if found[n] in self._seen), 0)
-        left = (self._seen[found[shared]], shared) if shared else None
-        return replace(prompt, ids=as_tokens(self.writer.ids(text)), left=left)
+        prefix = next((n for n in range(len(messages), 0, -1) if hashes[n] in self._seen), 0)
+        branch = (self._seen[hashes[prefix]], prefix) if prefix else None
+        return replace(prompt, ids=as_tokens(self.writer.ids(text)), left=branch)
 
-    def _follow(self, made: Prompt, rendered: str, count: int, end: _End) -> list[int] | None:
+    def _follow(self, prompt: Prompt, text: str, count: int, end: _End) -> list[int] | None:
         """Token ids from the end of an answer to the end of the prompt; ``None`` where the template rewrote it."""
-        if made.text.startswith(end.text):  # the template writes the answer as it was sampled
-            return self.writer.ids(rendered, len(end.text))
-        history = unbroken(self.writer.conversation(made.messages[:count], made.tools))
-        if not (made.text.startswith(history) and history.startswith(end.prompt)):
+        if prompt.text.startswith(end.text):  # the template writes the answer as it was sampled
+            return self.writer.ids(text, len(end.text))
+        history = unbroken(self.writer.conversation(prompt.messages[:count], prompt.tools))
+        if not (prompt.text.startswith(history) and history.startswith(end.prompt)):
             return None
         *_, last = (None, *self.writer.specials.finditer(history, len(end.prompt)))
         if last is None:  # nothing marks the end of the answer
             return None
-        return self.writer.ids(rendered, last.end() if end.ended else last.start())
+        return self.writer.ids(text, last.end() if end.ended else last.start())
 
     def said(self, request: int, prompt: Prompt, answer: Message, ids: Tokens) -> None:
         """Records an answer that the agent has got, from which requests may go on.
@@ -303,10 +303,10 @@ class Sequences:
             answer: The answer as the agent has it.
             ids: Its tokens as they were sampled.
         """
-        found = digests(prompt.tools, (*prompt.messages, answer))
-        for digest in found[1:]:
+        hashes = digests(prompt.tools, (*prompt.messages, answer))
+        for digest in hashes[1:]:
             self._seen.setdefault(digest, request)
         ids = as_tokens(ids)
         text = prompt.text + str(self.writer.tokenizer.decode(ids.tolist(), skip_special_tokens=False))
         whole = np.concatenate([prompt.ids, ids])
-        self._ends[found[-1]] = _End(request, whole, prompt.text, text, self.writer.ended(ids.tolist()))
+        self._ends[hashes[-1]] = _End(request, whole, prompt.text, text, self.writer.ended(ids.tolist()))

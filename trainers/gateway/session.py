@@ -84,8 +84,8 @@ class Asked:
 
     def is_quoted(self, messages: Sequence[Message]) -> bool:
         """Whether messages have an answer to it."""
-        said = {choice.message.key for choice in self.choices.values()}
-        return any(message.role == "assistant" and message.key in said for message in messages)
+        keys = {choice.message.key for choice in self.choices.values()}
+        return any(message.role == "assistant" and message.key in keys for message in messages)
 
 
 class Playable(Protocol):
@@ -181,9 +181,9 @@ class Session:
             Refused: The session is over, or its limits are reached.
         """
         self.check(now)
-        self.settle(lambda asked: asked.is_quoted(ask.messages))
+        self.settle(lambda request: request.is_quoted(ask.messages))
         digest = hashlib.blake2b(b"\0".join([ask.body, ask.name.encode()])).digest()
-        same = [asked for asked in self.asked if asked.digest == digest]
+        same = [request for request in self.asked if request.digest == digest]
         if (original := self._original(ask, same)) is not None:
             original.clients.append(client)
             return original, False
@@ -199,12 +199,12 @@ class Session:
 
     def _original(self, ask: Ask, same: Sequence[Asked]) -> Asked | None:
         """The request that a client repeats: it says so, or the client that has sent it is gone."""
-        sound = [asked for asked in same if not asked.done.done() or asked.done.exception() is None]
+        sound = [request for request in same if not request.done.done() or request.done.exception() is None]
         if ask.name:
             return sound[-1] if sound else None
-        unread = [asked for asked in sound if not asked.delivered]
-        gone = [asked for asked in unread if not any(present() for present in asked.clients)]
-        return next(iter(gone or [asked for asked in unread if ask.repeats and not asked.sent]), None)
+        unread = [request for request in sound if not request.delivered]
+        orphans = [request for request in unread if not any(present() for present in request.clients)]
+        return next(iter(orphans or [request for request in unread if ask.repeats and not request.sent]), None)
 
     def _most(self, ask: Ask, most: int) -> int:
         """Most tokens of each choice."""
@@ -219,26 +219,26 @@ class Session:
             raise Refused(403, "session_limit", text)
         return most
 
-    def begin(self, taken: Asked, prompt: Prompt) -> bool:
+    def begin(self, request: Asked, prompt: Prompt) -> bool:
         """Gives a request its prompt; returns whether the engine is to be asked."""
-        taken.prompt = prompt
-        taken.root = self._roots[taken.number] = self._root(taken, prompt)
-        return not taken.done.done()
+        request.prompt = prompt
+        request.root = self._roots[request.number] = self._root(request, prompt)
+        return not request.done.done()
 
-    def refuse(self, taken: Asked, error: Exception) -> None:
+    def refuse(self, request: Asked, error: Exception) -> None:
         """Takes back a request, which the engine is not asked."""
-        self.asked.remove(taken)
-        self.used -= taken.ask.count
-        self.kept -= taken.most * taken.ask.count
-        if not taken.done.done():
-            taken.done.set_exception(error)
+        self.asked.remove(request)
+        self.used -= request.ask.count
+        self.kept -= request.most * request.ask.count
+        if not request.done.done():
+            request.done.set_exception(error)
 
-    def _root(self, taken: Asked, prompt: Prompt) -> int:
+    def _root(self, request: Asked, prompt: Prompt) -> int:
         """The first request of a conversation: they go on from one another, or share more than system messages."""
         before, branch = prompt.parent, prompt.left
-        if branch is not None and any(message.role != "system" for message in taken.ask.messages[: branch[1]]):
+        if branch is not None and any(message.role != "system" for message in request.ask.messages[: branch[1]]):
             before = branch[0]
-        return taken.number if before is None else self._roots[before]
+        return request.number if before is None else self._roots[before]
 
     def check(self, now: float) -> None:
         """Refuses what comes after the end.
@@ -282,26 +282,26 @@ class Session:
         self.settle()
         self.ended, self.limited = why, self.limited or truncated
         self.truncated = self.truncated or truncated
-        for asked in self.asked:
-            if not asked.done.done():
-                asked.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
+        for request in self.asked:
+            if not request.done.done():
+                request.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
 
-    def answered(self, asked: Asked, number: int, completion: Completion) -> None:
+    def answered(self, request: Asked, number: int, completion: Completion) -> None:
         """Takes the engine's answer."""
         self.tokens += completion.count
-        self.kept -= asked.most
-        if asked.done.done():
+        self.kept -= request.most
+        if request.done.done():
             return
         if completion.error is not None:
-            asked.done.set_exception(
+            request.done.set_exception(
                 Refused(400, "context_length_exceeded", completion.error)
                 if completion.finish_reason == "context"
                 else Refused(503, "engine_failed", completion.error, 1.0)
             )
             return
-        asked.choices[number] = self._choice(asked.ask, completion)
-        if len(asked.choices) == asked.ask.count:
-            asked.done.set_result([asked.choices[i] for i in range(asked.ask.count)])
+        request.choices[number] = self._choice(request.ask, completion)
+        if len(request.choices) == request.ask.count:
+            request.done.set_result([request.choices[i] for i in range(request.ask.count)])
 
     def _choice(self, ask: Ask, completion: Completion) -> Choice:
         used, cut_text, stop_text = completion, "", ""
@@ -312,49 +312,49 @@ class Session:
                 completion.policy_version[:ids],
             )  # fmt: skip
         message, problem = self.writer.read(used.token_ids.tolist(), ask.tools, cut_text)
-        message = replace(message, calls=tuple((call, self._unique(given)) for call, given in message.calls))
+        message = replace(message, calls=tuple((call, self._unique(call_id)) for call, call_id in message.calls))
         reason = "tool_calls" if message.calls else used.finish_reason
         return Choice(message, used, reason, problem, stop_text)
 
-    def _unique(self, given: str) -> str:
+    def _unique(self, call_id: str) -> str:
         """The id of a call: the model's own, or one that no other call of the session has."""
-        if not _NUMBERED.fullmatch(given):
-            return given
+        if not _NUMBERED.fullmatch(call_id):
+            return call_id
         self._calls += 1
         return f"call{self._calls % 100_000:05}"
 
-    def delivered(self, asked: Asked) -> None:
+    def delivered(self, request: Asked) -> None:
         """Records that a client has got the answer: requests may go on from it, and it becomes a step."""
-        if asked.delivered or not asked.done.done() or asked.done.exception() is not None:
+        if request.delivered or not request.done.done() or request.done.exception() is not None:
             return
-        asked.delivered = True
-        asked.clients.clear()
-        for choice in asked.done.result():
-            self.sequences.said(asked.number, asked.prompt, choice.message, choice.completion.token_ids)
+        request.delivered = True
+        request.clients.clear()
+        for choice in request.done.result():
+            self.sequences.said(request.number, request.prompt, choice.message, choice.completion.token_ids)
 
-    def settle(self, which: Callable[[Asked], bool] = lambda asked: True) -> None:
+    def settle(self, which: Callable[[Asked], bool] = lambda request: True) -> None:
         """Has the answers that were sent count as delivered where they have arrived."""
-        for asked in self.asked:
-            if asked.sent and not asked.delivered and which(asked) and any(arrived() for arrived in asked.sent):
-                self.delivered(asked)
+        for request in self.asked:
+            if request.sent and not request.delivered and which(request) and any(check() for check in request.sent):
+                self.delivered(request)
 
     def observe(self, action: EnvStep) -> None:
         """Records a step of the environment."""
         self.settle()
         self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
-        delivered_or_sent = frozenset(asked for asked in self.asked if asked.delivered or asked.sent)
+        delivered_or_sent = frozenset(request for request in self.asked if request.delivered or request.sent)
         self.actions.append(replace(action, asked=delivered_or_sent, requests=self.taken))
 
     @property
     def steps(self) -> int:
         """Number of answers that have arrived."""
-        return sum(asked.delivered for asked in self.asked)
+        return sum(request.delivered for request in self.asked)
 
     @property
     def undelivered(self) -> int:
         """Sampled tokens that reached nobody."""
-        some = [c for asked in self.asked if not asked.delivered for c in asked.choices.values()]
-        return sum(choice.completion.count for choice in some)
+        choices = [c for request in self.asked if not request.delivered for c in request.choices.values()]
+        return sum(choice.completion.count for choice in choices)
 
     def episode(self, error: str | None = None) -> Episode:
         """The record: one step for each answer that was delivered, in the order in which requests came.
@@ -365,24 +365,24 @@ class Session:
             error: Why the episode failed; it is counted and left out.
         """
         self.settle()
-        answers = [asked for asked in self.asked if asked.delivered]
+        answers = [request for request in self.asked if request.delivered]
         actions = actions_by_answer(self.actions, answers) if answers and self.actions else {}
-        places = [(asked, i) for asked in answers for i in range(len(asked.choices))]
+        places = [(request, i) for request in answers for i in range(len(request.choices))]
         steps = [self._step(t, *place, actions.get((place[0].number, place[1]), ())) for t, place in enumerate(places)]
-        played, posted = "success" in self.outcome, self.reward
+        has_outcome, reward = "success" in self.outcome, self.reward
         if error is None and not steps:
-            failed = [str(asked.done.exception()) for asked in self.asked if asked.done.done()]
-            why = f" ({failed[-1]})" if failed else ""
+            failures = [str(request.done.exception()) for request in self.asked if request.done.done()]
+            why = f" ({failures[-1]})" if failures else ""
             error = f"AgentSilent: the agent got no answer of the model, so there is nothing to train on{why}"
-        played = played and (bool(self.actions) or posted is None)
-        if error is None and posted is None and not played:
+        has_outcome = has_outcome and (bool(self.actions) or reward is None)
+        if error is None and reward is None and not has_outcome:
             why = f"was cut ({self.ended}), and no reward came" if self.limited else "has ended without a reward"
             error = f"NoReward: the episode {why}; it is counted and left out"
-        if posted is not None and steps:
+        if reward is not None and steps:
             t = _last(places, actions)
-            steps[t] = replace(steps[t], reward=steps[t].reward + posted)
+            steps[t] = replace(steps[t], reward=steps[t].reward + reward)
         sound, total = error is None, sum(step.reward for step in steps)
-        score = float(self.outcome["score"]) if played else min(1.0, max(0.0, total))
+        score = float(self.outcome["score"]) if has_outcome else min(1.0, max(0.0, total))
         return Episode(
             episode_id=self.plan.episode_id,
             group_id=self.plan.group_id,
@@ -394,18 +394,18 @@ class Session:
             steps=tuple(steps),
             terminated=sound and not self.truncated,
             truncated=sound and self.truncated,
-            success=sound and (bool(self.outcome["success"]) if played else total >= 1.0),
+            success=sound and (bool(self.outcome["success"]) if has_outcome else total >= 1.0),
             score=score if sound else 0.0,
             greedy=self.plan.greedy,
             error=error,
             unanswered=error is not None and error.startswith("NoReward"),
         )
 
-    def _step(self, t: int, asked: Asked, index: int, actions: Sequence[EnvStep]) -> Step:
-        choice, prompt, ask = asked.choices[index], asked.prompt, asked.ask
+    def _step(self, t: int, request: Asked, index: int, actions: Sequence[EnvStep]) -> Step:
+        choice, prompt, ask = request.choices[index], request.prompt, request.ask
         completion, calls = choice.completion, tuple(call for call, _ in choice.message.calls)
         own = "\0".join([*(message.text for message in ask.messages if message.role == "system"), ask.observation])
-        place = {"request": asked.number, "parent": prompt.parent, "left": prompt.left}
+        place = {"request": request.number, "parent": prompt.parent, "left": prompt.left}
         about = {**place, "vocabulary": self.writer.vocabulary}
         return Step(
             t=t,
@@ -415,7 +415,7 @@ class Session:
             policy_version=completion.policy_version,
             finish_reason=completion.finish_reason,
             observation=ask.observation,
-            state_key=ask.state_key or (asked.state_key if actions else "") or _key(own),
+            state_key=ask.state_key or (request.state_key if actions else "") or _key(own),
             action=calls or (ToolCall("say", {"text": choice.message.text}),),
             parse_error=choice.problem or None,
             valid=all(bool(action.info.get("valid", True)) for action in actions) if actions else not choice.problem,
@@ -430,9 +430,9 @@ def _last(places: Sequence[tuple[Asked, int]], actions: Mapping[Place, Sequence[
 
     Of several choices it is the one that acted, else the first one.
     """
-    roots = {asked.root for asked, index in places if (asked.number, index) in actions}
-    steps = [(asked.number, (asked.number, i) in actions, -i, t) for t, (asked, i) in enumerate(places)
-             if not roots or asked.root in roots]  # fmt: skip
+    roots = {request.root for request, index in places if (request.number, index) in actions}
+    steps = [(request.number, (request.number, i) in actions, -i, t) for t, (request, i) in enumerate(places)
+             if not roots or request.root in roots]  # fmt: skip
     return max(steps)[-1]
 
 
@@ -451,8 +451,8 @@ def _stop_place(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tupl
     def text(count: int) -> str:
         return str(writer.tokenizer.decode(list(ids[:count]), skip_special_tokens=True))
 
-    def first(said: str) -> tuple[int, str] | None:
-        return min(((at, word) for word in stop if (at := said.find(word)) >= 0), default=None)
+    def first(content: str) -> tuple[int, str] | None:
+        return min(((at, word) for word in stop if (at := content.find(word)) >= 0), default=None)
 
     if first(text(len(ids))) is None:
         return None

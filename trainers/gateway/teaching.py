@@ -36,28 +36,28 @@ def asked_in_text(request: Request, ask: Ask) -> ChatRequest:
     return ChatRequest(request.request_id, messages, tools, request.sampling, request.session, request.seed)
 
 
-def in_tokens(found: ChatCompletion, prompt: Prompt, writer: Writer) -> Completion:
+def in_tokens(completion: ChatCompletion, prompt: Prompt, writer: Writer) -> Completion:
     """A teacher's answer in the policy's tokens; one with an error where the policy could not have written it."""
-    error, ids = found.error, list[int]()
+    error, ids = completion.error, list[int]()
     if error is None:
         try:
-            ids = writer.write(prompt, _message(found.answer))
+            ids = writer.write(prompt, _message(completion.answer))
         except Refused as refused:
             error = str(refused)
-    reason = found.finish_reason if error is None or found.error is not None else "error"
-    return Completion(found.request_id, ids, [0.0] * len(ids), reason, TAUGHT, error)  # type: ignore[arg-type]
+    reason = completion.finish_reason if error is None or completion.error is not None else "error"
+    return Completion(completion.request_id, ids, [0.0] * len(ids), reason, TAUGHT, error)  # type: ignore[arg-type]
 
 
 def _message(answer: Answer) -> Message:
     try:
-        calls = [(one, orjson.loads(one.arguments or "{}")) for one in answer.calls]
+        calls = [(call, orjson.loads(call.arguments or "{}")) for call in answer.calls]
     except orjson.JSONDecodeError as error:
         raise Refused(502, "teacher_failed", f"the teacher's call has no JSON for arguments: {error}") from error
-    for one, arguments in calls:
+    for call, arguments in calls:
         if not isinstance(arguments, dict):
-            raise Refused(502, "teacher_failed", f"the teacher's call has no object for arguments: {one.arguments}")
-    called = tuple((ToolCall(one.name, arguments), one.id) for one, arguments in calls)
-    return Message("assistant", answer.content, called, answer.thought)
+            raise Refused(502, "teacher_failed", f"the teacher's call has no object for arguments: {call.arguments}")
+    tool_calls = tuple((ToolCall(call.name, arguments), call.id) for call, arguments in calls)
+    return Message("assistant", answer.content, tool_calls, answer.thought)
 
 
 class ExpertEngine(ChatEngine):
@@ -100,16 +100,16 @@ class ExpertEngine(ChatEngine):
             return ChatCompletion(request.request_id, Answer(""), "error", f"the expert: {error}")
         if action is None:
             return ChatCompletion(request.request_id, Answer(_OVER), "stop")
-        given = {tool["function"]["name"] for tool in request.tools or ()}
-        if given.issuperset(call.name for call in action):
+        names = {tool["function"]["name"] for tool in request.tools or ()}
+        if names.issuperset(call.name for call in action):
             calls = tuple(Called(call.name, json_of(call)) for call in action)
             return ChatCompletion(request.request_id, Answer("", calls), "stop")
         return ChatCompletion(request.request_id, Answer(TYPED.write(action)), "stop")
 
     def poll(self, timeout: float | None = None) -> list[ChatCompletion]:
         """Returns all answers."""
-        found, self._done = [*self._done], deque()
-        return found
+        answers, self._done = [*self._done], deque()
+        return answers
 
     @property
     def pending(self) -> int:

@@ -20,8 +20,8 @@ def prepare_head(model: PreTrainedModel, layer: int, head: int, distance: int) -
     layers: Any = getattr(model.base_model, "layers", ())
     own: Any = layers[layer] if layer < len(layers) else None
     delta: Any = getattr(own, "linear_attn", None)
-    biased = model.config.model_type == "llama" and model.config.attention_bias
-    if biased and own is not None and head < model.config.num_attention_heads:
+    has_bias = model.config.model_type == "llama" and model.config.attention_bias
+    if has_bias and own is not None and head < model.config.num_attention_heads:
         look_back(model, layer, head, distance)
     elif (
         hasattr(delta, "in_proj_z")
@@ -58,10 +58,10 @@ def look_back(model: Any, layer: int, head: int, distance: int, strength: float 
     key = torch.full((size,), strength)
     first, second = key.chunk(2)
     query = torch.cat([first * cos + second * sin, second * cos - first * sin])
-    shared = head // attention.num_key_value_groups
+    key_head = head // attention.num_key_value_groups
     with torch.no_grad():
         attention.q_proj.bias[head * size : (head + 1) * size] = query
-        attention.k_proj.bias[shared * size : (shared + 1) * size] = key
+        attention.k_proj.bias[key_head * size : (key_head + 1) * size] = key
 
 
 def recall(delta: Any, head: int, distance: int, decay: float = 0.003, gate: float = 10.0) -> None:

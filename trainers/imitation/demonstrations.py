@@ -87,25 +87,26 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
     Raises:
         DataError: There are no episodes, none of this environment, none with success, or both kinds.
     """
-    found: Sequence[Episode | Demonstration] = read_demonstrations(source) if source.is_file() else _of_folder(source)
-    mine = [episode for episode in found if episode.env_id == env_id]
+    records: Sequence[Episode | Demonstration] = read_demonstrations(source) if source.is_file() else _of_folder(source)
+    mine = [episode for episode in records if episode.env_id == env_id]
     good = [episode for episode in mine if episode.success]
-    asked = tuple(one for one in good if isinstance(one, Episode) and all("gateway" in step.info for step in one.steps))
-    by_agents = set(map(id, asked))
-    episodes = [episode for episode in good if id(episode) not in by_agents and isinstance(episode, Episode)]
+    episodes = [record for record in good if isinstance(record, Episode)]
+    agent_episodes = tuple(episode for episode in episodes if all("gateway" in step.info for step in episode.steps))
+    by_agents = set(map(id, agent_episodes))
+    episodes = [episode for episode in episodes if id(episode) not in by_agents]
     if any(step.response_text is None for episode in episodes for step in episode.steps):
         raise DataError(
             f"demonstrations: {source} has answers as tokens alone, so no thought can be read; play "
             "the tasks again with envsuite eval model --keep, in a new folder"
         )
-    players = [(one.task_id, Recorded(_moves(one))) for one in good if id(one) not in by_agents]
-    if asked and players:
+    players = [(record.task_id, Recorded(_moves(record))) for record in good if id(record) not in by_agents]
+    if agent_episodes and players:
         raise DataError(f"demonstrations: {source} has episodes of agents and others; keep them in two folders")
     if not good:
-        others = sorted({episode.env_id for episode in found} - {env_id})
+        other_ids = sorted({episode.env_id for episode in records} - {env_id})
         what = f"{len(mine)} episodes of {env_id}, none of which solved its task"
-        raise DataError(f"demonstrations: {source} has {what}{f' (besides: {others})' if others else ''}")
-    return Demonstrations(tuple(players), len(mine), asked)
+        raise DataError(f"demonstrations: {source} has {what}{f' (besides: {other_ids})' if other_ids else ''}")
+    return Demonstrations(tuple(players), len(mine), agent_episodes)
 
 
 def transcribed(episode: Episode, max_steps: int, vocabulary: str) -> Game:
@@ -119,17 +120,17 @@ def transcribed(episode: Episode, max_steps: int, vocabulary: str) -> Game:
     Raises:
         DataError: It has the tokens of another tokenizer.
     """
-    written = Joined()
+    builder = Joined()
     for step in episode.steps[:max_steps]:
         if step.info["gateway"].get("vocabulary") != vocabulary:
             raise DataError(
                 "demonstrations: they have the tokens of another tokenizer than that of model.path; let the agent be "
                 "answered again with --model.path set to the model that is to learn"
             )
-        written.prompt(step.prompt_ids.tolist(), step.images)
-        written.answer(step.response_ids.tolist(), slip=not step.valid or step.finish_reason == "length")
-    written.end()
-    return Game(written.transcripts, episode.success)
+        builder.prompt(step.prompt_ids.tolist(), step.images)
+        builder.answer(step.response_ids.tolist(), slip=not step.valid or step.finish_reason == "length")
+    builder.end()
+    return Game(builder.transcripts, episode.success)
 
 
 def episodes_in(folder: Path) -> list[Episode]:
@@ -142,7 +143,7 @@ def episodes_in(folder: Path) -> list[Episode]:
         with Pool(folder) as pool:
             return pool.episodes()
     folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-    return [episode for one in folders for file in episode_files(one) for episode in read_episodes(file)]
+    return [episode for subfolder in folders for file in episode_files(subfolder) for episode in read_episodes(file)]
 
 
 def thought_of(step: Step) -> str:
@@ -176,8 +177,8 @@ def _solves(env: ToolEnv, task: str, player: Recorded) -> bool:
 
 def _moves(episode: Episode | Demonstration) -> tuple[Move, ...]:
     if isinstance(episode, Demonstration):
-        taken = (step for step in episode.steps if not isinstance(step.action, Unparsed))
-        return tuple(Move(step.thought, step.action, slip=not step.valid) for step in taken)
+        steps = (step for step in episode.steps if not isinstance(step.action, Unparsed))
+        return tuple(Move(step.thought, step.action, slip=not step.valid) for step in steps)
     return tuple(
         Move(thought_of(step), step.action, slip=not step.valid) for step in episode.steps if step.action is not None
     )

@@ -76,16 +76,16 @@ class Erring:
 
 def _mistake(env: ToolEnv, right: Action, rng: random.Random, tries: int) -> Action:
     """Returns a random action that is possible and not ``right``; ``right`` if none was found."""
-    drawn, space = np.random.default_rng(rng.getrandbits(32)), env.action_space
+    generator, space = np.random.default_rng(rng.getrandbits(32)), env.action_space
     assert isinstance(space, ToolCalls) and space.propose is not None
     kinds: dict[str, list[Action]] = {}
     for _ in range(tries):
-        action = (space.propose(drawn),)
-        others = kinds.setdefault(_kind(action), [])
-        if action != right and action not in others and _possible(env, action):
-            others.append(action)
-    found = [actions for _, actions in sorted(kinds.items()) if actions]
-    return rng.choice(rng.choice(found)) if found else right
+        action = (space.propose(generator),)
+        actions = kinds.setdefault(_kind(action), [])
+        if action != right and action not in actions and _possible(env, action):
+            actions.append(action)
+    choices = [actions for _, actions in sorted(kinds.items()) if actions]
+    return rng.choice(rng.choice(choices)) if choices else right
 
 
 def _kind(action: Action) -> str:

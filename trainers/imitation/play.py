@@ -51,7 +51,7 @@ class Joined:
 
     def prompt(self, ids: Sequence[int], images: tuple[Pixels, ...]) -> None:
         """Adds a prompt."""
-        same = all(one is other for one, other in zip(images, self._images, strict=False))
+        same = all(image is earlier for image, earlier in zip(images, self._images, strict=False))
         if not same or list(ids[: len(self._tokens)]) != self._tokens:
             self.end()
         self._images = images
@@ -101,28 +101,28 @@ def transcribe(
     Raises:
         UsageError: An answer of the player would be invalid in a rollout.
     """
-    codec, tokenizer, written, success = conversation.codec, conversation.tokenizer, Joined(), False
+    codec, tokenizer, builder, success = conversation.codec, conversation.tokenizer, Joined(), False
     observation, _ = env.reset(options={"task_id": task_id})
     try:
         conversation.start(observation)
-        written.prompt(*conversation.prompt())
+        builder.prompt(*conversation.prompt())
         for thought, action, slip in itertools.islice(player.turns(env, rng), max_steps):
             text = codec.write(action, thought if thoughts else "", tools=env.tools)
-            refused = codec.parse(text, env.tools, env.max_calls).error
-            if refused is not None and not slip:
-                raise UsageError(f"prompt: the player's answer {text!r} would be invalid in a rollout: {refused}")
+            problem = codec.parse(text, env.tools, env.max_calls).error
+            if problem is not None and not slip:
+                raise UsageError(f"prompt: the player's answer {text!r} would be invalid in a rollout: {problem}")
             response = [*tokenizer.encode(text, add_special_tokens=False), *conversation.end]
-            written.answer(response, slip)
+            builder.answer(response, slip)
             observation, _, terminated, truncated, info = env.step(action)
             if terminated or truncated:
                 success = bool(info["success"])
                 break
             conversation.add(response, str(tokenizer.decode(response)), observation)
-            written.prompt(*conversation.prompt())
+            builder.prompt(*conversation.prompt())
     except NoRoom:
         pass
-    written.end()
-    return Game(written.transcripts, success)
+    builder.end()
+    return Game(builder.transcripts, success)
 
 
 def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Transcript]:
@@ -135,15 +135,15 @@ def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Tra
     parts = np.array([PROMPT] * (length + 1) + [RESPONSE] * (length - 1), np.int8)
     transcripts = []
     for row in range(rows):
-        known = rng.sample(vocabulary, rng.randrange(6, 30)) if row % 2 else vocabulary
-        words = [rng.choice(known) for _ in range(length)]
+        alphabet = rng.sample(vocabulary, rng.randrange(6, 30)) if row % 2 else vocabulary
+        words = [rng.choice(alphabet) for _ in range(length)]
         transcripts.append(Transcript(np.array(words * 2, np.int64), parts))
     return transcripts
 
 
 def by_length(transcripts: Sequence[Transcript], rows: int, rng: random.Random) -> Iterator[list[Transcript]]:
     """Yields batches of ``rows`` transcripts of similar length, in random order."""
-    ordered = sorted(transcripts, key=lambda one: len(one.tokens))
-    batches = [ordered[start : start + rows] for start in range(0, len(ordered), rows)]
+    ranking = sorted(transcripts, key=lambda transcript: len(transcript.tokens))
+    batches = [ranking[start : start + rows] for start in range(0, len(ranking), rows)]
     rng.shuffle(batches)
     yield from batches

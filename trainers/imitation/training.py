@@ -84,8 +84,8 @@ class Transcripts:
     def __init__(self, config: ImitateConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        shown = config.demonstrations
-        self._shown = None if shown is None else demonstrations(Path(shown), config.env)
+        source = config.demonstrations
+        self._shown = None if source is None else demonstrations(Path(source), config.env)
         self._practice = practice_of(config.env) if self._shown is None else None
         self._fresh = "" if self._practice is None else self._practice.fresh
         self._vocabulary = vocabulary_of(tokenizer)
@@ -107,9 +107,9 @@ class Transcripts:
             pool: list[Transcript] = []
             shortest, left_out = math.inf, 0
             while len(pool) < POOL * self.config.batch:
-                written = self._play(stage)
-                lengths = [len(one.tokens) for one in written]
-                pool += [one for one in written if len(one.tokens) <= self.config.max_tokens]
+                transcripts = self._play(stage)
+                lengths = [len(transcript.tokens) for transcript in transcripts]
+                pool += [transcript for transcript in transcripts if len(transcript.tokens) <= self.config.max_tokens]
                 left_out += sum(length > self.config.max_tokens for length in lengths) if lengths else 1
                 shortest = min([shortest, *(length for length in lengths if length > self.config.max_tokens)])
                 if left_out >= TOO_LONG and left_out > 99 * len(pool):
@@ -117,12 +117,12 @@ class Transcripts:
             for _ in range(self.config.epochs):
                 yield from by_length(pool, self.config.batch, self._rng)
 
-    def _too_long(self, left_out: int, played: int, shortest: float) -> str:
+    def _too_long(self, left_out: int, games: int, shortest: float) -> str:
         if math.isinf(shortest):
             memory, most = self.config.prompt.memory, self.config.prompt.max_tokens
             return f"prompt.memory {memory}, prompt.max_tokens {most}: no room for the first prompts; raise the number"
         return (
-            f"max_tokens={self.config.max_tokens}: {left_out} of {played} transcripts are longer, the shortest of them "
+            f"max_tokens={self.config.max_tokens}: {left_out} of {games} transcripts are longer, the shortest of them "
             f"of {shortest} tokens; raise max_tokens, or lower max_steps"
         )
 
@@ -160,8 +160,8 @@ class Transcripts:
         world, env, conversation = self._envs.get(str(kwargs), (self._world, None, None))
         if env is None or conversation is None or (self._fresh and world != self._world):
             fresh = {self._fresh: self._world} if self._fresh else {}
-            made = gymnasium.make(self.config.env, disable_env_checker=True, **kwargs, **fresh)
-            env = cast(ToolEnv, made.unwrapped)
+            wrapper = gymnasium.make(self.config.env, disable_env_checker=True, **kwargs, **fresh)
+            env = cast(ToolEnv, wrapper.unwrapped)
             if conversation is None:
                 conversation = make_conversation(self.config.prompt, self.tokenizer, env.tools, env.max_calls)
             self._envs[str(kwargs)] = self._world, env, conversation
@@ -179,12 +179,12 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreT
     if shape.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise unknown("architecture.model_type", shape.model_type, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     kind = CONFIG_MAPPING[shape.model_type]
-    known = {one.name for one in fields(kind)} | kind.attribute_map.keys()
-    if "vocab_size" not in known:
+    names = {field.name for field in fields(kind)} | kind.attribute_map.keys()
+    if "vocab_size" not in names:
         raise ConfigError(f"architecture.model_type: {shape.model_type} is not for text alone; name its text model")
     for name in shape.fields:
-        if name not in known:
-            raise unknown(f"field of {shape.model_type}", name, known)
+        if name not in names:
+            raise unknown(f"field of {shape.model_type}", name, names)
     words = {
         "vocab_size": len(tokenizer),
         "bos_token_id": None,
@@ -198,7 +198,7 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreT
         raise ConfigError(
             f"architecture: {shape.heads} heads do not share {shape.key_heads} key_heads evenly; make heads a multiple"
         )
-    given = {
+    values = {
         "hidden_size": shape.width,
         "intermediate_size": shape.feed_forward,
         "num_hidden_layers": shape.layers,
@@ -210,7 +210,7 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreT
         **({"attention_bias": True} if shape.model_type == "llama" else {}),
         **words,
     }
-    sizes = {kind.attribute_map.get(name, name): value for name, value in given.items() if name in known}
+    sizes = {kind.attribute_map.get(name, name): value for name, value in values.items() if name in names}
     try:
         settings = kind(**{**sizes, **own})
         without_noise(settings)
@@ -236,15 +236,15 @@ def started(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     settings = AutoConfig.from_pretrained(folder)
     without_noise(settings)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, config=settings)
-    known = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
-    wanted = tokenizer.get_vocab()
-    if known == wanted:
+    old_words = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
+    words = tokenizer.get_vocab()
+    if old_words == words:
         return model
     rows = []
     for old in [weight.detach() for weight in _of_words(model)]:
         rows.append(old.mean(0) + old.std(0) * torch.randn(len(tokenizer), old.shape[1]))
-        for word in wanted.keys() & known.keys():
-            rows[-1][wanted[word]] = old[known[word]]
+        for word in words.keys() & old_words.keys():
+            rows[-1][words[word]] = old[old_words[word]]
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     with torch.no_grad():
         for weight, new in zip(_of_words(model), rows, strict=True):
@@ -264,18 +264,18 @@ def loss_of(
         context_weight: Weight of the mean loss of prompts and observations; that of the player's tokens has weight 1.
         whole: The transcripts of the optimiser step, whose shares of the loss add up; by default ``batch``.
     """
-    wanted = (RESPONSE,) if context_weight == 0.0 else (RESPONSE, PROMPT, ANSWER)
+    targets = (RESPONSE,) if context_weight == 0.0 else (RESPONSE, PROMPT, ANSWER)
     # The output layer is a third of the work, and nine tenths of the tokens are not targets.
-    places = [np.flatnonzero(np.isin(one.parts[1:], wanted)) for one in batch]
-    kinds = np.concatenate([one.parts[1:][own] for one, own in zip(batch, places, strict=True)])
+    places = [np.flatnonzero(np.isin(transcript.parts[1:], targets)) for transcript in batch]
+    kinds = np.concatenate([transcript.parts[1:][own] for transcript, own in zip(batch, places, strict=True)])
     logprob = policy(_tree(batch, places)).logprob
     mine = torch.from_numpy(kinds == RESPONSE).to(logprob.device)
-    counts = np.bincount(np.concatenate([one.parts[1:] for one in whole or batch]), minlength=IMAGE + 1)
-    written = -logprob[mine].sum() / max(int(counts[RESPONSE]), 1)
+    counts = np.bincount(np.concatenate([transcript.parts[1:] for transcript in whole or batch]), minlength=IMAGE + 1)
+    loss = -logprob[mine].sum() / max(int(counts[RESPONSE]), 1)
     if context_weight == 0.0:
-        return written, float(written.detach())
+        return loss, float(loss.detach())
     context = -logprob[~mine].sum() / max(int(counts[PROMPT] + counts[ANSWER]), 1)
-    return written + context_weight * context, float(written.detach())
+    return loss + context_weight * context, float(loss.detach())
 
 
 def _tree(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> TokenTree:
@@ -283,8 +283,8 @@ def _tree(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> T
     pool = Pool()
     firsts = np.cumsum([0, *map(len, places)])
     sequences = [
-        TokenSequence.of(renumbered(one.tokens, pool.numbers(one.images)), own, first)
-        for one, own, first in zip(batch, places, firsts.tolist(), strict=False)
+        TokenSequence.of(renumbered(transcript.tokens, pool.numbers(transcript.images)), own, first)
+        for transcript, own, first in zip(batch, places, firsts.tolist(), strict=False)
     ]
     return token_tree(sequences, images=pool.images)
 
@@ -292,11 +292,11 @@ def _tree(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> T
 def parts_of(batch: Sequence[Transcript], most: int) -> Iterator[Sequence[Transcript]]:
     """Yields the transcripts in parts of at most ``most`` tokens, or of one transcript."""
     part: list[Transcript] = []
-    for one in batch:
-        if part and sum(len(each.tokens) for each in [*part, one]) > most:
+    for transcript in batch:
+        if part and sum(len(member.tokens) for member in [*part, transcript]) > most:
             yield part
             part = []
-        part.append(one)
+        part.append(transcript)
     yield part
 
 
@@ -329,16 +329,16 @@ def _of_words(model: PreTrainedModel) -> list[Tensor]:
 
 def optimizers_of(config: ImitateConfig, model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     """Returns AdamW for a model that others have trained, or its adapter; else Muon for the matrices of its layers."""
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if config.model is not None:
-        return [torch.optim.AdamW(trained.values(), weight_decay=0.0)]
+        return [torch.optim.AdamW(parameters.values(), weight_decay=0.0)]
     tables = [part.weight for part in model.modules() if isinstance(part, nn.Embedding)]
-    others = {id(weight) for weight in (*_of_words(model), *tables)}
-    matrices = [p for p in trained.values() if p.ndim == 2 and id(p) not in others]
-    rest = [p for p in trained.values() if p.ndim != 2 or id(p) in others]
+    table_ids = {id(weight) for weight in (*_of_words(model), *tables)}
+    matrices = [p for p in parameters.values() if p.ndim == 2 and id(p) not in table_ids]
+    other_weights = [p for p in parameters.values() if p.ndim != 2 or id(p) in table_ids]
     return [
         torch.optim.Muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.AdamW(other_weights, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
 
@@ -350,11 +350,11 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     if (reason := rows_reason(model)) is not None:
         _LOG.warning("the model is trained row by row, not in a tree of tokens: %s", reason)
     optimizers = optimizers_of(config, model)
-    trained = [p for p in model.parameters() if p.requires_grad]
+    parameters = [p for p in model.parameters() if p.requires_grad]
     source = Transcripts(config, tokenizer)
     total, step, began = sum(stage.steps for stage in config.stages), 0, time.perf_counter()
     recent: list[float] = []
-    told = began
+    last_report = began
     for number, stage in enumerate(config.stages, 1):
         for i, batch in zip(range(stage.steps), source.batches(stage), strict=False):
             if step == 0:
@@ -367,21 +367,21 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
                 optimizer.zero_grad()
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-            written = 0.0
+            batch_loss = 0.0
             for part in parts_of(batch, config.tokens_per_microbatch):
                 loss, share = loss_of(policy, part, stage.context_weight, batch)
                 loss.backward()  # type: ignore[no-untyped-call]
-                written += share
-            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+                batch_loss += share
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             for optimizer in optimizers:
                 optimizer.step()
             step += 1
-            recent.append(written)
+            recent.append(batch_loss)
             if step % SAVE_EVERY == 0:
                 save(config, model, tokenizer)
             now = time.perf_counter()
-            if step % 50 == 0 or step == total or now - told > TELL_EVERY:
-                spent, told = now - began, now
+            if step % 50 == 0 or step == total or now - last_report > TELL_EVERY:
+                spent, last_report = now - began, now
                 _LOG.info(
                     "stage %d, step %d of %d: loss of the player's tokens %.3f, %.0f s, %.0f s left",
                     number, step, total, np.mean(recent), spent, spent / step * (total - step),
@@ -393,7 +393,7 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
 
 def _expected(policy: Policy, batch: Sequence[Transcript], steps: int) -> float:
     """Seconds of so many optimiser steps, each on as many tokens as ``batch`` has."""
-    lengths = [len(one.tokens) for one in batch]
+    lengths = [len(transcript.tokens) for transcript in batch]
     return steps * sum(lengths) * seconds_per_token(policy.model, policy.compute_dtype, max(lengths), train=True)
 
 

@@ -30,13 +30,13 @@ def alternatives(planner: Planner, plan: Plan, largest: int | None) -> list[Advi
         plan: The plan to improve.
         largest: The largest micro-batch that fits.
     """
-    found = [Advice(setting, planner.plan(config)) for setting, config in _changes(plan, largest)]
-    found.sort(
+    proposals = [Advice(setting, planner.plan(config)) for setting, config in _changes(plan, largest)]
+    proposals.sort(
         key=lambda advice: (not advice.plan.fits, advice.plan.iteration if advice.plan.fits else advice.plan.needed)
     )
     if plan.fits:
-        return [advice for advice in found if advice.plan.fits and advice.plan.iteration < 0.98 * plan.iteration]
-    return [advice for advice in found if advice.plan.fits or advice.plan.needed < 0.98 * plan.needed]
+        return [advice for advice in proposals if advice.plan.fits and advice.plan.iteration < 0.98 * plan.iteration]
+    return [advice for advice in proposals if advice.plan.fits or advice.plan.needed < 0.98 * plan.needed]
 
 
 def _changes(plan: Plan, largest: int | None) -> Iterator[tuple[str, TrainConfig]]:
@@ -53,16 +53,16 @@ def _changes(plan: Plan, largest: int | None) -> Iterator[tuple[str, TrainConfig
     if ranks > 1 and model.shard == "none" and optim.state == "float32":
         yield "--model.shard full", replace(config, model=replace(model, shard="full"))
         if on:
-            both = replace(model, shard="full", gradient_checkpointing=True)
-            yield "--model.shard full --model.gradient_checkpointing true", replace(config, model=both)
+            variant = replace(model, shard="full", gradient_checkpointing=True)
+            yield "--model.shard full --model.gradient_checkpointing true", replace(config, model=variant)
     if ranks > 1 and model.shard != "none":
         yield "--model.shard none", replace(config, model=replace(model, shard="none"))
     if model.adapter is None:
-        typed = f'--model.adapter "{{rank: {lora.rank}, alpha: {lora.alpha}, base: {lora.base}}}"'
-        yield typed, replace(config, model=replace(model, adapter=lora))
+        flag = f'--model.adapter "{{rank: {lora.rank}, alpha: {lora.alpha}, base: {lora.base}}}"'
+        yield flag, replace(config, model=replace(model, adapter=lora))
         if on:
-            both = replace(model, adapter=lora, gradient_checkpointing=True)
-            yield f"{typed} --model.gradient_checkpointing true", replace(config, model=both)
+            variant = replace(model, adapter=lora, gradient_checkpointing=True)
+            yield f"{flag} --model.gradient_checkpointing true", replace(config, model=variant)
     if optim.state == "float32" and model.shard == "none":
         yield "--optim.state 8bit", replace(config, optim=replace(optim, state="8bit"))
     if method.needs_reference and method.reference == "device" and model.adapter is None:

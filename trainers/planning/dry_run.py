@@ -117,8 +117,8 @@ class _Planned(Policy):
 def _output_layer(model: PreTrainedModel) -> OutputLayer | None:
     """As ``selfcheck.output_layer``, which compares values; scaled logits are told by the configuration here."""
     layer, config = model.get_output_embeddings(), model.config.get_text_config(decoder=True).to_dict()  # type: ignore[no-untyped-call]
-    scaled = any(config.get(name) not in (None, 1, 1.0) for name in ("logit_scale", "logits_scaling"))
-    return None if type(layer) is not nn.Linear or scaled else OutputLayer(layer, config.get("final_logit_softcapping"))
+    scales = any(config.get(name) not in (None, 1, 1.0) for name in ("logit_scale", "logits_scaling"))
+    return None if type(layer) is not nn.Linear or scales else OutputLayer(layer, config.get("final_logit_softcapping"))
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Trial:
             keys, states = _kept(model)
             policy = _Planned(model, self.temperature, self.model.compute_dtype).train()
             whole = _whole_sizes(policy.model, self.model.compute_dtype)
-            trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
+            trainable = sum(p.numel() for p in policy.parameters() if p.requires_grad)
             if mesh is not None:
                 shard_over(policy, policy.model, mesh)
                 with torch.no_grad():
@@ -179,7 +179,7 @@ class Trial:
             step = self._stepped(policy, optimizer)
         sizes = Sizes(
             **whole,
-            trained=trained,
+            trained=trainable,
             keys=keys,
             states=states,
             weights=sum(_bytes(p, self.model.adapter, trains) for p, trains in own),
@@ -308,8 +308,8 @@ def _of_depth(shape: PreTrainedConfig, layers: int) -> PreTrainedConfig:
 def on_meta(shape: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model without memory."""
     with torch.device("meta"):
-        made: PreTrainedModel = class_of(shape).from_config(deepcopy(shape), dtype=dtype)
-    return made
+        model: PreTrainedModel = class_of(shape).from_config(deepcopy(shape), dtype=dtype)
+    return model
 
 
 def _as_fake(model: PreTrainedModel) -> None:
@@ -372,23 +372,23 @@ def _whole_sizes(model: PreTrainedModel, compute_dtype: str) -> dict[str, int]:
     single |= {id(p): (p, rounds, lora) for p, rounds, lora in own if rounds}
     table: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     tied = head is not None and head.weight is table
-    copied = sum(p.numel() * (2 if rounds else p.element_size()) for p, rounds, _ in single.values())
-    rounded = sum(2 * p.numel() for p, rounds, _ in own if rounds)
-    if tied and rounded:  # the embedding stays, and the output layer has a rounded one of its own
-        copied += table.numel() * table.element_size()
+    copy_bytes = sum(p.numel() * (2 if rounds else p.element_size()) for p, rounds, _ in single.values())
+    rounded_bytes = sum(2 * p.numel() for p, rounds, _ in own if rounds)
+    if tied and rounded_bytes:  # the embedding stays, and the output layer has a rounded one of its own
+        copy_bytes += table.numel() * table.element_size()
     read = sum(p.numel() * (2 if rounds else p.element_size()) for p, rounds, _ in single.values() if p is not table)
     return {
         "parameters": sum(p.numel() for p, _, lora in single.values() if not lora),
-        "rounded": rounded,
-        "copied": copied,
-        "read": read + (table.numel() * (2 if rounded else table.element_size()) if tied else 0),
+        "rounded": rounded_bytes,
+        "copied": copy_bytes,
+        "read": read + (table.numel() * (2 if rounded_bytes else table.element_size()) if tied else 0),
     }
 
 
-def _bytes(weight: Tensor, adapter: AdapterConfig | None, trained: bool) -> int:
+def _bytes(weight: Tensor, adapter: AdapterConfig | None, trains: bool) -> int:
     """Bytes of a weight; with nf4 a frozen matrix has four bits a weight, and 0.127 for its scales."""
-    quantised = adapter is not None and adapter.base == "nf4" and not trained and weight.dim() == 2
-    return round(weight.numel() * (4.127 / 8 if quantised else weight.element_size()))
+    is_nf4 = adapter is not None and adapter.base == "nf4" and not trains and weight.dim() == 2
+    return round(weight.numel() * (4.127 / 8 if is_nf4 else weight.element_size()))
 
 
 def _moment_bytes(weight: Tensor, state: str) -> int:

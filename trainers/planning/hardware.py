@@ -99,21 +99,21 @@ def machines(text: str) -> Machines:
         ConfigError: It is written otherwise.
         UnknownName: There is no such device; the message lists those that are known.
     """
-    found = re.fullmatch(r"(?:(\d+)x)?(?:(\d+)x)?([A-Za-z].*)", text)
-    if found is None or "0" in found.groups()[:2]:
+    match = re.fullmatch(r"(?:(\d+)x)?(?:(\d+)x)?([A-Za-z].*)", text)
+    if match is None or "0" in match.groups()[:2]:
         raise ConfigError(f"--gpus {text}: write it like 8xH100, 2x8xH100 (machines, GPUs of each), or cpu")
-    first, second, name = found.groups()
+    first, second, name = match.groups()
     nodes, count = (int(first or 1), int(second)) if second else (1, int(first or 1))
     if name.lower() == "cpu":
         if nodes > 1:
             raise ConfigError(f"--gpus {text}: cpu is this machine; write cpu, or 2xcpu for two processes")
         return Machines(1, count, this_machine(count))
-    known = {known.lower(): device for known, device in GPUS.items()}
-    if name.lower() not in known:
+    devices = {label.lower(): device for label, device in GPUS.items()}
+    if name.lower() not in devices:
         near = nearest(name, GPUS)
         hint = f" (nearest: {near[0]})" if near else ""
         raise UnknownName(f"--gpus {text}: no device {name!r} is known{hint}; known: {', '.join(GPUS)}, cpu")
-    return Machines(nodes, count, known[name.lower()])
+    return Machines(nodes, count, devices[name.lower()])
 
 
 def this_machine(processes: int = 1) -> Device:

@@ -41,20 +41,20 @@ class Amounts:
     operations: float = 0.0
     """Number of operations that compute something."""
 
-    def grown(self, other: Amounts, times: float) -> Amounts:
-        """``self + times * (other - self)``, amount by amount."""
+    def grown(self, target: Amounts, times: float) -> Amounts:
+        """``self + times * (target - self)``, amount by amount."""
 
         def between(a: float, b: float) -> float:
             return a + times * (b - a)
 
-        kinds = self.kinds.keys() | other.kinds.keys()
+        kinds = self.kinds.keys() | target.kinds.keys()
         return Amounts(
-            between(self.peak, other.peak),
-            {kind: between(self.kinds.get(kind, 0.0), other.kinds.get(kind, 0.0)) for kind in sorted(kinds)},
-            between(self.kept, other.kept),
-            between(self.products, other.products),
-            between(self.moved, other.moved),
-            between(self.operations, other.operations),
+            between(self.peak, target.peak),
+            {kind: between(self.kinds.get(kind, 0.0), target.kinds.get(kind, 0.0)) for kind in sorted(kinds)},
+            between(self.kept, target.kept),
+            between(self.products, target.products),
+            between(self.moved, target.moved),
+            between(self.operations, target.operations),
         )
 
 
@@ -96,13 +96,13 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _aten.embedding_dense_backward.default:
             self.marks.append(self.amounts())
             self._start()
-        given = [_storage(t) for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
+        inputs = [_storage(t) for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
         out = func(*args, **(kwargs or {}))
-        made = [t for t in tree_iter(out) if isinstance(t, Tensor)]
-        old = {id(storage) for storage in given}
-        for tensor in made:
+        outputs = [t for t in tree_iter(out) if isinstance(t, Tensor)]
+        old = {id(storage) for storage in inputs}
+        for tensor in outputs:
             self._note(func, tensor, id(_storage(tensor)) in old)
-        self._count(func, args, kwargs or {}, out, any(id(_storage(t)) not in old for t in made))
+        self._count(func, args, kwargs or {}, out, any(id(_storage(t)) not in old for t in outputs))
         return out
 
     def __enter__(self) -> Meter:
@@ -111,9 +111,9 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             out = self._resize(storage, size)
-            if (found := self._held.get(storage._cdata)) is not None:
-                self._held[storage._cdata] = (found[0], size)
-                self._add(found[0], size - found[1])
+            if (entry := self._held.get(storage._cdata)) is not None:
+                self._held[storage._cdata] = (entry[0], size)
+                self._add(entry[0], size - entry[1])
             return out
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
@@ -125,12 +125,12 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
-    def _note(self, func: Any, tensor: Tensor, known: bool) -> None:
+    def _note(self, func: Any, tensor: Tensor, is_old: bool) -> None:
         storage = _storage(tensor)
         key = storage._cdata
         if key in self._held or key in self._before:
             return
-        if known:  # a view of a tensor that was made before
+        if is_old:  # a view of a tensor that was made before
             self._before.add(key)
             weakref.finalize(storage, self._before.discard, key)
             return

@@ -142,8 +142,8 @@ class Planner:
         work = Workload.of(config, self.shape, self.where, self.steps, self.prompt, self.response)
         rows = work.rows(config.optim.tokens_per_microbatch)
         dry = self.dry(config, rows)
-        held, phases = self._memory(config, work, dry)
-        return Plan(config, self.where, work, dry, held, phases, self._seconds(config, work, dry))
+        baseline, phases = self._memory(config, work, dry)
+        return Plan(config, self.where, work, dry, baseline, phases, self._seconds(config, work, dry))
 
     def largest(self, plan: Plan) -> int | None:
         """The largest ``optim.tokens_per_microbatch`` that fits, to a whole row; ``None`` where not even one row does.
@@ -168,33 +168,33 @@ class Planner:
         self, config: TrainConfig, work: Workload, dry: DryRun
     ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         sizes, method, ranks = dry.sizes, config.method, self.where.ranks
-        sharded = config.model.shard != "none" and ranks > 1
+        is_sharded = config.model.shard != "none" and ranks > 1
         whole = 4.0 * sizes.parameters
         part = self._part(config)
-        held: dict[str, float] = {
+        baseline: dict[str, float] = {
             "libraries": _LIBRARIES if self.where.on_cpu else CONTEXT,
             "weights": float(sizes.weights),
             "optimiser moments": float(sizes.moments),
         }
-        if ranks > 1 and not sharded:
-            held["gradient buckets of DDP"] = float(sizes.gradients)
+        if ranks > 1 and not is_sharded:
+            baseline["gradient buckets of DDP"] = float(sizes.gradients)
         if weights := self._critic_weights(config, sizes.parameters):
-            critic = 16.0 * part if sharded else 16.0 + (4.0 if ranks > 1 else 0.0)
-            held["critic: weights, gradients, moments"] = critic * weights
+            critic = 16.0 * part if is_sharded else 16.0 + (4.0 if ranks > 1 else 0.0)
+            baseline["critic: weights, gradients, moments"] = critic * weights
         reference = 0.0
         if method.needs_reference and config.model.adapter is None:
-            reference = whole * (part if sharded and method.reference == "device" else 1.0)
+            reference = whole * (part if is_sharded and method.reference == "device" else 1.0)
             if method.reference == "device" or self.where.on_cpu:
-                held["reference"], reference = reference, 0.0
+                baseline["reference"], reference = reference, 0.0
             elif method.reference == "cpu":
                 reference = 0.0
-        rollout, engine = self._engine(config, work, dry, sharded)
-        held |= engine
+        rollout, engine = self._engine(config, work, dry, is_sharded)
+        baseline |= engine
         scoring = {"reference, while it scores": reference, **_named(dry.scoring)}
         update = {"gradients": float(sizes.gradients), **_named(dry.update)}
         step = {"gradients": float(sizes.gradients), "optimiser step": dry.step.peak}
         phases = {"rollout": rollout, "scoring": scoring, "update": update, "optimiser step": step}
-        return held, {name: {k: v for k, v in parts.items() if v} for name, parts in phases.items()}
+        return baseline, {name: {k: v for k, v in parts.items() if v} for name, parts in phases.items()}
 
     def _critic_share(self, config: TrainConfig) -> float:
         """Share of the policy's layers that the critic trains; 0 where it trains none."""
@@ -215,7 +215,7 @@ class Planner:
         return 1.0 / (self.where.per_node if config.model.shard == "hybrid" else self.where.ranks)
 
     def _engine(
-        self, config: TrainConfig, work: Workload, dry: DryRun, sharded: bool
+        self, config: TrainConfig, work: Workload, dry: DryRun, is_sharded: bool
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Bytes that the engine takes in the rollout, and throughout."""
         options = config.rollout.engine_options
@@ -225,7 +225,7 @@ class Planner:
             logits = 3 * 4.0 * work.slots * text.vocab_size
             cache = _token_bytes(config, dry) * kept_tokens(work, options)
             rollout = {KEYS: cache, STATES: _kept_states(work, options, dry), "engine: logits": logits, **scoring}
-            if sharded:
+            if is_sharded:
                 return rollout, {"engine's copy of the weights": float(dry.sizes.copied)}
             return rollout | {"engine's rounded weights": float(dry.sizes.rounded)}, {}
         if config.rollout.engine == "vllm" and not options.get("urls"):
@@ -242,7 +242,7 @@ class Planner:
 
     def _seconds(self, config: TrainConfig, work: Workload, dry: DryRun) -> dict[str, float]:
         device, ranks, sizes = self.where.device, self.where.ranks, dry.sizes
-        sharded = config.model.shard != "none" and ranks > 1
+        is_sharded = config.model.shard != "none" and ranks > 1
         stream = device.bandwidth * (1.0 if device.measured else STREAM)
         forward, update = self._pass(config, dry.scoring), self._pass(config, dry.update)
 
@@ -257,29 +257,29 @@ class Planner:
         if optim.minibatch_rows is not None:
             steps = optim.epochs * max(1, ceil(work.episodes * work.steps * ranks / optim.minibatch_rows))
         signals = (method.embedding, method.critic, method.entropy or None, method.hindsight)  # hindsight: at most
-        scored = int(method.needs_reference) + sum(setting is not None for setting in signals)
+        score_passes = int(method.needs_reference) + sum(setting is not None for setting in signals)
         rollout = config.rollout
         recomputes = optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness) and steps > 1
         gather, reduce = self._link(config, 4.0 * sizes.parameters), self._link(config, 4.0 * sizes.trained)
-        per_pass = 2 * gather + reduce if sharded else 0.0
-        found = {
+        per_pass = 2 * gather + reduce if is_sharded else 0.0
+        times = {
             "prefill": work.prefilled / dry.scoring_tokens * forward,
             "decode": decode,
-            "old log-probabilities": passes * (forward + (gather if sharded else 0.0)) if recomputes else 0.0,
-            "reference, critic, hidden states": scored * passes * (forward + (gather if sharded else 0.0)),
+            "old log-probabilities": passes * (forward + (gather if is_sharded else 0.0)) if recomputes else 0.0,
+            "reference, critic, hidden states": score_passes * passes * (forward + (gather if is_sharded else 0.0)),
             "update": optim.epochs * passes * (update + per_pass)
-            + steps * (self._pass(config, dry.step) + (0.0 if sharded or ranks == 1 else 2 * reduce)),
+            + steps * (self._pass(config, dry.step) + (0.0 if is_sharded or ranks == 1 else 2 * reduce)),
         }
         if method.critic is not None and (share := self._critic_share(config)):
-            found["critic"] = method.critic.epochs * passes * update * share
+            times["critic"] = method.critic.epochs * passes * update * share
         if config.rollout.engine == "vllm":
-            adapted = config.model.adapter is not None and not sharded
-            sent = 4.0 * sizes.trained if adapted else float(sizes.read)
+            has_adapter = config.model.adapter is not None and not is_sharded
+            payload = 4.0 * sizes.trained if has_adapter else float(sizes.read)
             speed = stream if in_process(config.rollout.engine_options) else HOST
-            found["sync"] = 2 * sent / speed + (gather if sharded else 0.0)
+            times["sync"] = 2 * payload / speed + (gather if is_sharded else 0.0)
         else:
-            found["sync"] = (gather if sharded else 0.0) + (sizes.rounded * 3 / stream)
-        return {name: seconds for name, seconds in found.items() if seconds}
+            times["sync"] = (gather if is_sharded else 0.0) + (sizes.rounded * 3 / stream)
+        return {name: seconds for name, seconds in times.items() if seconds}
 
     def engine(self, config: TrainConfig, dry: DryRun) -> EngineSpeed:
         """Speed of one device's engine: reading weights, keys and values, or products, whatever takes longest."""
@@ -323,8 +323,8 @@ def in_process(options: Mapping[str, Any]) -> bool:
 
 def sleeps(options: Mapping[str, Any], on_cpu: bool) -> bool:
     """Whether vLLM gives back its memory while the model trains, with these options of its engine."""
-    asked = options.get("sleep")
-    return not on_cpu and (not options.get("urls") if asked is None else bool(asked))
+    setting = options.get("sleep")
+    return not on_cpu and (not options.get("urls") if setting is None else bool(setting))
 
 
 def _named(amounts: Amounts) -> dict[str, float]:
@@ -343,8 +343,8 @@ def _state_bytes(dry: DryRun) -> float:
 
 def _kept_states(work: Workload, options: Mapping[str, Any], dry: DryRun) -> float:
     """Bytes of states that the hf engine keeps with these options, where memory has room for them."""
-    bound = options.get("state_bytes")
-    return work.slots * _state_bytes(dry) + (4.0 * work.slots * _state_bytes(dry) if bound is None else float(bound))
+    limit = options.get("state_bytes")
+    return work.slots * _state_bytes(dry) + (4.0 * work.slots * _state_bytes(dry) if limit is None else float(limit))
 
 
 def kept_tokens(work: Workload, options: Mapping[str, Any]) -> int:

@@ -32,12 +32,12 @@ NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 """Shapes that are shipped."""
 
 
-def shape_of(path: str, given: str | None, images: bool = False) -> PreTrainedConfig:
+def shape_of(path: str, shape: str | None, images: bool = False) -> PreTrainedConfig:
     """The configuration of ``model.path``, or the shape that is given in its place.
 
     Args:
         path: ``model.path``; of a name on the hub only the configuration is downloaded.
-        given: The option ``--model-shape``: a file of a configuration as ``config.json`` is one, or one of
+        shape: The option ``--model-shape``: a file of a configuration as ``config.json`` is one, or one of
             :data:`NAMES`.
         images: ``model.images``.
 
@@ -45,16 +45,16 @@ def shape_of(path: str, given: str | None, images: bool = False) -> PreTrainedCo
         DataError: It is missing or cannot be read.
         UnknownName: There is no such file or shape.
     """
-    if given is None:
+    if shape is None:
         return settings_of(find(path, "model.path", tokenizer=False, weights=False), "model.path", path, images)
-    file = Path(given) if given.lower() not in NAMES else _FOLDER / f"{given.lower()}.json"
+    file = Path(shape) if shape.lower() not in NAMES else _FOLDER / f"{shape.lower()}.json"
     if not file.is_file():
-        raise UnknownName(f"--model-shape {given}: no such file, and no shape of that name; known: {', '.join(NAMES)}")
+        raise UnknownName(f"--model-shape {shape}: no such file, and no shape of that name; known: {', '.join(NAMES)}")
     try:
         fields = json.loads(file.read_bytes())
         return AutoConfig.for_model(**fields)
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"--model-shape {given}: not a model's configuration ({error})") from error
+        raise DataError(f"--model-shape {shape}: not a model's configuration ({error})") from error
 
 
 def check(config: TrainConfig, shape: PreTrainedConfig, where: Machines, name: str) -> None:
@@ -105,18 +105,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _plan(command: Command) -> int:
-    config, given = command.config, command.options
-    tokens = sizes(given)
-    shape = shape_of(config.model.path, given.get("model-shape"), config.model.images)
-    where = machines(given["gpus"])
-    check(config, shape, where, given.get("model-shape", config.model.path))
+    config, options = command.config, command.options
+    tokens = sizes(options)
+    shape = shape_of(config.model.path, options.get("model-shape"), config.model.images)
+    where = machines(options["gpus"])
+    check(config, shape, where, options.get("model-shape", config.model.path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of passes on fake tensors
         planner = Planner(shape, where, tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"])
         plan = planner.plan(config)
         largest = planner.largest(plan)
         advice = alternatives(planner, plan, largest)
-    if "json" in given:
+    if "json" in options:
         sys.stdout.write(json.dumps(as_json(plan, largest, advice), indent=2) + "\n")
     else:
         console = EscapingConsole(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
@@ -125,19 +125,19 @@ def _plan(command: Command) -> int:
     return 0 if plan.fits else 3
 
 
-def sizes(given: Mapping[str, str]) -> dict[str, int | None]:
+def sizes(options: Mapping[str, str]) -> dict[str, int | None]:
     """Returns ``steps``, ``prompt-tokens`` and ``response-tokens`` of the options; ``None`` where one was not given.
 
     Raises:
         ConfigError: One of them cannot be, or ``--gpus`` is missing.
     """
-    if "gpus" not in given:
+    if "gpus" not in options:
         raise ConfigError("--gpus is missing: say which hardware, like --gpus 8xH100 or --gpus cpu")
-    return {name: _count(given, name) for name in ("steps", "prompt-tokens", "response-tokens")}
+    return {name: _count(options, name) for name in ("steps", "prompt-tokens", "response-tokens")}
 
 
-def _count(given: Mapping[str, str], name: str) -> int | None:
-    word = given.get(name)
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    word = options.get(name)
     if word is None:
         return None
     if not word.isdecimal() or not 1 <= int(word) <= 10_000_000:

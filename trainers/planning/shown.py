@@ -54,8 +54,8 @@ def parts(plan: Plan, largest: int | None, advice: Sequence[Advice]) -> Iterator
     yield f"\n{'It fits' if plan.fits else 'IT DOES NOT FIT'}: {verdict}. Micro-batch of {tokens:,} tokens: {most}.\n"
     yield _times(plan)
     work, ranks = plan.work, plan.where.ranks
-    rate, trained = work.sampled * ranks / plan.iteration, work.trained * ranks / plan.iteration
-    yield f"\n{rate:,.0f} sampled and {trained:,.0f} trained tokens/s, time in environments not counted.\n"
+    rate, training_rate = work.sampled * ranks / plan.iteration, work.trained * ranks / plan.iteration
+    yield f"\n{rate:,.0f} sampled and {training_rate:,.0f} trained tokens/s, time in environments not counted.\n"
     if advice:
         yield _advice(plan, advice)
     elif not plan.fits:

@@ -87,8 +87,8 @@ class Workload:
             notes.append(f"{steps} steps an episode, {where_from} (say --steps)")
         episodes = config.rollout.tasks * config.rollout.episodes // where.ranks
         longest = limit or 2 * prompt
-        if (bound := longest_sequence(shape)) is not None:
-            longest = max(1, min(longest, bound - most))
+        if (model_limit := longest_sequence(shape)) is not None:
+            longest = max(1, min(longest, model_limit - most))
         return cls(
             episodes, training_slots(config, where.ranks), steps, prompt, response,
             not isinstance(memory, Window), longest, most, tuple(notes),
@@ -110,14 +110,14 @@ class Workload:
 
         Prompts that grow evenly to twice their mean are computed once where they continue each other.
         """
-        each = 2 * self.prompt if self.merges else self.steps * (self.prompt + self.response)
-        return self.episodes * max(each, self.prompt + self.response)
+        tokens = 2 * self.prompt if self.merges else self.steps * (self.prompt + self.response)
+        return self.episodes * max(tokens, self.prompt + self.response)
 
     @property
     def prefilled(self) -> float:
         """Tokens of prompts that the engine computes."""
-        each = 2 * self.prompt - self.steps * self.response if self.merges else self.steps * self.prompt
-        return self.episodes * max(each, self.prompt)
+        tokens = 2 * self.prompt - self.steps * self.response if self.merges else self.steps * self.prompt
+        return self.episodes * max(tokens, self.prompt)
 
     def rows(self, tokens: int) -> Rows:
         """Rows of the greatest length that a micro-batch of ``tokens`` takes: one at least."""

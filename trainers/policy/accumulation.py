@@ -106,23 +106,26 @@ class Tally:
         own = (merge_metrics(self.losses), self.tokens, self.entropy, self.gap, self.gap_tokens, counts, self.scored)
         parts = all_gather_object(accelerator, own)
         tokens = sum(part[1] for part in parts)
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for name in dict.fromkeys(name for part in parts for name in part[0]):
             values = [(part[0][name], part[1]) for part in parts if name in part[0]]
             if name.endswith("_max"):
-                found[name] = max(value for value, _ in values)
+                metrics[name] = max(value for value, _ in values)
             elif name.endswith("_loss"):  # each process's share of the loss is multiplied by their number
-                found[name] = sum(value for value, _ in values) / len(parts)
+                metrics[name] = sum(value for value, _ in values) / len(parts)
             else:
-                found[name] = sum(value * count for value, count in values) / max(tokens, 1)
-        found["entropy"] = sum(part[2] for part in parts) / max(sum(part[6] for part in parts), 1)
-        found["logprob_gap"] = sum(part[3] for part in parts) / max(sum(part[4] for part in parts), 1)
+                metrics[name] = sum(value * count for value, count in values) / max(tokens, 1)
+        metrics["entropy"] = sum(part[2] for part in parts) / max(sum(part[6] for part in parts), 1)
+        metrics["logprob_gap"] = sum(part[3] for part in parts) / max(sum(part[4] for part in parts), 1)
         sums = np.sum([part[5] for part in parts], axis=0).tolist()
-        computed, rows, idle, distinct, routed, rerouted, choices, others = sums
-        found |= {"computed_tokens": float(computed), "idle_rows": idle / max(rows, 1)}
-        if routed:
-            found |= {"rerouted_tokens": rerouted / routed, "rerouted_choices": others / choices}
-        return found | ({"row_cost": computed / distinct} if distinct else {})
+        computed_tokens, rows, idle, distinct, compared_tokens, rerouted_tokens, choices, rerouted_choices = sums
+        metrics |= {"computed_tokens": float(computed_tokens), "idle_rows": idle / max(rows, 1)}
+        if compared_tokens:
+            metrics |= {
+                "rerouted_tokens": rerouted_tokens / compared_tokens,
+                "rerouted_choices": rerouted_choices / choices,
+            }
+        return metrics | ({"row_cost": computed_tokens / distinct} if distinct else {})
 
 
 class Accumulator:
@@ -187,13 +190,13 @@ class Accumulator:
         if self.objective.loss in SELECTING:
             columns["selected"] = self._selected(batch, seed, present)
         row_of = table.response.row_of
-        unwrapped: Policy = self.accelerator.unwrap_model(self.policy)
-        pieces = self._with_balance_loss(unwrapped, _trees(unwrapped, table, self.config, _RECOMPUTED))
-        if by_rows(unwrapped):
+        policy: Policy = self.accelerator.unwrap_model(self.policy)
+        pieces = self._with_balance_loss(policy, _trees(policy, table, self.config, _RECOMPUTED))
+        if by_rows(policy):
             tally.distinct += distinct_tokens(table, self.config.share_prefix)
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
-        needed = len(pieces) + any(piece.part is not None for piece in pieces)
-        rounds = max(1, *all_gather_object(self.accelerator, needed))
+        passes = len(pieces) + any(piece.part is not None for piece in pieces)
+        rounds = max(1, *all_gather_object(self.accelerator, passes))
         for number in range(rounds):
             last = number == rounds - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.policy):
@@ -205,10 +208,10 @@ class Accumulator:
                 piece = pieces[number]
                 stats: TokenStats = self.policy(piece)
                 if first and piece.experts is not None:
-                    tally.rerouted += unwrapped.rerouted.numpy()
+                    tally.rerouted += policy.rerouted.numpy()
                 _, rows = np.unique(row_of[piece.index], return_inverse=True)
                 loss = self._loss(piece, stats, rows, columns, corrected=present or batch.old is not None)
-                if unwrapped.balance_coef:  # none in a step of which no row has experts
+                if policy.balance_coef:  # none in a step of which no row has experts
                     balance = torch.zeros(()) if stats.balance is None else stats.balance
                     more = {"balance_loss": balance.detach()}
                     loss = replace(loss, loss=loss.loss + balance, metrics={**loss.metrics, **more})
@@ -232,11 +235,11 @@ class Accumulator:
         """Returns the trees with the balance loss of a mixture, where it is part of the loss; of all processes."""
         if not policy.balance_coef:
             return trees
-        tokens, known, *taken = np.sum(all_gather_object(self.accelerator, balance_counts(trees)), axis=0)
-        if not known:
+        tokens, known_tokens, *choices = np.sum(all_gather_object(self.accelerator, balance_counts(trees)), axis=0)
+        if not known_tokens:
             return trees
         layers = len(routers(policy.model))
-        share, scale = np.array(taken) / (known * layers), policy.balance_coef / (tokens * layers)
+        share, scale = np.array(choices) / (known_tokens * layers), policy.balance_coef / (tokens * layers)
         return [replace(tree, balance=scale * self.accelerator.num_processes * share) for tree in trees]
 
     def _loss(
@@ -311,13 +314,13 @@ def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]
     lengths = batch.table.response.lengths
     if objective.loss in SELECTING or objective.kl != "none" or objective.entropy_coef:
         return lengths > 0
-    found = np.zeros(len(lengths), np.bool_)
-    found[batch.table.response.row_of[batch.advantage != 0]] = True
+    mask = np.zeros(len(lengths), np.bool_)
+    mask[batch.table.response.row_of[batch.advantage != 0]] = True
     if batch.factor is not None:
-        weighed = np.zeros(len(lengths), np.bool_)
-        weighed[batch.table.response.row_of[batch.factor != 0]] = True
-        found &= weighed
-    return found
+        weight_mask = np.zeros(len(lengths), np.bool_)
+        weight_mask[batch.table.response.row_of[batch.factor != 0]] = True
+        mask &= weight_mask
+    return mask
 
 
 def _trees(policy: nn.Module, table: StepTable, config: OptimConfig, walk: float) -> list[TokenTree]:
@@ -351,8 +354,8 @@ def token_scores(
     with evaluating(policy):
         for piece in pieces:
             stats: TokenStats = policy(piece)
-            both = torch.stack([stats.logprob, stats.entropy]).double().cpu().numpy()
-            logprob[piece.index], entropy[piece.index] = both
+            scores = torch.stack([stats.logprob, stats.entropy]).double().cpu().numpy()
+            logprob[piece.index], entropy[piece.index] = scores
         for _ in range(len(pieces), count):
             policy(one_token())
     return logprob, entropy

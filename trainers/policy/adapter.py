@@ -68,19 +68,19 @@ def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str, 
     if config.targets != "all-linear":
         with torch.device("meta"):
             model = class_of(settings).from_config(settings)
-        known, experts = linear_layers(model), expert_tensors(model)
+        targets, experts = linear_layers(model), expert_tensors(model)
         tensors = sorted(set(config.targets) & set(experts))
         if tensors and (config.dropout or config.base != "float32" or shard != "none"):
             raise ConfigError(
                 f"model.adapter.targets: {', '.join(tensors)}: an adapter on experts in one tensor has no dropout, "
                 "a base in float32, and is not sharded; set dropout: 0.0, base: float32 and model.shard: none"
             )
-        known += experts
-        if strange := sorted(set(config.targets) - set(known)):
-            near = nearest(strange[0], known)
+        targets += experts
+        if strange := sorted(set(config.targets) - set(targets)):
+            near = nearest(strange[0], targets)
             raise ConfigError(
                 f"model.adapter.targets: {', '.join(strange)}: not a linear layer of model.path {path} that an adapter "
-                f"can be put on{f' (nearest: {near[0]})' if near else ''}; there are: {', '.join(known)}"
+                f"can be put on{f' (nearest: {near[0]})' if near else ''}; there are: {', '.join(targets)}"
             )
 
 
@@ -104,17 +104,17 @@ def linear_layers(model: PreTrainedModel) -> list[str]:
     """
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     images = set(_of_images(model))
-    taken, others = [], set()
+    layers, other_names = [], set()
     for name, module in model.named_modules():
         plain = isinstance(module, nn.Linear | Conv1D) and not _computes_otherwise(module)
         above, _, last = name.rpartition(".")
         states = dict(model.get_submodule(above).named_parameters(recurse=False)).keys()
         if plain and module is not head and not (last == "out_proj" and {"A_log", "D"} <= states):
-            taken += [name] if name not in images else []
+            layers += [name] if name not in images else []
         else:
-            others.add(last)
+            other_names.add(last)
     # A name that other modules have, too, such as a number, is told apart by the module that it is in.
-    return sorted({".".join(name.split(".")[-1 - (name.rpartition(".")[2] in others) :]) for name in taken})
+    return sorted({".".join(name.split(".")[-1 - (name.rpartition(".")[2] in other_names) :]) for name in layers})
 
 
 def expert_tensors(model: PreTrainedModel) -> list[str]:
@@ -132,10 +132,10 @@ def _computes_otherwise(layer: nn.Module) -> bool:
     if not (isinstance(layer, nn.Linear) and type(layer).__module__.startswith("transformers.models.")):
         return False
     try:
-        found: object = layer(layer.weight.new_zeros(2, 1, layer.in_features))
+        output: object = layer(layer.weight.new_zeros(2, 1, layer.in_features))
     except (RuntimeError, ValueError, IndexError):
         return True
-    return not (isinstance(found, Tensor) and found.shape == (2, 1, layer.out_features))
+    return not (isinstance(output, Tensor) and output.shape == (2, 1, layer.out_features))
 
 
 def _of_images(model: PreTrainedModel) -> list[str]:
@@ -248,16 +248,16 @@ def _whole_weights(model: PreTrainedModel, merged: bool) -> Iterator[tuple[str, 
     from peft.tuners.lora import LoraLayer, ParamWrapper
     from peft.utils.integrations import dequantize_module_weight
 
-    adapted: dict[str, Any] = {}
+    layers: dict[str, Any] = {}
     for name, layer in model.named_modules():
         if isinstance(layer, LoraLayer):
             inside = model.get_submodule(name).named_modules()
             below = next(path for path, module in inside if module is layer.get_base_layer())
-            adapted[f"{name}.{below}.{getattr(layer, 'parameter_name', 'weight')}"] = layer
+            layers[f"{name}.{below}.{getattr(layer, 'parameter_name', 'weight')}"] = layer
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             continue
-        if (layer := adapted.get(name)) is not None:
+        if (layer := layers.get(name)) is not None:
             with torch.no_grad():
                 whole = parameter if isinstance(layer, ParamWrapper) else dequantize_module_weight(layer.base_layer)
                 own: Tensor = whole.float()
@@ -271,8 +271,8 @@ def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     own = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    found = get_peft_model_state_dict(model, own, _TRAINED, save_embedding_layers=False)
-    return {f"{_PREFIX}{name}": tensor for name, tensor in found.items()}
+    tensors = get_peft_model_state_dict(model, own, _TRAINED, save_embedding_layers=False)
+    return {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
 
 
 def set_adapter_tensors(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
@@ -304,8 +304,8 @@ def save_adapter(model: PreTrainedModel, folder: Path, tensors: Mapping[str, Ten
         SafetensorError: Alike.
     """
     adapter_config(model).save_pretrained(str(folder))
-    found = adapter_tensors(model) if tensors is None else tensors
-    save_file({n: t.cpu().contiguous() for n, t in found.items()}, folder / WEIGHTS, metadata={"format": "pt"})
+    weights = adapter_tensors(model) if tensors is None else tensors
+    save_file({n: t.cpu().contiguous() for n, t in weights.items()}, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig) -> None:
@@ -318,17 +318,17 @@ def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig
     from peft import PeftConfig
 
     whole = f"or leave model.adapter out to train the whole model, with {folder} merged into it"
-    wanted = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
-    found = PeftConfig.from_pretrained(str(folder)).to_dict()
+    settings = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
+    file_settings = PeftConfig.from_pretrained(str(folder)).to_dict()
     names = {"peft_type": "peft_type", "r": "rank", "lora_alpha": "alpha"}
-    if found.get("init_lora_weights") in _FROM_BASE:
-        found["init_lora_weights"] = wanted["init_lora_weights"]
-    for field in sorted({*found, *wanted} - _HARMLESS, key=lambda field: (field not in names, field)):
-        if (found.get(field) or None) != (wanted.get(field) or None):
+    if file_settings.get("init_lora_weights") in _FROM_BASE:
+        file_settings["init_lora_weights"] = settings["init_lora_weights"]
+    for field in sorted({*file_settings, *settings} - _HARMLESS, key=lambda field: (field not in names, field)):
+        if (file_settings.get(field) or None) != (settings.get(field) or None):
             what = f"adapter.{names[field]}" if field in names else f"the adapter's {field}"
             raise ConfigError(
-                f"model: path {folder} is an adapter with {field} {found.get(field)!r}, but {what} is "
-                f"{wanted.get(field)!r}; set it to that where it is a setting, {whole}"
+                f"model: path {folder} is an adapter with {field} {file_settings.get(field)!r}, but {what} is "
+                f"{settings.get(field)!r}; set it to that where it is a setting, {whole}"
             )
     try:
         tensors = load_file(folder / WEIGHTS)
@@ -337,8 +337,8 @@ def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig
     own = adapter_tensors(model)
     if own.keys() != tensors.keys():
         layers = sorted({name.rsplit(".", 3)[-3] for name in tensors})
-        if found.get("target_parameters"):
-            layers = sorted({*found["target_modules"], *found["target_parameters"]})
+        if file_settings.get("target_parameters"):
+            layers = sorted({*file_settings["target_modules"], *file_settings["target_parameters"]})
         raise ConfigError(
             f"model: path {folder} is an adapter of other layers than adapter.targets ({config.targets}) names; set "
             f"targets: [{', '.join(layers)}], {whole}"
@@ -352,10 +352,10 @@ def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig
 def keep_reference(model: PreTrainedModel) -> None:
     """Keeps what the adapter is now as the reference: as a second adapter, unless it changes nothing yet."""
     if any(bool(tensor.any()) for name, tensor in adapter_tensors(model).items() if ".lora_B." in name):
-        kept = {name: tensor.clone() for name, tensor in adapter_tensors(model).items()}
+        tensors = {name: tensor.clone() for name, tensor in adapter_tensors(model).items()}
         _put(model, copy(adapter_config(model)), _REFERENCE)
         own = dict(model.named_parameters())
-        for name, tensor in kept.items():
+        for name, tensor in tensors.items():
             layer, part = name.removeprefix(_PREFIX).rsplit(".", 1)
             own[f"{layer}.{_REFERENCE}.{part}"].data = tensor
         model.set_adapter(_TRAINED)
@@ -385,7 +385,7 @@ def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         from peft import PeftModel
     except ImportError as error:
         raise MissingExtra(f"model.path {folder} is an adapter: pip install 'envsuite[lora]'") from error
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained_names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     try:
         _untie(model, folder)
         with _quietly():
@@ -394,7 +394,7 @@ def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"model.path {folder}: the adapter cannot be merged ({what})") from error
     for name, parameter in whole.named_parameters():
-        parameter.requires_grad_(name in trained)
+        parameter.requires_grad_(name in trained_names)
     return whole
 
 

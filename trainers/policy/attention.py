@@ -94,56 +94,56 @@ class _TreeAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, plan: TreePlan, how: Scoring
     ) -> Tensor:
-        fused = _is_fused(query, value, sinks, how)
+        is_fused = _is_fused(query, value, sinks, how)
         out = query.new_empty(*query.shape[:2], value.shape[2])
-        total = torch.empty(query.shape[:2] if fused else (0,), dtype=_statistics_dtype(query), device=query.device)
-        chains, tiled = plan.parts(how.window, fused)
+        total = torch.empty(query.shape[:2] if is_fused else (0,), dtype=_statistics_dtype(query), device=query.device)
+        chains, tile_groups = plan.parts(how.window, is_fused)
         for chain in chains:
             chain.attend(query, key, value, how.scale, out, total)
-        for tiles in tiled:
-            given = _gathered(tiles, query, key, value)
+        for tiles in tile_groups:
+            inputs = _gathered(tiles, query, key, value)
             mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
-            if fused:
-                found, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                    *given, 0.0, False, attn_mask=mask, scale=how.scale
+            if is_fused:
+                output, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                    *inputs, 0.0, False, attn_mask=mask, scale=how.scale
                 )
                 _scatter(tiles, sums[..., None], total[..., None])
             else:
-                found = _attend(*given, mask, sinks, how)
-            _scatter(tiles, found, out)
-        ctx.save_for_backward(query, key, value, sinks, out if fused else None, total if fused else None)
-        ctx.settings = (plan, how, fused)
+                output = _attend(*inputs, mask, sinks, how)
+            _scatter(tiles, output, out)
+        ctx.save_for_backward(query, key, value, sinks, out if is_fused else None, total if is_fused else None)
+        ctx.settings = (plan, how, is_fused)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sinks, out, total = ctx.saved_tensors
-        plan, how, fused = ctx.settings
+        plan, how, is_fused = ctx.settings
         of_query = torch.empty_like(query)
         # Many tiles add to a key of the beginning: their sum is rounded once.
         of_key, of_value = (torch.zeros(part.shape, dtype=_statistics_dtype(part), device=part.device)
                             for part in (key, value))  # fmt: skip
         of_sinks = None if sinks is None else torch.zeros_like(sinks)
-        chains, tiled = plan.parts(how.window, fused)
+        chains, tile_groups = plan.parts(how.window, is_fused)
         for chain in chains:
             chain.backward(grad, query, key, value, out, total, how.scale, of_query, of_key, of_value)
-        for tiles in tiled:
-            given = _gathered(tiles, query, key, value)
+        for tiles in tile_groups:
+            inputs = _gathered(tiles, query, key, value)
             mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
             of_out = _tile(tiles, grad, key.shape[1], filled=False)
-            if fused:
+            if is_fused:
                 parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                    of_out, *given, _tile(tiles, out, key.shape[1]),
+                    of_out, *inputs, _tile(tiles, out, key.shape[1]),
                     _tile(tiles, total[..., None], key.shape[1])[..., 0],
                     0.0, False, attn_mask=mask, scale=how.scale,
                 )  # fmt: skip
             else:
-                asked = [part.detach().requires_grad_() for part in given]
+                leaves = [part.detach().requires_grad_() for part in inputs]
                 own = None if sinks is None else sinks.detach().requires_grad_()
                 with torch.enable_grad():
-                    found = _attend(asked[0], asked[1], asked[2], mask, own, how)
-                parts = torch.autograd.grad(found, asked if own is None else [*asked, own], of_out)
+                    output = _attend(leaves[0], leaves[1], leaves[2], mask, own, how)
+                parts = torch.autograd.grad(output, leaves if own is None else [*leaves, own], of_out)
                 if of_sinks is not None:
                     of_sinks += parts[3]
             _scatter(tiles, parts[0], of_query)
@@ -176,21 +176,21 @@ def _tile(tiles: Tiles, rows: Tensor, key_heads: int, filled: bool = True) -> Te
     Query heads that share a key head lie behind each other, as if they were further queries. Repetitions of the last
     token are zeros if not ``filled``.
     """
-    found = rows.index_select(0, tiles.queries)
-    if not filled and len(tiles.real) < len(found):
-        found = torch.zeros_like(found).index_copy_(0, tiles.real, found.index_select(0, tiles.real))
-    found = found.view(tiles.count, tiles.width, key_heads, -1, rows.shape[2])
-    return found.permute(0, 2, 3, 1, 4).flatten(2, 3)
+    parts = rows.index_select(0, tiles.queries)
+    if not filled and len(tiles.real) < len(parts):
+        parts = torch.zeros_like(parts).index_copy_(0, tiles.real, parts.index_select(0, tiles.real))
+    parts = parts.view(tiles.count, tiles.width, key_heads, -1, rows.shape[2])
+    return parts.permute(0, 2, 3, 1, 4).flatten(2, 3)
 
 
 def _scatter(tiles: Tiles, parts: Tensor, rows: Tensor) -> None:
     """Reverses :func:`_tile`: writes ``parts`` to ``rows``."""
-    found = parts.reshape(*parts.shape[:2], -1, tiles.width, parts.shape[3])
-    found = found.permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)
-    if len(tiles.real) < len(found):
-        rows.index_copy_(0, tiles.queries.index_select(0, tiles.real), found.index_select(0, tiles.real))
+    values = parts.reshape(*parts.shape[:2], -1, tiles.width, parts.shape[3])
+    values = values.permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)
+    if len(tiles.real) < len(values):
+        rows.index_copy_(0, tiles.queries.index_select(0, tiles.real), values.index_select(0, tiles.real))
     else:
-        rows.index_copy_(0, tiles.queries, found)
+        rows.index_copy_(0, tiles.queries, values)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tensor | None, how: Scoring) -> Tensor:

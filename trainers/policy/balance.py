@@ -56,14 +56,14 @@ class Work:
         """
         columns = []
         for number in np.unique(part).tolist():
-            some = table.take(np.flatnonzero(part == number))
-            ids, first, which = np.unique(some.episode_id, return_index=True, return_inverse=True)
-            group = some.group_id[first]
-            own, shared = np.zeros(len(ids), np.int64), dict.fromkeys(group.tolist(), 0)
-            for row, alone, of_group in zip(*_costs(some, share_prefix, span), strict=True):
+            minibatch = table.take(np.flatnonzero(part == number))
+            ids, first, which = np.unique(minibatch.episode_id, return_index=True, return_inverse=True)
+            group = minibatch.group_id[first]
+            own, shared_work = np.zeros(len(ids), np.int64), dict.fromkeys(group.tolist(), 0)
+            for row, alone, of_group in zip(*_costs(minibatch, share_prefix, span), strict=True):
                 own[which[row]] += alone
-                shared[int(some.group_id[row])] += of_group
-            alike = np.array([shared[of] for of in group.tolist()], np.int64)
+                shared_work[int(minibatch.group_id[row])] += of_group
+            alike = np.array([shared_work[of] for of in group.tolist()], np.int64)
             columns.append(np.stack([np.full(len(ids), rank), np.full(len(ids), number), group, ids, alike, own]))
         return cls(*np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1))
 
@@ -73,9 +73,9 @@ class Work:
         names = cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(work, name) for work in works]) for name in names))
 
-    def take(self, chosen: NDArray[np.bool_]) -> Work:
-        """Returns the chosen episodes."""
-        return Work(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+    def take(self, mask: NDArray[np.bool_]) -> Work:
+        """Returns the episodes of ``mask``."""
+        return Work(*(getattr(self, name)[mask] for name in self.__dataclass_fields__))
 
 
 def attention_span(model: PreTrainedModel) -> float:
@@ -97,16 +97,16 @@ def _costs(table: StepTable, share_prefix: bool, span: float) -> tuple[list[int]
     """
     sequences, rows = row_sequences(table)
     order, common = depth_first(sequences, share_prefix)
-    ordered = rows[order]
+    tree_rows = rows[order]
     lengths = np.array([len(sequences[number].tokens) for number in order], np.int64)
     beyond_episode, beyond_group = (
-        np.maximum(common, _shared_beyond(of[ordered], common)) for of in (table.episode_id, table.group_id)
+        np.maximum(common, _shared_beyond(of[tree_rows], common)) for of in (table.episode_id, table.group_id)
     )
-    whole, shared, common = (
+    whole, shared_work, common = (
         np.rint(count + count * (count - 1) / (2 * span)).astype(np.int64)
         for count in (lengths, beyond_episode, beyond_group)
     )
-    return ordered.tolist(), (whole - shared).tolist(), (shared - common).tolist()
+    return tree_rows.tolist(), (whole - shared_work).tolist(), (shared_work - common).tolist()
 
 
 def _shared_beyond(owner: Ints, common: Ints) -> Ints:
@@ -116,14 +116,14 @@ def _shared_beyond(owner: Ints, common: Ints) -> Ints:
         owner: Owner of each sequence.
         common: Number of tokens that each sequence begins with like the one before.
     """
-    found = np.zeros(len(owner), np.int64)
+    counts = np.zeros(len(owner), np.int64)
     least = 0
     for number in range(len(owner) - 1, -1, -1):
-        found[number] = least
+        counts[number] = least
         if number:
             same = owner[number - 1] == owner[number]
             least = min(least, int(common[number])) if same else int(common[number])
-    return found
+    return counts
 
 
 def evened(work: Work, ranks: int) -> Ints:
@@ -145,33 +145,35 @@ def evened(work: Work, ranks: int) -> Ints:
 def _evened(work: Work, ranks: int) -> Ints:
     """Moves what saves most from the process with most tokens to the one with fewest, until nothing saves enough."""
     rank, group, own = work.rank.copy(), work.group.tolist(), work.own.tolist()
-    shared: dict[int, int] = {}
-    held: list[dict[int, list[int]]] = [{} for _ in range(ranks)]
+    shared_work: dict[int, int] = {}
+    rank_groups: list[dict[int, list[int]]] = [{} for _ in range(ranks)]
     for index, (at, of, tokens) in enumerate(zip(rank.tolist(), group, work.shared.tolist(), strict=True)):
-        shared[of] = max(shared.get(of, 0), tokens)
-        held[at].setdefault(of, []).append(index)
-    loads = [sum(shared[of] + sum(own[i] for i in members) for of, members in mine.items()) for mine in held]
+        shared_work[of] = max(shared_work.get(of, 0), tokens)
+        rank_groups[at].setdefault(of, []).append(index)
+    loads = [
+        sum(shared_work[of] + sum(own[i] for i in members) for of, members in mine.items()) for mine in rank_groups
+    ]
     while True:
         most, least = loads.index(max(loads)), loads.index(min(loads))
-        best, moved = loads[most] * (1.0 - _WORTH_A_MOVE), None
-        for of, members in held[most].items():
-            begins = 0 if of in held[least] else shared[of]
-            for chosen in [members, *([i] for i in members if len(members) > 1)]:
-                tokens = sum(own[i] for i in chosen)
-                ends = shared[of] if len(chosen) == len(members) else 0
+        best, move = loads[most] * (1.0 - _WORTH_A_MOVE), None
+        for of, members in rank_groups[most].items():
+            begins = 0 if of in rank_groups[least] else shared_work[of]
+            for episodes in [members, *([i] for i in members if len(members) > 1)]:
+                tokens = sum(own[i] for i in episodes)
+                ends = shared_work[of] if len(episodes) == len(members) else 0
                 worst = max(loads[most] - tokens - ends, loads[least] + tokens + begins)
                 if worst < best:
-                    best, moved = worst, (of, chosen, tokens + ends, tokens + begins)
-        if moved is None:
+                    best, move = worst, (of, episodes, tokens + ends, tokens + begins)
+        if move is None:
             return rank
-        of, chosen, leaves, comes = moved
+        of, episodes, leaves, comes = move
         loads[most] -= leaves
         loads[least] += comes
-        held[most][of] = [i for i in held[most][of] if i not in chosen]
-        if not held[most][of]:
-            del held[most][of]
-        held[least].setdefault(of, []).extend(chosen)
-        rank[chosen] = least
+        rank_groups[most][of] = [i for i in rank_groups[most][of] if i not in episodes]
+        if not rank_groups[most][of]:
+            del rank_groups[most][of]
+        rank_groups[least].setdefault(of, []).extend(episodes)
+        rank[episodes] = least
 
 
 def balanced(
@@ -209,16 +211,19 @@ def balanced(
     own = work.rank == here
     goes = dict(zip(work.episode[own].tolist(), target[own].tolist(), strict=True))
     where = np.array([goes.get(episode, here) for episode in batch.table.episode_id.tolist()], np.int64)
-    needed = replace(batch, table=_needed(batch.table))
-    sent: dict[int, tuple[Batch, Ints]] = {}
+    slim_batch = replace(batch, table=_needed(batch.table))
+    outbox: dict[int, tuple[Batch, Ints]] = {}
     for to in np.unique(where[where != here]).tolist():
         rows = np.flatnonzero(where == to)
-        moved = needed.take(rows)
-        sent[to] = moved if experts else replace(moved, table=moved.table.without_experts()), parts[:, rows]
+        moved_batch = slim_batch.take(rows)
+        outbox[to] = (
+            moved_batch if experts else replace(moved_batch, table=moved_batch.table.without_experts()),
+            parts[:, rows],
+        )
     stay = np.flatnonzero(where == here)
-    came = [parcels[here] for parcels in all_gather_object(accelerator, sent) if here in parcels]
-    kept = [(needed.take(stay), parts[:, stay]), *came]
-    return Batch.joined([one for one, _ in kept]), np.concatenate([of for _, of in kept], axis=1)
+    came = [parcels[here] for parcels in all_gather_object(accelerator, outbox) if here in parcels]
+    pieces = [(slim_batch.take(stay), parts[:, stay]), *came]
+    return Batch.joined([piece for piece, _ in pieces]), np.concatenate([of for _, of in pieces], axis=1)
 
 
 def _needed(table: StepTable) -> StepTable:

@@ -28,26 +28,28 @@ def gradient_cosines(policy: Policy, steps: StepTable) -> NDArray[np.float64]:
         policy: The policy that answered; the gradients are of its weights that are trained.
         steps: Steps, each with a response.
     """
-    chosen = _chosen(policy)
-    rows = torch.stack(list(_gradients(policy, steps, chosen))) if len(steps) else torch.zeros(0, 1)
+    parameters = _chosen(policy)
+    rows = torch.stack(list(_gradients(policy, steps, parameters))) if len(steps) else torch.zeros(0, 1)
     unit = torch.nn.functional.normalize(rows, dim=1)
     return np.asarray((unit @ unit.T).numpy()[np.tril_indices(len(rows), -1)], np.float64)
 
 
 def _chosen(policy: Policy) -> list[nn.Parameter]:
-    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     layers = [module for module in policy.modules() if isinstance(module, GradientCheckpointingLayer)]
-    if sum(parameter.numel() for parameter in trained) <= SMALL or not layers:
-        return trained
+    if sum(parameter.numel() for parameter in parameters) <= SMALL or not layers:
+        return parameters
     return [parameter for parameter in layers[-1].parameters() if parameter.requires_grad]
 
 
-def _gradients(policy: Policy, steps: StepTable, chosen: list[nn.Parameter]) -> Iterator[Tensor]:
+def _gradients(policy: Policy, steps: StepTable, parameters: list[nn.Parameter]) -> Iterator[Tensor]:
     """Yields the drawn components of each step's gradient."""
-    size = sum(parameter.numel() for parameter in chosen)
-    drawn = torch.randint(size, (_WEIGHTS,), generator=torch.Generator().manual_seed(0)) if size > _WEIGHTS else None
+    size = sum(parameter.numel() for parameter in parameters)
+    indices = torch.randint(size, (_WEIGHTS,), generator=torch.Generator().manual_seed(0)) if size > _WEIGHTS else None
     for row in range(len(steps)):
         (tree,) = micro_batches(steps.take(np.array([row])), 1 << 30, share_prefix=False, rows=by_rows(policy.model))
-        found = torch.autograd.grad(policy(tree).logprob.sum(), chosen, allow_unused=True, materialize_grads=True)
-        whole = torch.cat([part.detach().flatten().float() for part in found])
-        yield (whole if drawn is None else whole[drawn.to(whole.device)]).cpu()
+        gradients = torch.autograd.grad(
+            policy(tree).logprob.sum(), parameters, allow_unused=True, materialize_grads=True
+        )
+        whole = torch.cat([part.detach().flatten().float() for part in gradients])
+        yield (whole if indices is None else whole[indices.to(whole.device)]).cpu()

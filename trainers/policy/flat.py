@@ -47,11 +47,11 @@ class FlatBatch:
             logits: Tensor = model(**self.arguments, logits_to_keep=self.place).logits
             return logits[0]
         place = self.token[self.place]
-        kept, column = (place % self.length).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        positions, column = (place % self.length).unique(return_inverse=True)  # type: ignore[no-untyped-call]
         if "logits_to_keep" not in inspect.signature(model.forward).parameters:
             whole: Tensor = model(**self.arguments).logits
             return whole.flatten(0, 1)[place]
-        few: Tensor = model(**self.arguments, logits_to_keep=kept).logits
+        few: Tensor = model(**self.arguments, logits_to_keep=positions).logits
         return few[place // self.length, column]
 
 
@@ -88,9 +88,9 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past
         "use_cache": False,
         "tree_plan": plan,
     }
-    known = None if tree.experts is None else to_device(tree.experts[before:], device)
+    row_experts = None if tree.experts is None else to_device(tree.experts[before:], device)
     often = to_device(tree.rows[before:], device)
-    return FlatBatch(arguments, often, to_device(tree.place - before, device), experts=known)
+    return FlatBatch(arguments, often, to_device(tree.place - before, device), experts=row_experts)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:

@@ -95,9 +95,9 @@ class GuardedStep:
         norm = total_norm(p.grad for p in parameters if p.grad is not None)
         if culprit is None and not bool(torch.isfinite(norm)):
             culprit = self._culprit()
-        found = [each for each in all_gather_object(self.accelerator, culprit) if each is not None]
-        if found:
-            self._skip(found)
+        culprits = [name for name in all_gather_object(self.accelerator, culprit) if name is not None]
+        if culprits:
+            self._skip(culprits)
             return None
         nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
         if rate is not None:
@@ -127,11 +127,11 @@ class GuardedStep:
                 weights_good=False,
             )
 
-    def _skip(self, found: list[str]) -> None:
+    def _skip(self, culprits: list[str]) -> None:
         self.optimizer.zero_grad()
         self.skipped_in_a_row += 1
         order = list(REMEDIES)
-        first = min(found, key=lambda each: (order.index(each.partition(":")[0]), each == _NORM))
+        first = min(culprits, key=lambda name: (order.index(name.partition(":")[0]), name == _NORM))
         _LOG.warning("%s: an optimiser step was skipped, not finite: %s", self.trained, first)
         if self.skipped_in_a_row >= self.max_skipped:
             raise Diverged(

@@ -103,13 +103,13 @@ def before_tokens(
         computing(compute_dtype, model.device),
     ):
         for tree in trees:
-            picked = np.flatnonzero(slot[tree.index] >= 0)
+            targets = np.flatnonzero(slot[tree.index] >= 0)
             flat = flatten(tree, model)
             output = backbone(**flat.arguments, output_hidden_states=inner)
             for fingerprint, states in zip(wanted, out, strict=True):
                 of_layer = flat.states(_layer(output, fingerprint.layer))
-                found = _pooled(fingerprint.pooling, of_layer, tree)[flat.place[picked]]
-                states[slot[tree.index[picked]]] = found.float().cpu().numpy()
+                vectors = _pooled(fingerprint.pooling, of_layer, tree)[flat.place[targets]]
+                states[slot[tree.index[targets]]] = vectors.float().cpu().numpy()
         for _ in range(len(trees), count):
             backbone(**flatten(one_token(), model).arguments)
     return out
@@ -126,9 +126,9 @@ def with_some_response(table: StepTable) -> StepTable:
         return replace(table, extra={}, token_extra={})
     lengths = np.maximum(table.response.lengths, 1)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    kept = ~np.repeat(empty, lengths)
+    is_real = ~np.repeat(empty, lengths)
     ids, logprobs = np.zeros(offsets[-1], np.int64), np.zeros(offsets[-1], np.float32)
-    ids[kept], logprobs[kept] = table.response.values, table.logprob.values
+    ids[is_real], logprobs[is_real] = table.response.values, table.logprob.values
     return replace(table, response=Ragged(ids, offsets), logprob=Ragged(logprobs, offsets), extra={}, token_extra={})
 
 
@@ -136,12 +136,12 @@ def _pooled(pooling: Pooling, states: Tensor, tree: TokenTree) -> Tensor:
     """``states`` (tokens of the row, D), or the mean of them over each token's path."""
     if pooling == "last":
         return states
-    summed = torch.empty_like(states, dtype=torch.float32)
+    sums = torch.empty_like(states, dtype=torch.float32)
     for begin, end in tree.chains:
-        summed[begin:end] = states[begin:end].float().cumsum(0)
+        sums[begin:end] = states[begin:end].float().cumsum(0)
         if (before := int(tree.parent[begin])) >= 0:
-            summed[begin:end] += summed[before]
-    return summed / (to_device(tree.depth, states.device)[:, None] + 1)
+            sums[begin:end] += sums[before]
+    return sums / (to_device(tree.depth, states.device)[:, None] + 1)
 
 
 def _layer(output: object, layer: int) -> Tensor:

@@ -123,8 +123,8 @@ def seen_tokens(plan: TreePlan, window: int | None) -> Seen:
 
     def seen(_: Tensor, __: Tensor, query: Tensor, key: Tensor) -> Tensor:
         query = query + before
-        found = (key <= query) & (query < end[key])
-        return found if window is None else found & (depth[query] - depth[key] < window)
+        visible = (key <= query) & (query < end[key])
+        return visible if window is None else visible & (depth[query] - depth[key] < window)
 
     return seen
 
@@ -132,8 +132,8 @@ def seen_tokens(plan: TreePlan, window: int | None) -> Seen:
 def _block_mask(plan: TreePlan, window: int | None) -> BlockMask:
     keys, make = len(plan.tree), _compiled(create_block_mask, plan.device.type, window)
     with torch.no_grad():  # as for gradients, or it would be compiled for both
-        found: BlockMask = make(seen_tokens(plan, window), None, None, keys - plan.before, keys, device=plan.device)
-    return found
+        mask: BlockMask = make(seen_tokens(plan, window), None, None, keys - plan.before, keys, device=plan.device)
+    return mask
 
 
 @cache
@@ -152,12 +152,12 @@ def _compiled(function: Callable[..., Any], device: str, *use: Hashable) -> Call
     settings: dict[str, Any] = {"specialize_float": True}  # scale and soft cap are the model's own
     if not how.keys() <= signature(torch.compile).parameters.keys():  # before PyTorch 2.13 one limit is for all uses
         how, settings = {}, {**settings, "recompile_limit": 4 * _VARIANTS}
-    compiled = torch.compile(function, dynamic=True, fullgraph=True, **how)
+    compiled_function = torch.compile(function, dynamic=True, fullgraph=True, **how)
 
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
             with torch._dynamo.config.patch(settings):
-                return compiled(*given, **named)
+                return compiled_function(*args, **kwargs)
         except FailOnRecompileLimitHit as error:
             raise DataError(
                 f"model.attention is flex, which was compiled {_VARIANTS} times for one kind of layer and does not fit "
@@ -178,14 +178,14 @@ def flex_tree_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    **others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """FlexAttention of a row, compiled on GPUs; on a CPU without gradients. Arguments and result as the function above.
 
     Raises:
         DataError: The model's attention has sinks or a position bias.
     """
-    _refuse(module, "flex", others)
+    _refuse(module, "flex", options)
     query, key, value = (part.transpose(0, 1)[None] for part in rows_of(module, query, key, value, tree_plan))
     mask = tree_plan.once(("flex", sliding_window), lambda: _block_mask(tree_plan, sliding_window))
 
@@ -217,8 +217,8 @@ def _varlen(kernel: AttentionKernel) -> Callable[..., Any]:
         from flash_attn import flash_attn_varlen_func
     else:
         from flash_attn_interface import flash_attn_varlen_func
-    found: Callable[..., Any] = flash_attn_varlen_func
-    return found
+    function: Callable[..., Any] = flash_attn_varlen_func
+    return function
 
 
 class _Chains:
@@ -254,7 +254,7 @@ def varlen_tree_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    **others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """FlashAttention of a row; the keys of a chain's path are gathered before its own.
 
@@ -264,10 +264,10 @@ def varlen_tree_attention(
     Raises:
         DataError: The model's attention has sinks or a position bias.
     """
-    _refuse(module, "flash_attention", others)
+    _refuse(module, "flash_attention", options)
     chains = tree_plan.once("flash", lambda: _Chains(tree_plan))
     queries, keys, values = rows_of(module, query, key, value, tree_plan)
-    found = varlen()(
+    output = varlen()(
         queries.contiguous(), keys[chains.keys], values[chains.keys],
         **chains.lengths,
         softmax_scale=scaling,
@@ -275,16 +275,17 @@ def varlen_tree_attention(
         window_size=(-1, -1) if sliding_window is None else (sliding_window - 1, 0),
         **({} if softcap is None else {"softcap": softcap}),
     )  # fmt: skip
-    out: Tensor = found[0] if isinstance(found, tuple) else found  # version 3 returns log-sums, too, in some releases
+    # Version 3 returns log-sums, too, in some releases.
+    out: Tensor = output[0] if isinstance(output, tuple) else output
     return out[None], None
 
 
-def _refuse(module: nn.Module, kernel: str, others: dict[str, Any]) -> None:
-    for name, said in (("s_aux", "attention sinks"), ("position_bias", "a position bias")):
-        if others.get(name) is not None:
+def _refuse(module: nn.Module, kernel: str, options: dict[str, Any]) -> None:
+    for name, feature in (("s_aux", "attention sinks"), ("position_bias", "a position bias")):
+        if options.get(name) is not None:
             raise DataError(
-                f"the attention of {type(module).__name__} has {said}, which model.attention: {kernel} lacks; set it "
-                "to sdpa"
+                f"the attention of {type(module).__name__} has {feature}, which model.attention: {kernel} lacks; set "
+                "it to sdpa"
             )
 
 

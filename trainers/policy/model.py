@@ -24,15 +24,17 @@ from trainers.policy.vision import check_vision
 from trainers.policy.walk import Past, walked
 
 
-def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, others: Sequence[int] = ()) -> tuple[int, ...]:
-    """Token ids that end a response: the tokenizer's end token, those of the generation config, and ``others``."""
+def stop_ids(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, more_ids: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Token ids that end a response: the tokenizer's end token, those of the generation config, and ``more_ids``."""
     ids: list[int] = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     generation = model.generation_config.eos_token_id if model.generation_config is not None else None
     if generation is not None:
         ids += [int(generation)] if isinstance(generation, int) else [int(i) for i in generation]
     if not ids:
         raise DataError(f"{model.name_or_path}: neither tokenizer nor generation config name an end token")
-    return tuple(dict.fromkeys([*ids, *others]))
+    return tuple(dict.fromkeys([*ids, *more_ids]))
 
 
 class Policy(nn.Module):
@@ -111,7 +113,7 @@ class Policy(nn.Module):
         flat = flatten(tree, self.model, before, past)
         target = to_device(tree.target, device)
         with (
-            routing(self.model, flat.experts if self.replay else None, tree.balance is not None) as routed,
+            routing(self.model, flat.experts if self.replay else None, tree.balance is not None) as routes,
             attending(self.model, kernel_of(self.model)),
             computing(self.compute_dtype, device),
         ):
@@ -121,7 +123,7 @@ class Policy(nn.Module):
                 states = flat.states(self.model.base_model(**flat.arguments).last_hidden_state)
                 stats = self.output.stats(states[flat.place], target, self.temperature)
         if tree.balance is not None:
-            stats = replace(stats, balance=routed.balance(flat.rows, to_device(tree.balance, device)))
+            stats = replace(stats, balance=routes.balance(flat.rows, to_device(tree.balance, device)))
         if flat.experts is not None:
-            self.rerouted = self.rerouted + routed.differing(self.model, flat.experts).cpu()
+            self.rerouted = self.rerouted + routes.differing(self.model, flat.experts).cpu()
         return stats

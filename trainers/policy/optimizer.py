@@ -26,15 +26,17 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
     Raises:
         MissingExtra: The moments are to be held in 8 bit, and torchao is not installed.
     """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    weights = [parameter for parameter in parameters if parameter.requires_grad]
     if config.state == "float32":
-        return torch.optim.AdamW(trained, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+        return torch.optim.AdamW(weights, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     try:
         from torchao.optim import AdamW8bit
     except ImportError as error:
         raise MissingExtra("optim.state: 8bit needs torchao: pip install 'envsuite[8bit]'") from error
-    made: torch.optim.Optimizer = AdamW8bit(trained, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
-    return made
+    optimizer: torch.optim.Optimizer = AdamW8bit(
+        weights, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+    )
+    return optimizer
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,10 @@ class ShardedOptimizerState(OptimizerState):
         """Returns its tensors by parameter and name, sharded as the parameters are, and its settings."""
         if not self.optimizer.state:
             return {}
-        found: Mapping[str, Any] = get_optimizer_state_dict(self.wrapped, self.optimizer, options=StateDictOptions())
-        return {"state": found["state"], "param_groups": found["param_groups"]}
+        state_dict: Mapping[str, Any] = get_optimizer_state_dict(
+            self.wrapped, self.optimizer, options=StateDictOptions()
+        )
+        return {"state": state_dict["state"], "param_groups": state_dict["param_groups"]}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores the optimiser from :meth:`state`, with whole tensors, of which each process takes its part."""
@@ -54,14 +58,14 @@ class ShardedOptimizerState(OptimizerState):
             return
         own = dict(self.wrapped.named_parameters())
         index = {id(p): i for i, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"])}
-        restored: dict[int, dict[str, Any]] = {}
+        states: dict[int, dict[str, Any]] = {}
         for name, values in state["state"].items():
             self.check(name, values, tuple(own[name].shape) if name in own else None)
-            restored[index[id(own[name])]] = {key: spread_as(value, own[name]) for key, value in values.items()}
+            states[index[id(own[name])]] = {key: spread_as(value, own[name]) for key, value in values.items()}
         groups = [
             {**group, "params": [index[id(own[name])] for name in group["params"]]} for group in state["param_groups"]
         ]
-        self.optimizer.load_state_dict({"state": restored, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 @dataclass(frozen=True)

@@ -74,14 +74,14 @@ def _meta(parameter: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
     return nn.Parameter(torch.empty_like(parameter, device="meta", dtype=dtype), parameter.requires_grad)
 
 
-def exchange(model: nn.Module, made: Callable[[nn.Parameter, str], nn.Parameter]) -> None:
-    """Puts ``made(parameter, name)`` in the place of every parameter; tied ones stay tied."""
-    done: dict[nn.Parameter, nn.Parameter] = {}
+def exchange(model: nn.Module, make: Callable[[nn.Parameter, str], nn.Parameter]) -> None:
+    """Puts ``make(parameter, name)`` in the place of every parameter; tied ones stay tied."""
+    replacements: dict[nn.Parameter, nn.Parameter] = {}
     for prefix, module in model.named_modules():
         for name, parameter in [*module.named_parameters(recurse=False)]:
-            if parameter not in done:
-                done[parameter] = made(parameter, f"{prefix}.{name}" if prefix else name)
-            setattr(module, name, done[parameter])
+            if parameter not in replacements:
+                replacements[parameter] = make(parameter, f"{prefix}.{name}" if prefix else name)
+            setattr(module, name, replacements[parameter])
 
 
 @contextmanager
@@ -181,29 +181,29 @@ def places_in(files: WeightFiles, model: PreTrainedModel) -> dict[str, str] | st
     files (experts that are kept as one tensor), which it does not.
     """
     transforms = get_model_conversion_mapping(model)
-    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-    converters = [each for each in transforms if isinstance(each, WeightConverter)]
-    own, found = model.state_dict(), {}
+    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+    converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
+    own, places = model.state_dict(), {}
     for key in files.names:
-        name, converted = rename_source_key(key, renamings, converters, model.base_model_prefix, own)
+        name, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, own)
         if name not in own:
-            name, converted = rename_source_key(key, [], [], model.base_model_prefix, own)
+            name, pattern = rename_source_key(key, [], [], model.base_model_prefix, own)
         if name not in own:
             continue
-        if converted is not None:
+        if pattern is not None:
             return f"{key} is converted as it is loaded"
         if files.shape(key) != tuple(own[name].shape):
             return f"{key} has shape {files.shape(key)} in the file, and {tuple(own[name].shape)} in the model"
-        found[name] = key
+        places[name] = key
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     for tied in names.values():
-        there = [found[name] for name in tied if name in found]
+        there = [places[name] for name in tied if name in places]
         if not there:
             return f"the files have no {tied[0]}"
-        found |= dict.fromkeys(tied, there[0])
-    return found
+        places |= dict.fromkeys(tied, there[0])
+    return places
 
 
 def fill(model: PreTrainedModel, weights: Weights, device: torch.device) -> None:

@@ -29,9 +29,9 @@ def seconds_per_token(model: PreTrainedModel, compute_dtype: ComputeDtype, most:
     """
     tokens = min(_FEWEST, most)
     with torch.random.fork_rng(), computing(compute_dtype, model.device):
-        while (taken := _seconds(model, tokens, train)) < ENOUGH and tokens < most:
+        while (seconds := _seconds(model, tokens, train)) < ENOUGH and tokens < most:
             tokens = min(2 * tokens, most)
-    return taken / tokens
+    return seconds / tokens
 
 
 def _seconds(model: PreTrainedModel, tokens: int, train: bool) -> float:

@@ -73,8 +73,8 @@ def micro_batches(
     sequences = _one_choice(sequences, order, common)
     lengths = np.array([len(sequences[number].tokens) for number in order], np.int64)
     if rows:
-        for part, shared in _row_cuts(order, lengths, common, budget):
-            yield laid_out(sequences, part, shared, table.pool[0])
+        for part, prefix_lengths in _row_cuts(order, lengths, common, budget):
+            yield laid_out(sequences, part, prefix_lengths, table.pool[0])
         return
     if not share_prefix:
         walk = None
@@ -89,11 +89,11 @@ def micro_batches(
 
 def _one_choice(sequences: list[TokenSequence], order: Ints, common: Ints) -> list[TokenSequence]:
     """Gives a token that several sequences begin with the experts that the first of them has, in this order."""
-    found, before = list(sequences), Parts()
-    for number, shared in zip(order.tolist(), common.tolist(), strict=True):
-        before = (*cut(before, 0, shared), *cut(sequences[number].experts, shared))
-        found[number] = replace(sequences[number], experts=before)
-    return found
+    new_sequences, before = list(sequences), Parts()
+    for number, prefix_length in zip(order.tolist(), common.tolist(), strict=True):
+        before = (*cut(before, 0, prefix_length), *cut(sequences[number].experts, prefix_length))
+        new_sequences[number] = replace(sequences[number], experts=before)
+    return new_sequences
 
 
 def distinct_tokens(table: StepTable, share_prefix: bool) -> int:
@@ -112,20 +112,20 @@ def _row_cuts(order: Ints, lengths: Ints, common: Ints, budget: int) -> Iterator
         Numbers of each batch, and the beginnings that they share with the one before.
     """
     before = np.concatenate([[-1], lengths])[:-1]
-    shared = np.where(common == before, common, 0)
-    starts = np.flatnonzero(shared == 0)
+    prefix_lengths = np.where(common == before, common, 0)
+    starts = np.flatnonzero(prefix_lengths == 0)
     spans = list(zip(starts.tolist(), np.append(starts, len(order))[1:].tolist(), strict=True))
     batch: list[int] = []
     rows = 0
     # Rows of similar lengths are padded least.
     for begin, end in sorted(spans, key=lambda span: (int(lengths[span[1] - 1]), span)):
         if batch and (rows + 1) * int(lengths[end - 1]) > budget:
-            yield order[batch], shared[batch]
+            yield order[batch], prefix_lengths[batch]
             batch, rows = [], 0
         batch += range(begin, end)
         rows += 1
     if batch:
-        yield order[batch], shared[batch]
+        yield order[batch], prefix_lengths[batch]
 
 
 def _cut(lengths: Ints, common: Ints, budget: int, walk: float | None) -> tuple[list[tuple[int, int]], float]:

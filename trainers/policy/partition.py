@@ -63,14 +63,14 @@ def minibatch_of(accelerator: Accelerator, table: StepTable, parts: int, rng: np
 def _dealt(group: Ints, steps: Ints, parts: int, rng: np.random.Generator) -> list[int]:
     """The minibatch of each episode, given its group and number of rows."""
     _, code = np.unique(group, return_inverse=True)
-    shuffled = rng.permutation(len(group))
-    by_group = shuffled[np.argsort(code[shuffled], kind="stable")]
+    permutation = rng.permutation(len(group))
+    by_group = permutation[np.argsort(code[permutation], kind="stable")]
     sizes = np.bincount(code) if len(code) else np.zeros(0, np.int64)
     turn = np.empty(len(group), np.int64)
     turn[by_group] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     order = np.lexsort((rng.permutation(len(sizes))[code], turn))
     ends = np.cumsum(steps[order])
-    found = np.empty(len(group), np.int64)
+    minibatch = np.empty(len(group), np.int64)
     # An episode belongs to the minibatch in which its middle lies; exact in integers.
-    found[order] = (2 * ends - steps[order]) * parts // max(2 * int(steps.sum()), 1)
-    return found.tolist()
+    minibatch[order] = (2 * ends - steps[order]) * parts // max(2 * int(steps.sum()), 1)
+    return minibatch.tolist()

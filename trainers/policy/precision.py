@@ -70,15 +70,15 @@ def float32_weights(model: nn.Module) -> Iterator[None]:
     def widen(module: nn.Module, _: object) -> None:
         for parameter in own(module):
             if parameter.dtype == torch.bfloat16:
-                held[parameter] = parameter.data
+                originals[parameter] = parameter.data
                 parameter.data = parameter.data.float()
 
     def restore(module: nn.Module, *_: object) -> None:
         for parameter in own(module):
-            if parameter in held:
-                parameter.data = held.pop(parameter)
+            if parameter in originals:
+                parameter.data = originals.pop(parameter)
 
-    held: dict[nn.Parameter, Tensor] = {}
+    originals: dict[nn.Parameter, Tensor] = {}
     hooks = [module.register_forward_pre_hook(widen) for module in model.modules()]
     hooks += [module.register_forward_hook(restore, always_call=True) for module in model.modules()]
     try:

@@ -122,7 +122,7 @@ class Levels:
         for run in np.argsort(depth[starts], kind="stable").tolist() if (before >= 0).any() else ():
             if before[run] >= 0:
                 level[run] = level[own[before[run]]] + 1
-        levels, seen, place, first = [], list[Ints](), np.zeros(len(starts), np.int64), 0
+        levels, run_tokens, place, first = [], list[Ints](), np.zeros(len(starts), np.int64), 0
         roots = np.cumsum(before < 0) - 1
         number = np.zeros(len(starts), np.int64)
         for current in range(int(level.max()) + 1):
@@ -134,13 +134,13 @@ class Levels:
                 parents = place[own[before[runs]]] if current else roots[runs]
                 place[runs] = among + np.arange(len(runs))
                 among += len(runs)
-                seen.append(tokens[real])
+                run_tokens.append(tokens[real])
                 arrays = (np.where(real, tokens, count), parents, np.flatnonzero(real.ravel()))
                 together.append(_Runs(*(torch.from_numpy(array).to(device) for array in arrays)))
             number[level == current] = first + place[level == current]
             first += among
             levels.append(together)
-        order = np.argsort(np.concatenate(seen))
+        order = np.argsort(np.concatenate(run_tokens))
         ends_at = number[own[kept]]
         every = len(ends_at) == len(starts) and (np.diff(ends_at, prepend=-1) == 1).all()
         last = None if every else torch.from_numpy(ends_at).to(device)
@@ -165,26 +165,26 @@ def _along(plan: Plan, tensors: Sequence[Tensor], scan: Callable[..., tuple[Tens
         scan: Gets them as (runs, length, …), the states before, or ``None``, and the length; returns outputs of this
             shape, and the states after.
     """
-    carried = plan.carried
-    kept = None if carried is None else carried.kept
-    levels = plan.once("levels", lambda: Levels.of(plan.tree, plan.device, kept))
-    padded = [torch.cat([tensor[0], tensor.new_zeros(1, *tensor.shape[2:])]) for tensor in tensors]
-    call = 0 if carried is None else carried.next_call()
-    states = None if carried is None else carried.before(call)
-    outputs, found = [], []
+    carry = plan.carried
+    kept_tokens = None if carry is None else carry.kept
+    levels = plan.once("levels", lambda: Levels.of(plan.tree, plan.device, kept_tokens))
+    padded_inputs = [torch.cat([tensor[0], tensor.new_zeros(1, *tensor.shape[2:])]) for tensor in tensors]
+    call = 0 if carry is None else carry.next_call()
+    states = None if carry is None else carry.before(call)
+    outputs, level_states = [], []
     for level in levels.levels:
         after = []
         for runs in level:
-            given = [tensor[runs.tokens] for tensor in padded]
+            run_inputs = [tensor[runs.tokens] for tensor in padded_inputs]
             before: Tensor | None = None if states is None else states.index_select(0, runs.parents)
-            output, last = scan(given, before, runs.tokens.shape[1])
+            output, last = scan(run_inputs, before, runs.tokens.shape[1])
             outputs.append(output.flatten(0, 1).index_select(0, runs.real))
             after.append(last)
         states = _joined(after)
-        found.append(states)
-    if carried is not None:
-        last = _joined(found)
-        carried.after(call, last if levels.kept is None else last.index_select(0, levels.kept))
+        level_states.append(states)
+    if carry is not None:
+        last = _joined(level_states)
+        carry.after(call, last if levels.kept is None else last.index_select(0, levels.kept))
     return _joined(outputs).index_select(0, levels.order)[None]
 
 
@@ -211,10 +211,10 @@ def _paths_back(plan: Plan, width: int) -> list[Tensor]:
     back = np.concatenate([parent, earlier.ravel() - 1, [zero]])
     back[roots] = earlier[:, -1] if trees else zero
     back[earlier[:, :1]] = zero
-    found = [np.arange(count)]
+    ancestors = [np.arange(count)]
     for _ in range(width - 1):
-        found.append(back[found[-1]])
-    return [torch.from_numpy(one).to(plan.device) for one in found]
+        ancestors.append(back[ancestors[-1]])
+    return [torch.from_numpy(places).to(plan.device) for places in ancestors]
 
 
 def _conv(
@@ -225,21 +225,21 @@ def _conv(
     width = weight.shape[-1]
     back = plan.once(("back", width), lambda: _paths_back(plan, width))
     exact = torch.promote_types(weight.dtype, torch.float32)  # sums are rounded once, as in the model's own function
-    inputs, weight, carried = states[0].to(exact), weight.to(exact), plan.carried
-    if carried is not None:
-        call = carried.next_call()
-        before = carried.before(call)
+    inputs, weight, carry = states[0].to(exact), weight.to(exact), plan.carried
+    if carry is not None:
+        call = carry.next_call()
+        before = carry.before(call)
         room = int((plan.tree.parent < 0).sum()) * (width - 1)
         earlier = inputs.new_zeros(len(inputs), room) if before is None else before.transpose(0, 1).flatten(1)
         inputs = torch.cat([inputs, earlier], 1)
-    padded = F.pad(inputs, (0, 1))
-    if carried is not None:
-        kept = plan.once("kept", lambda: torch.from_numpy(carried.kept).to(plan.device))
-        last = torch.stack([tokens.index_select(0, kept) for tokens in back[-2::-1]], 1)
-        carried.after(call, padded[:, last].transpose(0, 1))
-    out = padded.new_zeros(1) if bias is None else bias[:, None].to(exact)
+    padded_inputs = F.pad(inputs, (0, 1))
+    if carry is not None:
+        kept_tokens = plan.once("kept", lambda: torch.from_numpy(carry.kept).to(plan.device))
+        last = torch.stack([tokens.index_select(0, kept_tokens) for tokens in back[-2::-1]], 1)
+        carry.after(call, padded_inputs[:, last].transpose(0, 1))
+    out = padded_inputs.new_zeros(1) if bias is None else bias[:, None].to(exact)
     for distance, tokens in enumerate(back):
-        out = out + weight[:, width - 1 - distance, None] * padded.index_select(1, tokens)
+        out = out + weight[:, width - 1 - distance, None] * padded_inputs.index_select(1, tokens)
     return (out if activation is None else ACT2FN[activation](out)).to(states.dtype)[None]
 
 
@@ -249,13 +249,13 @@ def _delta_rule(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """The gated delta rule, also where each channel decays by itself; all tensors (1, tokens, heads, …)."""
 
-    def scan(given: Sequence[Tensor], before: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
-        q, k, v, decay, rate = given
-        found: tuple[Tensor, Tensor] = own(
+    def scan(inputs: Sequence[Tensor], before: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
+        q, k, v, decay, rate = inputs
+        outputs: tuple[Tensor, Tensor] = own(
             q, k, v, g=decay, beta=rate, initial_state=before, output_final_state=True,
             chunk_size=chunk_of(length, chunk_size, plan.device), **more,
         )  # fmt: skip
-        return found
+        return outputs
 
     return _along(plan, (query, key, value, g, beta), scan), None
 
@@ -270,13 +270,13 @@ def _state_space(
     steps = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
     steps = (F.softplus(steps) if dt_softplus else steps).clamp(*dt_limit)  # here: what fills a run up has none
 
-    def scan(given: Sequence[Tensor], before: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
-        x, step, b, c = given
-        found: tuple[Tensor, Tensor] = own(
+    def scan(inputs: Sequence[Tensor], before: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
+        x, step, b, c = inputs
+        outputs: tuple[Tensor, Tensor] = own(
             x, step, A, b, c, chunk_size=chunk_of(length, chunk_size, plan.device), initial_states=before,
             return_final_states=True, **more,
         )  # fmt: skip
-        return found
+        return outputs
 
     return _along(plan, (states, steps, B, C), scan)
 
@@ -302,9 +302,9 @@ def follow_trees(model: PreTrainedModel) -> bool:
     """
     mixers = [module for module in model.modules() if any(isinstance(child, nn.Conv1d) for child in module.children())]
     for kind in {type(mixer) for mixer in mixers}:
-        called = set(inspect.unwrap(kind.forward).__code__.co_names)
+        names = set(inspect.unwrap(kind.forward).__code__.co_names)
         place = vars(sys.modules[kind.__module__])
-        mixing = {name for name in called if callable(place.get(name)) and any(part in name for part in _MIXES)}
+        mixing = {name for name in names if callable(place.get(name)) and any(part in name for part in _MIXES)}
         mixing = {name for name in mixing if not any(part in name for part in _CACHED)}
         if not mixing or mixing - _IN_TREE.keys():
             return False

@@ -34,9 +34,9 @@ def routers(model: PreTrainedModel) -> list[nn.Module]:
     if model not in _ROUTERS:
         kinds: set[Any] = set()
         for part in model.modules():
-            declared = (getattr(part, "_can_record_outputs", None) or {}).get("router_logits", ())
-            for one in declared if isinstance(declared, list | tuple) else [declared]:
-                kinds.add(getattr(one, "target_class", one))
+            recorders = (getattr(part, "_can_record_outputs", None) or {}).get("router_logits", ())
+            for recorder in recorders if isinstance(recorders, list | tuple) else [recorders]:
+                kinds.add(getattr(recorder, "target_class", recorder))
         _ROUTERS[model] = [module for module in model.modules() if isinstance(module, tuple(kinds))]
     return _ROUTERS[model]
 
@@ -56,19 +56,19 @@ class Routing:
         self.widths: list[int] = []
         """Number of experts of each router."""
 
-    def add(self, router: nn.Module, output: Any, chosen: Tensor | None) -> None:
+    def add(self, router: nn.Module, output: Any, choice: Tensor | None) -> None:
         """Notes what a router returned, and what it would have chosen by itself where that is something else."""
         if isinstance(output, tuple) and len(output) > 2 and not output[2].is_floating_point():
             width = _WIDTH[router] = output[0].shape[-1]
             self.widths.append(width)
-            own = output[2] if chosen is None else chosen
+            own = output[2] if choice is None else choice
             self._chosen.append(own if own.dim() == 2 else own.flatten(0, -2))
             if self._keeps:
                 self.logits.append(output[0])
 
     def experts(self, model: PreTrainedModel) -> Tensor | None:
         """The routers' own choices, (tokens, routers, k); ``None`` where not all routers tell them alike."""
-        if len({chosen.shape for chosen in self._chosen}) != 1 or len(self._chosen) != len(routers(model)):
+        if len({choice.shape for choice in self._chosen}) != 1 or len(self._chosen) != len(routers(model)):
             return None
         return torch.stack(self._chosen, 1).to(torch.uint8 if max(self.widths) < 256 else torch.int16)
 
@@ -79,11 +79,11 @@ class Routing:
             weight: How often each token counts, (tokens,).
             experts: Weight of the probability of each expert, divided by their number; more than there are experts.
         """
-        found = []
+        losses = []
         for logits in self.logits:
             wide, width = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32)), logits.shape[-1]
-            found.append((weight.to(wide.dtype) @ wide.softmax(-1)) @ (width * experts[:width]).to(wide.dtype))
-        return torch.stack(found).sum()
+            losses.append((weight.to(wide.dtype) @ wide.softmax(-1)) @ (width * experts[:width]).to(wide.dtype))
+        return torch.stack(losses).sum()
 
     def differing(self, model: PreTrainedModel, others: Tensor) -> Tensor:
         """Compares the routers' own choices with ``others``, those that an engine made, where these are known.
@@ -95,9 +95,14 @@ class Routing:
         own = self.experts(model)
         if own is None:
             return torch.zeros(4, dtype=torch.long, device=others.device)
-        known = others[:, 0, 0] != torch.iinfo(others.dtype).max
-        other = (own.sort(-1).values != others.sort(-1).values).any(-1)[known]
-        counts = (known.sum(), other.any(-1).sum(), torch.tensor(other.numel(), device=other.device), other.sum())
+        is_known = others[:, 0, 0] != torch.iinfo(others.dtype).max
+        differs = (own.sort(-1).values != others.sort(-1).values).any(-1)[is_known]
+        counts = (
+            is_known.sum(),
+            differs.any(-1).sum(),
+            torch.tensor(differs.numel(), device=differs.device),
+            differs.sum(),
+        )
         return torch.stack(counts)
 
 
@@ -110,28 +115,28 @@ class _Replay(TorchFunctionMode):
         self.chosen: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
         if func not in (torch.topk, Tensor.topk) or args[0].shape[-1] != self._width:
-            return found
-        if found.indices.numel() != self._given.numel():  # of the only group of experts
-            return found
-        self.chosen = found.indices
-        given = self._given.view(found.indices.shape)
-        taken = torch.where(given == self._unknown, found.indices, given)
-        return torch.return_types.topk((args[0].gather(-1, taken), taken))
+            return output
+        if output.indices.numel() != self._given.numel():  # of the only group of experts
+            return output
+        self.chosen = output.indices
+        experts = self._given.view(output.indices.shape)
+        indices = torch.where(experts == self._unknown, output.indices, experts)
+        return torch.return_types.topk((args[0].gather(-1, indices), indices))
 
 
 def _routed(
-    router: nn.Module, own: Callable[..., Any], given: Tensor | None, noted: Routing, *args: Any, **kwargs: Any
+    router: nn.Module, own: Callable[..., Any], experts: Tensor | None, choices: Routing, *args: Any, **kwargs: Any
 ) -> Any:
     """Calls a router, whose ``forward`` is ``own``, with its experts given or not."""
-    if given is None:
+    if experts is None:
         output = own(*args, **kwargs)
-        noted.add(router, output, None)
+        choices.add(router, output, None)
         return output
-    with _Replay(given, _WIDTH[router]) as replay:
+    with _Replay(experts, _WIDTH[router]) as replay:
         output = own(*args, **kwargs)
-    noted.add(router, output, replay.chosen)
+    choices.add(router, output, replay.chosen)
     return output
 
 
@@ -145,13 +150,13 @@ def routing(model: PreTrainedModel, given: Tensor | None = None, logits: bool = 
             to, whatever the routers would choose.
         logits: Whether the routers' logits are kept.
     """
-    noted, before = Routing(logits), _GIVEN.set(given)
+    choices, before = Routing(logits), _GIVEN.set(given)
     forwards = [vars(router).get("forward") for router in routers(model)]  # of a router that something has changed
     for number, router in enumerate(routers(model)):
         of_router = None if given is None else given[:, number]
-        vars(router)["forward"] = partial(_routed, router, router.forward, of_router, noted)
+        vars(router)["forward"] = partial(_routed, router, router.forward, of_router, choices)
     try:
-        yield noted
+        yield choices
     finally:
         _GIVEN.reset(before)
         for router, forward in zip(routers(model), forwards, strict=True):
@@ -163,8 +168,8 @@ def routing(model: PreTrainedModel, given: Tensor | None = None, logits: bool = 
 
 def again(model: PreTrainedModel) -> AbstractContextManager[Any]:
     """The surrounding :func:`routing`, to be entered once more where activations are computed again."""
-    given = _GIVEN.get()
-    return nullcontext() if given is None else routing(model, given)
+    experts = _GIVEN.get()
+    return nullcontext() if experts is None else routing(model, experts)
 
 
 def balance_of(settings: PreTrainedConfig) -> float:
@@ -182,9 +187,9 @@ def balance_counts(trees: Sequence[TokenTree]) -> NDArray[np.float64]:
     for tree in trees:
         counts[0] += tree.rows.sum()
         if tree.experts is not None:
-            known = tree.experts[:, 0, 0] != unknown(tree.experts.dtype)
-            experts, rows = tree.experts[known], tree.rows[known]
+            is_known = tree.experts[:, 0, 0] != unknown(tree.experts.dtype)
+            experts, rows = tree.experts[is_known], tree.rows[is_known]
             counts[1] += rows.sum()
-            taken = np.bincount(experts.ravel(), np.repeat(rows, experts[0].size) if len(experts) else None)
-            counts[2 : 2 + len(taken)] += taken
+            expert_counts = np.bincount(experts.ravel(), np.repeat(rows, experts[0].size) if len(experts) else None)
+            counts[2 : 2 + len(expert_counts)] += expert_counts
     return counts

@@ -53,15 +53,15 @@ def output_layer(model: PreTrainedModel) -> OutputLayer | None:
     config = model.config.get_text_config(decoder=True)
     if type(layer) is not torch.nn.Linear:
         return None
-    found = OutputLayer(layer, getattr(config, "final_logit_softcapping", None))
+    head = OutputLayer(layer, getattr(config, "final_logit_softcapping", None))
     tokens = torch.arange(_WINDOW, device=model.device)[None] % config.vocab_size
     with evaluating(model), computing("float32", model.device), float32_weights(model):
         own: Tensor = model(tokens, use_cache=False).logits
         try:
-            ours = found.logits(model.base_model(tokens, use_cache=False).last_hidden_state)
+            ours = head.logits(model.base_model(tokens, use_cache=False).last_hidden_state)
         except FAILURES:  # what is below the output layer is not all of the model
             return None
-    return found if bool((ours - own).abs().max() <= _TOLERANCE * own.abs().max()) else None
+    return head if bool((ours - own).abs().max() <= _TOLERANCE * own.abs().max()) else None
 
 
 def check_backbone(model: PreTrainedModel) -> None:
@@ -107,8 +107,8 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
                     "checkpoint"
                 )
 
-            def off(found: Tensor) -> float:
-                return float((found - own).abs().max() / own.abs().max())
+            def off(values: Tensor) -> float:
+                return float((values - own).abs().max() / own.abs().max())
 
             whole = all(p.is_floating_point() for p in model.parameters())
 
@@ -116,15 +116,15 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
                 """Says how both ways differ, if they do."""
                 past = _Calls()
                 try:
-                    found = off(together(attention, past))
+                    deviation = off(together(attention, past))
                 except FAILURES as error:
                     return _told(error)
                 if past.again:
                     return "a layer attends more than once, to keys that are not the same"
                 near = _TOLERANCE if whole else _QUANTISED
-                if found <= near or found <= min(_NOISE * off(singly(own_attention)), 10 * near):
+                if deviation <= near or deviation <= min(_NOISE * off(singly(own_attention)), 10 * near):
                     return None
-                return f"off by {found:.2g} of the largest value in a short test"
+                return f"off by {deviation:.2g} of the largest value in a short test"
 
             if rows_reason(model) is None and (reason := differs(NAME)) is not None:
                 use_rows(model, f"it computes something else in a tree of tokens than in separate sequences ({reason})")
@@ -137,11 +137,11 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
                 return
         if (kernel := kernel_of(model)) != NAME:
             with computing("bfloat16", model.device):
-                rounded = off(together(kernel))
-            if not rounded <= _ROUNDED:
+                deviation = off(together(kernel))
+            if not deviation <= _ROUNDED:
                 raise DataError(
                     f"{kind} computes something else with the kernel of model.attention than by itself (off by "
-                    f"{rounded:.2g} of the largest value in a short test); set it to sdpa"
+                    f"{deviation:.2g} of the largest value in a short test); set it to sdpa"
                 )
 
 
@@ -167,13 +167,13 @@ def sample_tree(vocabulary: int) -> tuple[TokenTree, list[Ints]]:
     """A small tree that branches twice, and the sequences in it; all but the first token of each are targets."""
     rng = np.random.default_rng(0)
 
-    def some(count: int) -> Ints:
+    def random_tokens(count: int) -> Ints:
         return rng.integers(0, vocabulary, count)
 
-    first, other = some(9), some(6)
-    second = np.concatenate([first, some(5)])
-    sequences = [np.concatenate([before, some(after)])
-                 for before, after in ((first, 4), (second, 3), (second, 8), (other, 7))]  # fmt: skip
+    first, other_start = random_tokens(9), random_tokens(6)
+    second = np.concatenate([first, random_tokens(5)])
+    sequences = [np.concatenate([before, random_tokens(after)])
+                 for before, after in ((first, 4), (second, 3), (second, 8), (other_start, 7))]  # fmt: skip
     starts = np.cumsum([0, *(len(tokens) - 1 for tokens in sequences)])
     parts = [TokenSequence.of(tokens, np.arange(len(tokens) - 1), int(start))
              for tokens, start in zip(sequences, starts[:-1], strict=True)]  # fmt: skip
@@ -188,10 +188,10 @@ def check_replay(model: PreTrainedModel) -> None:
     """
     kind, size = type(model).__name__, model.config.get_text_config(decoder=True).vocab_size
     tokens = torch.arange(9, device=model.device)[None] % size
-    taken: list[tuple[Tensor, Tensor]] = []
+    choices: list[tuple[Tensor, Tensor]] = []
 
     def note(_: torch.nn.Module, __: object, output: tuple[Tensor, ...]) -> None:
-        taken.append((output[1], output[2]))
+        choices.append((output[1], output[2]))
 
     with evaluating(model):
         with routing(model) as own:
@@ -200,14 +200,16 @@ def check_replay(model: PreTrainedModel) -> None:
             what = "has routers that do not tell their experts" if routers(model) else "is no mixture of experts"
             raise DataError(f"model.routing is replay, but {kind} {what}; set it to own")
         widths = torch.tensor(own.widths, device=model.device)[:, None]
-        others = (experts.long() + widths // 2) % widths
+        other_experts = (experts.long() + widths // 2) % widths
         hooks = [router.register_forward_hook(note) for router in routers(model)]
         try:
-            with routing(model, others.to(experts.dtype)):
+            with routing(model, other_experts.to(experts.dtype)):
                 model(tokens, use_cache=False)
         finally:
             for hook in hooks:
                 hook.remove()
-    same = (torch.equal(found.flatten(0, -2), others[:, number]) for number, (_, found) in enumerate(taken))
-    if not all(same) or not all(bool(weight.all()) for weight, _ in taken):
+    same = (
+        torch.equal(indices.flatten(0, -2), other_experts[:, number]) for number, (_, indices) in enumerate(choices)
+    )
+    if not all(same) or not all(bool(weight.all()) for weight, _ in choices):
         raise DataError(f"model.routing is replay, but the routers of {kind} keep to their own choice; set it to own")

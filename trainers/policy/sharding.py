@@ -189,11 +189,11 @@ def each_whole(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Ten
 
 def kept_whole(weights: Iterable[tuple[str, Tensor]], keeps: bool) -> dict[str, Tensor]:
     """Names and whole tensors on the CPU, where this process ``keeps`` them; every process must call this."""
-    found = {}
+    tensors = {}
     for name, tensor in each_whole(weights):
         if keeps:
-            found[name] = tensor.cpu()
-    return found
+            tensors[name] = tensor.cpu()
+    return tensors
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -227,10 +227,10 @@ def spread_as(value: Tensor, like: Tensor) -> Tensor:
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:
     """Euclidean norm of all tensors together, whole; of sharded ones every process must call this."""
-    given = list(tensors)
-    if not given or not isinstance(given[0], DTensor) or not is_offloaded(given[0]):
-        return whole(nn.utils.get_total_norm(given))
-    mesh = given[0].device_mesh
-    squared = nn.utils.get_total_norm([local(tensor) for tensor in given]).square().to(mesh.device_type)
-    dist.all_reduce(squared, group=mesh.get_group(mesh.ndim - 1))  # the dimension over which rows are spread
-    return squared.sqrt()
+    parts = list(tensors)
+    if not parts or not isinstance(parts[0], DTensor) or not is_offloaded(parts[0]):
+        return whole(nn.utils.get_total_norm(parts))
+    mesh = parts[0].device_mesh
+    square = nn.utils.get_total_norm([local(tensor) for tensor in parts]).square().to(mesh.device_type)
+    dist.all_reduce(square, group=mesh.get_group(mesh.ndim - 1))  # the dimension over which rows are spread
+    return square.sqrt()

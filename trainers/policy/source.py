@@ -216,11 +216,11 @@ def _check_files(source: Source, name: str, key: str, tokenizer: bool) -> None:
         )
     if (folder / _INDEX).is_file():
         try:
-            listed = set(json.loads((folder / _INDEX).read_bytes())["weight_map"].values())
+            files = set(json.loads((folder / _INDEX).read_bytes())["weight_map"].values())
         except (ValueError, KeyError, AttributeError) as error:
             raise DataError(f"{key} {name}: {_INDEX} cannot be read ({error})") from error
-        if missing := sorted(file for file in listed if not (folder / file).is_file()):
+        if missing := sorted(file for file in files if not (folder / file).is_file()):
             raise DataError(
-                f"{key} {name}: {len(missing)} of {len(listed)} files of weights are missing, {missing[0]} among them; "
+                f"{key} {name}: {len(missing)} of {len(files)} files of weights are missing, {missing[0]} among them; "
                 "a download or copy was cut off: run it again"
             )

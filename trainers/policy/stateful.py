@@ -60,27 +60,27 @@ class OptimizerState:
         """
         if not self.optimizer.state:
             return {}
-        found: Mapping[str, Any] = get_optimizer_state_dict(self.wrapped, self.optimizer, options=_OPTIONS)
-        if not found:  # torch gathers it in the first process alone
+        state_dict: Mapping[str, Any] = get_optimizer_state_dict(self.wrapped, self.optimizer, options=_OPTIONS)
+        if not state_dict:  # torch gathers it in the first process alone
             return {}
         tensors = {
             parameter: {name: _plain(value) for name, value in values.items()}
-            for parameter, values in found["state"].items()
+            for parameter, values in state_dict["state"].items()
         }
-        return {"state": tensors, "param_groups": found["param_groups"]}
+        return {"state": tensors, "param_groups": state_dict["param_groups"]}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores the optimiser from :meth:`state`."""
         if not state:
             return
         own = {name: tuple(p.shape) for name, p in tensors_of(self.wrapped, trained=True, whole=False).items()}
-        restored: dict[str, Any] = {
+        states: dict[str, Any] = {
             parameter: {name: _quantised(value) for name, value in values.items()}
             for parameter, values in state["state"].items()
         }
-        for parameter, values in restored.items():
+        for parameter, values in states.items():
             self.check(parameter, values, own.get(parameter))
-        set_optimizer_state_dict(self.wrapped, self.optimizer, {**state, "state": restored}, options=_OPTIONS)
+        set_optimizer_state_dict(self.wrapped, self.optimizer, {**state, "state": states}, options=_OPTIONS)
 
     def check(self, parameter: str, values: Mapping[str, Tensor], shape: tuple[int, ...] | None) -> None:
         """Compares the state of a parameter with its ``shape``; ``None`` where there is no such parameter.
@@ -111,8 +111,8 @@ def _quantised(value: Tensor | Mapping[str, Any]) -> Tensor:
         return value
     from torchao.optim.subclass_8bit import OptimState8bit
 
-    found: Tensor = OptimState8bit(**value["parts"], signed=value["signed"], dtype=torch.float32)
-    return found
+    tensor: Tensor = OptimState8bit(**value["parts"], signed=value["signed"], dtype=torch.float32)
+    return tensor
 
 
 @dataclass(frozen=True)
@@ -145,17 +145,17 @@ def tensors_of(wrapped: nn.Module, *, trained: bool = False, whole: bool = True)
         whole: Gather those that are sharded.
     """
     options = StateDictOptions(full_state_dict=whole, ignore_frozen_params=trained)
-    found: Mapping[str, Any] = get_model_state_dict(wrapped, options=options)
-    return dict(found)
+    state_dict: Mapping[str, Any] = get_model_state_dict(wrapped, options=options)
+    return dict(state_dict)
 
 
-def compare(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+def compare(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Checks that two sets of weights have the same names and shapes.
 
     Raises:
         Mismatch: They differ; the message names the first tensor that does.
     """
-    for name in sorted({*own, *found}):
-        was, wanted = (tuple(side[name].shape) if name in side else "no such tensor" for side in (found, own))
-        if was != wanted:
-            raise Mismatch(f"{name} has shape {was}, that of the config {wanted}")
+    for name in sorted({*own, *tensors}):
+        shape, own_shape = (tuple(side[name].shape) if name in side else "no such tensor" for side in (tensors, own))
+        if shape != own_shape:
+            raise Mismatch(f"{name} has shape {shape}, that of the config {own_shape}")

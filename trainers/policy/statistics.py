@@ -90,8 +90,8 @@ class _OfLogits(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, logprob: Tensor | None, entropy: Tensor | None) -> tuple[Tensor, None, None]:
         logits, target, total, mean = ctx.saved_tensors
-        found = _gradient(logits, target, total, mean, ctx.temperature, logprob, entropy)
-        return found.to(logits.dtype), None, None
+        gradient = _gradient(logits, target, total, mean, ctx.temperature, logprob, entropy)
+        return gradient.to(logits.dtype), None, None
 
 
 class _OfStates(torch.autograd.Function):
@@ -108,11 +108,11 @@ class _OfStates(torch.autograd.Function):
         softcap: float | None,
         rows: int,
     ) -> tuple[Tensor, Tensor]:
-        factor, added = weight.to(states.dtype), _cast(bias, states.dtype)
+        factor, shift = weight.to(states.dtype), _cast(bias, states.dtype)
         parts, logits = [], None
-        for some, wanted in zip(torch.split(states, rows), torch.split(target, rows), strict=True):
-            logits = _logits(some, factor, added, softcap)
-            parts.append(_statistics(logits, wanted, temperature))
+        for state_part, target_part in zip(torch.split(states, rows), torch.split(target, rows), strict=True):
+            logits = _logits(state_part, factor, shift, softcap)
+            parts.append(_statistics(logits, target_part, temperature))
         logprob, total, mean = (torch.cat(column) for column in zip(*parts, strict=True))
         ctx.save_for_backward(states, weight, bias, target, total, mean, logits if len(parts) == 1 else None)
         ctx.settings = (temperature, softcap, rows)
@@ -122,32 +122,32 @@ class _OfStates(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, logprob: Tensor | None, entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        states, weight, bias, target, total, mean, kept = ctx.saved_tensors
+        states, weight, bias, target, total, mean, saved_logits = ctx.saved_tensors
         temperature, softcap, rows = ctx.settings
         wants_states, wants_weight, wants_bias, *_ = ctx.needs_input_grad
-        factor, added = weight.to(states.dtype), _cast(bias, states.dtype)
+        factor, shift = weight.to(states.dtype), _cast(bias, states.dtype)
         of_states = torch.empty_like(states) if wants_states else None
         of_weight = torch.zeros_like(weight) if wants_weight else None
         of_bias = torch.zeros_like(bias) if wants_bias else None
         for start in range(0, len(states), rows):
             part = slice(start, start + rows)
-            logits = _logits(states[part], factor, added, softcap) if kept is None else kept
-            found = _gradient(
+            logits = _logits(states[part], factor, shift, softcap) if saved_logits is None else saved_logits
+            gradient = _gradient(
                 logits, target[part], total[part], mean[part], temperature,
                 None if logprob is None else logprob[part], None if entropy is None else entropy[part],
             )  # fmt: skip
             if softcap is not None:
-                found.mul_(1 - (logits.to(found.dtype) / softcap) ** 2)
-            found = found.to(states.dtype)
+                gradient.mul_(1 - (logits.to(gradient.dtype) / softcap) ** 2)
+            gradient = gradient.to(states.dtype)
             if of_states is not None:
-                torch.mm(found, factor, out=of_states[part])
+                torch.mm(gradient, factor, out=of_states[part])
             if of_weight is not None:
                 if states.dtype == weight.dtype:
-                    of_weight.addmm_(found.T, states[part])
+                    of_weight.addmm_(gradient.T, states[part])
                 else:
-                    of_weight.add_(found.T @ states[part])
+                    of_weight.add_(gradient.T @ states[part])
             if of_bias is not None:
-                of_bias.add_(found.sum(0))
+                of_bias.add_(gradient.sum(0))
         return of_states, of_weight, of_bias, None, None, None, None
 
 

@@ -135,33 +135,33 @@ def laid_out(sequences: Sequence[TokenSequence], order: Ints, common: Ints, imag
     experts: list[Experts] = []
     last: list[int] = []
     path, count = np.zeros(0, np.int64), 0
-    for number, shared in zip(order.tolist(), [0, *common[1:].tolist()], strict=True):
+    for number, start in zip(order.tolist(), [0, *common[1:].tolist()], strict=True):
         sequence = sequences[number]
-        ends.append((path[shared:], count))
-        depth = np.arange(shared, len(sequence.tokens))
-        new = count - shared + depth
-        parents.append(np.concatenate([path[shared - 1 : shared] if shared else [-1], new[:-1]])[: len(new)])
-        tokens.append(sequence.tokens[shared:])
-        experts += cut(sequence.experts, shared)
+        ends.append((path[start:], count))
+        depth = np.arange(start, len(sequence.tokens))
+        new = count - start + depth
+        parents.append(np.concatenate([path[start - 1 : start] if start else [-1], new[:-1]])[: len(new)])
+        tokens.append(sequence.tokens[start:])
+        experts += cut(sequence.experts, start)
         depths.append(depth)
-        path = np.concatenate([path[:shared], new])
+        path = np.concatenate([path[:start], new])
         count += len(new)
         places[number] = path[sequence.place]
         last.append(int(path[-1]))
     end = np.full(count, count)
-    for closed, at in ends:
-        end[closed] = at
-    ended = np.concatenate([[0], np.cumsum(np.bincount(last, minlength=count))])
-    given = sorted(places)
+    for branch, at in ends:
+        end[branch] = at
+    ends_before = np.concatenate([[0], np.cumsum(np.bincount(last, minlength=count))])
+    numbers = sorted(places)
     return TokenTree(
         np.concatenate(tokens, dtype=np.int64),
         np.concatenate(depths, dtype=np.int64),
         np.concatenate(parents, dtype=np.int64),
         end,
-        np.concatenate([places[number] for number in given]),
-        np.concatenate([sequences[number].target for number in given]),
-        np.concatenate([sequences[number].index for number in given]),
-        ended[end] - ended[:-1],
+        np.concatenate([places[number] for number in numbers]),
+        np.concatenate([sequences[number].target for number in numbers]),
+        np.concatenate([sequences[number].index for number in numbers]),
+        ends_before[end] - ends_before[:-1],
         images,
         np.concatenate(experts) if experts else None,
     )

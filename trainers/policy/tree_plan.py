@@ -27,10 +27,10 @@ _SCORES = 2**22  # most scores of one head in a call
 _KEPT_SCORES = 2**25  # most elements of the masks that are kept for all layers
 
 
-def merged(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Returns attention to the keys of both, of outputs (…, dim) and the logarithms of their softmax sums (…)."""
-    share = torch.sigmoid(other[1] - one[1])[..., None].to(one[0].dtype)
-    return torch.lerp(one[0], other[0], share), torch.logaddexp(one[1], other[1])
+    share = torch.sigmoid(second[1] - first[1])[..., None].to(first[0].dtype)
+    return torch.lerp(first[0], second[0], share), torch.logaddexp(first[1], second[1])
 
 
 @dataclass
@@ -53,11 +53,11 @@ class Tiles:
     def __init__(self, plan: TreePlan, queries: Ints, keys: Sequence[Ints]) -> None:
         width = max(map(len, keys))
         # What fills a row up ends at 0: no query sees it.
-        filled = np.stack([np.pad(own, (0, width - len(own))) for own in keys])
+        padded_keys = np.stack([np.pad(own, (0, width - len(own))) for own in keys])
         end = np.stack([np.pad(plan.tree.end[own], (0, width - len(own))) for own in keys])
         self._depth, self._room = plan.depth, plan.room  # not the plan, which has the tiles: both would be kept
         self.count, self.width, self.length = len(keys), queries.shape[1], width
-        self._query, self._key, self._end = (torch.from_numpy(of).to(plan.device) for of in (queries, filled, end))
+        self._query, self._key, self._end = (torch.from_numpy(of).to(plan.device) for of in (queries, padded_keys, end))
         self.real = torch.from_numpy(np.flatnonzero(np.diff(queries, prepend=-1).ravel())).to(plan.device)
         """The places in (tiles * width) that are not repetitions."""
         self.queries, self.keys = self._query.ravel() - plan.before, self._key.ravel()
@@ -69,10 +69,10 @@ class Tiles:
         if kind in self._kept:
             return self._kept[kind]
         query, key = self._query[:, :, None], self._key[:, None]
-        seen = (key <= query) & (query < self._end[:, None])
+        visible = (key <= query) & (query < self._end[:, None])
         if window is not None:
-            seen &= self._depth[query] - self._depth[key] < window
-        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+            visible &= self._depth[query] - self._depth[key] < window
+        mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
         mask = mask[:, None].expand(-1, groups, -1, -1).flatten(1, 2)[:, None]
         if mask.numel() <= self._room.left:
             self._room.left -= mask.numel()
@@ -104,8 +104,8 @@ class TreePlan:
         """Returns ``make()`` of the first call with ``key``: the pattern as a kernel takes it, for all layers."""
         if key not in self._once:
             self._once[key] = make()
-        found: T = self._once[key]
-        return found
+        pattern: T = self._once[key]
+        return pattern
 
     def parts(self, window: int | None, chains: bool) -> tuple[list[Chain], list[Tiles]]:
         """The row cut into tiles, those with about equally many keys together; and into long chains, if wanted.
@@ -137,21 +137,21 @@ class TreePlan:
             nearest = 0 if window is None else max(0, int(tree.depth[own].min()) + 1 - window)
             keys.append(np.concatenate([tree.path(int(own[0]))[nearest:-1], own]))
         lengths = np.array([len(own) for own in keys])
-        made: list[Tiles] = []
-        some: list[int] = []
+        groups: list[Tiles] = []
+        members: list[int] = []
         for tile in np.argsort(lengths, kind="stable").tolist():
-            if some and (
-                lengths[tile] > _EVEN * lengths[some[0]] + _NARROW // 4
-                or (len(some) + 1) * width * lengths[tile] > _SCORES
+            if members and (
+                lengths[tile] > _EVEN * lengths[members[0]] + _NARROW // 4
+                or (len(members) + 1) * width * lengths[tile] > _SCORES
             ):
-                made.append(self._made(owns, width, keys, some))
-                some = []
-            some.append(tile)
-        return [*made, self._made(owns, width, keys, some)]
+                groups.append(self._made(owns, width, keys, members))
+                members = []
+            members.append(tile)
+        return [*groups, self._made(owns, width, keys, members)]
 
-    def _made(self, owns: list[Ints], width: int, keys: list[Ints], some: list[int]) -> Tiles:
-        queries = np.stack([np.pad(owns[tile], (0, width - len(owns[tile])), "edge") for tile in some])
-        return Tiles(self, queries, [keys[tile] for tile in some])
+    def _made(self, owns: list[Ints], width: int, keys: list[Ints], members: list[int]) -> Tiles:
+        queries = np.stack([np.pad(owns[tile], (0, width - len(owns[tile])), "edge") for tile in members])
+        return Tiles(self, queries, [keys[tile] for tile in members])
 
 
 @dataclass(frozen=True)
@@ -175,16 +175,16 @@ class Chain:
         self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, out: Tensor, total: Tensor
     ) -> None:
         """Writes the output and the log-sums of the chain; all tensors (tokens, heads, dim)."""
-        asked, groups = query[self.queries].transpose(0, 1)[None], query.shape[1] // key.shape[1]
+        queries, groups = query[self.queries].transpose(0, 1)[None], query.shape[1] // key.shape[1]
         own = (_spread(part[self.keys], groups) for part in (key, value))
-        found, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(asked, *own, 0.0, True, scale=scale)
+        output, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(queries, *own, 0.0, True, scale=scale)
         if len(self.path):
             before = (part.index_select(0, self.path).transpose(0, 1)[None] for part in (key, value))
-            other, more = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                _folded(asked, groups), *before, 0.0, False, scale=scale
+            path_output, path_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                _folded(queries, groups), *before, 0.0, False, scale=scale
             )
-            found, sums = merged((found, sums), (other.reshape(found.shape), more.reshape(sums.shape)))
-        out[self.queries], total[self.queries] = found[0].transpose(0, 1), sums[0].transpose(0, 1)
+            output, sums = merged((output, sums), (path_output.reshape(output.shape), path_sums.reshape(sums.shape)))
+        out[self.queries], total[self.queries] = output[0].transpose(0, 1), sums[0].transpose(0, 1)
 
     def backward(
         self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, total: Tensor, scale: float | None,
@@ -192,24 +192,24 @@ class Chain:
     ) -> None:  # fmt: skip
         """Writes the gradient of the chain's queries, and adds those of the keys and values that it sees."""
         groups = query.shape[1] // key.shape[1]
-        of_out, asked, found = (part[self.queries].transpose(0, 1)[None] for part in (grad, query, out))
+        of_out, queries, output = (part[self.queries].transpose(0, 1)[None] for part in (grad, query, out))
         sums = total[self.queries].T[None].contiguous()
         own = [_spread(part[self.keys], groups) for part in (key, value)]
-        of_asked, *of_own = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            of_out, asked, *own, found, sums, 0.0, True, scale=scale
+        query_gradient, *of_own = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            of_out, queries, *own, output, sums, 0.0, True, scale=scale
         )
         for buffer, part in ((of_key, of_own[0]), (of_value, of_own[1])):
             buffer[self.keys] += _summed(part[0], groups).to(buffer.dtype)
         if len(self.path):
             before = [part.index_select(0, self.path).transpose(0, 1)[None] for part in (key, value)]
             more, *of_before = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                _folded(of_out, groups), _folded(asked, groups), *before, _folded(found, groups),
+                _folded(of_out, groups), _folded(queries, groups), *before, _folded(output, groups),
                 sums.reshape(1, key.shape[1], -1), 0.0, False, scale=scale,
             )  # fmt: skip
-            of_asked = of_asked + more.reshape(of_asked.shape)
+            query_gradient = query_gradient + more.reshape(query_gradient.shape)
             for buffer, part in ((of_key, of_before[0]), (of_value, of_before[1])):
                 buffer.index_add_(0, self.path, part[0].transpose(0, 1).to(buffer.dtype))
-        of_query[self.queries] = of_asked[0].transpose(0, 1)
+        of_query[self.queries] = query_gradient[0].transpose(0, 1)
 
 
 def _spread(rows: Tensor, groups: int) -> Tensor:

@@ -120,14 +120,14 @@ class Updater:
             Diverged: Too many steps in a row had a gradient that is not finite, or a step left weights that are not.
         """
         self.policy.train()
-        seen, replayed = Tally(), Tally()
+        tally, replay_tally = Tally(), Tally()
         norms: list[float] = []
-        losses = skipped = 0
+        losses = skips = 0
         before = self.steps
-        counted = (
+        table = (
             own.table if replay is None or any(all_gather_object(self.accelerator, len(own.table))) else replay.table
         )
-        parts = minibatch_count(self.accelerator, counted, self.config.minibatches, self.config.minibatch_rows)
+        parts = minibatch_count(self.accelerator, table, self.config.minibatches, self.config.minibatch_rows)
         epochs = range(self.config.epochs)
         cut = np.stack([minibatch_of(self.accelerator, own.table, parts, rng) for _ in epochs])
         present = self.recompute and len(epochs) * parts == 1  # one step: the old log-probabilities are the new ones
@@ -141,31 +141,31 @@ class Updater:
             for number in range(parts):
                 seed = int(rng.integers(2**63))
                 rows = own.take(np.flatnonzero(cut[epoch] == number))
-                full = self._accumulate(rows, seen, seed=seed, first=self.steps == before, present=present)
+                full = self._accumulate(rows, tally, seed=seed, first=self.steps == before, present=present)
                 if replay is not None:
                     rows = replay.take(np.flatnonzero(again == number))
-                    full |= self._accumulate(rows, replayed, seed=seed, first=False)
+                    full |= self._accumulate(rows, replay_tally, seed=seed, first=False)
                 if not full:
                     continue
                 losses += 1
-                done = (iteration - 1 + (epoch * parts + number) / (len(epochs) * parts)) / self.iterations
-                rate = learning_rate(self.config, self.steps, done)
-                norm = self._step(seen.culprit or replayed.culprit, rate)
-                seen.culprit = replayed.culprit = None
+                progress = (iteration - 1 + (epoch * parts + number) / (len(epochs) * parts)) / self.iterations
+                rate = learning_rate(self.config, self.steps, progress)
+                norm = self._step(tally.culprit or replay_tally.culprit, rate)
+                tally.culprit = replay_tally.culprit = None
                 if norm is None:
-                    skipped += 1
+                    skips += 1
                 else:
                     norms.append(norm)
                     self.steps += 1
         if norms:
             self._step.check_weights()
         self.policy.eval()
-        updated = self._told(own, replay, seen, replayed, norms, max(losses, 1), skipped)
+        metrics = self._told(own, replay, tally, replay_tally, norms, max(losses, 1), skips)
         stale = all_gather_object(self.accelerator, own.table.staleness(before) * len(own.table.response.values))
         sampled = own.table if sampled is None else sampled
-        updated.train["entropy"] = self._entropy(own, sampled, updated.train["entropy"])
-        updated.train["staleness"] = sum(stale) / max(updated.train["tokens"], 1.0)
-        return updated
+        metrics.train["entropy"] = self._entropy(own, sampled, metrics.train["entropy"])
+        metrics.train["staleness"] = sum(stale) / max(metrics.train["tokens"], 1.0)
+        return metrics
 
     @property
     def begun(self) -> int:
@@ -186,9 +186,9 @@ class Updater:
         self._accumulate(Batch(table, advantage), Tally(), seed=0, first=True)
         self.policy.eval()
         module = self.accelerator.unwrap_model(self.policy)
-        found = {name: whole(p.grad).clone() for name, p in module.named_parameters() if p.grad is not None}
+        gradients = {name: whole(p.grad).clone() for name, p in module.named_parameters() if p.grad is not None}
         self.optimizer.zero_grad()
-        return found
+        return gradients
 
     def logprobs(self, table: StepTable) -> Floats:
         """Log-probability of each response token under the policy as it is now.
@@ -208,57 +208,61 @@ class Updater:
 
         In bfloat16 they depend on what is computed together; so the first optimiser step's ratios are exactly 1.
         """
-        found = np.zeros(len(own.table.response.values))
+        logprobs = np.zeros(len(own.table.response.values))
         teaching, policy = teaching_rows(own, self.objective), self.accelerator.unwrap_model(self.policy)
         for part in range(parts):
             rows = teaching & (cut == part)
-            some = own.table.take(np.flatnonzero(rows))
-            found[rows[own.table.response.row_of]] = log_probabilities(policy, some, self.config, as_trained=True)
-        return found
+            table = own.table.take(np.flatnonzero(rows))
+            logprobs[rows[own.table.response.row_of]] = log_probabilities(policy, table, self.config, as_trained=True)
+        return logprobs
 
-    def _entropy(self, own: Batch, sampled: StepTable, computed: float) -> float:
-        """Mean entropy at the tokens of ``sampled`` in all processes; ``computed`` is that of the rows that teach.
+    def _entropy(self, own: Batch, sampled: StepTable, entropy: float) -> float:
+        """Mean entropy at the tokens of ``sampled`` in all processes; ``entropy`` is that of the rows that teach.
 
         Of the others, which no pass computes, it is estimated: the mean of -log p of sampled tokens is the entropy.
         """
         logprob = own.table.logprob.values[teaching_rows(own, self.objective)[own.table.response.row_of]]
         counts = [len(logprob), len(sampled.logprob.values)]
         surprisal = float(logprob.sum(dtype=np.float64) - sampled.logprob.values.sum(dtype=np.float64))
-        taught, tokens, others = np.sum(all_gather_object(self.accelerator, [*counts, surprisal]), axis=0).tolist()
-        return float((computed * taught + (others if tokens > taught else 0.0)) / max(tokens, 1.0))
+        teaching_tokens, tokens, total_surprisal = np.sum(
+            all_gather_object(self.accelerator, [*counts, surprisal]), axis=0
+        ).tolist()
+        return float(
+            (entropy * teaching_tokens + (total_surprisal if tokens > teaching_tokens else 0.0)) / max(tokens, 1.0)
+        )
 
     def _told(
         self,
         own: Batch,
         replay: Batch | None,
-        seen: Tally,
-        replayed: Tally,
+        tally: Tally,
+        replay_tally: Tally,
         norms: list[float],
         losses: int,
-        skipped: int,
+        skips: int,
     ) -> Updated:
         """Metrics; the losses of one optimiser step add up, those of several are averaged."""
-        merged = seen.merged(self.accelerator)
+        metrics = tally.merged(self.accelerator)
         names = (
             "approx_kl", "clip_fraction", "ratio_mean", "ratio_max", "kl", "entropy", "logprob_gap",
             "rerouted_tokens", "rerouted_choices", "balance_loss",
             "engine_weight_mean", "engine_weight_max", "engine_weight_cut", "selected_fraction", "row_cost",
         )  # fmt: skip
         train = {
-            "loss": sum(value for name, value in merged.items() if name.endswith("_loss")) / losses,
-            "policy_loss": merged.get("policy_loss", 0.0) / losses,
+            "loss": sum(value for name, value in metrics.items() if name.endswith("_loss")) / losses,
+            "policy_loss": metrics.get("policy_loss", 0.0) / losses,
             "clip_fraction": 0.0, "ratio_mean": 1.0, "ratio_max": 1.0, "approx_kl": 0.0,
-            **{name: merged[name] for name in names if name in merged},
+            **{name: metrics[name] for name in names if name in metrics},
             "grad_norm": float(np.mean(norms)) if norms else 0.0,
-            "skipped_steps": float(skipped),
+            "skipped_steps": float(skips),
             "tokens": float(sum(all_gather_object(self.accelerator, len(own.table.response.values)))),
-            "computed_tokens": merged["computed_tokens"], "idle_rows": merged["idle_rows"],
+            "computed_tokens": metrics["computed_tokens"], "idle_rows": metrics["idle_rows"],
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "optimizer_steps": float(self.steps),
         }  # fmt: skip
         if replay is None:
             return Updated(train, {})
-        again = replayed.merged(self.accelerator)
+        again = replay_tally.merged(self.accelerator)
         return Updated(train, {
             "loss": again.get("policy_loss", 0.0) / losses,
             "clip_fraction": again.get("clip_fraction", 0.0),

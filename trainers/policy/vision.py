@@ -110,10 +110,10 @@ class ImageProcessing:
         from PIL import Image
 
         files = [Image.fromarray(image) for image in images]
-        made: Any = self.processor(
+        inputs: Any = self.processor(
             text=[self._text * len(files)], images=[files], add_special_tokens=False, return_tensors="pt"
         )
-        return dict(made)
+        return dict(inputs)
 
 
 def set_format(tokenizer: PreTrainedTokenizerBase, processing: ImageProcessing) -> None:
@@ -128,8 +128,8 @@ def format_of(tokenizer: Any) -> ImageProcessing | None:
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Writes the tokenizer, and the processor of images if there is one, as transformers does."""
-    if (found := format_of(tokenizer)) is not None:
-        found.processor.save_pretrained(folder)
+    if (processing := format_of(tokenizer)) is not None:
+        processing.processor.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
@@ -169,40 +169,40 @@ class Vision:
         """
         model = self._whole()
         keys = [digest(image) for image in images]
-        kept = self._kept if not self.trained else {}
-        found = {key: kept[key] for key in keys if key in kept and kept[key].device == model.device}
+        cache = self._kept if not self.trained else {}
+        embeddings = {key: cache[key] for key in keys if key in cache and cache[key].device == model.device}
         by_shape: dict[tuple[int, ...], dict[bytes, Pixels]] = {}
         for key, image in zip(keys, images, strict=True):
-            if key not in found:
+            if key not in embeddings:
                 by_shape.setdefault(image.shape, {})[key] = image
         for alike in by_shape.values():
             todo = list(alike.items())
             for begin in range(0, len(todo), _AT_A_TIME):
-                some = todo[begin : begin + _AT_A_TIME]
-                made = self._made(model, [image for _, image in some])
-                found.update(zip((key for key, _ in some), made, strict=True))
+                batch = todo[begin : begin + _AT_A_TIME]
+                tensors = self._made(model, [image for _, image in batch])
+                embeddings.update(zip((key for key, _ in batch), tensors, strict=True))
         for key in () if self.trained else keys:
-            self._kept[key] = found[key]
+            self._kept[key] = embeddings[key]
             self._kept.move_to_end(key)
-        size = sum(each.nbytes for each in self._kept.values())
+        size = sum(tensor.nbytes for tensor in self._kept.values())
         while len(self._kept) > _KEPT or size > _KEPT_BYTES:
             size -= self._kept.popitem(last=False)[1].nbytes
-        return [found[key] for key in keys]
+        return [embeddings[key] for key in keys]
 
     def _made(self, model: PreTrainedModel, images: Sequence[Pixels]) -> list[Tensor]:
         """Computes the embeddings of images of one size."""
         see: Any = model.get_image_features
         tensors = self.processing.tensors(images)
-        given = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
+        arguments = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
         learns = self.trained and torch.is_grad_enabled()
-        computed = computing("bfloat16" if self.trained and _rounded(model) else "float32", model.device)
-        with evaluating(model), torch.set_grad_enabled(learns), computed:
-            output = see(**given)
-        made = torch.cat([_rows(part) for part in (output.pooler_output, *output.get("deepstack_features", ()))], 1)
-        wanted = int((tensors["input_ids"] == self.processing.token).sum())
-        if len(made) != wanted:
-            raise DataError(f"{type(model).__name__} makes {len(made)} embeddings of images of {wanted} tokens")
-        return [part.clone() for part in made.chunk(len(images))]
+        precision = computing("bfloat16" if self.trained and _rounded(model) else "float32", model.device)
+        with evaluating(model), torch.set_grad_enabled(learns), precision:
+            output = see(**arguments)
+        features = torch.cat([_rows(part) for part in (output.pooler_output, *output.get("deepstack_features", ()))], 1)
+        count = int((tensors["input_ids"] == self.processing.token).sum())
+        if len(features) != count:
+            raise DataError(f"{type(model).__name__} makes {len(features)} embeddings of images of {count} tokens")
+        return [part.clone() for part in features.chunk(len(images))]
 
     @property
     def positioned(self) -> bool:
@@ -219,9 +219,11 @@ class Vision:
             tensors = self.processing.tensors([image])
             alike = tensors.keys() - _of_pixels(tensors).keys()
             tensors |= {name: torch.nn.functional.pad(tensors[name], (1, 1)) for name in alike}
-            found = index(**{**tensors, "attention_mask": None})[0][:, 0].numpy()
+            positions = index(**{**tensors, "attention_mask": None})[0][:, 0].numpy()
             places = np.flatnonzero(tensors["input_ids"][0].numpy() == self.processing.token)
-            self._positions[image.shape] = found[:, places[0] : places[-1] + 2] - found[:, places[0] - 1, None] - 1
+            self._positions[image.shape] = (
+                positions[:, places[0] : places[-1] + 2] - positions[:, places[0] - 1, None] - 1
+            )
         return self._positions[image.shape]
 
     def _whole(self) -> PreTrainedModel:
@@ -268,19 +270,21 @@ def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequ
     if vision is None:
         raise UsageError(f"{type(model).__name__} takes no images; take a model that does, or show text alone")
     numbers = np.unique(image[places])
-    made = vision.embeddings([images[number] for number in numbers.tolist()])
-    starts = np.cumsum([0, *map(len, made)])[np.searchsorted(numbers, image[places])]
-    chosen = torch.from_numpy(starts + parts_of(tokens)[places]).to(model.device)
+    embeddings = vision.embeddings([images[number] for number in numbers.tolist()])
+    starts = np.cumsum([0, *map(len, embeddings)])[np.searchsorted(numbers, image[places])]
+    indices = torch.from_numpy(starts + parts_of(tokens)[places]).to(model.device)
     own: Tensor = model.get_input_embeddings()(ids)
-    where, rows = torch.from_numpy(places).to(model.device), torch.cat(made)[chosen].to(own.dtype)
+    where, rows = torch.from_numpy(places).to(model.device), torch.cat(embeddings)[indices].to(own.dtype)
     whole = own.index_copy(0, where, rows[:, : own.shape[1]])
     if rows.shape[1] == own.shape[1]:
         return {"inputs_embeds": whole.view(*shape, whole.shape[1])}
     ids = ids.index_fill(0, where, vision.processing.token)
-    seen = ids == vision.processing.token  # also where the policy wrote this token, which adds nothing
-    added = own.new_zeros(len(ids), rows.shape[1] - own.shape[1]).index_copy(0, where, rows[:, own.shape[1] :])[seen]
-    layers = added.split_with_sizes([own.shape[1]] * (added.shape[1] // own.shape[1]), 1)
-    features = SimpleNamespace(pooler_output=[whole[seen]], deepstack_features=[[part] for part in layers])
+    is_image = ids == vision.processing.token  # also where the policy wrote this token, which adds nothing
+    layer_features = own.new_zeros(len(ids), rows.shape[1] - own.shape[1]).index_copy(
+        0, where, rows[:, own.shape[1] :]
+    )[is_image]
+    layers = layer_features.split_with_sizes([own.shape[1]] * (layer_features.shape[1] // own.shape[1]), 1)
+    features = SimpleNamespace(pooler_output=[whole[is_image]], deepstack_features=[[part] for part in layers])
     return {"input_ids": ids.view(shape), "mm_encoder_outputs": {"image": features}}
 
 
@@ -311,21 +315,21 @@ def own_positions(
     own = [vision.positions(images[number]) for number in numbers.tolist()]
     parts = np.array([positions.shape[1] - 1 for positions in own])
     part, begin = parts_of(ids), np.cumsum(parts + 1) - parts - 1
-    moved = np.concatenate([positions - np.arange(positions.shape[1]) for positions in own], 1)
+    offsets = np.concatenate([positions - np.arange(positions.shape[1]) for positions in own], 1)
     number, length = np.arange(tokens.size), tokens.shape[-1]
     end = number - number % length + length if end is None else end
-    found = np.tile(number % length if place is None else place.ravel(), (len(moved), 1))
-    found[:, places] += moved[:, begin[which] + part]
+    all_positions = np.tile(number % length if place is None else place.ravel(), (len(offsets), 1))
+    all_positions[:, places] += offsets[:, begin[which] + part]
     for last in np.flatnonzero(part == parts[which] - 1).tolist():
         after = places[last] + 1
-        found[:, after : end[after - 1]] += moved[:, begin[which[last]] + part[last] + 1, None]
-    return found.reshape(len(found), -1, length)
+        all_positions[:, after : end[after - 1]] += offsets[:, begin[which[last]] + part[last] + 1, None]
+    return all_positions.reshape(len(all_positions), -1, length)
 
 
 def _rows(features: Tensor | Sequence[Tensor]) -> Tensor:
     """Returns features of images, in one tensor or one for each, as (parts of all, D), float32."""
     several = [features] if isinstance(features, Tensor) else features
-    return torch.cat([each.reshape(-1, each.shape[-1]) for each in several]).float()
+    return torch.cat([tensor.reshape(-1, tensor.shape[-1]) for tensor in several]).float()
 
 
 def _rounded(model: PreTrainedModel) -> bool:
@@ -351,21 +355,21 @@ def check_vision(model: PreTrainedModel) -> None:
     text, ids = np.arange(1, 6), np.array(vision.processing.ids(images[0]))
     tokens = np.concatenate([text, ids, text, renumbered(ids, [1]), text]).astype(np.int64)
     real = torch.from_numpy(np.where(tokens < 0, vision.processing.token, tokens)).to(model.device)[None]
-    given = {name: value.to(model.device) for name, value in _of_pixels(vision.processing.tensors(images)).items()}
+    arguments = {name: value.to(model.device) for name, value in _of_pixels(vision.processing.tensors(images)).items()}
     alone = vision.processing.tensors(images[:1])
-    for name in alone.keys() - given.keys() - {"input_ids", "attention_mask"}:  # kinds of tokens: 0 is text
+    for name in alone.keys() - arguments.keys() - {"input_ids", "attention_mask"}:  # kinds of tokens: 0 is text
         kinds = torch.nn.functional.pad(alone[name], (len(text), 0)).repeat(1, 2)
-        given[name] = torch.nn.functional.pad(kinds, (0, len(text))).to(model.device)
+        arguments[name] = torch.nn.functional.pad(kinds, (0, len(text))).to(model.device)
     inputs: dict[str, Any] = model_inputs(model, tokens, images)
     if (positions := own_positions(model, tokens, images)) is not None:
         inputs["position_ids"] = torch.from_numpy(positions).to(model.device)
-    rounded = _rounded(model)
-    computed = computing("bfloat16" if rounded else "float32", model.device)
-    with evaluating(model), computed, attending(model, "eager"):
+    is_rounded = _rounded(model)
+    precision = computing("bfloat16" if is_rounded else "float32", model.device)
+    with evaluating(model), precision, attending(model, "eager"):
         ours = model(**inputs, use_cache=False).logits
-        own = model(input_ids=real, **given, use_cache=False).logits
+        own = model(input_ids=real, **arguments, use_cache=False).logits
     off = float((ours - own).abs().max() / own.abs().max())
-    if not off <= (_ROUNDED if rounded else _TOLERANCE):
+    if not off <= (_ROUNDED if is_rounded else _TOLERANCE):
         raise DataError(
             f"{type(model).__name__} computes something else of an image than of its embeddings in a row (off by "
             f"{off:.2g} of the largest value in a short test): its images have positions or attention of their own; "

@@ -72,14 +72,14 @@ def tree_parts(tree: TokenTree, most: int) -> list[TreePart]:
         place = np.full(len(tree) + 1, -1)
         place[tokens] = np.arange(len(tokens))
         targets = np.flatnonzero((tree.place >= start) & (tree.place < end))
-        kept = np.flatnonzero(slot[start:end] >= 0)
+        kept_tokens = np.flatnonzero(slot[start:end] >= 0)
         part = TokenTree(
             tree.tokens[tokens], tree.depth[tokens], place[tree.parent[tokens]],
             len(path) + np.minimum(tree.end[tokens], end) - start,
             place[tree.place[targets]], tree.target[targets], tree.index[targets], tree.rows[tokens],
             tree.images, None if tree.experts is None else tree.experts[tokens], tree.balance,
         )  # fmt: skip
-        parts.append(TreePart(part, len(path), targets, slot[path], kept, slot[start + kept]))
+        parts.append(TreePart(part, len(path), targets, slot[path], kept_tokens, slot[start + kept_tokens]))
     return parts
 
 
@@ -108,17 +108,17 @@ def walked(tree: TokenTree, most: int, compute: Pass, anchor: Tensor) -> TokenSt
 class _Walked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, parts: list[TreePart], compute: Pass) -> tuple[Tensor, ...]:
-        store, found = _Store(parts), []
+        store, part_stats = _Store(parts), []
         for part in parts:
             past = Past(store.read(part))
-            found.append(compute(part.tree, part.before, past))
+            part_stats.append(compute(part.tree, part.before, past))
             store.write(part, past.made)
         ctx.settings = (parts, compute, store)
         place = torch.from_numpy(np.argsort(np.concatenate([part.targets for part in parts]))).to(anchor.device)
-        balance = sum((one.balance for one in found if one.balance is not None), anchor.new_zeros(()))
+        balance = sum((stats.balance for stats in part_stats if stats.balance is not None), anchor.new_zeros(()))
         return (
-            torch.cat([one.logprob for one in found])[place],
-            torch.cat([one.entropy for one in found])[place],
+            torch.cat([stats.logprob for stats in part_stats])[place],
+            torch.cat([stats.entropy for stats in part_stats])[place],
             balance,
         )
 
@@ -142,7 +142,7 @@ def _backward(
         with torch.enable_grad():
             stats = compute(part.tree, part.before, past)
             outputs = zip((stats.logprob, stats.entropy, stats.balance), of_stats, strict=True)
-            roots = [(root, given) for root, given in outputs if root is not None]
+            roots = [(root, gradient) for root, gradient in outputs if root is not None]
             roots += gradients.of(part, past.made)
         torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
         gradients.add(part, past.given)
@@ -167,14 +167,14 @@ class _Store:
             return {}
         return {layer: (key[part.path], value[part.path]) for layer, (key, value) in self.layers.items()}
 
-    def write(self, part: TreePart, made: dict[int, KeysValues]) -> None:
+    def write(self, part: TreePart, pairs: dict[int, KeysValues]) -> None:
         """Keeps what ``part`` has made and others read."""
-        for layer, pair in made.items():
+        for layer, pair in pairs.items():
             if layer not in self.layers:
                 key, value = (own.new_zeros(self.rows, *own.shape[1:]) for own in pair)
                 self.layers[layer] = (key, value)
-            for kept, own in zip(self.layers[layer], pair, strict=True):
-                kept[part.keeps] = own.detach()[part.kept]
+            for rows, own in zip(self.layers[layer], pair, strict=True):
+                rows[part.keeps] = own.detach()[part.kept]
 
     def gradients(self) -> _Gradients:
         """Returns gradients of all rows, which are zero."""
@@ -189,15 +189,15 @@ class _Store:
 class _Gradients:
     layers: dict[int, KeysValues]
 
-    def of(self, part: TreePart, made: dict[int, KeysValues]) -> Iterator[tuple[Tensor, Tensor]]:
+    def of(self, part: TreePart, pairs: dict[int, KeysValues]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields what ``part`` has made for others, each with its gradient."""
-        for layer, pair in made.items():
+        for layer, pair in pairs.items():
             for gradient, own in zip(self.layers[layer], pair, strict=True):
                 yield own[part.kept], gradient[part.keeps].to(own.dtype)
 
-    def add(self, part: TreePart, given: dict[int, KeysValues]) -> None:
+    def add(self, part: TreePart, pairs: dict[int, KeysValues]) -> None:
         """Adds the gradients that ``part`` has left at the path before it."""
-        for layer, pair in given.items():
+        for layer, pair in pairs.items():
             for gradient, own in zip(self.layers[layer], pair, strict=True):
                 if own.grad is not None:
                     gradient[part.path] += own.grad

@@ -28,13 +28,13 @@ class WeightFiles:
     """
 
     def __init__(self, folder: Path, stem: str = "model") -> None:
-        one = folder / f"{stem}{SUFFIX}"
+        path = folder / f"{stem}{SUFFIX}"
         self._file_of: dict[str, Path] = {}
-        if one.is_file():
-            with safetensors.safe_open(one, "pt") as file:
-                self._file_of = dict.fromkeys(file.keys(), one)
+        if path.is_file():
+            with safetensors.safe_open(path, "pt") as file:
+                self._file_of = dict.fromkeys(file.keys(), path)
         else:
-            index = json.loads((folder / f"{one.name}.index.json").read_bytes())
+            index = json.loads((folder / f"{path.name}.index.json").read_bytes())
             self._file_of = {name: folder / file for name, file in index["weight_map"].items()}
 
     @property
@@ -55,15 +55,15 @@ class WeightFiles:
             rows: Which part of its first dimension; of the file no more than this part is read.
         """
         with safetensors.safe_open(self._file_of[name], "pt") as file:
-            found: Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
-            return found.clone()  # else it would lie in the file
+            tensor: Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
+            return tensor.clone()  # else it would lie in the file
 
     def mapped(self) -> dict[str, Tensor]:
         """All tensors as they lie in the files: main memory is taken for what is read of them."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for file in dict.fromkeys(self._file_of.values()):
-            found |= load_file(file)
-        return found
+            tensors |= load_file(file)
+        return tensors
 
 
 def file_name(stem: str, number: int, count: int) -> str:

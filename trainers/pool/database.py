@@ -92,9 +92,9 @@ def connect(folder: Path, writes: bool, tight: bool = False) -> sqlite3.Connecti
             if writes and not base.execute("SELECT 1 FROM sqlite_master").fetchone():
                 base.executescript(_TABLES.format(uuid.uuid4().hex))
                 flush(folder.resolve().parent)
-            found = [base.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-            if found != [_APPLICATION, _VERSION]:
-                raise DataError(f"{file}: not a pool, or one of another version (application, version: {found})")
+            header = [base.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+            if header != [_APPLICATION, _VERSION]:
+                raise DataError(f"{file}: not a pool, or one of another version (application, version: {header})")
             base.execute("PRAGMA synchronous = FULL")
             if writes:
                 base.execute(f"PRAGMA journal_mode = {'MEMORY' if tight else 'WAL'}")

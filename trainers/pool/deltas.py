@@ -51,9 +51,9 @@ def digest(step: Step, where: str) -> bytes:
     Raises:
         UsageError: Training could not use it, or it cannot be written.
     """
-    count, given = len(step.response_ids), len(step.response_logprobs)
+    count, logprob_count = len(step.response_ids), len(step.response_logprobs)
     problems = {
-        f"{count} response tokens have {given} log-probabilities; give one for each": count != given,
+        f"{count} response tokens have {logprob_count} log-probabilities; give one for each": count != logprob_count,
         f"its reward is {step.reward}; it must be a finite number": not np.isfinite(step.reward),
         "it has images, which a pool does not store; write the episode to a file of episodes": bool(step.images),
     }
@@ -74,23 +74,23 @@ def encode(step: Step, request: int, earlier: Sequence[Whole]) -> tuple[Row, Who
         request: Its number in its session.
         earlier: Earlier steps of the session; the parent is the one with which the prompt shares most.
     """
-    rest = step_row(step, f"request {request}")
-    text = rest["prompt_text"] or ""
-    shared = [(common_length(one.tokens, step.prompt_ids), _common(one.text, text)) for one in earlier]
-    kept, parent = max(zip(shared, earlier, strict=True), key=lambda pair: pair[0], default=((0, 0), _NOTHING))
-    arrays = {name: rest.pop(name) for name in ("prompt_ids", *_KINDS)}
+    fields = step_row(step, f"request {request}")
+    text = fields["prompt_text"] or ""
+    overlaps = [(common_length(whole.tokens, step.prompt_ids), _common(whole.text, text)) for whole in earlier]
+    overlap, parent = max(zip(overlaps, earlier, strict=True), key=lambda pair: pair[0], default=((0, 0), _NOTHING))
+    arrays = {name: fields.pop(name) for name in ("prompt_ids", *_KINDS)}
     versions = np.unique(arrays["policy_version"])
     arrays["policy_version"] = versions if len(versions) == 1 else arrays["policy_version"]
-    arrays["prompt_ids"] = step.prompt_ids[kept[0] :]
-    row: Row = {"request": request, "parent": parent.request, "kept": kept[0], "kept_text": kept[1]}
+    arrays["prompt_ids"] = step.prompt_ids[overlap[0] :]
+    row: Row = {"request": request, "parent": parent.request, "kept": overlap[0], "kept_text": overlap[1]}
     row |= {name: values.tobytes() for name, values in arrays.items()}
-    row["prompt_text"] = None if rest.pop("prompt_text") is None else text[kept[1] :]
-    row["rest"] = json.dumps({**rest, "images": []}, separators=(",", ":"), default=_plain)
+    row["prompt_text"] = None if fields.pop("prompt_text") is None else text[overlap[1] :]
+    row["rest"] = json.dumps({**fields, "images": []}, separators=(",", ":"), default=_plain)
     return row, Whole(request, np.concatenate([step.prompt_ids, step.response_ids]), text)
 
 
-def _common(one: str, other: str) -> int:
-    return common_length(*(np.frombuffer(text.encode("utf-32-le"), np.int32) for text in (one, other)))
+def _common(first: str, second: str) -> int:
+    return common_length(*(np.frombuffer(text.encode("utf-32-le"), np.int32) for text in (first, second)))
 
 
 def decode(rows: Iterable[Row], where: str) -> dict[int, tuple[Step, Whole]]:
@@ -104,17 +104,17 @@ def decode(rows: Iterable[Row], where: str) -> dict[int, tuple[Step, Whole]]:
         DataError: A row is damaged.
     """
     wholes: dict[int | None, Whole] = {None: _NOTHING}
-    found = {}
+    steps = {}
     try:
         for row in rows:
-            parent, rest, text = wholes[row["parent"]], json.loads(row["rest"]), row["prompt_text"]
+            parent, fields, text = wholes[row["parent"]], json.loads(row["rest"]), row["prompt_text"]
             arrays = {name: np.frombuffer(row[name], kind) for name, kind in _KINDS.items()}
             prompt = np.concatenate([parent.tokens[: row["kept"]], np.frombuffer(row["prompt_ids"], np.int32)])
             text = None if text is None else parent.text[: row["kept_text"]] + text
-            step = step_of({**rest, **arrays, "prompt_ids": prompt, "prompt_text": text})  # without texts
-            step = replace(step, prompt_text=text, response_text=rest["response_text"])
+            step = step_of({**fields, **arrays, "prompt_ids": prompt, "prompt_text": text})  # without texts
+            step = replace(step, prompt_text=text, response_text=fields["response_text"])
             whole = Whole(row["request"], np.concatenate([prompt, step.response_ids]), text or "")
-            wholes[row["request"]], found[row["request"]] = whole, (step, whole)
+            wholes[row["request"]], steps[row["request"]] = whole, (step, whole)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: a row is damaged ({type(error).__name__}: {error})") from error
-    return found
+    return steps

@@ -68,9 +68,9 @@ class Pool:
         Raises:
             UsageError: There is none.
         """
-        if not (found := self.sessions(Query(session=session, ended=None))):
+        if not (matches := self.sessions(Query(session=session, ended=None))):
             raise UsageError(f"{self.folder} has no session {session!r}; envsuite pool list {self.folder} lists them")
-        return found[0]
+        return matches[0]
 
     def episode(self, session: str) -> Episode:
         """Returns the episode of a session, which need not have ended; its id is the session's number.
@@ -118,11 +118,11 @@ class Pool:
             if state is not None and state["pool"] != own:
                 raise UsageError(f"the state is that of another pool than {self.folder}; begin without one")
             ranges = [] if state is None else state["taken"]
-            taken = {number for first, last in ranges for number in range(first, last + 1)}
+            taken_numbers = {number for first, last in ranges for number in range(first, last + 1)}
             sql, values = candidates(query, mark if until is None else until, TRAINABLE)
-            left = [tuple(row) for row in self._rows(sql, *values) if row["number"] not in taken]
-            numbers = [*chosen(left, query, seed, count)]
-            return self._episodes(self._of(numbers)), {"pool": own, "taken": _ranges(taken | set(numbers))}
+            rows = [tuple(row) for row in self._rows(sql, *values) if row["number"] not in taken_numbers]
+            numbers = [*chosen(rows, query, seed, count)]
+            return self._episodes(self._of(numbers)), {"pool": own, "taken": _ranges(taken_numbers | set(numbers))}
 
         return self._read(read)
 
@@ -135,19 +135,21 @@ class Pool:
         return [Session.of(self._rows(_SESSION, number)[0]) for number in numbers]
 
     def _episodes(self, sessions: Sequence[Session]) -> list[Episode]:
-        found = {number: decode(rows, f"{self.folder}, session {number}") for number, rows in self._encoded(sessions)}
+        steps = {number: decode(rows, f"{self.folder}, session {number}") for number, rows in self._encoded(sessions)}
         return [
-            one.episode([found[one.number][request][0] for request in sorted(found[one.number])]) for one in sessions
+            session.episode([steps[session.number][request][0] for request in sorted(steps[session.number])])
+            for session in sessions
         ]
 
     def _encoded(self, sessions: Sequence[Session]) -> Iterator[tuple[int, list[Row]]]:
         """Yields number and rows of each session, in the order in which they lie on the disk."""
         at, there = ("", 0), list[Row]()
-        for one in sorted(sessions, key=lambda one: (one.file or "", one.place or 0)):
-            if one.file and at != (one.file, one.place):
-                at, there = (one.file, one.place or 0), read_group(self.folder / SEGMENTS / one.file, one.place or 0)
-            own = self._rows("SELECT * FROM steps WHERE session = ? ORDER BY place", one.number)
-            yield one.number, [row for row in there if row["session"] == one.number] or [*map(dict, own)]
+        for session in sorted(sessions, key=lambda session: (session.file or "", session.place or 0)):
+            if session.file and at != (session.file, session.place):
+                at = (session.file, session.place or 0)
+                there = read_group(self.folder / SEGMENTS / session.file, session.place or 0)
+            own = self._rows("SELECT * FROM steps WHERE session = ? ORDER BY place", session.number)
+            yield session.number, [row for row in there if row["session"] == session.number] or [*map(dict, own)]
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         return self._base.execute(query, values).fetchall()
@@ -159,8 +161,8 @@ class Pool:
                 with self._transaction("DEFERRED"):
                     return read()
             except SegmentGone as error:
-                gone = error
-        raise gone
+                last_error = error
+        raise last_error
 
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[None]:

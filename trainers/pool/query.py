@@ -74,46 +74,46 @@ def candidates(query: Query, until: int, also: str = "1") -> tuple[str, list[Any
         until: Mark of the pool: sessions that ended later have no newest version.
         also: A further condition.
     """
-    given = [(text, vars(query)[name]) for name, text in _CONDITIONS.items() if vars(query)[name] is not None]
-    given += [(_TAGGED, tag) for tag in query.tags]
-    text = " AND ".join([also, *(text for text, _ in given)]).replace(":until", str(until))
-    return f"SELECT number, group_id, env_id, task_id FROM sessions WHERE {text}", [value for _, value in given]
+    conditions = [(text, vars(query)[name]) for name, text in _CONDITIONS.items() if vars(query)[name] is not None]
+    conditions += [(_TAGGED, tag) for tag in query.tags]
+    text = " AND ".join([also, *(text for text, _ in conditions)]).replace(":until", str(until))
+    return f"SELECT number, group_id, env_id, task_id FROM sessions WHERE {text}", [value for _, value in conditions]
 
 
 Candidate = tuple[int, int, str, str]
 """Number, group, environment and task of a session."""
 
 
-def chosen(found: Iterable[Candidate], query: Query, seed: int, count: int | None = None) -> Iterator[int]:
+def chosen(rows: Iterable[Candidate], query: Query, seed: int, count: int | None = None) -> Iterator[int]:
     """Yields the numbers of the sessions that a query takes, in its order.
 
     Two takes of one seed, the second without what the first took, are one take of both, but for ``per_task``.
 
     Args:
-        found: Sessions that meet its conditions.
+        rows: Sessions that meet its conditions.
         query: The query.
         seed: Seed of the order ``random``.
         count: Most sessions, besides the query's own limit.
     """
     room = min(most for most in (count, query.limit, 2**63) if most is not None)
     tasks: Counter[tuple[str, str]] = Counter()
-    for unit in sorted(_units(found, query.group_size), key=lambda unit: _rank(unit[0][0], query, seed)):
+    for unit in sorted(_units(rows, query.group_size), key=lambda unit: _rank(unit[0][0], query, seed)):
         if len(unit) > room:
             return
         task = unit[0][2:]
         if query.per_task is None or tasks[task] + len(unit) <= query.per_task:
             tasks[task] += len(unit)
             room -= len(unit)
-            yield from (one[0] for one in unit)
+            yield from (candidate[0] for candidate in unit)
 
 
-def _units(found: Iterable[Candidate], size: int | None) -> Iterable[Sequence[Candidate]]:
+def _units(rows: Iterable[Candidate], size: int | None) -> Iterable[Sequence[Candidate]]:
     """Returns the parts that are taken as wholes: sessions, or the first ``size`` ones of each group."""
     if size is None:
-        return [(one,) for one in found]
+        return [(candidate,) for candidate in rows]
     groups: dict[int, list[Candidate]] = {}
-    for one in sorted(found):
-        groups.setdefault(one[1], []).append(one)
+    for candidate in sorted(rows):
+        groups.setdefault(candidate[1], []).append(candidate)
     return [group[:size] for group in groups.values() if len(group) >= size]
 
 

@@ -99,19 +99,19 @@ class Session:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Session:
         """Makes it from a row of the database."""
-        known = {one.name: row[one.name] for one in fields(cls)}
-        known |= {"success": bool(row["success"]), "score": row["score"] or 0.0, "tags": (*json.loads(row["tags"]),)}
+        values = {column.name: row[column.name] for column in fields(cls)}
+        values |= {"success": bool(row["success"]), "score": row["score"] or 0.0, "tags": (*json.loads(row["tags"]),)}
         ending = Ending(**json.loads(row["ending"] or "{}"))
-        return cls(**{**known, "about": About(**json.loads(row["about"])), "ending": ending})
+        return cls(**{**values, "about": About(**json.loads(row["about"])), "ending": ending})
 
     def episode(self, steps: Sequence[Step]) -> Episode:
         """Returns the episode with its ``steps``; the last one earns :attr:`reward`, too."""
-        known = {name: vars(self.about)[name] for name in SHARED}
-        known |= {**asdict(self.ending), "success": self.success, "score": self.score}
+        values = {name: vars(self.about)[name] for name in SHARED}
+        values |= {**asdict(self.ending), "success": self.success, "score": self.score}
         if steps and self.reward:
             last, rewards = steps[-1], dict(steps[-1].info.get("rewards", {}))
             if last.agent in rewards:
                 rewards[last.agent] += self.reward
                 last = replace(last, info={**last.info, "rewards": rewards})
             steps = [*steps[:-1], replace(last, reward=last.reward + self.reward)]
-        return Episode(episode_id=self.number, group_id=self.group_id, steps=(*steps,), **known)
+        return Episode(episode_id=self.number, group_id=self.group_id, steps=(*steps,), **values)

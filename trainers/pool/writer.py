@@ -54,12 +54,12 @@ def load_hook(name: str) -> Hook:
         if not isinstance(value, str):
             return value
         try:
-            made = function(value)
-            if not isinstance(made, str | None):
-                raise TypeError(f"it returned {type(made).__name__}, and has to return a text, or None to drop it")
+            text = function(value)
+            if not isinstance(text, str | None):
+                raise TypeError(f"it returned {type(text).__name__}, and has to return a text, or None to drop it")
         except Exception as error:
             raise UsageError(f"hook {name}: {type(error).__name__}: {error}; nothing was stored") from error
-        return made or ""
+        return text or ""
 
     return over
 
@@ -68,7 +68,7 @@ def rewritten(step: Step, hook: Hook) -> Step:
     """Returns a step with its texts replaced, those of its calls too."""
     texts = {name: hook(vars(step)[name]) for name in _TEXTS}
     if step.action is not None:
-        texts["action"] = tuple(ToolCall(one.name, hook(one.arguments)) for one in step.action)
+        texts["action"] = tuple(ToolCall(call.name, hook(call.arguments)) for call in step.action)
     return replace(step, **texts)
 
 
@@ -146,21 +146,21 @@ class Writer(Pool):
             UnknownName, ConfigError: A field does not exist, or has no such value.
             UsageError: There is a session of this name which began otherwise.
         """
-        given = asdict(checked(About, about, "field of a session"))
-        task, given["task"] = given["task"], self._hook(given["task"])
+        values = asdict(checked(About, about, "field of a session"))
+        task, values["task"] = values["task"], self._hook(values["task"])
         with self.together():
             if old := self._rows("SELECT about FROM sessions WHERE session = ?", session):
-                if json.loads(old[0]["about"]) != given:
+                if json.loads(old[0]["about"]) != values:
                     raise UsageError(f"session {session!r} was opened with other fields before; give it another name")
                 return
             self._do(
                 "INSERT INTO sessions (session, about, altered, source, env_id, task_id, group_name, group_id) VALUES "
                 "(:session, :about, :altered, :source, :env_id, :task_id, :group_id, (SELECT group_id FROM sessions "
                 "WHERE source = :source AND group_name = :group_id LIMIT 1))",
-                **given, session=session, about=json.dumps(given), altered=given["task"] != task,
+                **values, session=session, about=json.dumps(values), altered=values["task"] != task,
             )  # fmt: skip
             self._do("UPDATE sessions SET group_id = COALESCE(group_id, number) WHERE session = ?", session)
-            self.tag([session], given["tags"])
+            self.tag([session], values["tags"])
 
     def add(self, session: str, request: int, step: Step) -> None:
         """Stores a step of a session that has not ended; :meth:`add_all` of one."""
@@ -192,11 +192,11 @@ class Writer(Pool):
             UnknownName, ConfigError: A field does not exist, or has no such value.
             UsageError: There is no such session, or it ended otherwise before.
         """
-        given = asdict(checked(Ending, ending, "field of an ending"))
-        given |= {name: self._hook(given[name]) for name in ("error", "last_observation")}
+        values = asdict(checked(Ending, ending, "field of an ending"))
+        values |= {name: self._hook(values[name]) for name in ("error", "last_observation")}
         with self.together():
             if (old := self._row(session)["ending"]) is not None:
-                if json.loads(old) != given:
+                if json.loads(old) != values:
                     raise UsageError(f"session {session!r} ended otherwise before; a reward changes what it earned")
                 return
             self._do("UPDATE pool SET endings = endings + 1")
@@ -204,7 +204,7 @@ class Writer(Pool):
                 "UPDATE sessions SET ended = (SELECT endings FROM pool), ending = :ending, failed = :failed, "
                 "greedy = :greedy, success = COALESCE(success, :success), score = COALESCE(score, :score) "
                 "WHERE session = :session",
-                **given, ending=json.dumps(given), session=session, failed=given["error"] is not None,
+                **values, ending=json.dumps(values), session=session, failed=values["error"] is not None,
             )  # fmt: skip
         self.compact(self._limit)
 
@@ -223,8 +223,8 @@ class Writer(Pool):
         if episode.tree >= 0:
             raise UsageError(f"session {session!r}: the episode belongs to a tree; a pool stores whole episodes alone")
         with self.together():
-            known = {name: vars(episode)[name] for name in (*SHARED, "group_id")}
-            self.open_session(session, **{**known, **about})
+            values = {name: vars(episode)[name] for name in (*SHARED, "group_id")}
+            self.open_session(session, **{**values, **about})
             self.add_all((session, number, step) for number, step in enumerate(episode.steps))
             self.end(session, **{field.name: vars(episode)[field.name] for field in fields(Ending)})
         self.compact(self._limit)
@@ -242,11 +242,11 @@ class Writer(Pool):
             ConfigError: A value is not allowed.
             UsageError: There is no such session.
         """
-        given = asdict(checked(Ruling, {"reward": value, "success": success, "score": score}))
+        ruling = asdict(checked(Ruling, {"reward": value, "success": success, "score": score}))
         change = "reward = :reward, success = COALESCE(:success, success), score = COALESCE(:score, score)"
         with self.together():
             self._do(
-                f"UPDATE sessions SET {change} WHERE number = :number", **given, number=self._row(session)["number"]
+                f"UPDATE sessions SET {change} WHERE number = :number", **ruling, number=self._row(session)["number"]
             )
 
     def tag(self, sessions: Iterable[str], tags: Sequence[str], remove: bool = False) -> None:
@@ -345,49 +345,50 @@ class Writer(Pool):
         self._remove_others(folder)
 
     def _remove_others(self, folder: Path) -> None:
-        known = {file for (file,) in self._rows("SELECT DISTINCT file FROM sessions")}
+        names = {file for (file,) in self._rows("SELECT DISTINCT file FROM sessions")}
         for path in (*folder.glob("*.parquet"), *folder.glob(".*")):
-            if path.name not in known:
+            if path.name not in names:
                 path.unlink()
 
     def _add(self, session: str, request: int, step: Step) -> None:
         where = f"session {session!r}, request {request}"
         own, row = digest(step, where), self._row(session)
-        if (stored := self._stored(row, request)) is not None:
-            if stored != own:
+        if (old_digest := self._stored(row, request)) is not None:
+            if old_digest != own:
                 raise UsageError(f"{where}: another step is stored under this number; give each its own")
             return
         if row["ended"] is not None:
             raise UsageError(f"{where}: the session has ended; open another one")
-        altered = row["altered"]
+        is_altered = row["altered"]
         if self._hook is not _same:
             step = rewritten(step, self._hook)
-            altered |= digest(step, where) != own
-        if altered:
+            is_altered |= digest(step, where) != own
+        if is_altered:
             none: Any = ()
             step = replace(step, prompt_ids=none, response_ids=none, response_logprobs=none, policy_version=none)
         branches = self._branches(row["number"])
-        encoded, whole = encode(step, request, branches)
-        encoded |= {"session": row["number"], "digest": own}
-        self._do(f"INSERT INTO steps ({', '.join(COLUMNS)}) VALUES (:{', :'.join(COLUMNS)})", **encoded)
-        on = [one for one in branches if (one.request, len(one.tokens)) != (encoded["parent"], encoded["kept"])]
+        columns, whole = encode(step, request, branches)
+        columns |= {"session": row["number"], "digest": own}
+        self._do(f"INSERT INTO steps ({', '.join(COLUMNS)}) VALUES (:{', :'.join(COLUMNS)})", **columns)
+        stem = columns["parent"], columns["kept"]
+        on = [branch for branch in branches if (branch.request, len(branch.tokens)) != stem]
         branches[:] = [*on, whole][-_BRANCHES:]  # a step that this one continues is part of it
         self._do(
             "UPDATE sessions SET steps = steps + 1, bare = bare + :bare, bytes = bytes + :bytes, altered = :altered, "
             "earned = earned + :reward, oldest = COALESCE(MIN(oldest, :low), oldest, :low), "
             "newest = COALESCE(MAX(newest, :high), newest, :high) WHERE number = :session",
-            session=row["number"], bare=not len(step.response_ids), bytes=_bytes(encoded), altered=altered,
+            session=row["number"], bare=not len(step.response_ids), bytes=_bytes(columns), altered=is_altered,
             reward=float(step.reward), low=min(step.policy_version.tolist(), default=None),
             high=max(step.policy_version.tolist(), default=None),
         )  # fmt: skip
 
     def _stored(self, row: Any, request: int) -> bytes | None:
         """The digest of a step that is stored."""
-        found = self._rows("SELECT digest FROM steps WHERE session = ? AND request = ?", row["number"], request)
+        matches = self._rows("SELECT digest FROM steps WHERE session = ? AND request = ?", row["number"], request)
         if row["file"] is not None:
             ((_, rows),) = self._encoded(self._of([row["number"]]))
-            found = [one for one in rows if one["request"] == request]
-        return found[0]["digest"] if found else None
+            matches = [entry for entry in rows if entry["request"] == request]
+        return matches[0]["digest"] if matches else None
 
     def _read_branches(self, number: int) -> list[Whole]:
         """The last ones of the earlier steps of a session; what is added stays in memory while it is in use."""
@@ -395,10 +396,10 @@ class Writer(Pool):
         return [whole for _, whole in decode(rows, f"{self.folder}, session {number}").values()][-_BRANCHES:]
 
     def _row(self, session: str) -> Any:
-        found = self._rows("SELECT * FROM sessions WHERE session = ?", session)
-        if not found:
+        rows = self._rows("SELECT * FROM sessions WHERE session = ?", session)
+        if not rows:
             raise UsageError(f"{self.folder} has no session {session!r}; open it first")
-        return found[0]
+        return rows[0]
 
     def _do(self, query: str, *values: Any, **by_name: Any) -> None:
         self._base.execute(query, by_name or values)

@@ -78,16 +78,16 @@ def product_speed(dtype: str) -> float:
         dtype: Number format, as torch names it.
     """
     a, b = (torch.ones(_SIZE, _SIZE, dtype=getattr(torch, dtype)) for _ in range(2))
-    threads, taken = torch.get_num_threads(), list[float]()
+    threads, times = torch.get_num_threads(), list[float]()
     torch.set_num_threads(1)
     try:
         for _ in range(4):  # the first one prepares the others
             began = time.thread_time()
             torch.mm(a, b)
-            taken.append(time.thread_time() - began)
+            times.append(time.thread_time() - began)
     finally:
         torch.set_num_threads(threads)
-    return 2.0 * _SIZE**3 / min(taken)
+    return 2.0 * _SIZE**3 / min(times)
 
 
 @functools.cache

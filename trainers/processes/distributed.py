@@ -46,7 +46,7 @@ class _Failure:
     message: str
 
 
-def guarded(command: Callable[[], int], ended: Ended = lambda how: None) -> int:
+def guarded(command: Callable[[], int], on_end: Ended = lambda how: None) -> int:
     """The exit status of ``command``; errors that a user can mend become a message, and all processes end together.
 
     A process whose ``command`` returns waits for the others, which may still have work to do. Subnormal numbers are
@@ -57,30 +57,30 @@ def guarded(command: Callable[[], int], ended: Ended = lambda how: None) -> int:
 
     Args:
         command: Returns its status.
-        ended: Called before the other processes learn of it where ``command`` has ended otherwise than with 0: with
+        on_end: Called before the other processes learn of it where ``command`` has ended otherwise than with 0: with
             its status, or with the error, which is :class:`PeerFailed` where another process is behind it.
     """
     global _ENDED
-    _ENDED = ended
+    _ENDED = on_end
     try:
         with without_subnormals(), raised():
             if status := command():
-                ended(status)
+                on_end(status)
         if _PEERS is not None:
             with ACTIVITY.exchanging():
                 PartialState().wait_for_everyone()
         return status
     except PeerFailed as error:
-        ended(error)
+        on_end(error)
         _say_first(f"error: {error}")
         return 1
     except EnvsuiteError as error:
-        ended(error)
+        on_end(error)
         _report(str(error))
         _say(f"error: {error}")
         return 2 if isinstance(error, ConfigError | UnknownName) else 1
     except KeyboardInterrupt:
-        ended(INTERRUPTED)
+        on_end(INTERRUPTED)
         _report("interrupted")
         say()
         return INTERRUPTED
@@ -89,16 +89,16 @@ def guarded(command: Callable[[], int], ended: Ended = lambda how: None) -> int:
         return 0
     except Exception as error:
         if is_full(error):
-            ended(error)
+            on_end(error)
             _report(full(error))
             _say(f"error: {full(error)}")
             return 1
         if _PEERS is not None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which a launcher ends it, once another process is lost
-        if _PEERS is not None and (blamed := _blames(error, _PEERS)):
-            ended(PeerFailed(blamed))
+        if _PEERS is not None and (culprit := _blames(error, _PEERS)):
+            on_end(PeerFailed(culprit))
             return 1
-        ended(error)
+        on_end(error)
         _report(f"{type(error).__name__}: {error}")
         if not ran_out(error):
             raise
@@ -121,12 +121,12 @@ def _blames(error: Exception, peers: Peers) -> str:
         return late or LATE
     # A collective operation fails with an error of its own where another process is gone. One of another machine
     # gives no further sign of life.
-    gone = peers.waited_for(3.0)
-    if not gone and (isinstance(error, torch.distributed.DistError) or "gloo" in text):
-        gone = peers.waited_for(2 * SILENT_SECONDS, silence=0.0)
-    if gone:
-        _say_first(f"error: {gone}")
-    return gone
+    message = peers.waited_for(3.0)
+    if not message and (isinstance(error, torch.distributed.DistError) or "gloo" in text):
+        message = peers.waited_for(2 * SILENT_SECONDS, silence=0.0)
+    if message:
+        _say_first(f"error: {message}")
+    return message
 
 
 def _say(text: str) -> None:
@@ -169,10 +169,10 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
     choose_interface(os.environ)
     # Gloo raises when the time is up; NCCL aborts, so that the message of Peers has to come before.
     late = 2 * GRACE_SECONDS if torch.cuda.is_available() else 0.0
-    kept = meeting.in_agent(os.environ)
+    has_agent = meeting.in_agent(os.environ)
     if os.environ.get("WORLD_SIZE") == "1":
         os.environ.pop("LOCAL_RANK", None)  # alone, it computes as one that no launcher started
-    url = meeting.URL if kept else None
+    url = meeting.URL if has_agent else None
     waits = InitProcessGroupKwargs(init_method=url, timeout=datetime.timedelta(minutes=timeout, seconds=late))
     # Without cpu=True, processes launched on CPU know nothing of each other.
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waits])
@@ -183,7 +183,7 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
         store = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=_STORE_SECONDS))
         own = meeting.own_part(store, "peers")
         _PEERS = Peers(
-            accelerator.process_index, members, own, 60.0 * timeout, not kept, lambda why: _ENDED(PeerFailed(why))
+            accelerator.process_index, members, own, 60.0 * timeout, not has_agent, lambda why: _ENDED(PeerFailed(why))
         )
     return accelerator
 
@@ -205,11 +205,11 @@ def data_parallel(
     if accelerator.num_processes > 1:
         module.to(accelerator.device)
         output().sum().backward()  # type: ignore[no-untyped-call]
-        unused = any(p.requires_grad and p.grad is None for p in module.parameters())
+        has_unused = any(p.requires_grad and p.grad is None for p in module.parameters())
         module.zero_grad()
-        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=unused)
-    wrapped: tuple[nn.Module, torch.optim.Optimizer] = accelerator.prepare(module, optimizer)
-    return wrapped
+        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=has_unused)
+    pair: tuple[nn.Module, torch.optim.Optimizer] = accelerator.prepare(module, optimizer)
+    return pair
 
 
 _REFUSED = {
@@ -252,9 +252,9 @@ def check_world(accelerator: Accelerator) -> None:
         ConfigError: The launcher was asked for another number of processes than work together.
     """
     remedy = "On CPU, launch with --config_file configs/accelerate/cpu2.yaml"
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if accelerator.num_processes != launched:
-        raise ConfigError(f"{launched} processes were launched but {accelerator.num_processes} work together. {remedy}")
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != size:
+        raise ConfigError(f"{size} processes were launched but {accelerator.num_processes} work together. {remedy}")
     # accelerate sets the address where processes meet if it was asked for several, even when it then starts one.
     if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
         raise ConfigError(f"accelerate was asked for several processes but started this one alone. {remedy}")
@@ -269,17 +269,17 @@ def all_gather_object(accelerator: Accelerator, value: T) -> list[T]:
     if accelerator.num_processes == 1:
         return [value]
     values: list[T] = _gathered(value)
-    for rank, told in enumerate(values):
-        if isinstance(told, _Failure) and rank != accelerator.process_index:
+    for rank, reply in enumerate(values):
+        if isinstance(reply, _Failure) and rank != accelerator.process_index:
             name = f"rank {rank}" if _PEERS is None else _PEERS.name(rank)
-            raise PeerFailed(f"{name} ended: {told.message}")
+            raise PeerFailed(f"{name} ended: {reply.message}")
     return values
 
 
 def _gathered(value: Any) -> list[Any]:
     with ACTIVITY.exchanging():
-        found: list[Any] = gather_object([value])
-    return found
+        values: list[Any] = gather_object([value])
+    return values
 
 
 @contextlib.contextmanager

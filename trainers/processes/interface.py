@@ -40,17 +40,17 @@ def interface_to(host: str) -> str:
     address = address_towards(host)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = {
+    names = {
         name
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
         if name in up and entry.family == family
         if (not _is_loopback(entry.address) if _is_loopback(address) else entry.address == address)
     }
-    if len(found) != 1:
-        which = f"one of {', '.join(sorted(found))}" if found else "no interface"
+    if len(names) != 1:
+        which = f"one of {', '.join(sorted(names))}" if names else "no interface"
         raise ConfigError(f"{which} leads from {socket.gethostname()} to other machines; set {VARIABLE} to its name")
-    name: str = found.pop()
+    name: str = names.pop()
     return name
 
 
@@ -62,9 +62,9 @@ def address_towards(host: str) -> str:
     """
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as asked:
-            asked.connect(where)  # sends nothing
-            address: str = asked.getsockname()[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)  # sends nothing
+            address: str = probe.getsockname()[0]
             return address
     except OSError as error:
         raise ConfigError(f"{socket.gethostname()} finds no way to {host} ({error})") from error

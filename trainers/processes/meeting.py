@@ -52,21 +52,21 @@ def meet(store: Store, rank: int, size: int, timeout: timedelta) -> str:
     """
     own, until = secrets.token_hex(8), time.monotonic() + timeout.total_seconds()
     names, whole = f"{_KEY}/names", f"{_KEY}/whole"
-    here, agreed = ([f"{_KEY}/{what}/{other}" for other in range(size)] for what in ("here", "agreed"))
+    here, votes = ([f"{_KEY}/{what}/{process}" for process in range(size)] for what in ("here", "agreed"))
     store.set(here[rank], own)
     last = b""
     while time.monotonic() < until:
         if rank == 0 and store.check(here):
             store.set(names, orjson.dumps([*map(_text, store.multi_get(here))]).decode())
-        if store.check([names]) and (told := store.get(names)) != last and orjson.loads(told)[rank:][:1] == [own]:
-            store.set(agreed[rank], _text(told))
-            last = told
-        if rank == 0 and last and store.check(agreed) and {*map(bytes, store.multi_get(agreed))} == {last}:
+        if store.check([names]) and (roster := store.get(names)) != last and orjson.loads(roster)[rank:][:1] == [own]:
+            store.set(votes[rank], _text(roster))
+            last = roster
+        if rank == 0 and last and store.check(votes) and {*map(bytes, store.multi_get(votes))} == {last}:
             store.set(whole, _text(last))
         if last and store.check([whole]) and store.get(whole) == last:
             return hashlib.sha256(last).hexdigest()[:16]
         time.sleep(_POLL_SECONDS)
-    missing = [other for other, key in enumerate(here) if not store.check([key])]
+    missing = [process for process, key in enumerate(here) if not store.check([key])]
     raise TimeoutError(f"waited for {timeout} for the other processes to start (ranks {missing or 'unknown'})")
 
 

@@ -16,8 +16,8 @@ _TEXTS = ("DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAI
 def available() -> float:
     """Bytes of main memory that a program could take now."""
     lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
-    found = [float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    return found[0] if found else float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    amounts = [float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    return amounts[0] if amounts else float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def free(device: torch.device) -> float:
@@ -27,8 +27,8 @@ def free(device: torch.device) -> float:
     infinity.
     """
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return float(torch.cuda.mem_get_info(device)[0] + kept)
+        cache = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + cache)
     if device.type == "cpu":
         return available() / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return float("inf")
@@ -38,5 +38,5 @@ def ran_out(error: BaseException) -> bool:
     """Whether an error says that memory ran out, of a GPU or of the machine."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    told = isinstance(error, EnvsuiteError)  # of another process, say, and in words of ours
-    return isinstance(error, RuntimeError) and not told and any(text in str(error) for text in _TEXTS)
+    is_own = isinstance(error, EnvsuiteError)  # of another process, say, and in words of ours
+    return isinstance(error, RuntimeError) and not is_own and any(text in str(error) for text in _TEXTS)

@@ -58,8 +58,8 @@ class Peers:
         members: Host and process id of each process.
         store: Where they meet; a connection of its own, with a short timeout.
         timeout: Seconds that a process waits for another.
-        hosted: Whether the store is in the first process (otherwise it is in the launcher).
-        ended: Told why, before the thread ends this process.
+        first_has_store: Whether the store is in the first process (otherwise it is in the launcher).
+        on_end: Told why, before the thread ends this process.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class Peers:
         members: Sequence[tuple[str, int]],
         store: Store,
         timeout: float,
-        hosted: bool,
-        ended: Callable[[str], None],
+        first_has_store: bool,
+        on_end: Callable[[str], None],
     ) -> None:
         self.rank = rank
         self.members = tuple(members)
         self.timeout = timeout
         self.interval = max(1.0, len(members) / 32)
         """Seconds between two signs of life; longer with many processes, each of which reads those of all."""
-        self._store, self._end = store, ended
-        self._host = 0 if hosted else None
-        self._others = [other for other in range(len(members)) if other != rank]
+        self._store, self._end = store, on_end
+        self._host = 0 if first_has_store else None
+        self._others = [peer for peer in range(len(members)) if peer != rank]
         now = time.monotonic()
-        self._seen = {other: _Seen(Doing("start", 0.0), at=now) for other in self._others}
+        self._seen = {peer: _Seen(Doing("start", 0.0), at=now) for peer in self._others}
         self._beats = 0
         self._ended: str | None = None
         self._read = self._resumed = now
@@ -116,31 +116,31 @@ class Peers:
         Args:
             silence: Seconds without a sign of life after which a process counts as ended; by default the timeout.
         """
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         limit = max(self.timeout if silence is None else silence, SILENT_SECONDS + self.interval)
-        for other, seen in self._seen.items():
-            host, pid = self.members[other]
-            if seen.ended is not None:
-                found[other] = seen.ended
+        for peer, record in self._seen.items():
+            host, pid = self.members[peer]
+            if record.ended is not None:
+                reasons[peer] = record.ended
             elif host == self.members[self.rank][0] and not alive(pid):
-                if not seen.gone:
-                    seen.gone = True
+                if not record.gone:
+                    record.gone = True
                     self._exchange()
-                found[other] = seen.ended or f"{_KILLED}; last: {seen.doing}"
-            elif (quiet := self.silence(other)) >= limit:
-                found[other] = f"no sign of life for {duration(quiet)}; last: {seen.doing}"
-        return found
+                reasons[peer] = record.ended or f"{_KILLED}; last: {record.doing}"
+            elif (quiet := self.silence(peer)) >= limit:
+                reasons[peer] = f"no sign of life for {duration(quiet)}; last: {record.doing}"
+        return reasons
 
     def waited_for(self, seconds: float, silence: float | None = None) -> str:
         """Waits at most ``seconds`` for another process to end; returns a message on those that have, empty if none."""
         end = time.monotonic() + seconds
-        while not (found := self.failed(silence)) and time.monotonic() < end:
+        while not (reasons := self.failed(silence)) and time.monotonic() < end:
             time.sleep(0.1)
-        return self._said(found)
+        return self._said(reasons)
 
-    def first_alive(self, excused: Sequence[int] = ()) -> bool:
-        """Whether every process before this one has ended, is silent or is ``excused``: this one has to speak then."""
-        return set(range(self.rank)) <= {*self.failed(0.0), *excused}
+    def first_alive(self, exempt: Sequence[int] = ()) -> bool:
+        """Whether every process before this one has ended, is silent or is ``exempt``: this one has to speak then."""
+        return set(range(self.rank)) <= {*self.failed(0.0), *exempt}
 
     def late(self) -> str:
         """Reports that this process ends because it has waited too long; returns the message, if it is to say it."""
@@ -167,8 +167,8 @@ class Peers:
 
     def doing(self, rank: int) -> Doing:
         """Returns the activity of another process, as far as is known."""
-        seen = self._seen[rank]
-        return seen.doing if self.silent(rank) else seen.doing.later(max(0.0, time.monotonic() - seen.at))
+        record = self._seen[rank]
+        return record.doing if self.silent(rank) else record.doing.later(max(0.0, time.monotonic() - record.at))
 
     def missing(self) -> list[int]:
         """Returns the processes that this one waits for.
@@ -176,37 +176,37 @@ class Peers:
         Those that are silent; else those that have not begun the exchange that this one is in; else those that wait for
         something other than processes; else all others.
         """
-        mine, doing = ACTIVITY.now(), {other: self.doing(other) for other in self._others}
-        silent = [other for other in self._others if self.silent(other)]
-        behind = [other for other in self._others if doing[other].exchanges < mine.exchanges]
-        elsewhere = [other for other in self._others if doing[other].waits_for and not doing[other].exchanging]
+        mine, doing = ACTIVITY.now(), {peer: self.doing(peer) for peer in self._others}
+        silent = [peer for peer in self._others if self.silent(peer)]
+        behind = [peer for peer in self._others if doing[peer].exchanges < mine.exchanges]
+        elsewhere = [peer for peer in self._others if doing[peer].waits_for and not doing[peer].exchanging]
         return silent or behind or elsewhere or self._others
 
     def described(self, ranks: Sequence[int]) -> str:
         """Names processes, the first four of them with what they do or did last."""
-        said = []
+        parts = []
         for rank in ranks[:4]:
             quiet = f"gives no sign of life for {duration(self.silence(rank))}; last: " if self.silent(rank) else ""
-            said.append(f"{self.name(rank)}, which {quiet or 'is in '}{self.doing(rank)}")
+            parts.append(f"{self.name(rank)}, which {quiet or 'is in '}{self.doing(rank)}")
         more = f"; and {len(ranks) - 4} further processes" if len(ranks) > 4 else ""
-        return "; ".join(said) + more
+        return "; ".join(parts) + more
 
-    def _said(self, found: dict[int, str]) -> str:
-        return "; ".join(f"{self.name(rank)} ended: {reason}" for rank, reason in found.items())
+    def _said(self, reasons: dict[int, str]) -> str:
+        return "; ".join(f"{self.name(rank)} ended: {reason}" for rank, reason in reasons.items())
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._closed.wait(self.interval):
             self._exchange()
-            if not (found := self.failed()) and not self._overdue():
+            if not (reasons := self.failed()) and not self._overdue():
                 continue
-            if found and self._closed.wait(GRACE_SECONDS):
+            if reasons and self._closed.wait(GRACE_SECONDS):
                 return
-            self._end(self._said(found) or f"{LATE} for {self.described(self.missing())}")
-            if found and self.first_alive():
-                _say(self._said(found))
-            elif not found:
+            self._end(self._said(reasons) or f"{LATE} for {self.described(self.missing())}")
+            if reasons and self.first_alive():
+                _say(self._said(reasons))
+            elif not reasons:
                 if late := self.late():
                     _say(late)
                 time.sleep(2 * self.interval)  # the others read it
@@ -222,38 +222,38 @@ class Peers:
         if began - before > self.interval + SILENT_SECONDS:  # this process itself was stopped: it saw no one's signs
             self._shift(began - before)
             self._resumed = before = began
-        answered = False
+        success = False
         with contextlib.suppress(*_STORE_ERRORS):
             self._write()
-            values = self._store.multi_get([_key(other) for other in self._others])
-            answered = True
+            values = self._store.multi_get([_key(peer) for peer in self._others])
+            success = True
         self._read = now = time.monotonic()
-        if not answered:
+        if not success:
             # Nobody's signs can be read, which is the fault of the process that has the store, if one has.
             self._shift(now - before, besides=self._host)
             return
-        for other, value in zip(self._others, values, strict=True):
-            told, seen = orjson.loads(bytes(value)), self._seen[other]
-            if told["beat"] != seen.beat:
-                seen.beat, seen.at, seen.doing = told["beat"], now, Doing(**told["doing"])
-            seen.ended = told["ended"]
+        for peer, value in zip(self._others, values, strict=True):
+            message, record = orjson.loads(bytes(value)), self._seen[peer]
+            if message["beat"] != record.beat:
+                record.beat, record.at, record.doing = message["beat"], now, Doing(**message["doing"])
+            record.ended = message["ended"]
 
     def _write(self) -> None:
         self._beats += 1
-        told = {"beat": self._beats, "doing": asdict(ACTIVITY.now()), "ended": self._ended}
-        self._store.set(_key(self.rank), orjson.dumps(told).decode())
+        message = {"beat": self._beats, "doing": asdict(ACTIVITY.now()), "ended": self._ended}
+        self._store.set(_key(self.rank), orjson.dumps(message).decode())
 
     def _shift(self, seconds: float, besides: int | None = None) -> None:
         """Does not count ``seconds`` as silence of any process but ``besides``."""
-        for other, seen in self._seen.items():
-            if other != besides:
-                seen.at += seconds
+        for peer, record in self._seen.items():
+            if peer != besides:
+                record.at += seconds
 
     def _overdue(self) -> bool:
         """Whether this process has waited too long, and its collective operation has not noticed."""
         mine = ACTIVITY.now()
-        waited = min(mine.wait_s, time.monotonic() - self._resumed)
-        return mine.exchanging and waited > self.timeout + GRACE_SECONDS
+        wait = min(mine.wait_s, time.monotonic() - self._resumed)
+        return mine.exchanging and wait > self.timeout + GRACE_SECONDS
 
 
 def _say(text: str) -> None:

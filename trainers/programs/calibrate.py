@@ -22,10 +22,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--radii", type=float, nargs="+", default=list(RADII), help="Cosine distances to try.")
     poolings = get_args(Pooling)
     parser.add_argument("--pooling", choices=poolings, nargs="+", default=list(poolings), help="Poolings to try.")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
     def command() -> int:
-        sys.stdout.write(calibrate(given.run, given.model, given.steps, given.radii, given.pooling))
+        sys.stdout.write(calibrate(options.run, options.model, options.steps, options.radii, options.pooling))
         return 0
 
     return guarded(command)

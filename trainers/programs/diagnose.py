@@ -69,10 +69,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
-    named = [*arguments[:1]] if arguments and not arguments[0].startswith("-") else []
-    source = next((Path(word) for word in named if Path(word).is_dir() or word.endswith(".parquet")), None)
-    own = ["--envs", json.dumps([{"id": word} for word in named])] if named and source is None else []
-    command = parse([*own, *arguments[len(named) :]], DIAGNOSE)
+    words = [*arguments[:1]] if arguments and not arguments[0].startswith("-") else []
+    source = next((Path(word) for word in words if Path(word).is_dir() or word.endswith(".parquet")), None)
+    own = ["--envs", json.dumps([{"id": word} for word in words])] if words and source is None else []
+    command = parse([*own, *arguments[len(words) :]], DIAGNOSE)
     config = command.config
     if source is not None:
         episodes = saved(source)
@@ -85,8 +85,8 @@ def _main(arguments: Sequence[str]) -> int:
         measures = diagnosed(steps)
         if not answers_in_text(config.rollout.engine):
             measures["gradient_cosine"] = gradient_cosine(config, accelerator, steps)
-    failed = sum(episode.error is not None for episode in episodes)
-    counts = {"episodes": len(episodes) - failed, "groups": len({e.group_id for e in episodes}), "failed": failed}
+    failures = sum(episode.error is not None for episode in episodes)
+    counts = {"episodes": len(episodes) - failures, "groups": len({e.group_id for e in episodes}), "failed": failures}
     where = ", ".join(sorted({episode.env_id for episode in episodes}))
     missing = untold(measures)
     place = told(load(), {name: measures[name].value for name in AXES})
@@ -111,20 +111,20 @@ def saved(source: Path) -> list[Episode]:
         DataError: There are none.
     """
     if source.suffix == ".parquet":
-        found = read_episodes(source)
+        episodes = read_episodes(source)
     elif (source / FILE).is_file():
         with Pool(source) as pool:
-            found = pool.episodes()
+            episodes = pool.episodes()
     else:
-        found = []
+        episodes = []
         for file in episode_files(source / "episodes", "iteration-*"):
-            found += read_episodes(file) if len(found) < ENOUGH else []
-    if not found:
+            episodes += read_episodes(file) if len(episodes) < ENOUGH else []
+    if not episodes:
         raise DataError(
             f"{source}: no episodes there; give the folder of a run that keeps them (episodes_every: 1), a file of "
             "episodes, a datapool, or an environment for the model to play"
         )
-    return found
+    return episodes
 
 
 def played(config: TrainConfig, accelerator: Accelerator) -> list[Episode]:
@@ -138,8 +138,8 @@ def played(config: TrainConfig, accelerator: Accelerator) -> list[Episode]:
         raise ConfigError("envsuite diagnose plays in one process; start it without accelerate launch")
     envs, size = config.envs, config.rollout.group_size
     pools = [TaskPool(tasks_of(env, f"envs[{i}]").ids(env.split), env.weight) for i, env in enumerate(envs)]
-    drawn = enumerate(TaskSampler(pools, config.seed).draw(config.rollout.tasks))
-    plans = [EpisodePlan(group * size + i, group, env, task) for group, (env, task) in drawn for i in range(size)]
+    draws = enumerate(TaskSampler(pools, config.seed).draw(config.rollout.tasks))
+    plans = [EpisodePlan(group * size + i, group, env, task) for group, (env, task) in draws for i in range(size)]
     examples = [examples_of(env, config.prompt) for env in envs]
     with Progress(1, console=EscapingConsole(stderr=True)) as progress, playing(config, accelerator) as player:
         slots, sampling = min(config.rollout.slots, len(plans)), sampling_of(config.rollout.sampling, player.stop_ids)
@@ -182,8 +182,8 @@ def shown(measures: Mapping[str, Measure]) -> Table:
 
 def as_json(measures: Mapping[str, Measure]) -> dict[str, dict[str, float | str | None]]:
     """Returns value, interval and meaning of each measure; null where it cannot be told."""
-    found = {}
+    entries = {}
     for name, measure in measures.items():
         low, high = measure.interval or (None, None)
-        found[name] = {"value": measure.value, "low": low, "high": high, "meaning": MEASURES[name][1]}
-    return found
+        entries[name] = {"value": measure.value, "low": low, "high": high, "meaning": MEASURES[name][1]}
+    return entries

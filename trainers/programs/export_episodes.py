@@ -34,14 +34,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-commands", action="store_true", help="Leave admissible commands out of the messages.")
     parser.add_argument("--unsolved", action="store_true", help="Keep episodes that did not solve their task, too.")
     add_arguments(parser)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
     def command() -> int:
-        examples, played = exported(
-            given.run, spec_of(given.env).id, given.split, options_of(given), unsolved=given.unsolved
+        examples, count = exported(
+            options.run, spec_of(options.env).id, options.split, options_of(options), unsolved=options.unsolved
         )
-        write_demonstrations(given.out, examples, given.form, not given.no_commands)
-        sys.stdout.write(f"{len(examples)} of {played} episodes of {given.env} written to {given.out}\n")
+        write_demonstrations(options.out, examples, options.form, not options.no_commands)
+        sys.stdout.write(f"{len(examples)} of {count} episodes of {options.env} written to {options.out}\n")
         return 0
 
     return status_of(command)
@@ -65,15 +65,15 @@ def exported(
     """
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
-    found = episodes_in(source) if source.is_dir() else read_episodes(source)
-    mine = [one for one in found if one.env_id == env_id and one.error is None]
-    kept = [one for one in mine if one.success or unsolved]
-    if not kept:
+    episodes = episodes_in(source) if source.is_dir() else read_episodes(source)
+    mine = [episode for episode in episodes if episode.env_id == env_id and episode.error is None]
+    selection = [episode for episode in mine if episode.success or unsolved]
+    if not selection:
         what = "none of which solved its task; --unsolved takes the others" if mine else "and those of others"
         raise UsageError(f"{source}: {len(mine)} episodes of {env_id}, {what}")
     env = made(env_id, **env_options, split=split)
     try:
-        return [_again(env, one, env_options) for one in kept], len(mine)
+        return [_again(env, episode, env_options) for episode in selection], len(mine)
     finally:
         env.close()
 
@@ -81,20 +81,21 @@ def exported(
 def _again(env: ToolEnv, episode: Episode, env_options: dict[str, Any]) -> Demonstration:
     """Plays a recorded episode in ``env``."""
     first, info = env.reset(options={"task_id": episode.task_id})
-    seen, steps, same = first["text"], [], first["task"] == episode.task
-    for there in episode.steps:
-        if not same or env.done or seen != there.observation:
+    observation, steps, same = first["text"], [], first["task"] == episode.task
+    for record in episode.steps:
+        if not same or env.done or observation != record.observation:
             raise DataError(
-                f"episode {episode.episode_id} (task {episode.task_id!r}) takes another course here at step {there.t}; "
-                "give --source, --split and --option as in the settings of its run (config.yaml, envs)"
+                f"episode {episode.episode_id} (task {episode.task_id!r}) takes another course here at "
+                f"step {record.t}; give --source, --split and --option as in the settings of its run "
+                "(config.yaml, envs)"
             )
-        action = there.action if there.action is not None else Unparsed(there.parse_error or "no action")
-        step, info = taken(env, action, thought_of(there))
+        action = record.action if record.action is not None else Unparsed(record.parse_error or "no action")
+        step, info = taken(env, action, thought_of(record))
         steps.append(step)
-        seen = step.observation["text"]
-    shown = Demonstration.of(env, first, steps, info, env_options=env_options, player="policy")
-    if shown.success != episode.success:
+        observation = step.observation["text"]
+    demonstration = Demonstration.of(env, first, steps, info, env_options=env_options, player="policy")
+    if demonstration.success != episode.success:
         raise DataError(
-            f"episode {episode.episode_id} (task {episode.task_id!r}) ends otherwise here: {shown.success=}"
+            f"episode {episode.episode_id} (task {episode.task_id!r}) ends otherwise here: {demonstration.success=}"
         )
-    return shown
+    return demonstration

@@ -22,11 +22,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, required=True, help="Folder that is made.")
     parser.add_argument("--merged", action="store_true", help="Merge the adapter into its base.")
     parser.add_argument("--dtype", choices=list(DTYPES), help="Format of a whole model; by default that of its files.")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
     def command() -> int:
-        checkpoint = export(given.run, given.output, merged=given.merged, dtype=given.dtype)
-        sys.stdout.write(f"{checkpoint} written to {given.output}\n")
+        checkpoint = export(options.run, options.output, merged=options.merged, dtype=options.dtype)
+        sys.stdout.write(f"{checkpoint} written to {options.output}\n")
         return 0
 
     return guarded(command)

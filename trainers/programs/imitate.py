@@ -79,6 +79,6 @@ def _taught(config: ImitateConfig) -> None:
                 "the teacher %s solved %d of %d tasks of %s (%s); %d got no answer; %s", result.name,
                 result.all.successes, result.all.n, result.env_id, result.split, result.unanswered, result.usage,
             )  # fmt: skip
-    found = demonstrations(folder, config.env)
-    solved = len(found.players or found.asked)
-    _LOG.info("%d of %d episodes in %s solved their task and are imitated", solved, found.played, folder)
+    examples = demonstrations(folder, config.env)
+    count = len(examples.players or examples.asked)
+    _LOG.info("%d of %d episodes in %s solved their task and are imitated", count, examples.played, folder)

@@ -81,8 +81,8 @@ def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.env
     if not host or not (port or job):
         lacks = "--job ID, or a port in --rendezvous" if host else "--rendezvous HOST, the name or address of node 0"
         raise ConfigError(f"--nodes {nodes} needs {lacks}: the same on all nodes")
-    derived = FIRST_PORT + zlib.crc32(job.encode()) % PORTS
-    return Place(nodes, node, host, _number("port of --rendezvous", port, 1) if port else derived, job or "run")
+    default_port = FIRST_PORT + zlib.crc32(job.encode()) % PORTS
+    return Place(nodes, node, host, _number("port of --rendezvous", port, 1) if port else default_port, job or "run")
 
 
 def _awaited(host: str) -> str:
@@ -91,16 +91,16 @@ def _awaited(host: str) -> str:
     Raises:
         NotThere: It has had none for :data:`WAIT_SECONDS`.
     """
-    began, told = time.monotonic(), False
+    start, is_reported = time.monotonic(), False
     while True:
         try:
             return address_towards(host)
         except ConfigError as error:
-            if time.monotonic() - began >= WAIT_SECONDS:
+            if time.monotonic() - start >= WAIT_SECONDS:
                 raise NotThere(f"{error}; waited for {WAIT_SECONDS:.0f} s") from error
-            if not told:
+            if not is_reported:
                 sys.stderr.write(f"waiting for node 0: {error}\n")
-                told = True
+                is_reported = True
             time.sleep(1.0)
 
 

@@ -46,42 +46,43 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="envsuite pool", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, (text, words) in _COMMANDS.items():
-        one = commands.add_parser(command, help=text, allow_abbrev=False)
+        subparser = commands.add_parser(command, help=text, allow_abbrev=False)
         for word, meaning in {"folder": "folder of the pool", **words}.items():
-            one.add_argument(word, help=meaning)
+            subparser.add_argument(word, help=meaning)
         for option, action in _OPTIONS.get(command, {}).items():
-            one.add_argument(option, action=action)
+            subparser.add_argument(option, action=action)
         for setting in described(Query) if "name" not in words else ():
-            one.add_argument(f"--{setting.path}", nargs="?", const="true", metavar="VALUE", help=setting.text)
-    given = parser.parse_args(arguments)
-    return status_of(lambda: _run(given, EscapingConsole(highlight=False)))
+            subparser.add_argument(f"--{setting.path}", nargs="?", const="true", metavar="VALUE", help=setting.text)
+    options = parser.parse_args(arguments)
+    return status_of(lambda: _run(options, EscapingConsole(highlight=False)))
 
 
-def _run(given: argparse.Namespace, out: Console) -> int:
-    command, typed = given.command, [(f"--{one.path}", vars(given).get(one.path)) for one in described(Query)]
+def _run(options: argparse.Namespace, out: Console) -> int:
+    command = options.command
+    settings = [(f"--{setting.path}", vars(options).get(setting.path)) for setting in described(Query)]
     base = {"order": "oldest", "ended": None if command == "list" else True}
-    query = checked(Query, over(Query, base, [pair for pair in typed if pair[1] is not None]))
-    with Pool(given.folder) as pool:
+    query = checked(Query, over(Query, base, [pair for pair in settings if pair[1] is not None]))
+    with Pool(options.folder) as pool:
         if command == "list":
             rows = _rows(pool, query)
-            if given.json:
+            if options.json:
                 print(json.dumps(rows, indent=1))
                 return 0
             _list(rows, out)
         elif command == "show":
-            _show(pool, given.name, out)
+            _show(pool, options.name, out)
         elif command == "export":
-            _export(pool.episodes(query), Path(given.out))
-        names = [given.name] if "name" in given else [one.session for one in pool.sessions(query)]
-    if command in ("tag", "reward", "delete-session") or (command == "prune" and given.yes):
-        with Writer(given.folder, f"envsuite pool {command}") as writer:
+            _export(pool.episodes(query), Path(options.out))
+        names = [options.name] if "name" in options else [entry.session for entry in pool.sessions(query)]
+    if command in ("tag", "reward", "delete-session") or (command == "prune" and options.yes):
+        with Writer(options.folder, f"envsuite pool {command}") as writer:
             if command == "tag":
-                writer.tag(names, [given.tag], given.remove)
+                writer.tag(names, [options.tag], options.remove)
             elif command == "reward":
-                writer.reward(given.name, given.value, given.success, given.score)
+                writer.reward(options.name, options.value, options.success, options.score)
             else:
                 writer.delete(names)
-    more = "; --yes deletes them" if command == "prune" and not given.yes else ""
+    more = "; --yes deletes them" if command == "prune" and not options.yes else ""
     out.print(f"{command}: {len(names)} session{'s' * (len(names) != 1)}{more}")
     return 0
 
@@ -111,14 +112,14 @@ def _list(rows: list[dict[str, Any]], out: Console) -> None:
 
 
 def _show(pool: Pool, name: str, out: Console) -> None:
-    one = pool.episode(name)
-    lines = [f"{one.env_id} {one.task_id}: {one.task}"]
-    for step in one.steps:
+    episode = pool.episode(name)
+    lines = [f"{episode.env_id} {episode.task_id}: {episode.task}"]
+    for step in episode.steps:
         calls = "; ".join(f"{call.name} {json.dumps(call.arguments)}" for call in step.action or ())
         tokens = f"{len(step.prompt_ids)} + {len(step.response_ids)} tokens"
         lines += [f"\nstep {step.t} ({tokens}, reward {step.reward:g})", step.observation]
         lines += [f"> {step.response_text or calls or step.parse_error or ''}"]
-    lines += [f"\nsuccess: {one.success}, score: {one.score:g}, error: {one.error}"]
+    lines += [f"\nsuccess: {episode.success}, score: {episode.score:g}, error: {episode.error}"]
     out.print(printable("\n".join(lines)), soft_wrap=True)
 
 
@@ -129,7 +130,7 @@ def _export(episodes: Sequence[Episode], out: Path) -> None:
     if out.suffix == ".parquet":
         write_episodes(out, episodes)
         return
-    size = max(Counter(one.group_id for one in episodes).values())
+    size = max(Counter(episode.group_id for episode in episodes).values())
     settings = {"name": out.name, "iterations": 1, "method": {"estimator": "grpo"}, "rollout": {"group_size": size}}
     write_episodes(out / "episodes" / "iteration-00001.parquet", episodes)
     write_atomically(out / "metrics.jsonl", b'{"iteration": 1, "train/episodes": %d}\n' % len(episodes))

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _main(words: Sequence[str]) -> int:
     checking = CHECK in words
     words = ["--config", CONFIG, *(word for word in words if word != CHECK)]
-    resumed = _check(words, checking)
+    has_run = _check(words, checking)
     if checking:
         return 0
     threads = os.environ.get("OMP_NUM_THREADS") or "1"
@@ -61,7 +61,7 @@ def _main(words: Sequence[str]) -> int:
     settings = str(located(LAUNCH[cores > 1]))
     options = ["--config_file", settings, "--num_cpu_threads_per_process", threads, "-m", "trainers.train"]
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    return launch([*options, *words, *(["--resume"] if resumed else [])])
+    return launch([*options, *words, *(["--resume"] if has_run else [])])
 
 
 def _check(words: Sequence[str], model: bool) -> bool:

@@ -155,23 +155,23 @@ def _episode(run: RunData, episode: int, methods: list[str], problems: Console) 
                 break
     else:
         raise UsageError(f"{run.folder / 'episodes'}: no training episode has the id {episode} and steps")
-    computed, saved = advantages.of_file(path), saved_advantages(path)
-    columns = [("trained with", saved)] * bool(saved) + [
-        (one.method.name, one.values)
-        for one in computed
-        if one.values is not None and not (saved and one.method.name == OWN)
+    results, saved_values = advantages.of_file(path), saved_advantages(path)
+    columns = [("trained with", saved_values)] * bool(saved_values) + [
+        (result.method.name, result.values)
+        for result in results
+        if result.values is not None and not (saved_values and result.method.name == OWN)
     ]
     table = Table(title=f"Episode {episode}, {label}: advantage of each step", title_justify="left")
     for name in ("step", "action", *(name for name, _ in columns)):
         table.add_column(Text(name), justify="left" if name == "action" else "right", no_wrap=name != "action")
     for row in rows:
-        values = [found.get((episode, row["t"])) for _, found in columns if found is not None]
-        shown = ["–" if value is None else f"{value:.4f}" for value in values]  # noqa: RUF001
-        table.add_row(str(row["t"]), Text(_call(row["action"]), style="" if row["valid"] else "red"), *shown)
+        values = [column.get((episode, row["t"])) for _, column in columns if column is not None]
+        cells = ["–" if value is None else f"{value:.4f}" for value in values]  # noqa: RUF001
+        table.add_row(str(row["t"]), Text(_call(row["action"]), style="" if row["valid"] else "red"), *cells)
     EscapingConsole().print(table)
-    for one in computed:
-        if one.values is None:
-            _tell(problems, f"{one.method.name}: not computed: {one.lacks}")
+    for result in results:
+        if result.values is None:
+            _tell(problems, f"{result.method.name}: not computed: {result.lacks}")
     if advantages.problem:
         _tell(problems, f"not computed: {advantages.problem}")
 
@@ -184,22 +184,22 @@ def _graph(run: RunData, group: int, method: str, out: Path | None, problems: Co
     """
     if out is None or out.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError("--graph draws to a file: name it with --out, e.g. --out group.png (or .svg, .pdf)")
-    trained = [(label, path) for label, path in reversed(run.episode_files()) if iteration_of(path) is not None]
-    there = ((label, path, one) for label, path in trained for one in pictures(path) if one.group == group)
-    label, path, found = next(there, ("", Path(), None))
-    if found is None:
+    files = [(label, path) for label, path in reversed(run.episode_files()) if iteration_of(path) is not None]
+    matches = ((label, path, picture) for label, path in files for picture in pictures(path) if picture.group == group)
+    label, path, picture = next(matches, ("", Path(), None))
+    if picture is None:
         raise UsageError(f"{run.folder / 'episodes'}: no training episode of the group {group} has steps")
     values: Mapping[StepKey, float] | None = saved_advantages(path) if method == OWN else None
     if not values:
         advantages = Advantages(run, [method])
-        computed = next(iter(advantages.of_file(path)), None)
-        values = {} if computed is None or computed.values is None else computed.values
+        result = next(iter(advantages.of_file(path)), None)
+        values = {} if result is None or result.values is None else result.values
         if not values:
-            why = advantages.problem if computed is None else computed.lacks
+            why = advantages.problem if result is None else result.lacks
             _tell(problems, f"drawn without advantages: {why}")
     rows = read_table(path, ["episode_id", "t", "action"]).to_pylist()
-    said = {(row["episode_id"], row["t"]): printable(_words(row["action"])) for row in rows}
-    draw(out, found, values, said, f"{label}, group {group}: {'as trained' if method == OWN else method}")
+    actions = {(row["episode_id"], row["t"]): printable(_words(row["action"])) for row in rows}
+    draw(out, picture, values, actions, f"{label}, group {group}: {'as trained' if method == OWN else method}")
     _tell(problems, f"wrote {out}")
 
 

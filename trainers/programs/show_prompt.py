@@ -51,24 +51,24 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _lines(command: Command) -> Iterator[str]:
-    config, given = command.config, command.options
-    steps, player = _number(given, "steps", 3), given.get("player", "expert")
+    config, options = command.config, command.options
+    steps, player = _number(options, "steps", 3), options.get("player", "expert")
     if player not in ("expert", "nothing"):
         raise ConfigError(f"--player {player}: it is expert or nothing")
-    env = env_of(config, _number(given, "env", 0, least=0))
-    if "zero-shot" in given:
+    env = env_of(config, _number(options, "env", 0, least=0))
+    if "zero-shot" in options:
         for name in ("task", "player"):
-            if name in given:
+            if name in options:
                 raise ConfigError(
                     f"--{name} and --zero-shot: the model plays the first tasks of the split; leave one out"
                 )
         accelerator = make_accelerator(config.process_timeout)
-        return zero_shot(config, accelerator, env, _number(given, "zero-shot", 0), steps)
-    return prompts(config, env, given.get("task"), steps, player == "expert")
+        return zero_shot(config, accelerator, env, _number(options, "zero-shot", 0), steps)
+    return prompts(config, env, options.get("task"), steps, player == "expert")
 
 
-def _number(given: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
-    word = given.get(name, str(default))
+def _number(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    word = options.get(name, str(default))
     if not word.isdecimal() or not least <= int(word) <= 1_000_000:
         raise ConfigError(f"--{name} {word}: it must be a whole number from {least} to 1000000")
     return int(word)

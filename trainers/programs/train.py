@@ -54,7 +54,7 @@ def _main(arguments: Sequence[str]) -> int:
     if not restarts.isdecimal():
         raise ConfigError(f"--max-restarts {restarts}: it must be a whole number of at least 0")
     place = place_of(command.options)
-    told = partial(_told, int(restarts), Path(command.config.output) / command.config.name, time.time())
+    end_status = partial(_told, int(restarts), Path(command.config.output) / command.config.name, time.time())
     if launch_config is not None:
         options = ["--config_file", str(located(launch_config))]
         if int(restarts) and load_config_from_file(options[1]).distributed_type == DistributedType.NO:
@@ -66,7 +66,7 @@ def _main(arguments: Sequence[str]) -> int:
         return train(command.words)
     elif int(processes) == 1 and place is None:
         words = ["--nproc-per-node", "1", "--max-restarts", restarts, "-m", "trainers.train", *command.words]
-        return told(_status(lambda: torchrun(torchrun_words(words))))  # type: ignore[no-untyped-call]
+        return end_status(_status(lambda: torchrun(torchrun_words(words))))  # type: ignore[no-untyped-call]
     elif torch.cuda.is_available():
         options = ["--multi_gpu", "--mixed_precision", "no"]
     else:
@@ -83,7 +83,7 @@ def _main(arguments: Sequence[str]) -> int:
             return 1  # 2 would say that starting again does not help
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // int(processes)))
     options += ["--max_restarts", restarts, "--num_cpu_threads_per_process", threads]
-    return told(launch([*options, "-m", "trainers.train", *command.words]))
+    return end_status(launch([*options, "-m", "trainers.train", *command.words]))
 
 
 def _told(restarts: int, folder: Path, since: float, status: int) -> int:
@@ -110,21 +110,21 @@ def launch(words: Sequence[str]) -> int:
     return _status(lambda: launch_command(arguments))
 
 
-def _status(started: Callable[[], None]) -> int:
+def _status(start: Callable[[], None]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the run says itself how it ended
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_CHECKPOINT_SECONDS))  # read when the agent starts
     try:
-        started()
-    except subprocess.CalledProcessError as failed:  # one process
-        status = failed.returncode
-    except ChildFailedError as failed:  # several
-        status = failed.get_first_failure()[1].exitcode
-    except (RendezvousError, DistError, ConnectionError) as lost:
-        why = str(lost.__cause__ or lost).partition("\n")[0]
+        start()
+    except subprocess.CalledProcessError as error:  # one process
+        status = error.returncode
+    except ChildFailedError as error:  # several
+        status = error.get_first_failure()[1].exitcode
+    except (RendezvousError, DistError, ConnectionError) as error:
+        why = str(error.__cause__ or error).partition("\n")[0]
         sys.stderr.write(f"error: the nodes of this run lost each other, or did not meet ({why})\n")
         return 1
-    except SignalException as stopped:  # several, which have ended
-        return 128 + stopped.sigval
+    except SignalException as error:  # several, which have ended
+        return 128 + error.sigval
     except KeyboardInterrupt:
         if not _waited():
             say()
@@ -136,8 +136,8 @@ def _status(started: Callable[[], None]) -> int:
 
 def _waited() -> bool:
     """Waits for the started processes, which write a checkpoint after Ctrl-C; returns whether there were any."""
-    found = False
+    has_processes = False
     with contextlib.suppress(ChildProcessError):
         while os.wait():
-            found = True
-    return found
+            has_processes = True
+    return has_processes

@@ -40,14 +40,14 @@ class Evaluated:
     def conditions(self) -> dict[str, Any]:
         """Returns what must be equal for two results to stand in one table, by the words for it."""
         result = self.result
-        played = result.all.n + result.failed + result.unanswered  # those in no rate were to be played, too
+        episodes = result.all.n + result.failed + result.unanswered  # those in no rate were to be played, too
         return {
             "environment": result.env_id,
             "split": result.split,
             "task set": result.manifest_hash,
             "step budget": self.budget,
             "environment's arguments": dict(sorted(self.arguments.items())),
-            "tasks": played // self.repeats,
+            "tasks": episodes // self.repeats,
             "episodes of a task": self.repeats,
         }
 
@@ -60,7 +60,7 @@ def last_evaluations(number: int, run: RunData) -> list[Evaluated]:
     last: dict[tuple[str, str, str], EvalResult] = {}
     for result in run.evaluations:
         last[result.env_id, result.split, result.manifest_hash] = result
-    found = []
+    evaluations = []
     for place, result in enumerate(last.values()):
         env = envs[place] if place < len(envs) and envs[place].get("id") == result.env_id else {}
         suffix = f"-{place}" if place else ""
@@ -68,8 +68,10 @@ def last_evaluations(number: int, run: RunData) -> list[Evaluated]:
         files += [Path(str(path).partition(".0-of-")[0] + ".parquet")
                   for path in run.folder.glob(f"episodes/eval-?????{suffix}.0-of-*.parquet")]  # fmt: skip
         file = max(files, default=None)
-        found.append(Evaluated(number, result, env.get("max_episode_steps"), env.get("kwargs") or {}, file, repeats))
-    return found
+        evaluations.append(
+            Evaluated(number, result, env.get("max_episode_steps"), env.get("kwargs") or {}, file, repeats)
+        )
+    return evaluations
 
 
 class Comparison:
@@ -94,42 +96,47 @@ class Comparison:
         self.names = [
             name if names.count(name) == 1 else f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)
         ]
-        self.evaluated = [one for number, run in enumerate(runs) for one in last_evaluations(number, run)]
+        self.evaluated = [evaluation for number, run in enumerate(runs) for evaluation in last_evaluations(number, run)]
         self.groups: list[list[Evaluated]] = []
         """Evaluations under equal conditions: one table each."""
-        for one in self.evaluated:
-            like = next((group for group in self.groups if group[0].conditions() == one.conditions()), None)
+        for evaluation in self.evaluated:
+            like = next((group for group in self.groups if group[0].conditions() == evaluation.conditions()), None)
             if like is None:
-                self.groups.append([one])
+                self.groups.append([evaluation])
             else:
-                like.append(one)
+                like.append(evaluation)
 
     def warnings(self) -> list[str]:
         """Returns why evaluations in the same environment are not in one table, naming the runs and what differs."""
-        said = []
+        messages = []
         for number, first in enumerate(self.groups):
             for second in self.groups[number + 1 :]:
-                one, other = first[0].conditions(), second[0].conditions()
-                if one["environment"] != other["environment"]:
+                conditions, other_conditions = first[0].conditions(), second[0].conditions()
+                if conditions["environment"] != other_conditions["environment"]:
                     continue
                 differ = "; ".join(
-                    f"{key} {_told(one[key])} and {_told(other[key])}" for key in one if one[key] != other[key]
+                    f"{key} {_told(conditions[key])} and {_told(other_conditions[key])}"
+                    for key in conditions
+                    if conditions[key] != other_conditions[key]
                 )
-                said.append(
-                    f"{one['environment']}: {self._names(first)} and {self._names(second)} are not comparable: {differ}"
+                messages.append(
+                    f"{conditions['environment']}: {self._names(first)} and {self._names(second)} are not comparable: "
+                    f"{differ}"
                 )
-        known = {one.run for one in self.evaluated}
-        said += [f"{name} has no evaluation" for number, name in enumerate(self.names) if number not in known]
-        return said
+        evaluated_runs = {evaluation.run for evaluation in self.evaluated}
+        messages += [
+            f"{name} has no evaluation" for number, name in enumerate(self.names) if number not in evaluated_runs
+        ]
+        return messages
 
     def _names(self, group: Sequence[Evaluated]) -> str:
-        return ", ".join(dict.fromkeys(self.names[one.run] for one in group))
+        return ", ".join(dict.fromkeys(self.names[evaluation.run] for evaluation in group))
 
     def settings(self) -> list[tuple[str, list[str]]]:
         """Returns the settings that differ: the dotted key, and its value in each run."""
         flats = [dict(flat(run.config)) for run in self.runs]
-        keys = list(dict.fromkeys(key for found in flats for key in found if key not in UNCOMPARED))
-        rows = [(key, [shown(found[key]) if key in found else "–" for found in flats]) for key in keys]  # noqa: RUF001
+        keys = list(dict.fromkeys(key for settings in flats for key in settings if key not in UNCOMPARED))
+        rows = [(key, [shown(settings[key]) if key in settings else "–" for settings in flats]) for key in keys]  # noqa: RUF001
         return [(key, values) for key, values in rows if len(set(values)) > 1]
 
     def tables(self) -> list[dict[str, Any]]:
@@ -137,40 +144,42 @@ class Comparison:
         return [self._table(group) for group in self.groups]
 
     def _table(self, group: Sequence[Evaluated]) -> dict[str, Any]:
-        strata = {stratum.stratum for one in group for stratum in one.result.strata[1:]}
+        strata = {stratum.stratum for evaluation in group for stratum in evaluation.result.strata[1:]}
         conditions = group[0].conditions()
         rows = []
         for name in [*sorted(strata, key=natural), "all"]:
-            found = [one.result.stratum(name) for one in group]
-            n = max(stratum.n for stratum in found if stratum is not None)
-            rows.append([name, n, *(interval(stratum) for stratum in found)])
-        played = {one.run: outcomes(one.file) for one in group if one.file is not None}
-        pairs = [self._pair(group[0], other, played) for other in group[1:]]
+            row_strata = [evaluation.result.stratum(name) for evaluation in group]
+            n = max(stratum.n for stratum in row_strata if stratum is not None)
+            rows.append([name, n, *(interval(stratum) for stratum in row_strata)])
+        run_tasks = {evaluation.run: outcomes(evaluation.file) for evaluation in group if evaluation.file is not None}
+        pairs = [self._pair(group[0], evaluation, run_tasks) for evaluation in group[1:]]
         return {
             "title": f"{conditions['environment']}, split {conditions['split']}",
             "note": f"task set {conditions['task set'][:12]}, step budget {_told(conditions['step budget'])}",
-            "runs": [one.run for one in group],
-            "evaluations": [f"{one.result.name}, temperature {one.result.temperature:g}" for one in group],
-            "results": [one.result.to_json() for one in group],
+            "runs": [evaluation.run for evaluation in group],
+            "evaluations": [
+                f"{evaluation.result.name}, temperature {evaluation.result.temperature:g}" for evaluation in group
+            ],
+            "results": [evaluation.result.to_json() for evaluation in group],
             "rows": rows,
             "pairs": pairs,
-            "tasks": _tasks(group, played),
+            "tasks": _tasks(group, run_tasks),
         }
 
-    def _pair(self, first: Evaluated, second: Evaluated, played: Mapping[int, Mapping[str, Task]]) -> dict[str, Any]:
+    def _pair(self, first: Evaluated, second: Evaluated, run_tasks: Mapping[int, Mapping[str, Task]]) -> dict[str, Any]:
         names = {"first": self.names[first.run], "second": self.names[second.run]}
-        missing = [self.names[one.run] for one in (first, second) if one.run not in played]
+        missing = [self.names[evaluation.run] for evaluation in (first, second) if evaluation.run not in run_tasks]
         if missing:
             return {**names, "problem": f"the episodes of {' and '.join(missing)} are not saved"}
-        return {**names, **paired(played[first.run], played[second.run])}
+        return {**names, **paired(run_tasks[first.run], run_tasks[second.run])}
 
     def times(self) -> list[dict[str, Any]]:
         """Returns seconds by phase and tokens of each run."""
-        found = []
+        rows = []
         for run in self.runs:
             iterations = len(run.series("time/total")[1])
             rates = run.series("rate/tokens")[1]
-            found.append({
+            rows.append({
                 "iterations": iterations,
                 "phases": dict(run.times()),
                 "sampled": max(run.series("train/tokens_total")[1], default=None),
@@ -178,7 +187,7 @@ class Comparison:
                 "rate": sum(rates) / len(rates) if rates else None,
                 "wall_s": run.summary.get("wall_s"),
             })  # fmt: skip
-        return found
+        return rows
 
     def data(self, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Returns the page's data besides the episodes.
@@ -228,16 +237,16 @@ def outcomes(file: Path) -> dict[str, Task]:
     for row in read_table(file, names).to_pylist():
         if row["error"] is None or row["context_truncated"]:
             families[row["task_id"]] = row["task_type"]
-            found = episodes.setdefault(row["task_id"], {})
-            found[row["episode_id"]] = (row["success"], row["t"] + 1)
+            task_episodes = episodes.setdefault(row["task_id"], {})
+            task_episodes[row["episode_id"]] = (row["success"], row["t"] + 1)
     return {
         task: Task(
-            tuple(found),
-            sum(solved for solved, _ in found.values()),
-            sum(steps for _, steps in found.values()) / len(found),
+            tuple(task_episodes),
+            sum(success for success, _ in task_episodes.values()),
+            sum(steps for _, steps in task_episodes.values()) / len(task_episodes),
             families[task],
         )
-        for task, found in episodes.items()
+        for task, task_episodes in episodes.items()
     }
 
 
@@ -247,28 +256,28 @@ def paired(first: Mapping[str, Task], second: Mapping[str, Task]) -> dict[str, A
     Of tasks with several episodes the rates are compared.
     """
     tasks = [task for task in first if task in second]
-    rates = [(one.solved / len(one.episodes), other.solved / len(other.episodes))
-             for one, other in ((first[task], second[task]) for task in tasks)]  # fmt: skip
+    rates = [(task_a.solved / len(task_a.episodes), task_b.solved / len(task_b.episodes))
+             for task_a, task_b in ((first[task], second[task]) for task in tasks)]  # fmt: skip
     return {
         "tasks": len(tasks),
         "unpaired": len({*first, *second}) - len(tasks),
-        "first_better": sum(one > other for one, other in rates),
-        "second_better": sum(one < other for one, other in rates),
-        "equal": sum(one == other for one, other in rates),
-        "difference": sum(other - one for one, other in rates) / len(rates) if rates else None,
+        "first_better": sum(a > b for a, b in rates),
+        "second_better": sum(a < b for a, b in rates),
+        "equal": sum(a == b for a, b in rates),
+        "difference": sum(b - a for a, b in rates) / len(rates) if rates else None,
     }
 
 
-def _tasks(group: Sequence[Evaluated], played: Mapping[int, Mapping[str, Task]]) -> list[dict[str, Any]]:
+def _tasks(group: Sequence[Evaluated], run_tasks: Mapping[int, Mapping[str, Task]]) -> list[dict[str, Any]]:
     """The tasks of comparable evaluations: of each run the episodes, how many were solved, and their mean length."""
-    known = [played.get(one.run, {}) for one in group]
-    listed = []
-    for task in sorted({task for found in known for task in found}, key=natural):
-        own = [found.get(task) for found in known]
-        family = next(one.family for one in own if one is not None)
-        cells = [None if one is None else [one.episodes, one.solved, one.steps] for one in own]
-        listed.append({"task": task, "family": family, "cells": cells})
-    return listed
+    task_maps = [run_tasks.get(evaluation.run, {}) for evaluation in group]
+    rows = []
+    for task in sorted({task for tasks in task_maps for task in tasks}, key=natural):
+        own = [tasks.get(task) for tasks in task_maps]
+        family = next(outcome.family for outcome in own if outcome is not None)
+        cells = [None if outcome is None else [outcome.episodes, outcome.solved, outcome.steps] for outcome in own]
+        rows.append({"task": task, "family": family, "cells": cells})
+    return rows
 
 
 def _told(value: Any) -> str:
@@ -288,11 +297,11 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
 def _data(comparison: Comparison) -> Iterator[str]:
     files: list[dict[str, Any]] = []
     for group in comparison.groups:
-        for one in group:
-            if one.file is None:
+        for evaluation in group:
+            if evaluation.file is None:
                 continue
-            packed = pack(one.file)
-            yield f'<script type="text/plain" id="episodes-{len(files)}">{packed.payload}</script>\n'
-            entry = file_entry(comparison.names[one.run], one.file, packed, False)
-            files.append({**entry, "run": one.run, "group": comparison.groups.index(group)})
+            bundle = pack(evaluation.file)
+            yield f'<script type="text/plain" id="episodes-{len(files)}">{bundle.payload}</script>\n'
+            entry = file_entry(comparison.names[evaluation.run], evaluation.file, bundle, False)
+            files.append({**entry, "run": evaluation.run, "group": comparison.groups.index(group)})
     yield f'<script type="application/json" id="data">{script_json(comparison.data(files))}</script>\n'

@@ -74,10 +74,10 @@ def read_events(folder: Path) -> list[Event]:
         return []
     except OSError as error:
         raise DataError(f"{folder / FILE}: cannot be read ({error})") from error
-    found = []
+    events = []
     for line in lines:
         try:
-            found.append(Event(**orjson.loads(line)))
+            events.append(Event(**orjson.loads(line)))
         except (orjson.JSONDecodeError, TypeError):
             continue
-    return found
+    return events

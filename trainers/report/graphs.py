@@ -67,8 +67,8 @@ class Picture:
 
     def mean(self, edge: Edge, values: Mapping[StepKey, float]) -> float | None:
         """Returns the mean of the values of an edge's steps; ``None`` where it has none."""
-        found = [values[key] for key in edge.steps if key in values]
-        return sum(found) / len(found) if found else None
+        step_values = [values[key] for key in edge.steps if key in values]
+        return sum(step_values) / len(step_values) if step_values else None
 
 
 def pictures(path: Path) -> list[Picture]:
@@ -86,7 +86,7 @@ def pictures(path: Path) -> list[Picture]:
     return [_picture(group, own, graph, keys) for group, own in rows.items()]
 
 
-def pack_pictures(packed: Packed, found: Sequence[Picture]) -> str:
+def pack_pictures(packed: Packed, graphs: Sequence[Picture]) -> str:
     """Compresses graphs for the page, by group: steps as [place of the episode, place of the step] among ``packed``."""
     places = {
         (number, t): [place, at] for place, (number, ts) in enumerate(packed.steps) for at, t in enumerate(ts)
@@ -99,7 +99,7 @@ def pack_pictures(packed: Packed, found: Sequence[Picture]) -> str:
             ],
             "edges": [[e.source, e.target, [places[key] for key in e.steps]] for e in picture.edges],
         }
-        for picture in found
+        for picture in graphs
     }
     return compressed(body)
 
@@ -130,30 +130,34 @@ def _steps(path: Path) -> StepTable:
 
 def _picture(group: int, rows: Sequence[int], graph: StateGraph, keys: Sequence[StepKey]) -> Picture:
     number: dict[int, int] = {}
-    seen: dict[int, StepKey] = {}
+    first_steps: dict[int, StepKey] = {}
     visits: dict[int, int] = {}
-    ended: dict[int, int] = {}
+    end_counts: dict[int, int] = {}
     between: dict[tuple[int, int], list[StepKey]] = {}
     starts: dict[int, None] = {}
     last_episode = None
     for row in rows:
-        source, target = (int(one[row]) for one in (graph.node, graph.following))
+        source, target = (int(column[row]) for column in (graph.node, graph.following))
         here, there = (number.setdefault(node, len(number)) for node in (source, target))
-        seen.setdefault(here, keys[row])
+        first_steps.setdefault(here, keys[row])
         visits[here] = visits.get(here, 0) + 1
         between.setdefault((here, there), []).append(keys[row])
         if keys[row][0] != last_episode:
             starts.setdefault(here)
             last_episode = keys[row][0]
         if graph.last[row]:
-            ended[there] = ended.get(there, 0) + 1
+            end_counts[there] = end_counts.get(there, 0) + 1
     goals = {number[node] for node in graph.goal.tolist() if node in number}
     layers = _layers(len(number), list(between), list(starts))
     across = _places(layers, list(between))
     nodes = []
     for node in range(len(number)):
-        kind: Kind = "goal" if node in goals else "start" if node in starts else "state" if node in seen else "end"
-        nodes.append(Node(across[node], layers[node], visits.get(node, 0), ended.get(node, 0), kind, seen.get(node)))
+        kind: Kind = (
+            "goal" if node in goals else "start" if node in starts else "state" if node in first_steps else "end"
+        )
+        nodes.append(
+            Node(across[node], layers[node], visits.get(node, 0), end_counts.get(node, 0), kind, first_steps.get(node))
+        )
     edges = tuple(Edge(source, target, tuple(steps)) for (source, target), steps in between.items())
     return Picture(group, tuple(nodes), edges)
 
@@ -188,32 +192,32 @@ def _places(layers: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[flo
     for sweep in range(SWEEPS):
         step = 1 if sweep % 2 == 0 else -1
         for row in rows[::step]:
-            wanted = {}
+            centres = {}
             for node in row:
-                near = [place[other] for other in beside[node] if layers[other] == layers[node] - step]
-                wanted[node] = sum(near) / len(near) if near else place[node]
-            place.update(_spread(sorted(row, key=lambda node: (wanted[node], place[node])), wanted))
-    left = min(place.values(), default=0.0)
-    return [place[node] - left for node in range(len(layers))]
+                near = [place[neighbour] for neighbour in beside[node] if layers[neighbour] == layers[node] - step]
+                centres[node] = sum(near) / len(near) if near else place[node]
+            place.update(_spread(sorted(row, key=lambda node: (centres[node], place[node])), centres))
+    leftmost = min(place.values(), default=0.0)
+    return [place[node] - leftmost for node in range(len(layers))]
 
 
-def _spread(row: Sequence[int], wanted: Mapping[int, float]) -> dict[int, float]:
+def _spread(row: Sequence[int], centres: Mapping[int, float]) -> dict[int, float]:
     """Places nodes 1 apart or more, in their order, as near to where they want to be as their neighbours let them."""
     blocks: list[list[float]] = []  # sum of what members want of the first one's place, their number, that place
     for node in row:
-        blocks.append([wanted[node], 1.0, wanted[node]])
+        blocks.append([centres[node], 1.0, centres[node]])
         while len(blocks) > 1 and blocks[-2][2] + blocks[-2][1] > blocks[-1][2]:
             total, size, _ = blocks.pop()
             before = blocks[-1]
             before[0] += total - before[1] * size
             before[1] += size
             before[2] = before[0] / before[1]
-    found = [start + at for _, size, start in blocks for at in range(int(size))]
-    return dict(zip(row, found, strict=True))
+    places = [start + at for _, size, start in blocks for at in range(int(size))]
+    return dict(zip(row, places, strict=True))
 
 
 def draw(
-    path: Path, picture: Picture, values: Mapping[StepKey, float], said: Mapping[StepKey, str], title: str
+    path: Path, picture: Picture, values: Mapping[StepKey, float], actions: Mapping[StepKey, str], title: str
 ) -> None:
     """Draws a graph to a PNG, SVG or PDF file: edges by the mean of their steps' values, states by their visits.
 
@@ -221,7 +225,7 @@ def draw(
         path: The file; its suffix is the format.
         picture: The graph.
         values: Advantage of each step.
-        said: Action of each step.
+        actions: Action of each step.
         title: Above the picture.
     """
     at = [(1.3 * node.x, -node.layer) for node in picture.nodes]
@@ -229,8 +233,8 @@ def draw(
     means = [picture.mean(edge, values) for edge in picture.edges]
     top = max((abs(mean) for mean in means if mean is not None), default=0.0) or 1.0
     busiest, most = max(len(e.steps) for e in picture.edges), max(n.visits for n in picture.nodes)
-    with figure(path, ACROSS * (wide + 1.8), DOWN * (deep + 0.9) + 0.3, size=6) as drawn:
-        axis = drawn.subplots()
+    with figure(path, ACROSS * (wide + 1.8), DOWN * (deep + 0.9) + 0.3, size=6) as chart:
+        axis = chart.subplots()
         axis.set_axis_off()
         axis.set_title(title)
         axis.set_xlim(-0.9, wide + 0.9)
@@ -248,7 +252,7 @@ def draw(
             else:
                 start, end, bend = (x0, y0), (x1, y1), "arc3" if forward else f"arc3,rad={BOW}"
             axis.add_patch(FancyArrowPatch(start, end, connectionstyle=bend, **style))
-            words = Counter(said[key] for key in edge.steps).most_common()
+            words = Counter(actions[key] for key in edge.steps).most_common()
             text = words[0][0] if len(words[0][0]) <= LABEL else words[0][0][: LABEL - 1] + "…"
             more = f" +{len(words) - 1}" if len(words) > 1 else ""
             count = f"×{len(edge.steps)}{more} " if len(edge.steps) > 1 else ""  # noqa: RUF001

@@ -70,11 +70,11 @@ def page(
         connect: Lets it ask the server that it comes from.
     """
     package = files("trainers.report")
-    rest = (package / template).read_text(encoding="utf-8").replace("{{TITLE}}", escape(printable(title)))
-    rest = rest.replace("img-src data:", "img-src data:; connect-src 'self'" if connect else "img-src data:")
-    head, rest = rest.split("<!-- STYLE -->")
-    before_data, rest = rest.split("<!-- DATA -->")
-    before_script, tail = rest.split("<!-- SCRIPT -->")
+    text = (package / template).read_text(encoding="utf-8").replace("{{TITLE}}", escape(printable(title)))
+    text = text.replace("img-src data:", "img-src data:; connect-src 'self'" if connect else "img-src data:")
+    head, text = text.split("<!-- STYLE -->")
+    before_data, text = text.split("<!-- DATA -->")
+    before_script, tail = text.split("<!-- SCRIPT -->")
     yield head
     yield f"<style>\n{(package / 'report.css').read_text(encoding='utf-8')}</style>\n"
     yield before_data
@@ -91,16 +91,16 @@ def _parts(run: RunData, advantages: Advantages) -> Iterator[str]:
 
 
 def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
-    listed = []
+    entries = []
     for number, (label, path) in enumerate(run.episode_files()):
-        packed = pack(path)
-        yield f'<script type="text/plain" id="episodes-{number}">{packed.payload}</script>\n'
-        yield f'<script type="text/plain" id="graphs-{number}">{pack_pictures(packed, pictures(path))}</script>\n'
-        if computed := advantages.of_file(path):
-            payload = pack_advantages(packed, computed)
+        bundle = pack(path)
+        yield f'<script type="text/plain" id="episodes-{number}">{bundle.payload}</script>\n'
+        yield f'<script type="text/plain" id="graphs-{number}">{pack_pictures(bundle, pictures(path))}</script>\n'
+        if results := advantages.of_file(path):
+            payload = pack_advantages(bundle, results)
             yield f'<script type="text/plain" id="advantages-{number}">{payload}</script>\n'
-        listed.append(file_entry(label, path, packed, bool(computed)))
-    body = {**page_data(run), **methods_data(advantages), "files": listed}
+        entries.append(file_entry(label, path, bundle, bool(results)))
+    body = {**page_data(run), **methods_data(advantages), "files": entries}
     yield f'<script type="application/json" id="data">{script_json(body)}</script>\n'
 
 

@@ -81,8 +81,8 @@ class LiveRun:
             files, _ = self._files(run)
             if run is None:
                 return {**self.now(), "name": self.folder.resolve().name, "files": files}
-            shown = {**page_data(run), **methods_data(self._advantages(run)), "files": files}
-            return {**shown, **self.now()}
+            body = {**page_data(run), **methods_data(self._advantages(run)), "files": files}
+            return {**body, **self.now()}
 
     def _files(self, run: RunData | None) -> tuple[list[dict[str, Any]], list[str]]:
         """Files of episodes that are whole, and what is wrong with others."""
@@ -125,15 +125,15 @@ class LiveRun:
                 return None
             # Metrics say whether a file has all episodes of its iteration.
             stamp = _stamp(_shards(path)) + (self._run_stamp if kind == "advantages" else ())
-            packed: Packed = self._kept((f"episodes/{key}", _stamp(_shards(path))), lambda: pack(path))
+            bundle: Packed = self._kept((f"episodes/{key}", _stamp(_shards(path))), lambda: pack(path))
             if kind == "episodes":
-                return packed.payload
+                return bundle.payload
             if kind == "graphs":
-                return self._kept((f"graphs/{key}", stamp), lambda: pack_pictures(packed, pictures(path)))
-            computed = self._advantages(run)
+                return self._kept((f"graphs/{key}", stamp), lambda: pack_pictures(bundle, pictures(path)))
+            advantages = self._advantages(run)
             return self._kept(
                 (f"advantages/{key}", stamp),
-                lambda: pack_advantages(packed, found) if (found := computed.of_file(path)) else None,
+                lambda: pack_advantages(bundle, results) if (results := advantages.of_file(path)) else None,
             )
 
     def _kept(self, key: tuple[str, Stamp], make: Callable[[], T]) -> T:
@@ -142,8 +142,8 @@ class LiveRun:
             while len(self._packed) > KEPT:
                 self._packed.popitem(last=False)
         self._packed.move_to_end(key)
-        found: T = self._packed[key]
-        return found
+        part: T = self._packed[key]
+        return part
 
     def _loaded(self) -> RunData | None:
         """The run's settings, metrics and summary; read again where one of the files has changed."""
@@ -162,25 +162,25 @@ class LiveRun:
     def _entry(self, label: str, path: Path) -> dict[str, Any]:
         """Describes a file of episodes for the page; counts again where the file has changed."""
         stamp = _stamp(_shards(path))
-        known = self._counts.get(path.stem)
-        if known is None or known[0] != stamp:
-            self._counts[path.stem] = known = stamp, _count(path)
-        episodes, solved, failed = known[1]
-        entry = file_entry(label, path, Packed("", episodes, solved, failed, ()), iteration_of(path) is not None)
+        cache_entry = self._counts.get(path.stem)
+        if cache_entry is None or cache_entry[0] != stamp:
+            self._counts[path.stem] = cache_entry = stamp, _count(path)
+        episodes, successes, failures = cache_entry[1]
+        entry = file_entry(label, path, Packed("", episodes, successes, failures, ()), iteration_of(path) is not None)
         return {**entry, "key": path.stem, "stamp": "-".join(f"{size:x}.{when:x}" for _, size, when in stamp)}
 
     def _activity(self) -> dict[str, Any] | None:
         """Reads ``activity.json``, with ``age_s``; ``None`` where there is none that can be read."""
         path = self.folder / "activity.json"
         try:
-            found = orjson.loads(path.read_bytes())
+            activity = orjson.loads(path.read_bytes())
             age = max(0.0, time.time() - path.stat().st_mtime)
         except (OSError, orjson.JSONDecodeError):
             return None
-        if not isinstance(found, dict) or not isinstance(found.get("state"), str):
+        if not isinstance(activity, dict) or not isinstance(activity.get("state"), str):
             return None
-        silent = found["state"] == "running" and age > SILENT
-        return {**found, "age_s": round(age), "state": "silent" if silent else found["state"]}
+        silent = activity["state"] == "running" and age > SILENT
+        return {**activity, "age_s": round(age), "state": "silent" if silent else activity["state"]}
 
     def _alerts(self) -> list[dict[str, str]]:
         """The last warnings and errors of the run's log, the latest first."""
@@ -191,20 +191,20 @@ class LiveRun:
                 text = file.read(LOG_BYTES).decode("utf-8", "replace")
         except OSError:
             return []
-        found = []
+        alerts = []
         for line in text.split("\n"):
             match = _LINE.fullmatch(line)
             if match and (match[2] != "INFO" or match[4].startswith(_ENDED)):
-                found.append({"time": match[1], "level": match[2].lower(), "text": match[4]})
-        return found[: -ALERTS - 1 : -1]
+                alerts.append({"time": match[1], "level": match[2].lower(), "text": match[4]})
+        return alerts[: -ALERTS - 1 : -1]
 
 
 def _count(path: Path) -> tuple[int, int, int]:
     """Episodes of a file, and how many were solved and failed."""
     columns = read_table(path, ["episode_id", "success", "error"]).to_pydict()
     rows = zip(columns["episode_id"], columns["success"], columns["error"], strict=True)
-    found = {episode: (success, error is not None) for episode, success, error in rows}
-    return len(found), sum(success for success, _ in found.values()), sum(error for _, error in found.values())
+    outcomes = {episode: (success, error is not None) for episode, success, error in rows}
+    return len(outcomes), sum(success for success, _ in outcomes.values()), sum(error for _, error in outcomes.values())
 
 
 def _shards(path: Path) -> list[Path]:
@@ -212,11 +212,11 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _stamp(paths: Sequence[Path]) -> Stamp:
-    found = []
+    stamps = []
     for path in paths:
         try:
             status = path.stat()
         except OSError:
             continue
-        found.append((path.name, status.st_size, status.st_mtime_ns))
-    return tuple(found)
+        stamps.append((path.name, status.st_size, status.st_mtime_ns))
+    return tuple(stamps)

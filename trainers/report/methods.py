@@ -67,7 +67,7 @@ class Method:
         if not isinstance(section, Mapping) or not isinstance(section.get("estimator"), str):
             raise NotComputable(f"{run.folder / 'config.yaml'} has no method.estimator")
         options, shapers = section.get("options") or {}, section.get("shapers") or {}
-        return cls(OWN, section["estimator"], options, {name: found or {} for name, found in shapers.items()})
+        return cls(OWN, section["estimator"], options, {name: settings or {} for name, settings in shapers.items()})
 
     @classmethod
     def named(cls, name: str, own: Method) -> Method:
@@ -90,11 +90,11 @@ class Method:
         part = base.partition("/")[0]
         if "+" not in base and part not in recipes():
             return cls(name, base, settings, own.shapers)
-        found = recipe(base).method
-        options = {**found.get("options", {}), **settings}
+        method = recipe(base).method
+        options = {**method.get("options", {}), **settings}
         if "+" in base or recipes()[part].over is not None:
-            return cls(name, found["estimator"], options, found.get("shapers", {}), "those of the recipe")
-        return cls(name, found["estimator"], options, own.shapers)
+            return cls(name, method["estimator"], options, method.get("shapers", {}), "those of the recipe")
+        return cls(name, method["estimator"], options, own.shapers)
 
     @cached_property
     def made(self) -> tuple[Estimator, list[Shaper]]:
@@ -105,7 +105,9 @@ class Method:
             ConfigError: A setting has no such value.
         """
         estimator = make(ESTIMATORS[self.estimator], self.options, f"option of estimator {self.estimator}")
-        return estimator, [make(SHAPERS[key], found, f"option of shaper {key}") for key, found in self.shapers.items()]
+        return estimator, [
+            make(SHAPERS[key], options, f"option of shaper {key}") for key, options in self.shapers.items()
+        ]
 
     def same_as(self, other: Method) -> bool:
         """Whether both compute the same: equal estimators, with every default filled in, and equal shapers."""
@@ -144,10 +146,10 @@ class Method:
     def summary(self) -> dict[str, Any]:
         """Name and settings, for people."""
         options = "" if not self.options else _inline(self.options)
-        shapers = ", ".join(f"{key} {_inline(found)}" if found else key for key, found in self.shapers.items())
+        shapers = ", ".join(f"{key} {_inline(settings)}" if settings else key for key, settings in self.shapers.items())
         rewards = f"{self.rewards} ({shapers or 'unshaped'})"
-        found = {"name": self.name, "estimator": self.estimator, "options": options, "rewards": rewards}
-        return {**found, "per": self.made[0].per}
+        summary = {"name": self.name, "estimator": self.estimator, "options": options, "rewards": rewards}
+        return {**summary, "per": self.made[0].per}
 
 
 def step_means(table: StepTable, advantage: Advantage) -> NDArray[np.float64]:
@@ -205,7 +207,7 @@ class Advantages:
                     raise
                 self.problem = f"{name}: {error}"  # of a package that is installed, but cannot be imported
                 continue
-            same = next((other for other in self.methods if method.same_as(other)), None)
+            same = next((earlier for earlier in self.methods if method.same_as(earlier)), None)
             if same is None:
                 self.methods.append(method)
             elif name not in (same.name, *self._same.get(same.name, ())):
@@ -243,10 +245,10 @@ class Advantages:
         if any(not len(step.response_ids) for e in episodes if e.error is None for step in e.steps):
             raise NotComputable("the steps have no tokens, so they were not trained on")
         table = unshaped(episodes, iteration)
-        saved = saved_advantages(path)
-        if saved:
+        saved_values = saved_advantages(path)
+        if saved_values:
             again = self._computed(self._own, table).values
-            if again is not None and (difference := _difference(saved, again)) > TOLERANCE:
+            if again is not None and (difference := _difference(saved_values, again)) > TOLERANCE:
                 raise NotComputable(
                     "computed again, the run's own method differs from the saved advantages by up to "
                     f"{difference:.2g}: its settings, its code or the file have changed since"
@@ -270,10 +272,10 @@ class Advantages:
             return method
         if method.name not in self._calibrations:
             self._calibrations[method.name] = self._calibration(method, estimator)
-        found = self._calibrations[method.name]
-        if isinstance(found, str):
-            raise NotComputable(found)
-        return found
+        calibration = self._calibrations[method.name]
+        if isinstance(calibration, str):
+            raise NotComputable(calibration)
+        return calibration
 
     def _calibration(self, method: Method, estimator: Calibrating) -> Method | str:
         first = next((path for _, path in self.run.episode_files() if iteration_of(path) == 1), None)
@@ -310,22 +312,22 @@ def incomplete(run: RunData, episodes: Sequence[Episode], iteration: int) -> str
     """
     sizes = Counter(episode.group_id for episode in episodes if not episode.greedy)
     rollout = run.config.get("rollout")
-    wanted = rollout.get("group_size") if isinstance(rollout, Mapping) else None
+    group_size = rollout.get("group_size") if isinstance(rollout, Mapping) else None
     if isinstance(rollout, Mapping) and rollout.get("tree") is not None:
-        wanted = make(TreeConfig, rollout["tree"], "setting of rollout.tree").kept
-    if not isinstance(wanted, int):
+        group_size = make(TreeConfig, rollout["tree"], "setting of rollout.tree").kept
+    if not isinstance(group_size, int):
         return "config.yaml does not say how many episodes a group has (rollout.group_size)"
     for group, size in sizes.items():
-        if size != wanted:
-            return f"group {group} has {size} of its {wanted} episodes, so its statistics would be wrong"
-    played = next(
+        if size != group_size:
+            return f"group {group} has {size} of its {group_size} episodes, so its statistics would be wrong"
+    episode_count = next(
         (r["train/episodes"] for r in run.metrics if r["iteration"] == iteration and "train/episodes" in r), None
     )
-    if played is None:
+    if episode_count is None:
         return f"metrics.jsonl does not say how many episodes iteration {iteration} had"
-    if played != sum(sizes.values()):
+    if episode_count != sum(sizes.values()):
         return (
-            f"{sum(sizes.values())} of the {played} episodes of iteration {iteration} are saved, "
+            f"{sum(sizes.values())} of the {episode_count} episodes of iteration {iteration} are saved, "
             "so statistics over them would be wrong"
         )
     return ""
@@ -350,12 +352,12 @@ def _check(who: str, needs: Sequence[str], table: StepTable) -> None:
 
 def _settings(name: str, text: str) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(text)
+        settings = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UsageError(f"method {name!r}: its settings are not YAML ({error})") from error
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
         raise UsageError(f"method {name!r}: give settings as a mapping, e.g. gigpo:{{gamma: 1.0}}")
-    return found
+    return settings
 
 
 def _inline(settings: Mapping[str, Any]) -> str:

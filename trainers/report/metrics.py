@@ -227,25 +227,25 @@ def drop_damaged(path: Path, lines: int, iteration: int) -> int:
         DataError: The file cannot be read or written.
     """
     try:
-        found = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        file_lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         sound: list[bytes] = []
-        left = 0
-        for number, line in enumerate(found):
+        count = 0
+        for number, line in enumerate(file_lines):
             try:
-                left += _record(line)["iteration"] <= iteration and number < lines
+                count += _record(line)["iteration"] <= iteration and number < lines
                 sound.append(line)
             except ValueError:
                 continue
-        if len(sound) < len(found) or not path.exists():
+        if len(sound) < len(file_lines) or not path.exists():
             write_atomically(path, b"".join(line + b"\n" for line in sound))
     except OSError as error:
         raise DataError(f"{path}: cannot drop damaged lines ({error})") from error
-    if left < lines or len(sound) < len(found):
+    if count < lines or len(sound) < len(file_lines):
         _LOG.warning(
             "%s: %d damaged line(s) dropped; %d of the %d lines that the checkpoint knows are left",
-            path, len(found) - len(sound), left, lines,
+            path, len(file_lines) - len(sound), count, lines,
         )  # fmt: skip
-    return left
+    return count
 
 
 class MetricsWriter:

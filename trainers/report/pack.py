@@ -78,9 +78,9 @@ def pack_advantages(packed: Packed, computed: Sequence[Computed]) -> str:
         computed: Advantages under each method; a step without one gets null.
     """
     return compressed([
-        {"lacks": one.lacks} if one.values is None else
-        {"values": [[finite(one.values.get((number, t))) for t in ts] for number, ts in packed.steps]}
-        for one in computed
+        {"lacks": result.lacks} if result.values is None else
+        {"values": [[finite(result.values.get((number, t))) for t in ts] for number, ts in packed.steps]}
+        for result in computed
     ])  # fmt: skip
 
 

@@ -60,31 +60,31 @@ def write_plots(run: RunData, folder: Path | None = None) -> list[Path]:
     """
     folder = folder or run.folder / "plots"
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    files = []
     if run.series("train/success")[0] or run.evaluation_points():
-        with figure(folder / "success.png", 7.2, 4.0) as drawn:
-            _success(run, drawn.subplots())
-        written.append(folder / "success.png")
+        with figure(folder / "success.png", 7.2, 4.0) as chart:
+            _success(run, chart.subplots())
+        files.append(folder / "success.png")
     for name, metrics in PANELS.items():
         present = [metric for metric in metrics if run.series(metric)[0]]
         if present:
-            with figure(folder / f"{name}.png", 7.2, 2.5 * ((len(present) + 1) // 2)) as drawn:
-                axes = drawn.subplots((len(present) + 1) // 2, 2, squeeze=False).ravel()
+            with figure(folder / f"{name}.png", 7.2, 2.5 * ((len(present) + 1) // 2)) as chart:
+                axes = chart.subplots((len(present) + 1) // 2, 2, squeeze=False).ravel()
                 for axis, metric in zip(axes, present, strict=False):
                     _curve(run, metric, axis)
                 for axis in axes[len(present) :]:
                     axis.set_visible(False)
-            written.append(folder / f"{name}.png")
+            files.append(folder / f"{name}.png")
     if run.series("time/total")[0]:
-        with figure(folder / "time.png", 7.2, 4.0) as drawn:
-            _parts(run, drawn.subplots())
-        written.append(folder / "time.png")
+        with figure(folder / "time.png", 7.2, 4.0) as chart:
+            _parts(run, chart.subplots())
+        files.append(folder / "time.png")
     for index, (before, after) in enumerate(run.pairs()):
         path = folder / ("before_after.png" if index == 0 else f"before_after_{index + 1}.png")
-        with figure(path, 1.9 + 1.15 * len(comparison(before, after)), 3.8) as drawn:
-            _before_after(before, after, drawn.subplots())
-        written.append(path)
-    return written
+        with figure(path, 1.9 + 1.15 * len(comparison(before, after)), 3.8) as chart:
+            _before_after(before, after, chart.subplots())
+        files.append(path)
+    return files
 
 
 @contextmanager
@@ -98,13 +98,13 @@ def figure(path: Path, width: float, height: float, size: float = 10) -> Iterato
         size: Size of the text in points; titles are one larger.
     """
     with mpl.rc_context({**_STYLE, "font.size": size, "axes.titlesize": size + 1}):
-        drawn = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(drawn)
-        yield drawn
+        chart = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(chart)
+        yield chart
         with warnings.catch_warnings():
             # Characters that the font lacks are drawn as boxes; not worth a warning in the middle of a run.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            drawn.savefig(path, facecolor="white")
+            chart.savefig(path, facecolor="white")
 
 
 def _success(run: RunData, axis: Axes) -> None:

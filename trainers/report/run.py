@@ -72,19 +72,19 @@ class RunData:
 
     def state(self) -> str:
         """Returns one line that says whether the run has finished, after how many iterations and how long."""
-        done = max((record["iteration"] for record in self.metrics), default=0)
-        total = self.config.get("iterations", done)
-        finished = self.evaluations[-1].name == "after" if self.evaluations else done >= total
+        iterations = max((record["iteration"] for record in self.metrics), default=0)
+        total = self.config.get("iterations", iterations)
+        is_finished = self.evaluations[-1].name == "after" if self.evaluations else iterations >= total
         seconds = self.summary.get("wall_s")
         took = "" if seconds is None else f" in {seconds / 60:,.0f} min" if seconds >= 120 else f" in {seconds:.0f} s"
-        return f"{'Finished' if finished else 'Not finished'}: {done} of {total} iterations{took}."
+        return f"{'Finished' if is_finished else 'Not finished'}: {iterations} of {total} iterations{took}."
 
     def pairs(self) -> list[tuple[EvalResult, EvalResult]]:
         """Returns the first and last evaluation of each environment and split with at least two."""
-        found: dict[tuple[str, str, str], list[EvalResult]] = {}
+        evaluations: dict[tuple[str, str, str], list[EvalResult]] = {}
         for result in self.evaluations:
-            found.setdefault((result.env_id, result.split, result.manifest_hash), []).append(result)
-        return [(results[0], results[-1]) for results in found.values() if len(results) > 1]
+            evaluations.setdefault((result.env_id, result.split, result.manifest_hash), []).append(result)
+        return [(results[0], results[-1]) for results in evaluations.values() if len(results) > 1]
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Returns iterations and values of one metric, where it is a number."""
@@ -116,8 +116,8 @@ class RunData:
         """Returns the seconds of the run by disjoint parts, the longest first."""
         totals = {name: sum(self.series(f"time/{name}")[1]) for name in (*PARTS, "total")}
         parts = {label: totals[name] for name, label in PARTS.items()}
-        timed = totals["total"] + (0.0 if self._eval_in_total() else totals["eval"])
-        parts["rest"] += max(0.0, timed - sum(parts.values()))
+        seconds = totals["total"] + (0.0 if self._eval_in_total() else totals["eval"])
+        parts["rest"] += max(0.0, seconds - sum(parts.values()))
         return sorted(((label, s) for label, s in parts.items() if s > 0), key=lambda item: -item[1])
 
     def _eval_in_total(self) -> bool:
@@ -168,21 +168,21 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 def iteration_of(path: Path) -> int | None:
     """Returns the iteration whose training episodes a file has; ``None`` for an evaluation's and for other files."""
-    found = _FILE.fullmatch(path.stem)
-    return int(found[2]) if found and found[1] == "iteration" else None
+    match = _FILE.fullmatch(path.stem)
+    return int(match[2]) if match and match[1] == "iteration" else None
 
 
 def _order(stem: str) -> tuple[int, int, str]:
-    found = _FILE.fullmatch(stem)
-    return (int(found[1] == "iteration"), int(found[2]), stem) if found else (0, 0, stem)
+    match = _FILE.fullmatch(stem)
+    return (int(match[1] == "iteration"), int(match[2]), stem) if match else (0, 0, stem)
 
 
 def _label(stem: str) -> str:
-    found = _FILE.fullmatch(stem)
-    if not found:
+    match = _FILE.fullmatch(stem)
+    if not match:
         return stem
-    label = f"iteration {int(found[2])}" if found[1] == "iteration" else f"evaluation at iteration {int(found[2])}"
-    return f"{label}, environment {int(found[3]) + 1}" if found[3] else label
+    label = f"iteration {int(match[2])}" if match[1] == "iteration" else f"evaluation at iteration {int(match[2])}"
+    return f"{label}, environment {int(match[3]) + 1}" if match[3] else label
 
 
 def _text(path: Path) -> str:

@@ -93,15 +93,15 @@ def make_app(settings: ServeSettings) -> Flask:
             return _problem(refusal.status, refusal.detail)
         if key is None:
             return None
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        authorization = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         assert settings.token is not None
-        if hmac.compare_digest(given, f"Bearer {settings.token}".encode()) or request.path == "/login":
+        if hmac.compare_digest(authorization, f"Bearer {settings.token}".encode()) or request.path == "/login":
             return None
         if hmac.compare_digest(request.cookies.get(COOKIE, "").encode("utf-8", "surrogateescape"), key.encode()):
             return None
         if request.path == "/" and request.method == "GET":
             return Response(LOGIN, 401, mimetype="text/html")
-        return _problem(401, token_needed("server", bool(given)))
+        return _problem(401, token_needed("server", bool(authorization)))
 
     @app.after_request
     def with_headers(response: Response) -> Response:
@@ -129,8 +129,8 @@ def make_app(settings: ServeSettings) -> Flask:
 
     @app.post("/login")
     def login() -> Response:
-        given = request.form.get("token", "").encode("utf-8", "surrogateescape")
-        if key is None or settings.token is None or not hmac.compare_digest(given, settings.token.encode()):
+        token = request.form.get("token", "").encode("utf-8", "surrogateescape")
+        if key is None or settings.token is None or not hmac.compare_digest(token, settings.token.encode()):
             return Response(LOGIN, 401, mimetype="text/html")
         response = Response("", 303, headers={"Location": "./"})
         response.set_cookie(COOKIE, key, httponly=True, samesite="Strict")
@@ -147,12 +147,12 @@ def make_app(settings: ServeSettings) -> Flask:
     @app.get("/<any(episodes, graphs, advantages):kind>/<name>")
     def part(kind: str, name: str) -> Response:
         try:
-            found = run.part(kind, name)
+            text = run.part(kind, name)
         except DataError as error:
             return _problem(503, str(error))
-        if found is None:
+        if text is None:
             return _problem(404, f"there are no {kind} of that name")
-        return Response(found, mimetype="text/plain", headers={"Cache-Control": "private, max-age=3600"})
+        return Response(text, mimetype="text/plain", headers={"Cache-Control": "private, max-age=3600"})
 
     return app
 
@@ -222,8 +222,8 @@ def serve(settings: ServeSettings, tell: Callable[[str], None]) -> None:
     """
     logging.getLogger("waitress").setLevel(logging.ERROR)
     server = Server(settings)
-    guarded = "the token is needed" if settings.token is not None else "this machine only"
-    tell(f"{settings.folder}: {server.url} ({guarded}); Ctrl-C ends")
+    access = "the token is needed" if settings.token is not None else "this machine only"
+    tell(f"{settings.folder}: {server.url} ({access}); Ctrl-C ends")
     server.run()
 
 

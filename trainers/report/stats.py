@@ -187,8 +187,8 @@ def evaluate_summary(
 
 def _stratum(name: str, sound: Sequence[Outcome]) -> StratumResult:
     n, successes = len(sound), sum(outcome.success for outcome in sound)
-    played, solved = Counter(e.task_id for e in sound), Counter(e.task_id for e in sound if e.success)
-    low, high = clustered_wilson([(solved[task], count) for task, count in played.items()])
+    counts, success_counts = Counter(e.task_id for e in sound), Counter(e.task_id for e in sound if e.success)
+    low, high = clustered_wilson([(success_counts[task], count) for task, count in counts.items()])
     return StratumResult(
         stratum=name,
         n=n,
@@ -197,7 +197,7 @@ def _stratum(name: str, sound: Sequence[Outcome]) -> StratumResult:
         mean_steps=sum(outcome.steps for outcome in sound) / n if n else 0.0,
         low=low,
         high=high,
-        tasks=len(played),
+        tasks=len(counts),
     )
 
 

@@ -226,14 +226,14 @@ def _threads(count: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "attention")
 
 
-def store(held: KeysValues, slots: NDArray[np.int64], key: Tensor, value: Tensor) -> None:
+def store(buffers: KeysValues, slots: NDArray[np.int64], key: Tensor, value: Tensor) -> None:
     """Writes the keys and values of new tokens, float32, shape (tokens, key heads, dim), into their slots."""
-    _store(held[0].numpy(), held[1].numpy(), slots, key.contiguous().numpy(), value.contiguous().numpy())
+    _store(buffers[0].numpy(), buffers[1].numpy(), slots, key.contiguous().numpy(), value.contiguous().numpy())
 
 
 def attend(
     query: Tensor,
-    held: KeysValues,
+    buffers: KeysValues,
     rows: NDArray[np.int64],
     lengths: NDArray[np.int64],
     table: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]],
@@ -246,7 +246,7 @@ def attend(
 
     Args:
         query: float32, shape (tokens, heads, dim), contiguous.
-        held: Keys and values, float32, shape (key heads, slots, dim), contiguous.
+        buffers: Keys and values, float32, shape (key heads, slots, dim), contiguous.
         rows: The row of ``table`` that has the sequence of each token, shape (tokens,).
         lengths: How many tokens of it each sees, shape (tokens,).
         table: ``pages``, ``bases``, ``starts`` and ``counts`` of :class:`~trainers.rollout.radix_cache.Table`.
@@ -256,10 +256,10 @@ def attend(
         out: Receives the result, shape (tokens, heads, value dim).
     """
     heads, dim = query.shape[1:]
-    key_heads = held[0].shape[0]
-    kernel = _kernel(heads // key_heads, dim, held[1].shape[2])
+    key_heads = buffers[0].shape[0]
+    kernel = _kernel(heads // key_heads, dim, buffers[1].shape[2])
     arguments = (
-        query.numpy(), held[0].numpy(), held[1].numpy(), rows, lengths, *table,
+        query.numpy(), buffers[0].numpy(), buffers[1].numpy(), rows, lengths, *table,
         (1 << 40) if window is None else window,
         _F(dim**-0.5 if scale is None else scale), _F(softcap or 0.0), out.numpy(),
     )  # fmt: skip

@@ -205,8 +205,8 @@ class AgentConfig:
     def __post_init__(self) -> None:
         ways = {"function": self.function is not None, "command": bool(self.command), "service": self.service}
         if sum(ways.values()) != 1:
-            given = ", ".join(name for name, there in ways.items() if there) or "none"
-            raise ConfigError(f"rollout.agent wants one of function, command, service, and has {given}")
+            names = ", ".join(name for name, there in ways.items() if there) or "none"
+            raise ConfigError(f"rollout.agent wants one of function, command, service, and has {names}")
         if self.test and not self.command:
             raise ConfigError(
                 "rollout.agent.test runs in the folder of a command; set rollout.agent.command, or leave it out"
@@ -277,9 +277,11 @@ class RolloutConfig:
                 f"rollout.staleness is {self.staleness}; set it to 0"
             )
         if (episodes := self.tasks * self.played * (self.staleness + 1)) > MOST_EPISODES:
-            each = f"rollout.group_size {self.group_size}" if self.tree is None else f"rollout.tree plays {self.played}"
+            setting = (
+                f"rollout.group_size {self.group_size}" if self.tree is None else f"rollout.tree plays {self.played}"
+            )
             raise ConfigError(
-                f"rollout.tasks is {self.tasks}, {each} and rollout.staleness "
+                f"rollout.tasks is {self.tasks}, {setting} and rollout.staleness "
                 f"{self.staleness}: {episodes} episodes are held in memory; at most {MOST_EPISODES} are taken"
             )
         if not self.sampling.temperature > 0:

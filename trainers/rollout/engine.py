@@ -153,8 +153,8 @@ class EngineSetup:
 
 def longest_sequence(settings: PreTrainedConfig) -> int | None:
     """Most tokens that a model computes by its configuration; ``None`` where it says nothing."""
-    found = getattr(settings.get_text_config(decoder=True), "max_position_embeddings", None)
-    return None if found is None else int(found)
+    positions = getattr(settings.get_text_config(decoder=True), "max_position_embeddings", None)
+    return None if positions is None else int(positions)
 
 
 def check_length(setting: str, length: Any, settings: PreTrainedConfig, path: str) -> None:
@@ -368,10 +368,10 @@ class Engine(BaseEngine[Request, Completion]):
             Request(i, as_tokens(prompt), sampling, seed=None if seed is None else seed + i)
             for i, prompt in enumerate(prompts)
         ])  # fmt: skip
-        done: dict[int, Completion] = {}
+        completions: dict[int, Completion] = {}
         while self.pending:
-            done.update((completion.request_id, completion) for completion in self.poll())
-        return [done[i] for i in range(len(prompts))]
+            completions.update((completion.request_id, completion) for completion in self.poll())
+        return [completions[i] for i in range(len(prompts))]
 
 
 ENGINES: Registry[BaseEngine[Any, Any]] = Registry(

@@ -111,8 +111,8 @@ def shows_images(env: EnvConfig, key: str) -> bool:
 
 def with_milestones(env: EnvConfig, of: Kind, similarity: float | None) -> MilestoneFactory:
     """How a vector makes the environment such that its infos have milestones (:mod:`envsuite.vector.milestones`)."""
-    made = factory_of(env)
-    return MilestoneFactory(made.env_id, made.kwargs, of=of, similarity=similarity)
+    factory = factory_of(env)
+    return MilestoneFactory(factory.env_id, factory.kwargs, of=of, similarity=similarity)
 
 
 def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
@@ -132,16 +132,16 @@ def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
 @contextmanager
 def _world(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
     try:
-        made = factory_of(env).make()
+        environment = factory_of(env).make()
     except (EnvsuiteError, gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"{key} ({env.id}): {error}") from error
-    world = made.unwrapped
+    world = environment.unwrapped
     if not isinstance(world, ToolEnv):
         raise ConfigError(f"{key}.id: {env.id} is no environment of tool calls ({type(world).__name__})")
     try:
         yield world
     finally:
-        made.close()
+        environment.close()
 
 
 def sampling_of(config: SamplingConfig, stop_ids: Sequence[int]) -> Sampling:
@@ -218,8 +218,8 @@ def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingC
         f"evaluation.sampling.top_k is {sampling.top_k}; leave it out, or set it in rollout.engine_options.extra where "
         "the endpoint takes it": sampling.top_k > 0,
     }
-    for text, refused in wrong.items():
-        if refused:
+    for text, applies in wrong.items():
+        if applies:
             raise ConfigError(f"rollout.engine is {rollout.engine!r}, which takes messages, not tokens, but {text}")
 
 
@@ -227,8 +227,8 @@ def with_day(prompt: PromptConfig, tokenizer: ChatTokenizer, earlier: Mapping[st
     """Returns ``prompt`` with the day that a chat template writes for today: that of ``earlier`` settings, or today."""
     if DAY in prompt.template_arguments or not writes_day(tokenizer):
         return prompt
-    known = (earlier.get("template_arguments") or {}).get(DAY)
-    day = str(known or datetime.date.today())
+    earlier_day = (earlier.get("template_arguments") or {}).get(DAY)
+    day = str(earlier_day or datetime.date.today())
     return replace(prompt, template_arguments={**prompt.template_arguments, DAY: day})
 
 

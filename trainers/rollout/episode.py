@@ -127,13 +127,13 @@ class Playing:
     @property
     def effort(self) -> Effort:
         """Returns what the episode has taken so far."""
-        seconds, said = time.monotonic() - self.began, self.exchanges.values()
+        seconds, exchanges = time.monotonic() - self.began, self.exchanges.values()
         return Effort(
             seconds,
-            sum(exchange.prompt_tokens for exchange in said),
+            sum(exchange.prompt_tokens for exchange in exchanges),
             self.tokens,
-            sum(exchange.cached_tokens for exchange in said),
-            all(exchange.counted for exchange in said),
+            sum(exchange.cached_tokens for exchange in exchanges),
+            all(exchange.counted for exchange in exchanges),
         )
 
     def read(self, completion: Any) -> Parsed:

@@ -178,12 +178,12 @@ class HFEngine(Engine):
         model = setup.model.train(False) if copy is None else copy.model
         if copy is not None and (reason := rows_reason(setup.model)) is not None:
             use_rows(model, reason)
-        made = cls(
+        engine = cls(
             model, max_batch=setup.slots, max_length=max_length, cache_tokens=cache_tokens, state_bytes=state_bytes,
             compute_dtype=dtype,
         )  # fmt: skip
-        made._copy = copy
-        return made
+        engine._copy = copy
+        return engine
 
     # -- the contract ----------------------------------------------------------------------------------------------
 
@@ -194,8 +194,8 @@ class HFEngine(Engine):
             if seed is None:
                 seed = mix(self._seed, self._unseeded)
                 self._unseeded += 1
-            if refused := refusal(request.prompt_ids, self.max_length, self._vocabulary, len(request.images)):
-                reason, error = refused
+            if rejection := refusal(request.prompt_ids, self.max_length, self._vocabulary, len(request.images)):
+                reason, error = rejection
                 none = np.empty(0, np.float32)
                 self._done.append(
                     Completion(request.request_id, none.astype(np.int32), none, reason, none.astype(np.int64), error)
@@ -217,8 +217,8 @@ class HFEngine(Engine):
                     self._step()
                     if until is not None and time.monotonic() >= until:
                         break
-        done, self._done = self._done, []
-        return done
+        completions, self._done = self._done, []
+        return completions
 
     @property
     def pending(self) -> int:
@@ -248,8 +248,8 @@ class HFEngine(Engine):
 
     def metrics(self) -> dict[str, float]:
         """Returns the share of the prompts' tokens that had to be computed."""
-        told = self.prompt_tokens
-        return {"tokens/prefill": told.computed / told.asked} if told.asked else {}
+        tokens = self.prompt_tokens
+        return {"tokens/prefill": tokens.computed / tokens.asked} if tokens.asked else {}
 
     def abandon(self, request_id: int, session: int | None) -> None:
         """Stops working on a request; what has been computed for it is kept as that of any other."""
@@ -356,11 +356,11 @@ class HFEngine(Engine):
         while self._waiting and len(self._running) < self.max_batch and budget > 0 and self._has_room(room):
             row = self._waiting.popleft()
             row.cached = self._cache.begin(row.context)
-            computed = row.cached.length - row.cached.ready
+            new_tokens = row.cached.length - row.cached.ready
             self.prompt_tokens.asked += len(row.context)
-            self.prompt_tokens.computed += computed
+            self.prompt_tokens.computed += new_tokens
             self._running.append(row)
-            budget -= computed
+            budget -= new_tokens
         if len(self._running) > count:
             self._running.sort(key=lambda row: [] if row.cached is None else self._cache.pages_of(row.cached))
 
@@ -400,9 +400,9 @@ class HFEngine(Engine):
             "logits_to_keep": 0 if every else self._tensor(np.array(last)),
             "slot_plan": plan,
         }
-        with routing(self.model) as routed:
+        with routing(self.model) as choices:
             output = functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
-        experts = routed.experts(self.model)
+        experts = choices.experts(self.model)
         self.records_experts = experts is not None
         if experts is not None:
             cache.pages.experts.keep(plan.slots, experts.cpu().numpy())
@@ -422,9 +422,9 @@ class HFEngine(Engine):
         tokens = np.concatenate([row.tokens[own] for row, own in zip(rows, place, strict=True)])
         counts = [len(own) for own in place]
         end = np.repeat(np.cumsum(counts), counts)
-        found = own_positions(self.model, tokens, self._images.images, np.concatenate(place), end)
+        positions = own_positions(self.model, tokens, self._images.images, np.concatenate(place), end)
         new = np.concatenate([own >= row.ready for row, own in zip(rows, place, strict=True)])
-        return plan.positions[None] if found is None else found[:, :, new]
+        return plan.positions[None] if positions is None else positions[:, :, new]
 
     def _positions(self) -> int:
         """The longest sequence that the model's configuration provides for."""
@@ -453,11 +453,11 @@ class HFEngine(Engine):
             with narrow_windows(self.model, CHECK_WINDOW):
                 ours, own = self._both(compute_dtype)
             exact = own if exact is None else exact
-            quantised = not all(parameter.is_floating_point() for parameter in self.model.parameters())
-            allowed = _TOLERANCE["bfloat16" if quantised else compute_dtype]
-            allowed = max(allowed, _ROUNDING * float((own - exact).abs().max()))
+            is_quantised = not all(parameter.is_floating_point() for parameter in self.model.parameters())
+            tolerance = _TOLERANCE["bfloat16" if is_quantised else compute_dtype]
+            tolerance = max(tolerance, _ROUNDING * float((own - exact).abs().max()))
             off = float((ours - own).abs().max())
-            if not off <= allowed:
+            if not off <= tolerance:
                 raise UsageError(
                     f"{kind} gives other log-probabilities through the hf engine than by itself (off by {off:.3g} in a "
                     f"short test in {compute_dtype}): it does not take its attention from transformers' attention "

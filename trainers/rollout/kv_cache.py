@@ -114,15 +114,15 @@ class Pages:
         There must be enough free pages.
         """
         slots = np.empty(count, np.int64)
-        done = min(self._room(after), count)
-        if done:
-            slots[:done] = np.arange(after + 1, after + 1 + done)
-            self._hand_out(after // PAGE, done)
-        while done < count:
-            page, some = self._free.pop(), min(PAGE, count - done)
-            slots[done : done + some] = np.arange(page * PAGE, page * PAGE + some)
-            self._hand_out(page, some)
-            done += some
+        end = min(self._room(after), count)
+        if end:
+            slots[:end] = np.arange(after + 1, after + 1 + end)
+            self._hand_out(after // PAGE, end)
+        while end < count:
+            page, size = self._free.pop(), min(PAGE, count - end)
+            slots[end : end + size] = np.arange(page * PAGE, page * PAGE + size)
+            self._hand_out(page, size)
+            end += size
         return slots
 
     def _hand_out(self, page: int, places: int) -> None:
@@ -146,13 +146,13 @@ class Pages:
             value: Its values.
             dtype: Number format that is kept.
         """
-        found, slots = self._layers.get(index), self.count * PAGE
-        if found is None or found[0].shape[1] < slots:
-            made = []
+        buffers, slots = self._layers.get(index), self.count * PAGE
+        if buffers is None or buffers[0].shape[1] < slots:
+            new_buffers = []
             for number, part in enumerate((key, value)):
                 buffer = part.new_zeros(part.shape[1], slots, part.shape[3], dtype=dtype)
-                if found is not None:
-                    buffer[:, : found[number].shape[1]] = found[number]
-                made.append(buffer)
-            found = self._layers[index] = (made[0], made[1])
-        return found
+                if buffers is not None:
+                    buffer[:, : buffers[number].shape[1]] = buffers[number]
+                new_buffers.append(buffer)
+            buffers = self._layers[index] = (new_buffers[0], new_buffers[1])
+        return buffers

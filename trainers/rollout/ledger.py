@@ -56,8 +56,8 @@ class Ledger:
         if not self._missing[group_id]:
             del self._missing[group_id]
             group = sorted(self._parts.pop(group_id), key=lambda episode: self._place[episode.episode_id])
-            for ended in group:
-                del self._place[ended.episode_id]
+            for member in group:
+                del self._place[member.episode_id]
                 for counts in (self._failures, self._losses):
-                    counts.pop(ended.episode_id, None)
+                    counts.pop(member.episode_id, None)
             self.groups.append(group)

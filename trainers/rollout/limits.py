@@ -22,7 +22,7 @@ def check_limits(
     prompt: PromptConfig,
     rollout: RolloutConfig,
     budget: int | None = None,
-    told: int = 0,
+    hint_tokens: int = 0,
 ) -> None:
     """Checks that prompts and responses fit the model, and what trains on them.
 
@@ -32,25 +32,29 @@ def check_limits(
         prompt: How long a prompt may be.
         rollout: How long a response may be, and the engine's settings.
         budget: ``optim.tokens_per_microbatch``; ``None`` where nothing is trained.
-        told: ``method.hindsight.max_tokens``; 0 where prompts are told nothing.
+        hint_tokens: ``method.hindsight.max_tokens``; 0 where prompts are told nothing.
 
     Raises:
         ConfigError: They do not; the message names both settings.
     """
-    asked, what = rollout.sampling.max_tokens, "rollout.sampling.max_tokens"
+    tokens, what = rollout.sampling.max_tokens, "rollout.sampling.max_tokens"
     if prompt.max_tokens is not None:
-        asked, what = asked + prompt.max_tokens, f"prompt.max_tokens + {what}"
+        tokens, what = tokens + prompt.max_tokens, f"prompt.max_tokens + {what}"
     longest = longest_sequence(settings)
-    if longest is not None and asked + told > longest:
-        whole = f"{what} is {asked}" if not told else f"{what} + method.hindsight.max_tokens is {asked + told}"
+    if longest is not None and tokens + hint_tokens > longest:
+        whole = (
+            f"{what} is {tokens}"
+            if not hint_tokens
+            else f"{what} + method.hindsight.max_tokens is {tokens + hint_tokens}"
+        )
         raise ConfigError(
             f"{whole}, but model.path {path} computes {longest} tokens at most (max_position_embeddings); "
             "make it smaller, or take a model with a longer context"
         )
-    if budget is not None and asked > budget:
+    if budget is not None and tokens > budget:
         raise ConfigError(
-            f"{what} is {asked}, but optim.tokens_per_microbatch is {budget}: an episode of one step would not fit a "
-            f"micro-batch; raise optim.tokens_per_microbatch to {asked} at least, or make the other smaller"
+            f"{what} is {tokens}, but optim.tokens_per_microbatch is {budget}: an episode of one step would not fit a "
+            f"micro-batch; raise optim.tokens_per_microbatch to {tokens} at least, or make the other smaller"
         )
     engine_class(rollout.engine, rollout.engine_options).check_model(rollout.engine_options, settings, path)
 
@@ -81,6 +85,6 @@ def check_images(
         "prompt.truncate is left, which could cut one in two; set it to episode": prompt.truncate == "left",
         "method.replay keeps steps without them; leave it out": replays,
     }
-    for text, refused in wrong.items():
-        if refused:
+    for text, applies in wrong.items():
+        if applies:
             raise ConfigError(f"{seeing[0]} shows images, but {text}, or have the environment show text alone")

@@ -147,11 +147,11 @@ class RolloutManager:
         """
         rollout = self.open(sampling, seed, keep, branches)
         rollout.add(plans)
-        told, due = -1, 0.0
+        last_count, due = -1, 0.0
         while rollout.busy:
             rollout.advance()
-            if watch is not None and (rollout.ledger.ended != told or self.clock() >= due):
-                told, due = rollout.ledger.ended, self.clock() + _LOOK
+            if watch is not None and (rollout.ledger.ended != last_count or self.clock() >= due):
+                last_count, due = rollout.ledger.ended, self.clock() + _LOOK
                 watch(rollout.ledger.ended, rollout.oldest())
             while rollout.ledger.groups:
                 yield rollout.ledger.groups.popleft()
@@ -166,5 +166,7 @@ class RolloutManager:
         branches: Branches | None = None,
     ) -> list[Episode]:
         """Play every plan once, as :meth:`stream` does; episodes come back in the order of ``plans``."""
-        done = {e.episode_id: e for group in self.stream(plans, sampling, seed, watch, keep, branches) for e in group}
-        return [done[plan.episode_id] for plan in plans]
+        episodes = {
+            e.episode_id: e for group in self.stream(plans, sampling, seed, watch, keep, branches) for e in group
+        }
+        return [episodes[plan.episode_id] for plan in plans]

@@ -86,5 +86,5 @@ def _round(model: nn.Module) -> None:
     for module in model.modules():
         for name, parameter in [*module.named_parameters(recurse=False)]:
             if is_rounded(module, parameter):
-                rounded = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=parameter.requires_grad)
-                setattr(module, name, rounded)
+                weight = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=parameter.requires_grad)
+                setattr(module, name, weight)

@@ -78,10 +78,10 @@ class PlainEngine(HFEngine):
             if ran_out(error):
                 raise
             why = str(error).partition("\n")[0]
-        made = super().from_setup(setup, max_length=max_length)
-        assert isinstance(made, cls)
-        _LOG.warning("rollout.engine hf: %s: %s", WAYS[made.way], why)
-        return made
+        engine = super().from_setup(setup, max_length=max_length)
+        assert isinstance(engine, cls)
+        _LOG.warning("rollout.engine hf: %s: %s", WAYS[engine.way], why)
+        return engine
 
     # -- the wave --------------------------------------------------------------------------------------------------
 
@@ -89,15 +89,15 @@ class PlainEngine(HFEngine):
         """Starts a wave when the last one has ended."""
         if self._running:
             return
-        left: deque[Row] = deque()
+        waiting: deque[Row] = deque()
         wave: list[Row] = []
         while self._waiting:
             row = self._waiting.popleft()
-            longest = max(len(each.context) for each in [*wave, row])
+            longest = max(len(member.context) for member in [*wave, row])
             fits = len(wave) < self.max_batch and (len(wave) + 1) * longest <= STEP_TOKENS
             alike = self.way != ALIKE or longest == len(row.context) == len((wave or [row])[0].context)
-            (wave if not wave or (fits and alike) else left).append(row)
-        self._waiting, self._running = left, wave
+            (wave if not wave or (fits and alike) else waiting).append(row)
+        self._waiting, self._running = waiting, wave
         self.prompt_tokens.asked += sum(len(row.context) for row in wave)
         self.prompt_tokens.computed += sum(len(row.context) for row in wave)
         self._wave = _Wave(self, list(wave))
@@ -170,8 +170,8 @@ class PlainEngine(HFEngine):
         rows = [Row(Request(0, as_tokens(prompt), Sampling()), 0, 0, prompt) for prompt in prompts]
         wave, off = _Wave(self, list(rows)), 0.0
         for step in range(5):
-            left = rows if step < 3 else rows[1:2]
-            for row, ours in zip(left, wave.logits(left), strict=True):
+            live_rows = rows if step < 3 else rows[1:2]
+            for row, ours in zip(live_rows, wave.logits(live_rows), strict=True):
                 own = self.model(torch.from_numpy(row.context).to(self.model.device)[None], use_cache=False).logits
                 off = max(off, float((ours.float().log_softmax(-1) - own[0, -1].float().log_softmax(-1)).abs().max()))
                 self._extend(row, (step * 5 + len(row.context)) % self._vocabulary)
@@ -204,38 +204,40 @@ class _Wave:
         output = engine.call(inputs)
         self._given = model._update_model_kwargs_for_generation(output, self._given)
         self._given.pop("mm_encoder_outputs", None)
-        found: Tensor = output.logits[:, -1]
+        logits: Tensor = output.logits[:, -1]
         places = {id(row): place for place, row in enumerate(self.rows)}
-        return found[[places[id(row)] for row in rows]]
+        return logits[[places[id(row)] for row in rows]]
 
     def _begun(self) -> dict[str, Any]:
         """Arguments of the pass over the prompts, padded on the left."""
         model, length = self._model, max(len(row.context) for row in self.rows)
         tokens = np.stack([np.pad(row.context, (length - len(row.context), 0)) for row in self.rows])
         mask = np.stack([np.arange(length) >= length - len(row.context) for row in self.rows])
-        taken = inspect.signature(model.forward).parameters
+        parameters = inspect.signature(model.forward).parameters
         inputs = model_inputs(model, tokens, self.engine.images)
         self._ids = inputs.pop("input_ids", torch.zeros(tokens.shape, dtype=torch.long, device=model.device))
         self._given = {**inputs, "use_cache": True, "attention_mask": torch.from_numpy(mask).long().to(model.device)}
-        if "position_ids" in taken:
+        if "position_ids" in parameters:
             place = np.maximum(mask.cumsum(1) - 1, 0)
             own = own_positions(model, tokens, self.engine.images, place)
             self._given["position_ids"] = torch.from_numpy(place if own is None else own).to(model.device)
-        if "logits_to_keep" in taken:
+        if "logits_to_keep" in parameters:
             self._given["logits_to_keep"] = 1
         model._prepare_cache_for_generation(
             model.generation_config, self._given, GenerationMode.SAMPLE, len(self.rows), length
         )
-        found: dict[str, Any] = model.prepare_inputs_for_generation(self._ids, is_first_iteration=True, **self._given)
-        return found
+        arguments: dict[str, Any] = model.prepare_inputs_for_generation(
+            self._ids, is_first_iteration=True, **self._given
+        )
+        return arguments
 
     def _drop(self, rows: list[Row]) -> None:
         """Leaves out the rows of the wave that have ended, where the cache can."""
         cache = next((value for value in self._given.values() if type(value) is DynamicCache), None)
         if cache is None or self._ids is None:
             return
-        wanted = {id(row) for row in rows}
-        places = torch.tensor([i for i, row in enumerate(self.rows) if id(row) in wanted], device=self._ids.device)
+        row_ids = {id(row) for row in rows}
+        places = torch.tensor([i for i, row in enumerate(self.rows) if id(row) in row_ids], device=self._ids.device)
         cache.reorder_cache(cast(torch.LongTensor, places))
         self.rows, self._ids = rows, self._ids[places]
         for name in ("attention_mask", "position_ids"):

@@ -163,10 +163,10 @@ class RadixCache:
     @property
     def bound(self) -> int:
         """Tokens that memory is kept for, in whole pages."""
-        bound = self._bound
-        if bound is None:
-            bound = int(min(2 * self._rows * self._longest, self.room))
-        return -(-bound // PAGE) * PAGE
+        limit = self._bound
+        if limit is None:
+            limit = int(min(2 * self._rows * self._longest, self.room))
+        return -(-limit // PAGE) * PAGE
 
     @property
     def room(self) -> float:
@@ -258,11 +258,11 @@ class RadixCache:
         """Ends a sequence; its tokens that have been computed stay in the tree. Returns the node where it ends."""
         sequence.node.users -= 1
         tokens, own = sequence.tokens[: sequence.ready], sequence.slots[: sequence.ready]
-        node, inside, stored = self.match(tokens)
-        self.pages.give_back(sequence.slots[sequence.shared : len(stored)])
+        node, inside, known_slots = self.match(tokens)
+        self.pages.give_back(sequence.slots[sequence.shared : len(known_slots)])
         self.pages.give_back(sequence.slots[len(tokens) : sequence.length])
-        if len(stored) < len(tokens):
-            node = self._add(node, inside, tokens[len(stored) :], own[len(stored) :])
+        if len(known_slots) < len(tokens):
+            node = self._add(node, inside, tokens[len(known_slots) :], own[len(known_slots) :])
         elif self.states is not None and inside < len(node.tokens):
             node = self._split(node, inside)
         self._vacant.append(sequence.row)
@@ -318,9 +318,9 @@ class RadixCache:
             return node
         if inside < len(node.tokens):
             node = self._split(node, inside)
-        added = Node(tokens.copy(), slots.copy(), node, next(self._numbers), last_used=self._clock)
-        node.children[int(tokens[0])] = added
-        return added
+        leaf = Node(tokens.copy(), slots.copy(), node, next(self._numbers), last_used=self._clock)
+        node.children[int(tokens[0])] = leaf
+        return leaf
 
     def _split(self, node: Node, at: int) -> Node:
         """Makes the first ``at`` tokens of ``node`` its parent, and returns that."""

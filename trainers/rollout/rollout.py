@@ -115,10 +115,10 @@ class Rollout:
     def _go_on(self) -> None:
         """Begins to count time; what passed since the last pause counts against no answer's deadline."""
         self._watch.start()
-        paused = 0.0 if self._paused is None else self.manager.clock() - self._paused
+        pause = 0.0 if self._paused is None else self.manager.clock() - self._paused
         for episode in self.running.values():
             if episode.asked is not None:
-                episode.asked += paused
+                episode.asked += pause
 
     def _pause(self) -> None:
         """Counts no time until the next call."""
@@ -138,8 +138,8 @@ class Rollout:
         vector, engine = self.manager.vector, self.manager.engine
         while self.waiting and engine.stopped is not None:
             plan = self.waiting.popleft()
-            left = Playing(plan, self.manager.env_ids[plan.env], self.manager.exchanges(plan.env))
-            self._enter(left, Ending(error=engine.stopped, unanswered=True))
+            episode = Playing(plan, self.manager.env_ids[plan.env], self.manager.exchanges(plan.env))
+            self._enter(episode, Ending(error=engine.stopped, unanswered=True))
         while self.waiting and self.free:
             self._start(self.free.pop(), self.waiting.popleft())
         if vector.pending:
@@ -154,9 +154,9 @@ class Rollout:
         if (call := self.manager.vector.waiting_for()) is not None:
             episode = None if call.slot is None else self.running.get(call.slot)
             waits.append(call if episode is None else replace(call, what=f"{episode}: {call.what}"))
-        asked = [(episode.asked, episode) for episode in self.running.values() if episode.asked is not None]
-        if asked:
-            since, episode = min(asked, key=lambda pair: pair[0])
+        questions = [(episode.asked, episode) for episode in self.running.values() if episode.asked is not None]
+        if questions:
+            since, episode = min(questions, key=lambda pair: pair[0])
             waits.append(Wait(f"{episode}: {self.manager.engine.where(episode.plan.episode_id)}", since))
         return min(waits, key=lambda wait: wait.since, default=None)
 
@@ -202,8 +202,8 @@ class Rollout:
             episode.keep(event)
         if plan.greedy:
             sampling = replace(sampling, temperature=0.0)
-        if (left := self._tokens_left(episode)) is not None:
-            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, left))
+        if (budget := self._tokens_left(episode)) is not None:
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, budget))
         seed = step_seed(self.seed, plan.episode_id, len(episode.steps))
         number = next(_NUMBERS)
         episode.asked = self.manager.clock()
@@ -225,26 +225,26 @@ class Rollout:
                 self._failed(slot, Ending(error=completion.error, unanswered=True))
             return
         with self._watch.on(self._meanwhile("codec")):
-            parsed = episode.read(completion)
+            answer = episode.read(completion)
         waits = ACTIVITY.waiting(f"step of slot {slot} ({episode.env_id})")
         with self._watch.on(self._meanwhile("env")), waits:
-            if parsed.action is not None:
-                vector.step(slot, parsed.action)
+            if answer.action is not None:
+                vector.step(slot, answer.action)
             else:
-                vector.refuse(slot, parsed.error or "no action in the completion")
+                vector.refuse(slot, answer.error or "no action in the completion")
 
     def _give_up_unanswered(self) -> None:
         """Gives up the requests that the engine has not answered within its deadline, or does not have any more."""
         engine, now, limit = self.manager.engine, self.manager.clock(), self.manager.engine_deadline
-        lost = not engine.pending
-        if not lost and now < self._look:
+        idle = not engine.pending
+        if not idle and now < self._look:
             return
         self._look = now + _LOOK
         for number, slot in list(self._requests.items()):
             episode = self.running[slot]
             session = episode.plan.episode_id
             assert episode.asked is not None
-            if lost:
+            if idle:
                 why = f"RequestLost: {engine.where(session)} has lost the request"
             elif now - episode.asked >= limit:
                 why = f"DeadlineExceeded: {engine.where(session)} has not answered for {limit:g} s"
@@ -270,9 +270,9 @@ class Rollout:
     def _tell(self) -> None:
         """Logs which episodes were given up."""
         if self._told:
-            first, *others = self._told
-            _LOG.warning("%s%s", first, f" (and {len(others)} others)" if others else "")
-            for text in others:
+            first, *texts = self._told
+            _LOG.warning("%s%s", first, f" (and {len(texts)} others)" if texts else "")
+            for text in texts:
                 _LOG.info("%s", text)
             self._told = []
 

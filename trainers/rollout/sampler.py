@@ -38,11 +38,15 @@ class TaskSampler:
         weights = np.array([pool.weight for pool in self.pools], np.float64)
         exact = n * weights / weights.sum()
         counts = np.floor(exact).astype(int)
-        rest = exact - counts
-        for pool in self._rng.choice(len(self.pools), size=n - counts.sum(), p=rest / rest.sum()) if rest.any() else ():
+        fractions = exact - counts
+        for pool in (
+            self._rng.choice(len(self.pools), size=n - counts.sum(), p=fractions / fractions.sum())
+            if fractions.any()
+            else ()
+        ):
             counts[pool] += 1
-        drawn = [(pool, self._next(pool)) for pool, count in enumerate(counts) for _ in range(count)]
-        return [drawn[i] for i in self._rng.permutation(len(drawn))]
+        tasks = [(pool, self._next(pool)) for pool, count in enumerate(counts) for _ in range(count)]
+        return [tasks[i] for i in self._rng.permutation(len(tasks))]
 
     def _next(self, pool: int) -> str:
         if not self._orders[pool]:

@@ -45,9 +45,9 @@ class ScriptedEngine(Engine):
 
     def _complete(self, request: Request) -> Completion:
         ids = self.answer(request)
-        kept = ids[: request.sampling.max_tokens]
-        reason = "stop" if len(kept) == len(ids) else "length"
-        versions = np.full(len(kept), self.policy_version, np.int64)
+        response = ids[: request.sampling.max_tokens]
+        reason = "stop" if len(response) == len(ids) else "length"
+        versions = np.full(len(response), self.policy_version, np.int64)
         return Completion(
-            request.request_id, np.array(kept, np.int32), np.zeros(len(kept), np.float32), reason, versions
+            request.request_id, np.array(response, np.int32), np.zeros(len(response), np.float32), reason, versions
         )

@@ -73,9 +73,9 @@ def attend(
         )
         return out, total
     if query.device.type in EFFICIENT and how.softcap is None:
-        seen = None if mask is None else mask.expand(*query.shape[:3], key.shape[2])
+        bias = None if mask is None else mask.expand(*query.shape[:3], key.shape[2])
         out, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, key, value, seen, True, 0.0, causal, scale=how.scale
+            query, key, value, bias, True, 0.0, causal, scale=how.scale
         )
         return out, total[..., : query.shape[2]]  # the kernel pads the sums
     scores = query @ key.transpose(-1, -2)
@@ -117,20 +117,20 @@ def slot_attention(
     query, key, value = as_computed(query, key, value)
     index = module.layer_idx
     assert isinstance(index, int)
-    held = plan.cache.pages.layer(index, key, value, plan.held_dtype(key))
+    buffers = plan.cache.pages.layer(index, key, value, plan.held_dtype(key))
     window = sliding_window if sliding_window and plan.longest > sliding_window else None
     queries = query[0].transpose(0, 1)
     out = query.new_empty(*queries.shape[:2], value.shape[3])
     if plan.compiled:
-        _compiled(plan, queries, key, value, held, window, how, out)
+        _compiled(plan, queries, key, value, buffers, window, how, out)
     else:
         slots = plan.once("slots", lambda: plan.tensor(plan.slots))
-        for buffer, new in zip(held, (key, value), strict=True):
+        for buffer, new in zip(buffers, (key, value), strict=True):
             buffer.index_copy_(1, slots, new[0])
         if plan.short:
-            _to_calls(plan, queries[: plan.short_tokens], held, window, how, out)
+            _to_calls(plan, queries[: plan.short_tokens], buffers, window, how, out)
     for span in plan.long:
-        _to_span(plan, span, queries, held, window, how, out)
+        _to_span(plan, span, queries, buffers, window, how, out)
     return out[None], None
 
 
@@ -139,7 +139,7 @@ def _compiled(
     queries: Tensor,
     key: Tensor,
     value: Tensor,
-    held: KeysValues,
+    buffers: KeysValues,
     window: int | None,
     how: Scores,
     out: Tensor,
@@ -147,13 +147,13 @@ def _compiled(
     """Stores all new keys and values, and computes attention of short spans."""
     from trainers.rollout import compiled_attention  # takes a moment to import, and only a CPU needs it
 
-    compiled_attention.store(held, plan.slots, key[0].transpose(0, 1).float(), value[0].transpose(0, 1).float())
+    compiled_attention.store(buffers, plan.slots, key[0].transpose(0, 1).float(), value[0].transpose(0, 1).float())
     if not plan.short:
         return
     count, table = plan.short_tokens, plan.cache.table
     result = out if out.dtype == torch.float32 else out.new_empty(out.shape, dtype=torch.float32)
     compiled_attention.attend(
-        queries[:count].float().contiguous(), held, plan.table_rows[:count], plan.lengths[:count],
+        queries[:count].float().contiguous(), buffers, plan.table_rows[:count], plan.lengths[:count],
         (table.pages, table.bases, table.starts, table.counts), window, how.scale, how.softcap, result,
     )  # fmt: skip
     if result is not out:
@@ -172,67 +172,69 @@ def _ungrouped(result: Tensor, tokens: int) -> Tensor:
     return result.reshape(result.shape[1], -1, tokens, *result.shape[3:]).movedim(2, 0).flatten(1, 2)
 
 
-def _to_calls(plan: StepPlan, queries: Tensor, held: KeysValues, window: int | None, how: Scores, out: Tensor) -> None:
+def _to_calls(
+    plan: StepPlan, queries: Tensor, buffers: KeysValues, window: int | None, how: Scores, out: Tensor
+) -> None:
     """Computes attention of single tokens, call by call; each token has one with keys of its own, which comes last."""
-    dim, key_heads = queries.shape[2], held[0].shape[0]
+    dim, key_heads = queries.shape[2], buffers[0].shape[0]
     parts: tuple[Tensor, Tensor] | None = None
     calls: list[Call] = plan.once(("calls", window), lambda: plan.calls(window))
     for number, call in enumerate(calls):
-        some = queries.index_select(0, call.tokens)
-        keys, values = (part.index_select(1, call.slots.flatten()) for part in held)
+        call_queries = queries.index_select(0, call.tokens)
+        keys, values = (part.index_select(1, call.slots.flatten()) for part in buffers)
         if call.slots.dim() == 1:
-            result, sums = attend(_grouped(some, key_heads), keys[None], values[None], None, how)
-            seen = _ungrouped(result, len(some)), _ungrouped(sums, len(some))
+            result, sums = attend(_grouped(call_queries, key_heads), keys[None], values[None], None, how)
+            attention = _ungrouped(result, len(call_queries)), _ungrouped(sums, len(call_queries))
         else:
             shape = (key_heads, *call.slots.shape, -1)
             keys, values = (part.view(shape).transpose(0, 1) for part in (keys, values))
             mask = None
             if call.hidden is not None:
-                made = partial(additive, call.hidden[:, None, None], queries.dtype)
-                mask = plan.once((window, number, queries.dtype), made)
-            result, sums = attend(some.view(len(some), key_heads, -1, dim), keys, values, mask, how)
-            seen = result.flatten(1, 2), sums.flatten(1, 2)
+                make_mask = partial(additive, call.hidden[:, None, None], queries.dtype)
+                mask = plan.once((window, number, queries.dtype), make_mask)
+            result, sums = attend(call_queries.view(len(call_queries), key_heads, -1, dim), keys, values, mask, how)
+            attention = result.flatten(1, 2), sums.flatten(1, 2)
         if len(calls) == 1:
-            out.index_copy_(0, call.tokens, seen[0].to(out.dtype))
+            out.index_copy_(0, call.tokens, attention[0].to(out.dtype))
             return
         if parts is None:
             none = torch.full(queries.shape[:2], -torch.inf, device=queries.device)
             parts = torch.zeros_like(out[: len(queries)]), none
         before = tuple(part.index_select(0, call.tokens) for part in parts)
-        for part, new in zip(parts, merged((before[0], before[1]), seen), strict=True):
+        for part, new in zip(parts, merged((before[0], before[1]), attention), strict=True):
             part.index_copy_(0, call.tokens, new)
     assert parts is not None
     out[: len(queries)] = parts[0]
 
 
 def _to_span(
-    plan: StepPlan, span: Span, queries: Tensor, held: KeysValues, window: int | None, how: Scores, out: Tensor
+    plan: StepPlan, span: Span, queries: Tensor, buffers: KeysValues, window: int | None, how: Scores, out: Tensor
 ) -> None:
     """Computes attention of several new tokens of one sequence: to what was before them, and to each other."""
     row, here, dtype = span.row, slice(span.begin, span.end), queries.dtype
     slots = plan.once(("span", span.begin), lambda: plan.tensor(row.slots[: row.length]))
-    some, count = queries[here], span.end - span.begin
-    key_heads, groups = held[0].shape[0], queries.shape[1] // held[0].shape[0]
+    span_queries, count = queries[here], span.end - span.begin
+    key_heads, groups = buffers[0].shape[0], queries.shape[1] // buffers[0].shape[0]
     if window is not None:
         for begin in range(0, count, _QUERIES):
             end = min(begin + _QUERIES, count)
             first = max(0, row.ready + begin + 1 - window)
-            keys, values = (part.index_select(1, slots[first : row.ready + end]).to(dtype)[None] for part in held)
-            made = partial(_band, row.ready + begin, row.ready + end, first, window, groups, dtype, plan.device)
-            mask = plan.once((window, span.begin, begin, dtype), made)
-            result, _ = attend(_grouped(some[begin:end], key_heads), keys, values, mask, how)
+            keys, values = (part.index_select(1, slots[first : row.ready + end]).to(dtype)[None] for part in buffers)
+            make_mask = partial(_band, row.ready + begin, row.ready + end, first, window, groups, dtype, plan.device)
+            mask = plan.once((window, span.begin, begin, dtype), make_mask)
+            result, _ = attend(_grouped(span_queries[begin:end], key_heads), keys, values, mask, how)
             out[span.begin + begin : span.begin + end] = _ungrouped(result, end - begin)
         return
     keys, values = (
-        part.index_select(1, slots[row.ready :]).to(dtype).repeat_interleave(groups, 0)[None] for part in held
+        part.index_select(1, slots[row.ready :]).to(dtype).repeat_interleave(groups, 0)[None] for part in buffers
     )
-    result, sums = attend(some.transpose(0, 1)[None], keys, values, None, how, causal=True)
-    seen = result[0].transpose(0, 1), sums[0].transpose(0, 1)
+    result, sums = attend(span_queries.transpose(0, 1)[None], keys, values, None, how, causal=True)
+    attention = result[0].transpose(0, 1), sums[0].transpose(0, 1)
     if row.ready:
-        keys, values = (part.index_select(1, slots[: row.ready]).to(dtype)[None] for part in held)
-        result, sums = attend(_grouped(some, key_heads), keys, values, None, how)
-        seen = merged(seen, (_ungrouped(result, count), _ungrouped(sums, count)))
-    out[here] = seen[0]
+        keys, values = (part.index_select(1, slots[: row.ready]).to(dtype)[None] for part in buffers)
+        result, sums = attend(_grouped(span_queries, key_heads), keys, values, None, how)
+        attention = merged(attention, (_ungrouped(result, count), _ungrouped(sums, count)))
+    out[here] = attention[0]
 
 
 def _band(

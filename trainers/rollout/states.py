@@ -60,11 +60,11 @@ class States:
         """Stores states, (states, …), in these slots."""
         buffer = self._buffers.get(call)
         if buffer is None or len(buffer) < self.count:
-            made = states.new_zeros(self.count, *states.shape[1:])
+            new_buffer = states.new_zeros(self.count, *states.shape[1:])
             if buffer is not None:
-                made[: len(buffer)] = buffer
-            buffer = self._buffers[call] = made
-            self.slot_bytes = sum(one[0].nbytes for one in self._buffers.values())
+                new_buffer[: len(buffer)] = buffer
+            buffer = self._buffers[call] = new_buffer
+            self.slot_bytes = sum(call_buffer[0].nbytes for call_buffer in self._buffers.values())
         buffer.index_copy_(0, slots, states)
 
 

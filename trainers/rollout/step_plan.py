@@ -115,8 +115,8 @@ class StepPlan:
     def _paths(self) -> Paths:
         parent = np.arange(-1, len(self.tokens) - 1)
         for span in self.spans:
-            known = span.row.source is not None
-            parent[span.begin] = -1 if known else self.place(int(span.row.slots[span.row.ready - 1]))
+            has_source = span.row.source is not None
+            parent[span.begin] = -1 if has_source else self.place(int(span.row.slots[span.row.ready - 1]))
         return Paths(parent, self.positions)
 
     def carry(self, rows: Sequence[Row], last: Sequence[int]) -> None:
@@ -129,16 +129,16 @@ class StepPlan:
         states, branches = self.cache.states, self.cache.branches
         assert states is not None
         begins = [span.row.source for span in self.spans if span.row.source is not None]
-        kept = np.array([*last, *(self.place(slot) for slot, _ in branches)])
+        places = np.array([*last, *(self.place(slot) for slot, _ in branches)])
         slots = np.array([*(row.state for row in rows), *(state for _, state in branches)])
-        self.carried = StepStates(states, self.tensor(np.array(begins, np.int64)), kept, self.tensor(slots))
+        self.carried = StepStates(states, self.tensor(np.array(begins, np.int64)), places, self.tensor(slots))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns ``make()`` of the first call with ``key``, for all layers."""
         if key not in self._once:
             self._once[key] = make()
-        found: T = self._once[key]
-        return found
+        entry: T = self._once[key]
+        return entry
 
     def place(self, slot: int) -> int:
         """Index in the flat batch of the token that is stored in ``slot``."""
@@ -156,9 +156,9 @@ class StepPlan:
         """The calls for single tokens, whose parts are then merged."""
         cost = _CALL.get(self.device.type, _CALL_ELSEWHERE)
         rows = [span.row for span in self.short]
-        shared, begins = _shared(rows, cost) if window is None else ([], [max(0, r.length - window) for r in rows])
-        calls = [Call(self.tensor(np.arange(*part)), self.tensor(slots), None) for part, slots in shared]
-        return calls + [self._own(rows, begins, some) for some in _bunches(rows, begins, cost)]
+        prefixes, begins = _shared(rows, cost) if window is None else ([], [max(0, r.length - window) for r in rows])
+        calls = [Call(self.tensor(np.arange(*part)), self.tensor(slots), None) for part, slots in prefixes]
+        return calls + [self._own(rows, begins, bunch) for bunch in _bunches(rows, begins, cost)]
 
     def _own(self, rows: Sequence[Row], begins: Sequence[int], some: Sequence[int]) -> Call:
         """The call for tokens that see keys of their own, from ``begins`` on."""
@@ -178,7 +178,7 @@ def _shared(rows: Sequence[Row], call: int) -> tuple[list[tuple[tuple[int, int],
         For each which rows (from, to) share it and its slots; and where what is left of each row begins.
     """
     common = [_common(a, b) for a, b in itertools.pairwise(rows)]
-    found: list[tuple[tuple[int, int], Ints]] = []
+    prefixes: list[tuple[tuple[int, int], Ints]] = []
     begins = [0] * len(rows)
     waiting = [(0, len(rows), 0)]
     while waiting:
@@ -187,18 +187,18 @@ def _shared(rows: Sequence[Row], call: int) -> tuple[list[tuple[tuple[int, int],
             continue
         end = min(common[low : high - 1])
         if (high - low - 1) * (end - begin) > call:
-            found.append(((low, high), rows[low].slots[begin:end]))
+            prefixes.append(((low, high), rows[low].slots[begin:end]))
             begins[low:high] = [end] * (high - low)
             begin = end
         cuts = [low, *(i + 1 for i in range(low, high - 1) if common[i] == end), high]
         waiting.extend((a, b, begin) for a, b in itertools.pairwise(cuts))
-    return found, begins
+    return prefixes, begins
 
 
-def _common(one: Row, other: Row) -> int:
+def _common(first: Row, second: Row) -> int:
     """Number of tokens that two sequences share: at least the last of each is its own."""
-    count = min(one.length, other.length) - 1
-    same = one.slots[:count] == other.slots[:count]
+    count = min(first.length, second.length) - 1
+    same = first.slots[:count] == second.slots[:count]
     return count if same.all() else int(same.argmin())
 
 

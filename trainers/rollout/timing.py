@@ -65,9 +65,9 @@ class Stopwatch:
     def book(self) -> None:
         """Books the time until now."""
         now, timing = self._clock(), self.timing
-        passed, share = now - self._last, self._share()
-        setattr(timing, self._part, getattr(timing, self._part) + passed * share)
-        timing.longest_episode += passed * (1.0 - share)
+        seconds, share = now - self._last, self._share()
+        setattr(timing, self._part, getattr(timing, self._part) + seconds * share)
+        timing.longest_episode += seconds * (1.0 - share)
         self._last = now
 
     @contextmanager

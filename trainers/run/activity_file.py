@@ -63,8 +63,8 @@ class ActivityFile:
             return
         self._closed.set()
         self._thread.join()
-        stopped = isinstance(error, Interrupted | KeyboardInterrupt)
-        self.write("finished" if error is None else "interrupted" if stopped else "failed", error)
+        is_stop = isinstance(error, Interrupted | KeyboardInterrupt)
+        self.write("finished" if error is None else "interrupted" if is_stop else "failed", error)
 
     def _go_on(self) -> None:
         while not self._closed.wait(self.interval):
@@ -103,5 +103,5 @@ class ActivityFile:
         own = str(ACTIVITY.now())
         if self.peers is None:
             return [own]
-        others = range(len(self.peers.members))
-        return [own if rank == self.peers.rank else str(self.peers.doing(rank)) for rank in others]
+        ranks = range(len(self.peers.members))
+        return [own if rank == self.peers.rank else str(self.peers.doing(rank)) for rank in ranks]

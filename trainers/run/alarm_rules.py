@@ -58,10 +58,10 @@ class Rule:
         """
         if reference == 0.0 and self.times:
             return None
-        found = self.bound if reference is None else reference * self.bound if self.times else reference + self.bound
+        limit = self.bound if reference is None else reference * self.bound if self.times else reference + self.bound
         if self.floor is None:
-            return found
-        return max(found, self.floor) if self.beyond == "above" else min(found, self.floor)
+            return limit
+        return max(limit, self.floor) if self.beyond == "above" else min(limit, self.floor)
 
     @property
     def sign(self) -> str:

@@ -44,7 +44,7 @@ class _Reference:
     last: float
 
     def with_value(self, value: float) -> _Reference:
-        least = min(found for found in (self.least, value) if found) if self.least or value else None
+        least = min(candidate for candidate in (self.least, value) if candidate) if self.least or value else None
         return _Reference([*self.first, value][:START], max(self.most, value), least, value)
 
 
@@ -92,8 +92,8 @@ class Alarms:
                 events.append(Event("alarm", iteration, _message(name, rule, value, limit), facts))
         for metric in self._followed & values.keys():
             value = float(values[metric])
-            known = self._references.get(metric, _Reference([], value, None, value))
-            self._references[metric] = known.with_value(value)
+            reference = self._references.get(metric, _Reference([], value, None, value))
+            self._references[metric] = reference.with_value(value)
         return events
 
     @property
@@ -119,16 +119,16 @@ class Alarms:
         """Returns the value that a rule's metric must pass; ``None`` while there is nothing to compare with."""
         if not rule.reference:
             return rule.limit(None)
-        known = self._references.get(rule.against or rule.metric)
-        if known is None:
+        reference = self._references.get(rule.against or rule.metric)
+        if reference is None:
             return None
-        found = {"start": median(known.first), "most": known.most, "least": known.least}[rule.reference]
-        return None if found is None else rule.limit(found)
+        base = {"start": median(reference.first), "most": reference.most, "least": reference.least}[rule.reference]
+        return None if base is None else rule.limit(base)
 
     def _rises(self, metric: str, values: Mapping[str, Any]) -> bool:
         """Whether a metric, which an evaluation's line has not, is above its start."""
-        known = self._references.get(metric)
-        return known is not None and values.get(metric, known.last) > median(known.first)
+        reference = self._references.get(metric)
+        return reference is not None and values.get(metric, reference.last) > median(reference.first)
 
     def returned(self) -> None:
         """Forgets the signs, as the run has gone back to weights without them."""
@@ -142,7 +142,7 @@ class Alarms:
             "returns": self.returns,
             "unanswered": dict(self.unanswered),
             "signs": {name: vars(sign).copy() for name, sign in self._signs.items()},
-            "references": {name: vars(known).copy() for name, known in self._references.items()},
+            "references": {name: vars(reference).copy() for name, reference in self._references.items()},
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -150,17 +150,17 @@ class Alarms:
         self.returns = int(state["returns"])
         self.unanswered = {name: since for name, since in state["unanswered"].items() if name in self.rules}
         self._signs = {name: _Sign(**state["signs"].get(name, {})) for name in self.rules}
-        self._references = {name: _Reference(**known) for name, known in state["references"].items()}
+        self._references = {name: _Reference(**fields) for name, fields in state["references"].items()}
 
 
 def rules_of(config: AlarmConfig) -> dict[str, Rule]:
     """Returns the rules that are watched, with the settings' bounds."""
-    found = {name: rule for name, rule in RULES.items() if name not in config.silent}
+    rules = {name: rule for name, rule in RULES.items() if name not in config.silent}
     for name, own in config.rules.items():
-        rule = found[name]
-        bound, patience = own.bound, own.patience or rule.patience
-        found[name] = replace(rule, bound=rule.bound if bound is None else bound, patience=patience)
-    return found
+        rule = rules[name]
+        own_bound, patience = own.bound, own.patience or rule.patience
+        rules[name] = replace(rule, bound=rule.bound if own_bound is None else own_bound, patience=patience)
+    return rules
 
 
 def _message(name: str, rule: Rule, value: float, limit: float) -> str:
@@ -182,12 +182,12 @@ def best_iteration(checkpoints: Iterable[int], lines: Iterable[Mapping[str, Any]
     held_out: dict[int, float] = {}
     training: dict[int, float] = {}
     for line in lines:
-        for name, found in (("eval/success", held_out), ("train/success", training)):
+        for name, successes in (("eval/success", held_out), ("train/success", training)):
             if line.get(name) is not None:
-                found[line["iteration"]] = float(line[name])
+                successes[line["iteration"]] = float(line[name])
     able = [iteration for iteration in checkpoints if iteration < before]
-    if evaluated := [(held_out[iteration], iteration) for iteration in able if iteration in held_out]:
-        return max(evaluated)[1]
+    if scores := [(held_out[iteration], iteration) for iteration in able if iteration in held_out]:
+        return max(scores)[1]
     means = []
     for iteration in able:
         last = [training[i] for i in range(iteration - 2, iteration + 1) if i in training]

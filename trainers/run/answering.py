@@ -18,13 +18,13 @@ def answer(run: Run) -> None:
     Raises:
         Paused: One pauses the run; a checkpoint has been written.
     """
-    raised = agreed(run.accelerator, run.alarms.unanswered)
-    if not raised:
+    alarms = agreed(run.accelerator, run.alarms.unanswered)
+    if not alarms:
         return
-    actions = {name: run.config.alarms.action_of(name) for name in raised}
-    back = {name: since for name, since in raised.items() if actions[name] == "return"}
+    actions = {name: run.config.alarms.action_of(name) for name in alarms}
+    back = {name: since for name, since in alarms.items() if actions[name] == "return"}
     run.alarms.unanswered = back  # where the run is paused first, it goes back once it goes on
-    if pausing := [name for name in raised if actions[name] == "pause"]:
+    if pausing := [name for name in alarms if actions[name] == "pause"]:
         _pause(run, pausing)
     run.alarms.unanswered = {}
     if back:
@@ -44,27 +44,27 @@ def _pause(run: Run, names: list[str]) -> None:
 
 
 def _return(run: Run, names: list[str], since: int) -> None:
-    alarms, iteration, named = run.alarms, run.counters.iteration, " and ".join(names)
+    alarms, iteration, label = run.alarms, run.counters.iteration, " and ".join(names)
     if alarms.returns >= run.config.alarms.returns:
-        run.progress.message(f"alarm {named}: the run has gone back {alarms.returns} time(s), and goes on as it is")
+        run.progress.message(f"alarm {label}: the run has gone back {alarms.returns} time(s), and goes on as it is")
         return
     with sharing_failures(run.accelerator):
-        found = run.folder.best_checkpoint(since) if run.accelerator.is_main_process else None
-    folder = agreed(run.accelerator, found)
+        best_folder = run.folder.best_checkpoint(since) if run.accelerator.is_main_process else None
+    folder = agreed(run.accelerator, best_folder)
     if folder is None:
         run.progress.message(
-            f"alarm {named}: there is no checkpoint of before iteration {since} to go back to, so the run goes on as "
+            f"alarm {label}: there is no checkpoint of before iteration {since} to go back to, so the run goes on as "
             f"it is; checkpoint_every is {run.config.checkpoint_every}"
         )
         return
-    kept = {name: run.parts[name].state() for name in _GO_ON if name in run.parts}
+    states = {name: run.parts[name].state() for name in _GO_ON if name in run.parts}
     checkpoint.load(folder, run.accelerator, run.model, run.parts, run.compared())
-    for name, state in kept.items():
+    for name, state in states.items():
         run.parts[name].load(state)
     alarms.returned()
     text = (
         f"intervention: went back to the weights of {folder.name} after iteration {iteration}, because of the alarm "
-        f"{named}; tasks, seeds and learning rate go on from iteration {iteration}"
+        f"{label}; tasks, seeds and learning rate go on from iteration {iteration}"
     )
     facts = {"alarms": ", ".join(names), "checkpoint": folder.name, "since": since, "returns": alarms.returns}
     run.tell(Event("return", iteration, text, facts))

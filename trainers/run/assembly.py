@@ -157,10 +157,10 @@ class Run:
         if (reason := rows_reason(self.model)) is not None:
             progress.message(f"{config.model.path} is trained row by row, not in a tree of tokens: {reason}")
 
-        chosen = Method.of(method)
+        credit_method = Method.of(method)
         recompute = config.optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness)
         providers = make_providers(
-            method, chosen.estimator, accelerator=accelerator, policy=policy, model=config.model,
+            method, credit_method.estimator, accelerator=accelerator, policy=policy, model=config.model,
             optim=config.optim, reference=self._reference(policy), hindsight=hindsight, seed=config.seed,
             tokenizer=self.tokenizer, lowercase=config.prompt.lowercase, recompute=recompute,
         )  # fmt: skip
@@ -173,7 +173,7 @@ class Run:
                 "bfloat16 rounds, which alone may clip them; watch train/clip_fraction, or set compute_dtype: float32",
                 method.objective.clip_low, method.objective.clip_high,
             )  # fmt: skip
-        self.crediting = Crediting(chosen, accelerator, providers, [env.id for env in config.envs])
+        self.crediting = Crediting(credit_method, accelerator, providers, [env.id for env in config.envs])
         self.replay: SelfImitation | None = None
         if method.replay is not None:
             compares = method.objective.kl != "none"
@@ -186,9 +186,9 @@ class Run:
         setup = EngineSetup(self.model, self.tokenizer, config.model, self.slots, accelerator, structure)
         rollout, self.engine = start_engine(rollout, setup, progress.message)
         self.config = config = replace(config, rollout=rollout)
-        taken = config.pool is not None and config.pool.take is not None
-        if policy.balance_coef and (taken or not self.engine.records_experts):
-            reason = "pool.take is set, and a pool" if taken else f"the engine {rollout.engine}"
+        from_pool = config.pool is not None and config.pool.take is not None
+        if policy.balance_coef and (from_pool or not self.engine.records_experts):
+            reason = "pool.take is set, and a pool" if from_pool else f"the engine {rollout.engine}"
             raise ConfigError(
                 f"model.balance_coef is {policy.balance_coef} (null takes the model's own), but {reason} does not tell "
                 f"the experts of {config.model.path}; set model.balance_coef: 0"
@@ -198,9 +198,9 @@ class Run:
                 f"model.routing is replay, but the engine hf samples {config.model.path} with transformers' cache, and "
                 "does not tell its experts there; set model.routing: own"
             )
-        wrapped, optimizer = self._prepared(policy)
+        module, optimizer = self._prepared(policy)
         self.updater = Updater(
-            accelerator, wrapped, optimizer, config.optim, method.objective,
+            accelerator, module, optimizer, config.optim, method.objective,
             iterations=config.iterations,
             recompute=recompute,
         )  # fmt: skip
@@ -209,7 +209,7 @@ class Run:
         self.rollouts = self._rollouts(ends)
 
         self.parts: dict[str, Stateful] = {
-            "optimizer": (ShardedOptimizerState if is_sharded(policy) else OptimizerState)(wrapped, optimizer),
+            "optimizer": (ShardedOptimizerState if is_sharded(policy) else OptimizerState)(module, optimizer),
             "updater": self.updater,
             "sampler": self.sampler,
             "method": self.crediting,
@@ -240,8 +240,8 @@ class Run:
         parts = (rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
         factory = training_factory(config.method)
         if self.pool is None:
-            rank, stored = self.accelerator.process_index, config.pool
-            store = None if stored is None else Store(stored, config.name, self.accelerator.num_processes)
+            rank, pool_config = self.accelerator.process_index, config.pool
+            store = None if pool_config is None else Store(pool_config, config.name, self.accelerator.num_processes)
             player = manager_of(*parts, factory, bool(branching(config)), rank)
             return SynchronousRollouts(*common, player, sampling, self.sync, store=store)
         pool = self.pool
@@ -406,19 +406,19 @@ class Run:
             return
         with sharing_failures(self.accelerator):
             main = self.accelerator.is_main_process
-            found = str(checkpoint.chosen(self.folder.checkpoints, resume)) if main else ""
-        chosen = Path(agreed(self.accelerator, found))
-        changed = checkpoint.load(chosen, self.accelerator, self.model, self.parts, self.compared())
-        done = self.counters.iteration
-        self.counters.metrics_lines = self.folder.mend_metrics(self.counters.metrics_lines, done)
+            choice = str(checkpoint.chosen(self.folder.checkpoints, resume)) if main else ""
+        folder = Path(agreed(self.accelerator, choice))
+        changes = checkpoint.load(folder, self.accelerator, self.model, self.parts, self.compared())
+        iteration = self.counters.iteration
+        self.counters.metrics_lines = self.folder.mend_metrics(self.counters.metrics_lines, iteration)
         lines = self.folder.read_metrics()
-        self.folder.go_on(done, settings, self.counters.metrics_lines)
+        self.folder.go_on(iteration, settings, self.counters.metrics_lines)
         self._keep_prompt_file()
         self.trackers.begin(yaml.safe_load(settings), lines, self.counters.metrics_lines)
-        self.progress.resumed(done)
-        self.progress.message(f"resuming after iteration {done} from {chosen}")
-        if changed:
-            self.progress.message(f"changed since that checkpoint, which changes results by rounding: {changed}")
+        self.progress.resumed(iteration)
+        self.progress.message(f"resuming after iteration {iteration} from {folder}")
+        if changes:
+            self.progress.message(f"changed since that checkpoint, which changes results by rounding: {changes}")
 
     def _keep_prompt_file(self) -> None:
         """Writes the text of the prompt file, which the settings only name, into the run's folder."""

@@ -32,8 +32,8 @@ class Boundary:
     def leave(self) -> None:
         """Marks the begin of an iteration; the way back is kept but where episodes are replayed or wait for updates."""
         large = {"replay", "pool"} & self._parts.keys()
-        kept = self._alone and not large
-        self._states = {name: self._parts[name].state() for name in _CHANGED} if kept else None
+        can_return = self._alone and not large
+        self._states = {name: self._parts[name].state() for name in _CHANGED} if can_return else None
 
     def lose(self) -> None:
         """Marks that optimisers take steps: there is no way back."""

@@ -167,10 +167,10 @@ def _flushed(partial: Path, accelerator: Accelerator, folder: Path) -> dict[str,
         for file in files:
             _flush(file)
             own[file.name] = _fingerprint(file)
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for part in all_gather_object(accelerator, own):
-        found |= part
-    return dict(sorted(found.items()))
+        entries |= part
+    return dict(sorted(entries.items()))
 
 
 def _finish(partial: Path, folder: Path, listing: Mapping[str, Any]) -> None:
@@ -212,14 +212,14 @@ def verify(folder: Path, turn: int = 0, of: int = 1) -> dict[str, Any]:
     manifest = _json(folder / MANIFEST, f"{folder} is not a checkpoint of this trainer")
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
         raise CheckpointError(f"{folder / MANIFEST}: format {manifest.get('format')!r}, expected {FORMAT!r}")
-    for name, expected in [*manifest["files"].items()][turn::of]:
+    for name, entry in [*manifest["files"].items()][turn::of]:
         file = folder / name
         if not file.is_file():
             raise CheckpointError(f"{file}: missing; the checkpoint is damaged")
-        if (found := _fingerprint(file)) != expected:
+        if (fingerprint := _fingerprint(file)) != entry:
             raise CheckpointError(
-                f"{file}: damaged ({found['bytes']} bytes, {expected['bytes']} expected"
-                f"{'' if found['bytes'] != expected['bytes'] else ', other content'})"
+                f"{file}: damaged ({fingerprint['bytes']} bytes, {entry['bytes']} expected"
+                f"{'' if fingerprint['bytes'] != entry['bytes'] else ', other content'})"
             )
     state = _json(folder / STATE, f"{folder}: damaged")
     if missing := sorted(_KEYS - state.keys()):
@@ -265,12 +265,12 @@ def chosen(root: Path, resume: str) -> Path:
     Raises:
         CheckpointError: There is none; says what to type.
     """
-    found = newest(root) if resume == "auto" else Path(resume)
-    if found is None and any(root.glob("iteration-*")):
+    folder = newest(root) if resume == "auto" else Path(resume)
+    if folder is None and any(root.glob("iteration-*")):
         raise CheckpointError(all_damaged(root))
-    if found is None:
+    if folder is None:
         raise CheckpointError(f"{root}: no checkpoint to resume from; start the run without --resume")
-    return found
+    return folder
 
 
 def engine_in(folder: Path) -> tuple[str, dict[str, Any]]:
@@ -318,7 +318,7 @@ def load(
     with sharing_failures(accelerator):
         state = verify(folder, accelerator.process_index, accelerator.num_processes)
     with sharing_failures(accelerator):
-        changed = "; ".join(_compare(state["config"], config, folder))
+        changes = "; ".join(_compare(state["config"], config, folder))
         for name in sorted({*parts, *state["parts"]}):
             if name not in state["parts"]:
                 raise CheckpointError(f"{folder}: has no {name}; it was written by a run without one")
@@ -331,7 +331,7 @@ def load(
                 part.load(with_tensors(state["parts"][name], tensors))
             except (Mismatch, KeyError, TypeError, ValueError) as error:
                 raise CheckpointError(f"{folder}: the {name} does not fit: {error}") from error
-    return changed
+    return changes
 
 
 def _load_model(folder: Path, model: PreTrainedModel) -> None:
@@ -351,10 +351,10 @@ def _load_model(folder: Path, model: PreTrainedModel) -> None:
         if name not in own or own[name].shape != tensor.shape:
             has = tuple(own[name].shape) if name in own else "no such tensor"
             raise CheckpointError(f"{folder}: {name} has shape {tuple(tensor.shape)}, the model of the config {has}")
-    one = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
-    present = {one.get(name) for name in tensors}  # tied weights are saved once
+    ids = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    present = {ids.get(name) for name in tensors}  # tied weights are saved once
     for name in own:
-        if name not in tensors and (name not in one or one[name] not in present):
+        if name not in tensors and (name not in ids or ids[name] not in present):
             raise CheckpointError(f"{folder}: has no {name}, which the model of the config has")
     for name, tensor in tensors.items():
         assign(own[name], tensor)

@@ -129,43 +129,43 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         UnknownName: A setting, recipe, method … does not exist; the message lists what does.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = {text: said for text, said in OPTIONS.items() if program.resumes or "--resume" not in text}
+    options = {text: description for text, description in OPTIONS.items() if program.resumes or "--resume" not in text}
     further = [text.split()[0] for text in program.options]
     switches = {text: "yes" for text in program.options if " " not in text}
     bare: dict[str, str | None] = {"--config": None, "--recipe": None}
     bare |= dict.fromkeys(("--print-config", "--list-recipes", "--list-configs", "--help", "--help-all"), "main")
     bare |= dict.fromkeys(further) | switches
-    given, words = split(arguments, {**bare, **({"--resume": "auto"} if program.resumes else {})})
-    if "--help" in given or "--help-all" in given:
-        asked = "all" if "--help-all" in given else given["--help"][-1]
+    values, words = split(arguments, {**bare, **({"--resume": "auto"} if program.resumes else {})})
+    if "--help" in values or "--help-all" in values:
+        topic = "all" if "--help-all" in values else values["--help"][-1]
         usage = f"usage: {program.name} [OPTION ...] [--SETTING VALUE ...]\n\n{program.description}"
-        sys.stdout.write(help_text(TrainConfig, usage, {**options, **program.options}, on_page(asked)))
+        sys.stdout.write(help_text(TrainConfig, usage, {**options, **program.options}, on_page(topic)))
         raise SystemExit(0)
-    if "--list-recipes" in given:
+    if "--list-recipes" in values:
         _list_recipes()
         raise SystemExit(0)
-    if "--list-configs" in given:
+    if "--list-configs" in values:
         _list_configs()
         raise SystemExit(0)
-    files = {name: read_file(name) for name in given.get("--config", [])}
+    files = {name: read_file(name) for name in values.get("--config", [])}
     for name, body in files.items():
         for key in body:
             if key not in TrainConfig.__dataclass_fields__ and (own := here((str(key),))) is not None:
                 raise UnknownName(f"{name}: there is no setting {key!r}; here it is {own}")
-    settings = over(TrainConfig, _recipe_below(files, given.get("--recipe", [])), words, here)
+    settings = over(TrainConfig, _recipe_below(files, values.get("--recipe", [])), words, here)
 
     def origin(path: Sequence[str | int]) -> str:
         """Returns the file that gives a setting, as prefix of a message; empty if the command line does."""
-        typed = any(path[: len(keys)] == keys for keys in (tuple(w.removeprefix("--").split(".")) for w, _ in words))
+        is_typed = any(path[: len(keys)] == keys for keys in (tuple(w.removeprefix("--").split(".")) for w, _ in words))
         return next(
-            (f"{name}: " for name, body in reversed(files.items()) if path and not typed and _has(body, path)), ""
+            (f"{name}: " for name, body in reversed(files.items()) if path and not is_typed and _has(body, path)), ""
         )
 
     config = checked(TrainConfig, settings, origin=origin)
     if program.trains and answers_in_text(config.rollout.engine):
         raise ConfigError(no_training(config.rollout.engine))
     check_names(config)
-    if "--print-config" in given:
+    if "--print-config" in values:
         sys.stdout.write(dump(config))
         raise SystemExit(0)
     if program.elsewhere and config.rollout.engine == AUTO:
@@ -174,22 +174,22 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         )
     if not program.elsewhere:
         check_machine(config.rollout.engine, config.rollout.engine_options)
-    typed = {name.removeprefix("--"): given[name][-1] for name in further if name in given}
-    resume = given["--resume"][-1] if "--resume" in given else None
-    return Command(config, resume, typed, _without(arguments, further))
+    program_options = {name.removeprefix("--"): values[name][-1] for name in further if name in values}
+    resume = values["--resume"][-1] if "--resume" in values else None
+    return Command(config, resume, program_options, _without(arguments, further))
 
 
 def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Returns the words without ``options`` and the values after them."""
-    kept, leaves = list[str](), False
+    words_left, leaves = list[str](), False
     for word in words:
-        name, given, _ = word.partition("=")
+        name, equals, _ = word.partition("=")
         if name.startswith("--"):
             leaves = name in options
         if not leaves:
-            kept.append(word)
-        leaves = leaves and not given
-    return kept
+            words_left.append(word)
+        leaves = leaves and not equals
+    return words_left
 
 
 def _has(settings: Any, path: Sequence[str | int]) -> bool:
@@ -201,28 +201,32 @@ def _has(settings: Any, path: Sequence[str | int]) -> bool:
     return True
 
 
-def _recipe_below(files: Mapping[str, Mapping[str, Any]], chosen: Sequence[str]) -> dict[str, Any]:
+def _recipe_below(files: Mapping[str, Mapping[str, Any]], recipes: Sequence[str]) -> dict[str, Any]:
     """The settings of the recipe with those of the files on top.
 
     Args:
         files: Settings by the name of their file, in the order in which they were given.
-        chosen: Recipes of the command line; the last one is taken.
+        recipes: Recipes of the command line; the last one is taken.
     """
-    merged: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for body in files.values():
-        merged = merge(merged, body)
-    named = merged.get("recipe", TrainConfig.recipe)
-    if not isinstance(named, str):
-        raise ConfigError(f"recipe must be a name, got {named!r}")
-    name = chosen[-1] if chosen else named
+        settings = merge(settings, body)
+    file_recipe = settings.get("recipe", TrainConfig.recipe)
+    if not isinstance(file_recipe, str):
+        raise ConfigError(f"recipe must be a name, got {file_recipe!r}")
+    name = recipes[-1] if recipes else file_recipe
     method = recipe(name).method
-    own = merged.get("method")
-    if "recipe" in merged and isinstance(own, dict) and method["estimator"] != recipe(named).method["estimator"]:
-        merged["method"] = {key: value for key, value in own.items() if key != "options"}  # of the file's estimator
-    rest = {key: value for key, value in merged.items() if key != "recipe"}
-    chosen_one = recipe(name)
-    sections = {"method": method, "optim": chosen_one.optim, "rollout": chosen_one.rollout}
-    return merge({"recipe": name, **sections}, rest)
+    own = settings.get("method")
+    if (
+        "recipe" in settings
+        and isinstance(own, dict)
+        and method["estimator"] != recipe(file_recipe).method["estimator"]
+    ):
+        settings["method"] = {key: value for key, value in own.items() if key != "options"}  # of the file's estimator
+    other_settings = {key: value for key, value in settings.items() if key != "recipe"}
+    base = recipe(name)
+    sections = {"method": method, "optim": base.optim, "rollout": base.rollout}
+    return merge({"recipe": name, **sections}, other_settings)
 
 
 def check_names(config: TrainConfig) -> None:
@@ -300,8 +304,8 @@ def _list_configs() -> None:
     """Prints the name that ``--config`` takes, the first comment, and the file, for launchers that need its path."""
     for name, file in shipped_configs().items():
         first = file.read_text(encoding="utf-8").partition("\n")[0]
-        said = first.removeprefix("#").strip() if first.startswith("#") else ""
-        sys.stdout.write(f"{name}\t{said}\t{file}\n")
+        comment = first.removeprefix("#").strip() if first.startswith("#") else ""
+        sys.stdout.write(f"{name}\t{comment}\t{file}\n")
 
 
 def shortened(config: TrainConfig) -> str:
@@ -324,16 +328,20 @@ def _own(value: Any, base: Any) -> Any:
         below = vars(base) if type(base) is type(value) else _defaults(type(value))
         return {key: _own(new, below[key]) for key, new in vars(value).items() if key == "id" or new != below[key]}
     if isinstance(value, Mapping):
-        known: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
-        return {key: _own(new, known.get(key)) for key, new in value.items() if key not in known or new != known[key]}
+        base_values: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
+        return {
+            key: _own(new, base_values.get(key))
+            for key, new in value.items()
+            if key not in base_values or new != base_values[key]
+        }
     return [_own(item, None) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _defaults(cls: type[Any]) -> dict[str, Any]:
     """The defaults of a class of settings; of a field that has none, a mark that equals no setting."""
     fields = dataclasses.fields(cls)
-    made = {field.name: field.default_factory() for field in fields if callable(field.default_factory)}
-    return {field.name: made.get(field.name, field.default) for field in fields}
+    defaults = {field.name: field.default_factory() for field in fields if callable(field.default_factory)}
+    return {field.name: defaults.get(field.name, field.default) for field in fields}
 
 
 def dump(config: TrainConfig) -> str:

@@ -41,14 +41,14 @@ class EpisodeFolder:
         self, folder: Path, settings: Mapping[str, Any], text: Callable[[Sequence[int]], str] | None = None
     ) -> None:
         self.folder, self.text = folder, text
-        wanted = json.dumps(settings, indent=2, sort_keys=True, default=str)
+        content = json.dumps(settings, indent=2, sort_keys=True, default=str)
         file = folder / _SETTINGS
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if file.exists():
-                self._compare(json.loads(file.read_text(encoding="utf-8")), json.loads(wanted))
+                self._compare(json.loads(file.read_text(encoding="utf-8")), json.loads(content))
             else:
-                write_atomically(file, wanted.encode())
+                write_atomically(file, content.encode())
         except (OSError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -60,18 +60,18 @@ class EpisodeFolder:
         Raises:
             DataError: A file is damaged, or has the episode of another task.
         """
-        found: list[Episode] = []
-        left: list[EpisodePlan] = []
+        episodes: list[Episode] = []
+        open_plans: list[EpisodePlan] = []
         for plan in plans:
             file = self._file(plan.episode_id)
             if not file.exists():
-                left.append(plan)
+                open_plans.append(plan)
                 continue
             (episode,) = read_episodes(file)
             if (episode.episode_id, episode.task_id) != (plan.episode_id, plan.task_id):
                 raise DataError(f"{file}: has task {episode.task_id!r}, not {plan.task_id!r}; name another folder")
-            found.append(episode)
-        return found, left
+            episodes.append(episode)
+        return episodes, open_plans
 
     def add(self, plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
         """Writes an episode; one that failed is left out, to be played another time."""

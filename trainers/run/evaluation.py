@@ -91,8 +91,8 @@ class Evaluator:
 
     def _all_plans(self, env: int) -> list[EpisodePlan]:
         """Returns the episodes of environment number ``env``, those of all processes."""
-        repeated = [*enumerate(self.chosen[env])] * self.config.evaluation.repeats
-        return [EpisodePlan(i, group, 0, task) for i, (group, task) in enumerate(repeated)]
+        group_tasks = [*enumerate(self.chosen[env])] * self.config.evaluation.repeats
+        return [EpisodePlan(i, group, 0, task) for i, (group, task) in enumerate(group_tasks)]
 
     def play(self, env: int, watch: Watcher | None = None) -> list[Episode]:
         """This process's share of the episodes of environment number ``env``."""
@@ -104,26 +104,26 @@ class Evaluator:
         count, rank = self.accelerator.num_processes, self.accelerator.process_index
         try:
             all_gather_object(self.accelerator, None)  # all have read what is there before one writes
-            left = results.left(self._all_plans(env))
+            open_plans = results.left(self._all_plans(env))
 
             def write(plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
                 if not (episode.unanswered and self.engine.stopped is not None):  # not asked: it is missing, not broken
                     results.add(plan, episode, effort, types[plan.task_id])
 
-            self._played(env, left[rank::count], None, write)
+            self._played(env, open_plans[rank::count], None, write)
         finally:
             results.close()
-        there = {plan.episode_id for plan in self._all_plans(env)} - {plan.episode_id for plan in left}
-        mine = {plan.episode_id for plan in left[rank::count]} | (there if rank == 0 else set())
+        there = {plan.episode_id for plan in self._all_plans(env)} - {plan.episode_id for plan in open_plans}
+        mine = {plan.episode_id for plan in open_plans[rank::count]} | (there if rank == 0 else set())
         return results.outcomes([plan for plan in self._all_plans(env) if plan.episode_id in mine], types)
 
     def _results(self, env: int) -> EvaluationResults:
         """Opens the results of environment number ``env``."""
         assert self.out is not None
-        chosen, messages = self.config.evaluation.envs[env], isinstance(self.engine, ChatEngine)
-        panel, versions = panel_of_env(chosen, f"evaluation.envs[{env}]")
+        env_config, messages = self.config.evaluation.envs[env], isinstance(self.engine, ChatEngine)
+        panel, versions = panel_of_env(env_config, f"evaluation.envs[{env}]")
         conditions = conditions_of(
-            self.config, chosen, panel, versions, self.name, len(self.chosen[env]), self.origin, messages
+            self.config, env_config, panel, versions, self.name, len(self.chosen[env]), self.origin, messages
         )
         conditions = replace(conditions, policy=self.policy)
         prices = self.config.rollout.engine_options.get("prices") if messages else None
@@ -136,22 +136,22 @@ class Evaluator:
         self, env: int, plans: list[EpisodePlan], watch: Watcher | None, also: Keeper | None = None
     ) -> list[Episode]:
         """Plays ``plans`` but those whose episodes are kept already."""
-        chosen, settings = self.config.evaluation.envs[env], self.config.evaluation
+        env_config, settings = self.config.evaluation.envs[env], self.config.evaluation
         folder: EpisodeFolder | None = None
-        found: list[Episode] = []
+        episodes: list[Episode] = []
         if self.keep is not None:
-            what = played_with(self.config, chosen, settings.sampling, self.tasks[env].hash)
+            what = played_with(self.config, env_config, settings.sampling, self.tasks[env].hash)
             text = None if self.tokenizer is None else answers_of(self.config.prompt, self.tokenizer)
-            folder = EpisodeFolder(self.keep / f"{env}-{chosen.id}-{chosen.split}", what, text)
+            folder = EpisodeFolder(self.keep / f"{env}-{env_config.id}-{env_config.split}", what, text)
             by_id = {plan.episode_id: plan for plan in plans}
-            found, plans = folder.split(plans)
+            episodes, plans = folder.split(plans)
             if also is not None:
-                for episode in found:
+                for episode in episodes:
                     also(by_id[episode.episode_id], episode, _effort(episode))
         slots = max(1, min(self.config.rollout.slots, len(plans)))
         manager = manager_of(
-            self.config.rollout, self.config.prompt, [chosen], slots, self.engine, self.tokenizer, [self.examples[env]],
-            rank=self.accelerator.process_index,
+            self.config.rollout, self.config.prompt, [env_config], slots, self.engine, self.tokenizer,
+            [self.examples[env]], rank=self.accelerator.process_index,
         )  # fmt: skip
         with closing(manager):
             sampling = sampling_of(settings.sampling, self.stop_ids)
@@ -161,7 +161,7 @@ class Evaluator:
                 for keeper in keepers:
                     keeper(plan, episode, effort)
 
-            return [*found, *manager.run(plans, sampling, self.config.seed, watch, keep)]
+            return [*episodes, *manager.run(plans, sampling, self.config.seed, watch, keep)]
 
     def result(
         self,
@@ -214,8 +214,8 @@ def chosen_tasks(ids: Sequence[str], config: EvalConfig, where: str) -> list[str
     """
     if config.episodes is None:
         return list(ids)
-    count, rest = divmod(config.episodes, config.repeats)
-    if rest:
+    count, remainder = divmod(config.episodes, config.repeats)
+    if remainder:
         raise ConfigError(
             f"evaluation.episodes is {config.episodes}, evaluation.repeats {config.repeats}: every task is played "
             f"equally often; make it a multiple of {config.repeats}"

@@ -80,13 +80,13 @@ def _checkpoint(run: Path) -> Path:
         return run
     if (run / adapter.CONFIG).is_file() or (run / "config.json").is_file():
         return run
-    found = newest(run / "checkpoints")
-    if found is None:
+    checkpoint = newest(run / "checkpoints")
+    if checkpoint is None:
         where = run / "checkpoints"
         raise DataError(
             f"{run}: neither a checkpoint, an adapter or a model, nor a run with a whole checkpoint in {where}"
         )
-    return found
+    return checkpoint
 
 
 def _write_adapter(checkpoint: Path, folder: Path, output: Path) -> None:

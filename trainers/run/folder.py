@@ -146,8 +146,8 @@ class RunFolder:
     def best_checkpoint(self, before: float) -> Path | None:
         """The folder of the best checkpoint of before an iteration, for the first process; ``None``: there is none."""
         iterations = map(iteration_of, self.checkpoints.glob("iteration-*"))
-        found = best_iteration(iterations, self.read_metrics(), before)
-        return None if found is None else folder_of(self.checkpoints, found)
+        iteration = best_iteration(iterations, self.read_metrics(), before)
+        return None if iteration is None else folder_of(self.checkpoints, iteration)
 
     def write_metrics(self, iteration: int, values: Mapping[str, float]) -> None:
         """Append a line to the metrics file.
@@ -200,9 +200,9 @@ class RunFolder:
             advantages = dict(zip(keys, credit.advantage.per_step.tolist(), strict=True))
         path = self._episodes / f"{name}.parquet"
         shard = shard_of(path, self.accelerator.process_index, self.accelerator.num_processes)
-        ordered = sorted(episodes, key=lambda episode: episode.episode_id)
+        sorted_episodes = sorted(episodes, key=lambda episode: episode.episode_id)
         with sharing_failures(self.accelerator), ACTIVITY.waiting(f"the file {shard}"):
-            write_episodes(shard, ordered, advantages or None, self._text(ordered))
+            write_episodes(shard, sorted_episodes, advantages or None, self._text(sorted_episodes))
 
     @property
     def _episodes(self) -> Path:
@@ -236,10 +236,10 @@ class RunFolder:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
     names = ("envsuite", "torch", "transformers", "accelerate", "peft", "gymnasium", "numpy", "minecraft-data")
-    found = {"python": platform.python_version()}
+    package_versions = {"python": platform.python_version()}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            package_versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return package_versions

@@ -52,7 +52,10 @@ class Happenings:
         if not self.writes:
             return
         key = (event.kind, event.iteration, event.message)
-        if any(key == (one.kind, one.iteration, one.message) for one in read_events(self.folder)):
+        if any(
+            key == (past_event.kind, past_event.iteration, past_event.message)
+            for past_event in read_events(self.folder)
+        ):
             return
         write_event(self.folder, event)
         if self._address:

@@ -80,17 +80,17 @@ class Clock:
         return sum(seconds - self._waited[cause] for cause, seconds in ACTIVITY.spent().items())
 
     def metrics(
-        self, timing: Timing, found: IterationMetrics, seconds: float | None = None, covered: float | None = None
+        self, timing: Timing, figures: IterationMetrics, seconds: float | None = None, covered: float | None = None
     ) -> dict[str, float]:
         """Returns the times of all parts, and the rates of the rollout.
 
         Args:
             timing: Seconds of the rollout's parts.
-            found: Numbers of tokens and steps that were played.
+            figures: Numbers of tokens and steps that were played.
             seconds: Seconds in which they were played; by default those of the part ``rollout``.
             covered: Seconds that ``timing`` is of; by default those of the iteration.
         """
-        now, rolled = Moment.now(), max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9)
+        now, rollout_seconds = Moment.now(), max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9)
         total = now.wall - self._began.wall
         rollout = {
             "time/engine": timing.engine,
@@ -105,17 +105,17 @@ class Clock:
             "time/log": now.wall - self._last.wall - self._waits(),
         }
         disjoint = sum(seconds for name, seconds in parts.items() if name != "time/rollout")
-        trained = sum(parts.get(f"time/{part}", 0.0) for part in ("estimator", "update"))
+        training_seconds = sum(parts.get(f"time/{part}", 0.0) for part in ("estimator", "update"))
         return {
             **self._metrics,
             **parts,
             "time/rest": total - disjoint,
             "time/total": total,
             "idle/engine": 1.0 - timing.engine / max(total if covered is None else covered, 1e-9),
-            "idle/device": 1.0 - trained / max(total, 1e-9),
-            "rate/tokens": found.sampled / rolled,
-            "rate/steps": found.steps / rolled,
-            "rate/tool_calls": found.calls / rolled,
+            "idle/device": 1.0 - training_seconds / max(total, 1e-9),
+            "rate/tokens": figures.sampled / rollout_seconds,
+            "rate/steps": figures.steps / rollout_seconds,
+            "rate/tool_calls": figures.calls / rollout_seconds,
         }
 
 
@@ -146,13 +146,13 @@ def iteration_metrics(
         episode_tokens: Most response tokens of an episode; ``None`` for no limit.
         prompt_tokens: Most tokens of a prompt, where longer ones lose their first tokens; ``None`` where none does.
     """
-    told = (_env_sums(episodes), _diagnostics(credit), _shaped(credit), _filtered(credit))
-    conduct, lost = _conduct(episodes, episode_tokens, prompt_tokens), timing or Timing()
-    given_up = {"repeated": lost.repeated, "dropped_tokens": lost.dropped_tokens, "pruned": pruned_tokens}
+    figures = (_env_sums(episodes), _diagnostics(credit), _shaped(credit), _filtered(credit))
+    conduct, waste = _conduct(episodes, episode_tokens, prompt_tokens), timing or Timing()
+    given_up = {"repeated": waste.repeated, "dropped_tokens": waste.dropped_tokens, "pruned": pruned_tokens}
     tokens = {f"tokens/{name}": count for name, count in vars(SharedTokens.of(credit.table)).items()}
-    repeats, *chosen = _chosen(episodes)
+    repeats, *choices = _chosen(episodes)
     sums = _sums(episodes, credit) | conduct | given_up | tokens | {"repeats": repeats}
-    parts = all_gather_object(accelerator, (sums, dict(learnt), told, _versions(episodes), chosen))
+    parts = all_gather_object(accelerator, (sums, dict(learnt), figures, _versions(episodes), choices))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
     versions = [version for part in parts for version in part[3]] or [(0, 0)]
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)
@@ -255,12 +255,12 @@ def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tok
     sound = [episode for episode in episodes if episode.error is None and not episode.greedy]
     steps = [step for episode in sound for step in episode.steps]
     refusals = Counter(step.refusal for step in steps)
-    written = [
+    lengths = [
         sum(len(step.response_ids) for step in e.steps) for e in sound if e.truncated and not e.context_truncated
     ]
     return {
         "calls": sum(len(step.action) for step in steps if step.action is not None),
-        "token_limit": sum(episode_tokens is not None and tokens >= episode_tokens for tokens in written),
+        "token_limit": sum(episode_tokens is not None and tokens >= episode_tokens for tokens in lengths),
         "prompt_cut": sum(prompt_tokens is not None and len(step.prompt_ids) >= prompt_tokens for step in steps),
         **{f"invalid/{reason}": refusals[reason] for reason in REFUSALS},
     }
@@ -275,11 +275,11 @@ def _actions(steps: Sequence[Step]) -> list[int | None]:
 def _repeats(steps: Sequence[Step], actions: Sequence[int | None]) -> int:
     """Returns how many steps take the action of the step before, or one that was taken in the same state before."""
     count, last = 0, None
-    taken: set[tuple[str, int]] = set()
+    pairs: set[tuple[str, int]] = set()
     for step, action in zip(steps, actions, strict=True):
         if action is not None:
-            count += action == last or (step.state_key, action) in taken
-            taken.add((step.state_key, action))
+            count += action == last or (step.state_key, action) in pairs
+            pairs.add((step.state_key, action))
         last = action
     return count
 
@@ -322,12 +322,12 @@ def _versions(episodes: Sequence[Episode]) -> list[tuple[int, int]]:
 
 def _env_sums(episodes: Sequence[Episode]) -> dict[str, tuple[float, float]]:
     """Sum and count of each figure that the environment reports at the end of an episode."""
-    found: dict[str, list[float]] = defaultdict(list)
+    figures: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
         if episode.error is None and episode.steps and not episode.greedy:
             for name, value in episode.steps[-1].info.get("metrics", {}).items():
-                found[name].append(float(value))
-    return {name: (sum(values), float(len(values))) for name, values in found.items()}
+                figures[name].append(float(value))
+    return {name: (sum(values), float(len(values))) for name, values in figures.items()}
 
 
 def _diagnostics(credit: Credit) -> dict[str, tuple[float, float]]:
@@ -339,8 +339,8 @@ def _diagnostics(credit: Credit) -> dict[str, tuple[float, float]]:
 def _shaped(credit: Credit) -> dict[str, tuple[float, float]]:
     """Returns sum and count, over the steps, of each shaper's diagnostics."""
     columns = credit.table.extra.items()
-    told = {name.removeprefix(DIAGNOSTIC): values for name, values in columns if name.startswith(DIAGNOSTIC)}
-    return {name: (float(values.sum()), float(len(values))) for name, values in told.items()}
+    diagnostics = {name.removeprefix(DIAGNOSTIC): values for name, values in columns if name.startswith(DIAGNOSTIC)}
+    return {name: (float(values.sum()), float(len(values))) for name, values in diagnostics.items()}
 
 
 def _filtered(credit: Credit) -> dict[str, tuple[int, int, int]]:

@@ -48,13 +48,13 @@ class Holder:
 
 
 @contextlib.contextmanager
-def held(folder: Path, program: str, other: str, patience: float = 0.0) -> Iterator[None]:
+def held(folder: Path, program: str, setting: str, patience: float = 0.0) -> Iterator[None]:
     """Holds the folder of a run, which is made if need be; a process that ends, in whatever way, gives it back.
 
     Args:
         folder: The folder.
         program: Name of the program, for the message of another one.
-        other: The setting that names another folder, for that of this one, e.g. ``--name``.
+        setting: The setting that names another folder, for that of this one, e.g. ``--name``.
         patience: Seconds that it waits for a process that has it: one that was killed on another machine holds a lock
             until the file server notices.
 
@@ -70,7 +70,9 @@ def held(folder: Path, program: str, other: str, patience: float = 0.0) -> Itera
                 time.sleep(1.0)
             if not mine:
                 name = _holder(folder / NAME) or _holder(folder / CLAIM) or "another process"
-                raise ConfigError(f"{folder} is in use by {name}; wait until that has ended, or choose another {other}")
+                raise ConfigError(
+                    f"{folder} is in use by {name}; wait until that has ended, or choose another {setting}"
+                )
         except OSError as error:
             raise DataError(f"{folder}: cannot be written ({error})") from error
         yield
@@ -78,11 +80,11 @@ def held(folder: Path, program: str, other: str, patience: float = 0.0) -> Itera
 
 @contextlib.contextmanager
 def held_by_main(
-    accelerator: Accelerator, folder: Path, program: str, other: str, patience: float = 0.0
+    accelerator: Accelerator, folder: Path, program: str, setting: str, patience: float = 0.0
 ) -> Iterator[None]:
     """Lets the first process hold the folder (:func:`held`) for all of them; each process must call this."""
     with contextlib.ExitStack() as stack:
-        on_main(accelerator, lambda: stack.enter_context(held(folder, program, other, patience)))
+        on_main(accelerator, lambda: stack.enter_context(held(folder, program, setting, patience)))
         yield
 
 
@@ -115,10 +117,10 @@ def _claimed(path: Path, own: Holder, stack: contextlib.ExitStack) -> bool:
         return False
     stack.callback(path.unlink, missing_ok=True)
     file.write(orjson.dumps(asdict(own)))
-    ended = threading.Event()
-    thread = threading.Thread(target=_beat, args=(path, ended), name="run-claim", daemon=True)
+    stop = threading.Event()
+    thread = threading.Thread(target=_beat, args=(path, stop), name="run-claim", daemon=True)
     stack.callback(thread.join)
-    stack.callback(ended.set)
+    stack.callback(stop.set)
     thread.start()
     return True
 

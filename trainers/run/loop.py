@@ -59,24 +59,24 @@ def _to_the_end(run: Run) -> None:
             raise
         raise Diverged(f"{error}. The weights before these steps are in {run.save()}", weights_good=True) from None
     except OutOfMemory as error:  # of all processes, while episodes were played
-        told, playing, whole = str(error), True, True
+        message, playing, whole = str(error), True, True
     except (RuntimeError, MemoryError) as error:
         if not ran_out(error):
             raise
-        told, playing, whole = said(ACTIVITY.now().phase, error), False, run.boundary.back()
+        message, playing, whole = said(ACTIVITY.now().phase, error), False, run.boundary.back()
     else:
         return
     # The error has gone, and with it the tensors of what it broke off.
     go_on = f"and go on with --resume (checkpoint {run.save()})" if whole else last_checkpoint(run)
-    raise OutOfMemory(f"{told}. {remedies(run.config, playing, run.slots)}, {go_on}")
+    raise OutOfMemory(f"{message}. {remedies(run.config, playing, run.slots)}, {go_on}")
 
 
 def last_checkpoint(run: Run) -> str:
     """Says from where a run goes on whose present state is not that of the end of an iteration."""
-    found = max(run.folder.checkpoints.glob("iteration-*"), default=None)
-    if found is None:
+    folder = max(run.folder.checkpoints.glob("iteration-*"), default=None)
+    if folder is None:
         return f"and start again: there is no checkpoint yet, as checkpoint_every is {run.config.checkpoint_every}"
-    return f"and go on with --resume (the last checkpoint, {found}: the present state is amid an iteration)"
+    return f"and go on with --resume (the last checkpoint, {folder}: the present state is amid an iteration)"
 
 
 def _loop(run: Run) -> None:
@@ -106,21 +106,21 @@ def iterate(run: Run) -> None:
     clock, seed, iteration = Clock(), run.config.seed, run.counters.iteration + 1
 
     run.boundary.leave()
-    rolled = run.rollouts(iteration)
+    rollout = run.rollouts(iteration)
     run.engine.rest()
     clock.passed("rollout")
 
-    credit = run.crediting(rolled.episodes, iteration, rolled.continued)
+    credit = run.crediting(rollout.episodes, iteration, rollout.continued)
     warming_up = run.critic_warmup(iteration)
     batch = training_batch(credit, warming_up)
-    imitated, replayed = (None, {}) if run.replay is None or warming_up else run.replay.advance(
+    imitation, replay_metrics = (None, {}) if run.replay is None or warming_up else run.replay.advance(
         credit, iteration, run.updater.logprobs
     )  # fmt: skip
     clock.passed("estimator")
 
     run.progress.stage("update")
     update = run.updater.update(
-        batch, np.random.default_rng([seed, iteration]), imitated, iteration=iteration, sampled=credit.table
+        batch, np.random.default_rng([seed, iteration]), imitation, iteration=iteration, sampled=credit.table
     )
     run.boundary.lose()
     learnt = run.crediting.learn(credit, np.random.default_rng([seed, iteration, 1]))
@@ -128,21 +128,21 @@ def iterate(run: Run) -> None:
 
     run.progress.stage("writing")
     prompt = run.config.prompt
-    found = iteration_metrics(
-        run.accelerator, rolled.episodes, credit, update, learnt, run.counters.tokens,
-        timing=rolled.timing,
-        pruned_tokens=rolled.pruned_tokens,
+    figures = iteration_metrics(
+        run.accelerator, rollout.episodes, credit, update, learnt, run.counters.tokens,
+        timing=rollout.timing,
+        pruned_tokens=rollout.pruned_tokens,
         episode_tokens=run.config.rollout.episode_tokens,
         prompt_tokens=prompt.max_tokens if prompt.truncate == "left" else None,
     )  # fmt: skip
     run.counters.iteration = iteration
-    run.counters.tokens += found.sampled
+    run.counters.tokens += figures.sampled
     run.boundary.reach()
     if run.config.episodes_every and iteration % run.config.episodes_every == 0:
-        run.folder.write_episodes(f"iteration-{iteration:05d}", rolled.episodes, credit)
-    times = clock.metrics(rolled.timing, found, rolled.seconds, rolled.covered)
-    metrics = {**found.values, **rolled.metrics, **run.engine.metrics(), **replayed, **times}
-    run.record(metrics, rolled.episodes)
+        run.folder.write_episodes(f"iteration-{iteration:05d}", rollout.episodes, credit)
+    times = clock.metrics(rollout.timing, figures, rollout.seconds, rollout.covered)
+    metrics = {**figures.values, **rollout.metrics, **run.engine.metrics(), **replay_metrics, **times}
+    run.record(metrics, rollout.episodes)
     run.progress.iteration(iteration, metrics)
 
 

@@ -63,8 +63,8 @@ class Continuations:
         """
         if any(steps.extra.get(AGENT, ())):
             raise UsageError("continuations (method.oracle) are for environments of one agent")
-        state, known, group = np.full(len(steps), -1, np.int64), dict[bytes, int](), list[int]()
-        found: list[EpisodePlan] = []
+        state, numbers, group = np.full(len(steps), -1, np.int64), dict[bytes, int](), list[int]()
+        new_plans: list[EpisodePlan] = []
         order, _ = steps_in_order(steps)
         for row in order[~steps.extra[GREEDY][order]].tolist():
             episode, t = int(steps.episode_id[row]), int(steps.t[row])
@@ -73,13 +73,13 @@ class Continuations:
             key = _identity(
                 steps, row, of, steps.state_key[row] if pooled else (point.world.elapsed, point.world.world)
             )
-            if key not in known:
-                known[key] = len(known)
+            if key not in numbers:
+                numbers[key] = len(numbers)
                 group.append(of)
                 first = (episode * _LONGEST + t) * each
-                found += [EpisodePlan(first + k, first, plan.env, plan.task_id, branch=point) for k in range(each)]
-            state[row] = known[key]
-        return cls(each, found, state, known, np.array(group, np.int64), pooled)
+                new_plans += [EpisodePlan(first + k, first, plan.env, plan.task_id, branch=point) for k in range(each)]
+            state[row] = numbers[key]
+        return cls(each, new_plans, state, numbers, np.array(group, np.int64), pooled)
 
     def played(self, episodes: Sequence[Episode]) -> Played:
         """Returns what was played from the states on: ``episodes``, as planned, without what led there."""
@@ -111,10 +111,10 @@ class Played:
         after = np.zeros(len(steps))
         after[order[:-1]] = here[order[1:]]
         after[order[np.cumsum(lengths) - 1]] = 0.0
-        known = np.isfinite(here) & np.isfinite(after)
-        if not known.all():
-            _LOG.warning("%d steps are left out: every continuation of their state failed", int((~known).sum()))
-        return steps.with_columns(**{MC_VALUE: here, NEXT_MC_VALUE: after}).take(np.flatnonzero(known))
+        has_values = np.isfinite(here) & np.isfinite(after)
+        if not has_values.all():
+            _LOG.warning("%d steps are left out: every continuation of their state failed", int((~has_values).sum()))
+        return steps.with_columns(**{MC_VALUE: here, NEXT_MC_VALUE: after}).take(np.flatnonzero(has_values))
 
     def values(self, steps: StepTable, gamma: float) -> Floats:
         """Returns the mean return from each state, not a number where every continuation failed, shape (states,).
@@ -128,8 +128,8 @@ class Played:
             return self._pooled(steps, rewards_to_go(steps, gamma))
         first = np.flatnonzero(steps.t == _starts(steps, plans))
         returns = dict(zip(steps.episode_id[first].tolist(), rewards_to_go(steps, gamma)[first].tolist(), strict=True))
-        each = [np.nan if e.error is not None else returns.get(e.episode_id, 0.0) for e in self.episodes]
-        table = np.array(each, np.float64).reshape(-1, self.planned.each)
+        episode_returns = [np.nan if e.error is not None else returns.get(e.episode_id, 0.0) for e in self.episodes]
+        table = np.array(episode_returns, np.float64).reshape(-1, self.planned.each)
         sound = np.isfinite(table)
         count = sound.sum(1)
         return np.where(count > 0, np.where(sound, table, 0.0).sum(1) / np.maximum(count, 1), np.nan)
@@ -143,9 +143,9 @@ class Played:
             for row, episode in enumerate(steps.episode_id.tolist())
         )
         state = np.array([self.planned.known.get(key, -1) for key in keys], np.int64)
-        met = state >= 0
-        count = np.bincount(state[met], minlength=len(self.planned.known))
-        sums = np.bincount(state[met], returns[met], minlength=len(self.planned.known))
+        mask = state >= 0
+        count = np.bincount(state[mask], minlength=len(self.planned.known))
+        sums = np.bincount(state[mask], returns[mask], minlength=len(self.planned.known))
         return np.where(count > 0, sums / np.maximum(count, 1), np.nan)
 
 

@@ -45,8 +45,8 @@ def origin_of(path: str) -> Origin | None:
         manifest = (folder / MANIFEST).read_bytes()
         files = orjson.loads(manifest)["files"]
         state = orjson.loads((folder / STATE).read_bytes())
-        for name, expected in files.items():
-            if name.startswith(_TOKENIZER) and _digest(folder / name) != expected["sha256"]:
+        for name, entry in files.items():
+            if name.startswith(_TOKENIZER) and _digest(folder / name) != entry["sha256"]:
                 raise CheckpointError(
                     f"{folder / name}: not the tokenizer that the checkpoint was saved with; its answers would be "
                     "those of other tokens. Copy the run's own tokenizer back"

@@ -71,10 +71,10 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
     tokenizer = load_tokenizer(config.model)
     prompt = with_day(config.prompt, tokenizer, {} if origin is None else origin.prompt)
     config = replace(config, prompt=prompt)
-    if origin is not None and (other := differing(origin, config.prompt)) is not None:
+    if origin is not None and (difference := differing(origin, config.prompt)) is not None:
         _LOG.warning(
             "model.path %s was trained with other prompts: %s; its success with these says little of the training "
-            "(give the run's config.yaml with --config)", config.model.path, other,
+            "(give the run's config.yaml with --config)", config.model.path, difference,
         )  # fmt: skip
     codec = check_prompts(config.prompt, tokenizer)
     for i, env in enumerate(config.evaluation.envs):

@@ -63,19 +63,19 @@ class PooledRollouts(Rollouts):
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         size = self.config.rollout.group_size
         query = replace(self.query, group_size=size)
-        found, known = self.pool.take(query, tasks * size, self.config.seed, self.taken)
-        if len(found) < tasks * size:
+        episodes, counts = self.pool.take(query, tasks * size, self.config.seed, self.taken)
+        if len(episodes) < tasks * size:
             raise DataError(
-                f"pool {self.pool.folder}: {len(found) // size} whole groups of {size} are left that pool.take finds, "
-                f"and an iteration takes {tasks}; widen the query, make rollout.tasks smaller, or store more"
+                f"pool {self.pool.folder}: {len(episodes) // size} whole groups of {size} are left that pool.take "
+                f"finds, and an iteration takes {tasks}; widen the query, make rollout.tasks smaller, or store more"
             )
-        self.taken = known
+        self.taken = counts
         first, self.counters.groups = self.counters.groups, self.counters.groups + tasks
-        numbers = {group: first + i for i, group in enumerate(dict.fromkeys(episode.group_id for episode in found))}
+        numbers = {group: first + i for i, group in enumerate(dict.fromkeys(episode.group_id for episode in episodes))}
         places = range(first * size, (first + tasks) * size)
         own = [
             replace(episode, group_id=numbers[episode.group_id], episode_id=number)
-            for number, episode in zip(places, found, strict=True)
+            for number, episode in zip(places, episodes, strict=True)
             if self.is_own(numbers[episode.group_id])
         ]
         return own, Timing()

@@ -224,21 +224,21 @@ class Progress:
             return None
         recent = self._ends[-20:]
         # The first iteration's time has the start and the evaluation before training in it; use later ones if possible.
-        each = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else recent[0] - self._start
-        return max(0.0, each * remaining - (self._clock() - recent[-1]))
+        pace = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else recent[0] - self._start
+        return max(0.0, pace * remaining - (self._clock() - recent[-1]))
 
     def _left_text(self) -> str:
-        left = self._left()
-        return "" if left is None else f"  left {clock_text(left)}"
+        seconds = self._left()
+        return "" if seconds is None else f"  left {clock_text(seconds)}"
 
     def _stage_text(self) -> str:
-        counted = f" {self._count}/{self._stage_total} {self._unit}" if self._stage_total else ""
-        return f"{self._stage}{counted}  {clock_text(self._clock() - self._stage_start)}"
+        count = f" {self._count}/{self._stage_total} {self._unit}" if self._stage_total else ""
+        return f"{self._stage}{count}  {clock_text(self._clock() - self._stage_start)}"
 
     def _wait_text(self) -> str:
         idle = self._clock() - self._last_advance
-        stalled = f"  nothing finished for {clock_text(idle)}" if self._stage_total and idle > STALLED_SECONDS else ""
-        return (f"  waiting for {self._waiting}" if self._waiting else "") + stalled
+        stall = f"  nothing finished for {clock_text(idle)}" if self._stage_total and idle > STALLED_SECONDS else ""
+        return (f"  waiting for {self._waiting}" if self._waiting else "") + stall
 
     def _lines(self, width: int) -> list[Text]:
         ascii_only = self.console.options.ascii_only
@@ -262,8 +262,8 @@ class Progress:
             success.append(f"  {_OTHER_TASKS}").append(f"; from {self._success[0]:.1%}" if wide else "")
             lines.append(success)
         if self._facts:
-            shown = list(self._facts.items())[: None if wide else 5]
-            lines.append(Text("  " + "  ".join(f"{label} {value}" for label, value in shown), "dim"))
+            facts = list(self._facts.items())[: None if wide else 5]
+            lines.append(Text("  " + "  ".join(f"{label} {value}" for label, value in facts), "dim"))
         for line in lines:
             line.truncate(width - 1, overflow="ellipsis" if not ascii_only else "crop")
         return lines

@@ -35,11 +35,11 @@ class RandomState:
 
 def random_state() -> dict[str, Any]:
     """Returns the states of this process's random generators as JSON values."""
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    name, keys, position, has_gauss, gauss = np.random.get_state()
     return {
         "torch": _hex(torch.get_rng_state()),
         "cuda": [_hex(state) for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
-        "numpy": {"name": name, "keys": np.asarray(keys).tolist(), "position": position, "gauss": [has_gauss, cached]},
+        "numpy": {"name": name, "keys": np.asarray(keys).tolist(), "position": position, "gauss": [has_gauss, gauss]},
     }
 
 

@@ -141,8 +141,8 @@ class Restarts:
         """Whether the run was lost before at this iteration, and said the same but for numbers."""
         with contextlib.suppress(DataError):
             before = [event.facts for event in read_events(self.folder) if event.kind == "restart"][-1:]
-            told = [(facts["reason"], facts["checkpoint_iteration"] + facts["lost_iterations"]) for facts in before]
-            return [(_without_numbers(text), k) for text, k in told] == [(_without_numbers(reason), self._reached())]
+            losses = [(facts["reason"], facts["checkpoint_iteration"] + facts["lost_iterations"]) for facts in before]
+            return [(_without_numbers(text), k) for text, k in losses] == [(_without_numbers(reason), self._reached())]
         return False
 
     def go_on(self, accelerator: Accelerator, resume: str | None, progress: Progress) -> str | None:
@@ -157,36 +157,38 @@ class Restarts:
         """
         from trainers.processes.distributed import agreed, all_gather_object, sharing_failures
 
-        told = all_gather_object(accelerator, (self.again, self.attempt))
-        found = resume
+        starts = all_gather_object(accelerator, (self.again, self.attempt))
+        checkpoint = resume
         with sharing_failures(accelerator):
-            if any(again for again, _ in told) and accelerator.is_main_process:
-                found = self._found(resume, max(attempt for _, attempt in told), progress)
+            if any(again for again, _ in starts) and accelerator.is_main_process:
+                checkpoint = self._found(resume, max(attempt for _, attempt in starts), progress)
             if accelerator.is_main_process:
                 for file in self.folder.glob(".ended-*.json"):
                     file.unlink()
-        return agreed(accelerator, found)
+        return agreed(accelerator, checkpoint)
 
     def _found(self, resume: str | None, attempt: int, progress: Progress) -> str | None:
         from trainers.run.checkpoint import MANIFEST, iteration_of, newest
 
-        verdict, reached = _read(self._file), self._reached()
-        given = None if resume is None or resume == "auto" else Path(resume)
+        verdict, last_iteration = _read(self._file), self._reached()
+        resume_folder = None if resume is None or resume == "auto" else Path(resume)
         # With a folder given, others beside it may be of a run that this one left there.
-        found = newest(self.folder / "checkpoints", 0.0 if given is None else self._begun) or given
-        iteration = 0 if found is None else iteration_of(found)
-        since = [_time(file) for file in (self.folder / "config.yaml", *([] if found is None else [found / MANIFEST]))]
+        checkpoint = newest(self.folder / "checkpoints", 0.0 if resume_folder is None else self._begun) or resume_folder
+        iteration = 0 if checkpoint is None else iteration_of(checkpoint)
+        files = (self.folder / "config.yaml", *([] if checkpoint is None else [checkpoint / MANIFEST]))
+        since = [_time(file) for file in files]
         seconds = round(max(0.0, time.time() - max(since)), 1) if max(since) else 0.0
         reason = SILENT if verdict is None else verdict.reason
-        lost, where = max(0, reached - iteration), "the beginning" if found is None else f"iteration {iteration}"
-        text = f"started again (attempt {attempt}) from {where}, {lost} iteration(s) and {seconds:.0f} s lost: {reason}"
+        gap = max(0, last_iteration - iteration)
+        where = "the beginning" if checkpoint is None else f"iteration {iteration}"
+        text = f"started again (attempt {attempt}) from {where}, {gap} iteration(s) and {seconds:.0f} s lost: {reason}"
         facts = {
-            "attempt": attempt, "reason": reason, "checkpoint_iteration": iteration, "lost_iterations": lost,
+            "attempt": attempt, "reason": reason, "checkpoint_iteration": iteration, "lost_iterations": gap,
             "lost_seconds": seconds,
         }  # fmt: skip
         write_event(self.folder, Event("restart", iteration, text, facts))
         progress.message(text)
-        return resume if found is None else str(found)
+        return resume if checkpoint is None else str(checkpoint)
 
     def _reached(self) -> int:
         """Iterations that had been finished, as the metrics tell; their last line may be incomplete."""

@@ -63,8 +63,8 @@ class EvaluationResults:
         self.prices = prices
         path = folder / (f"{stem}.{rank}.jsonl" if rank else f"{stem}.jsonl")
         pattern = re.compile(re.escape(stem) + r"(\.[0-9]+)?\.jsonl")
-        others = (file for file in sorted(folder.glob("*.jsonl")) if pattern.fullmatch(file.name) and file != path)
-        self._file = ResultFile(path, conditions, others)
+        other_files = (file for file in sorted(folder.glob("*.jsonl")) if pattern.fullmatch(file.name) and file != path)
+        self._file = ResultFile(path, conditions, other_files)
 
     def seed(self, plan: EpisodePlan) -> int:
         """Returns the number of the repetition that an episode is."""
@@ -78,13 +78,13 @@ class EvaluationResults:
     def add(self, plan: EpisodePlan, episode: Episode, effort: Effort, stratum: str) -> None:
         """Writes an episode that has ended."""
         steps = episode.steps
-        broken = None if episode.context_truncated else episode.error
+        failure = None if episode.context_truncated else episode.error
         result = Result(
             self.conditions,
             episode.task_id,
             stratum,
             self.seed(plan),
-            success=episode.success and broken is None,
+            success=episode.success and failure is None,
             score=episode.score,
             reward=episode.total_reward,
             steps=len(steps),
@@ -100,20 +100,20 @@ class EvaluationResults:
             metrics={
                 name: float(value) for name, value in (steps[-1].info.get("metrics", {}) if steps else {}).items()
             },
-            broken=broken,
+            broken=failure,
         )
         self._file.add(result)
 
     def outcomes(self, plans: Sequence[EpisodePlan], types: Mapping[str, str]) -> list[Outcome]:
         """Returns what counts of each episode; one without a result was not asked for."""
-        found = []
+        outcomes = []
         for plan in plans:
             result, stratum = self._file.results.get((plan.task_id, self.seed(plan))), types[plan.task_id]
             if result is None:
-                found.append(Outcome(plan.task_id, stratum, False, 0.0, 0, "it was not played", unanswered=True))
+                outcomes.append(Outcome(plan.task_id, stratum, False, 0.0, 0, "it was not played", unanswered=True))
             else:
-                found.append(_outcome(result))
-        return found
+                outcomes.append(_outcome(result))
+        return outcomes
 
     def close(self) -> None:
         """Closes the file."""
@@ -202,8 +202,8 @@ def conditions_of(
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a mapping as JSON has it."""
-    found: dict[str, Any] = orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
-    return found
+    content: dict[str, Any] = orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+    return content
 
 
 def seeded(config: TrainConfig, seeds: int | None, out: bool) -> TrainConfig:

@@ -91,13 +91,13 @@ class Rollouts(ABC):
         lacking = tasks - self.informative(episodes, iteration) if most else 0
         while lacking > 0 and rounds < most:
             rounds, further = rounds + 1, further + lacking
-            others, more = self._play(lacking)
-            episodes, timing = episodes + others, timing + more
+            new_episodes, more = self._play(lacking)
+            episodes, timing = episodes + new_episodes, timing + more
             ACTIVITY.begin("scoring")
-            lacking -= self.informative(others, iteration)
-        played = {"rounds": rounds, "groups": further, "lacking": max(0, lacking)}
-        refilled = {f"filter/refill_{name}": float(value) for name, value in played.items()} if most else {}
-        return Rolled(episodes, timing, refilled)
+            lacking -= self.informative(new_episodes, iteration)
+        refills = {"rounds": rounds, "groups": further, "lacking": max(0, lacking)}
+        metrics = {f"filter/refill_{name}": float(value) for name, value in refills.items()} if most else {}
+        return Rolled(episodes, timing, metrics)
 
     @abstractmethod
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
@@ -158,11 +158,11 @@ class SynchronousRollouts(Rollouts):
         self.plans, self.branches, self.pruned = {}, {}, 0
         try:
             began = time.perf_counter()
-            rolled = super().__call__(iteration)
-            rolled = replace(rolled, pruned_tokens=self.pruned)
+            rollout = super().__call__(iteration)
+            rollout = replace(rollout, pruned_tokens=self.pruned)
             if self.config.method.oracle is None:
-                return rolled
-            return self._valued(replace(rolled, seconds=time.perf_counter() - began), iteration)
+                return rollout
+            return self._valued(replace(rollout, seconds=time.perf_counter() - began), iteration)
         except (Abandoned, EngineFailed, OutOfMemory):
             self.sampler.load(before)
             self.counters.groups = groups
@@ -172,26 +172,28 @@ class SynchronousRollouts(Rollouts):
         plans = [plan for number, group in self.drawn(tasks) if self.is_own(number) for plan in group]
         self.sync()
         episodes, timing = self._played("rollout", plans)
-        tree = self.config.rollout.tree
-        if tree is None:
+        tree_config = self.config.rollout.tree
+        if tree_config is None:
             return episodes, timing
-        trees = [self._rooted(plan, tree.leaves - 1) for plan in plans if not plan.greedy]
+        trees = [self._rooted(plan, tree_config.leaves - 1) for plan in plans if not plan.greedy]
         whole = {episode.episode_id: episode for episode in episodes}
-        for grown in trees:
-            grown.grown([whole[grown.root.episode_id]], self.branches)
-        for number in range(tree.rounds):
-            made = {id(grown): grown.branched(tree.branches, self.branches) for grown in trees}
-            further, more = self._played(f"branches {number + 1}", [plan for some in made.values() for plan in some])
+        for tree in trees:
+            tree.grown([whole[tree.root.episode_id]], self.branches)
+        for number in range(tree_config.rounds):
+            branch_plans = {id(tree): tree.branched(tree_config.branches, self.branches) for tree in trees}
+            further, more = self._played(
+                f"branches {number + 1}", [plan for tree_plans in branch_plans.values() for plan in tree_plans]
+            )
             timing += more
-            ended = {episode.episode_id: episode for episode in further}
-            for grown in trees:
-                grown.grown([ended[plan.episode_id] for plan in made[id(grown)]], self.branches)
-        kept = [episode for episode in episodes if episode.greedy]
-        for grown in trees:
-            some, tokens = grown.pruned(tree)
-            kept += some
+            by_id = {episode.episode_id: episode for episode in further}
+            for tree in trees:
+                tree.grown([by_id[plan.episode_id] for plan in branch_plans[id(tree)]], self.branches)
+        kept_episodes = [episode for episode in episodes if episode.greedy]
+        for tree in trees:
+            leaves, tokens = tree.pruned(tree_config)
+            kept_episodes += leaves
             self.pruned += tokens
-        return sorted(kept, key=lambda episode: episode.episode_id), timing
+        return sorted(kept_episodes, key=lambda episode: episode.episode_id), timing
 
     def _rooted(self, plan: EpisodePlan, branches: int) -> Tree:
         """The tree of a whole episode, with room for so many branches after the whole episodes of its group."""
@@ -212,33 +214,35 @@ class SynchronousRollouts(Rollouts):
         )
         return episodes, self.manager.timing
 
-    def _valued(self, rolled: Rolled, iteration: int) -> Rolled:
+    def _valued(self, rollout: Rolled, iteration: int) -> Rolled:
         """Continues episodes from the state of every step; returns the rollout with what was played."""
         oracle = self.config.method.oracle
         assert oracle is not None
         began = time.perf_counter()
-        pooled = oracle.states == "key"
-        steps = unshaped(rolled.episodes, iteration)
-        found = Continuations.of(steps, oracle.continuations, self.plans, self.branches, pooled)
+        by_key = oracle.states == "key"
+        steps = unshaped(rollout.episodes, iteration)
+        continuations = Continuations.of(steps, oracle.continuations, self.plans, self.branches, by_key)
         self.plans, self.branches = {}, {}
         seed = self.config.seed + 2
         episodes = self.stop.phase(
-            "oracle", len(found.plans), lambda watch: self.manager.run(found.plans, self.sampling, seed, watch)
+            "oracle",
+            len(continuations.plans),
+            lambda watch: self.manager.run(continuations.plans, self.sampling, seed, watch),
         )
-        played = found.played(episodes)
+        playouts = continuations.played(episodes)
         counts = {
-            "states": len(found.known),
+            "states": len(continuations.known),
             "episodes": len(episodes),
             "failed": sum(episode.error is not None for episode in episodes),
-            "tokens": sum(len(step.response_ids) for episode in played.episodes for step in episode.steps),
+            "tokens": sum(len(step.response_ids) for episode in playouts.episodes for step in episode.steps),
         }
         parts = all_gather_object(self.accelerator, counts)
         metrics = {f"oracle/{name}": float(sum(part[name] for part in parts)) for name in counts}
         return replace(
-            rolled,
-            continued=played,
-            timing=rolled.timing + self.manager.timing,
-            metrics={**rolled.metrics, **metrics, "time/oracle": time.perf_counter() - began},
+            rollout,
+            continued=playouts,
+            timing=rollout.timing + self.manager.timing,
+            metrics={**rollout.metrics, **metrics, "time/oracle": time.perf_counter() - began},
         )
 
     def close(self) -> None:
@@ -280,8 +284,8 @@ def check_episodes(accelerator: Accelerator, episodes: Sequence[Episode], what: 
         EpisodesFailed: All did.
     """
     errors = [error for part in all_gather_object(accelerator, [e.error for e in episodes]) for error in part]
-    failed = [error for error in errors if error is not None]
-    if failed and accelerator.is_main_process:
-        _LOG.warning("%s: %d of %d episodes failed, e.g. %s", what, len(failed), len(errors), failed[0])
-    if len(failed) == len(errors):
-        raise EpisodesFailed(f"{what}: all {len(errors)} episodes failed, e.g. {failed[0]}")
+    failures = [error for error in errors if error is not None]
+    if failures and accelerator.is_main_process:
+        _LOG.warning("%s: %d of %d episodes failed, e.g. %s", what, len(failures), len(errors), failures[0])
+    if len(failures) == len(errors):
+        raise EpisodesFailed(f"{what}: all {len(errors)} episodes failed, e.g. {failures[0]}")

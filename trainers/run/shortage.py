@@ -25,19 +25,19 @@ def remedies(config: TrainConfig, playing: bool, slots: int) -> str:
         slots: Episodes that are played at a time.
     """
     rollout, optim, model, method = config.rollout, config.optim, config.model, config.method
-    found = []
+    settings = []
     if playing:
         if slots > 1:
-            found.append(f"rollout.slots below {slots}")
+            settings.append(f"rollout.slots below {slots}")
         if rollout.engine == "hf" and rollout.engine_options.get("cache_tokens") != 0:
             now = rollout.engine_options.get("cache_tokens", "not set")
-            found.append(f"rollout.engine_options.cache_tokens: 0 (now {now})")
+            settings.append(f"rollout.engine_options.cache_tokens: 0 (now {now})")
     elif not model.gradient_checkpointing:
-        found.append("model.gradient_checkpointing: true (now false)")
+        settings.append("model.gradient_checkpointing: true (now false)")
     least = 0 if config.prompt.max_tokens is None else config.prompt.max_tokens + rollout.sampling.max_tokens
     if not playing and optim.tokens_per_microbatch > least:
         at_least = f", {least} at least" if least else ""
-        found.append(f"optim.tokens_per_microbatch below {optim.tokens_per_microbatch}{at_least}")
+        settings.append(f"optim.tokens_per_microbatch below {optim.tokens_per_microbatch}{at_least}")
     if method.needs_reference and method.reference == "device" and model.adapter is None:
-        found.append("method.reference: offload (now device)")
-    return f"Set {' or '.join(found)}" if found else "Take a larger device (envsuite plan says what fits)"
+        settings.append("method.reference: offload (now device)")
+    return f"Set {' or '.join(settings)}" if settings else "Take a larger device (envsuite plan says what fits)"

@@ -64,21 +64,21 @@ def played(
         UsageError: The expert cannot play it, or a prompt cannot be rendered.
     """
     turns = teacher_turns(env.id) if expert else None
-    made = factory_of(env).make()
-    with closing(made):
-        world = made.unwrapped
+    environment = factory_of(env).make()
+    with closing(environment):
+        world = environment.unwrapped
         assert isinstance(world, ToolEnv)
-        observation, _ = made.reset(options={"task_id": task or world.tasks.ids(env.split)[0]})
+        observation, _ = environment.reset(options={"task_id": task or world.tasks.ids(env.split)[0]})
         examples = examples_of(env, prompt)
         conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls, examples)
         conversation.start(observation)
-        moves = itertools.repeat(None) if turns is None else turns(made)
+        moves = itertools.repeat(None) if turns is None else turns(environment)
         for move in itertools.islice(moves, steps):
             action: Action = () if move is None else move.action
             text = "" if move is None else conversation.codec.write(action, move.thought, world.tools)
             answer = (*tokenizer.encode(text, add_special_tokens=False), *conversation.end)
             yield Shown(conversation.prompt_ids(), answer)
-            observation, _, terminated, truncated, _ = made.step(action)
+            observation, _, terminated, truncated, _ = environment.step(action)
             if terminated or truncated:
                 return
             conversation.add(answer, text, observation)

@@ -148,8 +148,8 @@ class Stopping(StopRequest):
             EngineFailed: The engine of some process failed in the last phase; raised in all of them.
             OutOfMemory: Memory of some process ran out in the last phase; raised in all of them.
         """
-        told = all_gather_object(self.accelerator, (self.signal is not None, self._failure, self._lacking))
-        signals, failures, lacking = zip(*told, strict=True)
+        reports = all_gather_object(self.accelerator, (self.signal is not None, self._failure, self._lacking))
+        signals, failures, lacking = zip(*reports, strict=True)
         if failure := next((failure for failure in failures if failure is not None), None):
             raise failure[0](failure[1])
         if lack := next((lack for lack in lacking if lack is not None), None):
@@ -158,14 +158,14 @@ class Stopping(StopRequest):
             raise Abandoned
 
     def _watcher(self) -> Watcher:
-        seen = 0
+        last_count = 0
 
         def watch(done: int, wait: Wait | None) -> None:
-            nonlocal seen
+            nonlocal last_count
             self.abandon()
             ACTIVITY.outstanding(wait)
             long = wait is not None and time.monotonic() - wait.since >= _SHOWN_SECONDS
-            self.progress.advance(done - seen, str(wait) if long else "")
-            seen = done
+            self.progress.advance(done - last_count, str(wait) if long else "")
+            last_count = done
 
         return watch

@@ -79,9 +79,9 @@ def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor], accele
     file_of = dict.fromkeys(tensors, 0) | dict(zip(spread, dealt(sizes, count), strict=True))
     own = {name: tensor for name, tensor in tensors.items() if name not in spread} if rank == 0 else {}
     for name, tensor in spread.items():
-        gathered = whole(tensor)
+        full_tensor = whole(tensor)
         if file_of[name] == rank:
-            own[name] = gathered.cpu().contiguous()
+            own[name] = full_tensor.cpu().contiguous()
     with sharing_failures(accelerator):
         if tensors and rank < count:
             write_part(folder, stem, rank, count, own)

@@ -197,8 +197,8 @@ class Trackio(Tracker):
     def log(self, line: int, iteration: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
         """Hands the line to trackio's own thread, which writes it within a second."""
         self._iteration = iteration
-        shown = {name: self._markdown(f"```\n{text}\n```") for name, text in texts.items()}
-        self._run.log({**values, **shown}, step=iteration)
+        markdown = {name: self._markdown(f"```\n{text}\n```") for name, text in texts.items()}
+        self._run.log({**values, **markdown}, step=iteration)
 
     def finish(self, status: Status) -> None:
         """Writes the status as a text, and all that is left."""

@@ -75,35 +75,37 @@ class Trackers:
                 self.names.remove(name)
                 self._warn(name, error)
 
-    def begin(self, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], kept: int) -> None:
+    def begin(self, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], line_count: int) -> None:
         """Opens each tracker's run, or goes on in it.
 
         Args:
             settings: The resolved settings.
             lines: The lines of the metrics file before a resume; empty for a new run.
-            kept: How many of them the run goes on from.
+            line_count: How many of them the run goes on from.
         """
-        self._line = kept
-        known = self._read() if lines else {}
+        self._line = line_count
+        earlier_runs = self._read() if lines else {}
         for name in self.names:
-            self._followed[name] = known.get(name) or _Followed(secrets.token_hex(4))
-            self._safely(name, partial(self._begin, name, settings, lines, kept))
+            self._followed[name] = earlier_runs.get(name) or _Followed(secrets.token_hex(4))
+            self._safely(name, partial(self._begin, name, settings, lines, line_count))
 
-    def _begin(self, name: str, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], kept: int) -> None:
-        kind, followed, tracking = TRACKERS[name], self._followed[name], self.config.tracking
-        resumed, purge = followed.lines > 0, None
-        followed.lines = min(followed.lines, len(lines))  # damaged lines are gone
-        if kind.forgets and followed.lines > kept:
-            purge = int(lines[kept]["iteration"])
-            followed.lines = next((i for i in range(kept) if lines[i]["iteration"] >= purge), kept)
+    def _begin(
+        self, name: str, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], line_count: int
+    ) -> None:
+        kind, run, tracking = TRACKERS[name], self._followed[name], self.config.tracking
+        is_resumed, purge = run.lines > 0, None
+        run.lines = min(run.lines, len(lines))  # damaged lines are gone
+        if kind.forgets and run.lines > line_count:
+            purge = int(lines[line_count]["iteration"])
+            run.lines = next((i for i in range(line_count) if lines[i]["iteration"] >= purge), line_count)
         about = About(
-            self.config.name, tracking.project, self.folder.path, settings, followed.key, resumed, purge
+            self.config.name, tracking.project, self.folder.path, settings, run.key, is_resumed, purge
         )  # fmt: skip
         tracker = self._open[name] = kind(about)
-        for number in range(followed.lines, kept):
+        for number in range(run.lines, line_count):
             values = {key: math.nan if value is None else value for key, value in lines[number].items()}
             tracker.log(number, int(values.pop("iteration")), values, {})
-        followed.lines = max(followed.lines, kept)
+        run.lines = max(run.lines, line_count)
         self._write()
 
     def log(self, iteration: int, values: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
@@ -156,20 +158,20 @@ class Trackers:
     def _text(self, episode: Episode) -> str:
         lines = [episode.task]
         for step in episode.steps:
-            said = self.tokenizer.decode(step.response_ids.tolist())
-            lines += [f"--- observation {step.t}", step.observation, f"--- answer {step.t}", said]
+            answer = self.tokenizer.decode(step.response_ids.tolist())
+            lines += [f"--- observation {step.t}", step.observation, f"--- answer {step.t}", answer]
         how = "solved" if episode.success else episode.error or "not solved"
         return "\n".join([*lines, f"--- {how}, return {episode.total_reward:g}"])
 
     def _write(self) -> None:
-        content = {name: {"key": one.key, "lines": one.lines} for name, one in self._followed.items()}
+        content = {name: {"key": run.key, "lines": run.lines} for name, run in self._followed.items()}
         self.folder.write("trackers.json", orjson.dumps(content))
 
     def _read(self) -> dict[str, _Followed]:
         path = self.folder.path / "trackers.json"
         try:
             content = orjson.loads(path.read_bytes())
-            return {name: _Followed(str(one["key"]), int(one["lines"])) for name, one in content.items()}
+            return {name: _Followed(str(entry["key"]), int(entry["lines"])) for name, entry in content.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -55,13 +55,13 @@ class Tree:
             points = branches[self.root.episode_id][:1]
         if not points:
             return []
-        drawn = self._rng.integers(len(points), size=count).tolist()
-        made = [
+        choices = self._rng.integers(len(points), size=count).tolist()
+        plans = [
             replace(self.root, episode_id=self.first + number, branch=points[point])
-            for number, point in enumerate(drawn, start=len(self.plans) - 1)
+            for number, point in enumerate(choices, start=len(self.plans) - 1)
         ]
-        self.plans += made
-        return made
+        self.plans += plans
+        return plans
 
     def grown(self, episodes: Iterable[Episode], branches: Branches) -> None:
         """Takes episodes that were played as planned; in ``branches`` each then has the points before its own, too."""
@@ -81,15 +81,15 @@ class Tree:
         """
         leaves = self.leaves
         keep = len(leaves) if config.keep is None else min(config.keep, len(leaves))
-        chosen = sorted(self._rng.choice(len(leaves), keep, replace=False).tolist())
-        kept: list[Episode] = []
-        for number in chosen:
-            shared = max((_common(leaves[number], other) for other in kept), default=0)
-            kept.append(replace(leaves[number], tree=self.root.episode_id, shared=shared))
+        numbers = sorted(self._rng.choice(len(leaves), keep, replace=False).tolist())
+        episodes: list[Episode] = []
+        for number in numbers:
+            shared_steps = max((_common(leaves[number], episode) for episode in episodes), default=0)
+            episodes.append(replace(leaves[number], tree=self.root.episode_id, shared=shared_steps))
         starts = {plan.episode_id: _start(plan) for plan in self.plans}
-        sampled = sum(_tokens(leaf, starts[leaf.episode_id]) for leaf in leaves)
-        failed = [e for e in self.episodes.values() if e.error is not None]
-        return [*kept, *failed], sampled - sum(_tokens(leaf, leaf.shared) for leaf in kept)
+        sampled_tokens = sum(_tokens(leaf, starts[leaf.episode_id]) for leaf in leaves)
+        failures = [e for e in self.episodes.values() if e.error is not None]
+        return [*episodes, *failures], sampled_tokens - sum(_tokens(leaf, leaf.shared) for leaf in episodes)
 
 
 def _start(plan: EpisodePlan) -> int:
@@ -97,14 +97,14 @@ def _start(plan: EpisodePlan) -> int:
     return 0 if plan.branch is None else len(plan.branch.steps)
 
 
-def _common(one: Episode, other: Episode) -> int:
+def _common(first: Episode, second: Episode) -> int:
     """Returns the number of first steps that are the same sample in both."""
-    found = 0
-    for a, b in zip(one.steps, other.steps, strict=False):
+    count = 0
+    for a, b in zip(first.steps, second.steps, strict=False):
         if a is not b:
             break
-        found += 1
-    return found
+        count += 1
+    return count
 
 
 def _tokens(episode: Episode, start: int) -> int:

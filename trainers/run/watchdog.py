@@ -77,13 +77,13 @@ class Watchdog:
             yield rank, mine.wait_s, self._text(rank, mine)
         if peers is None or rank or (mine.exchanging and mine.wait_s >= self.notice):
             return
-        for other in range(1, len(peers.members)):
-            doing = peers.doing(other)
-            if peers.silent(other):
-                quiet = peers.silence(other)
-                yield other, quiet, f"{peers.name(other)} gives no sign of life for {duration(quiet)}; last: {doing}"
+        for peer in range(1, len(peers.members)):
+            doing = peers.doing(peer)
+            if peers.silent(peer):
+                quiet = peers.silence(peer)
+                yield peer, quiet, f"{peers.name(peer)} gives no sign of life for {duration(quiet)}; last: {doing}"
             elif doing.waits_for and not doing.exchanging:
-                yield other, doing.wait_s, self._text(other, doing)
+                yield peer, doing.wait_s, self._text(peer, doing)
 
     def _text(self, rank: int, doing: Doing) -> str:
         what = doing.waits_for

@@ -46,10 +46,10 @@ def prompts_by_codec(prompt: PromptConfig) -> dict[str, PromptConfig]:
     file = prompt_file_of(prompt)
     if file is not None and "instructions" not in file.variables:
         return {prompt.codec: prompt}
-    changed: dict[str, PromptConfig] = {}
+    prompts: dict[str, PromptConfig] = {}
     for name in CODECS:
         rules = name in ("tags", "brackets")
-        changed[name] = replace(
+        prompts[name] = replace(
             prompt,
             codec=cast(Any, name),
             lowercase=prompt.lowercase and rules,
@@ -57,7 +57,7 @@ def prompts_by_codec(prompt: PromptConfig) -> dict[str, PromptConfig]:
             plan=prompt.plan and rules,
             examples=0 if name == "native" else prompt.examples,
         )
-    return changed
+    return prompts
 
 
 def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, answers: int, steps: int) -> Iterator[str]:
@@ -100,8 +100,8 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
         for name, prompt in codecs.items():
             slots = min(config.rollout.slots, count)
             try:
-                shown = [examples_of(env, prompt)]
-                manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shown)
+                shots = [examples_of(env, prompt)]
+                manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shots)
                 stops = replace(sampling, stop_ids=(*ends, *ends_of(prompt, tokenizer, manager.prompt.codec)))
                 if untold:
                     first = next(played(env, prompt, tokenizer, None, 1, expert=False)).prompt
@@ -120,8 +120,8 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
 def _tell_expected(setup: EngineSetup, answers: int, tokens: int) -> None:
     """Writes to stderr how long so many answers may take, of at most ``tokens`` tokens with their prompts."""
     pace = seconds_per_token(setup.model, setup.config.compute_dtype, tokens, train=False)
-    told = duration(answers * tokens * pace)
-    sys.stderr.write(f"expected: at most about {told}, an estimate from a short piece\n")
+    estimate = duration(answers * tokens * pace)
+    sys.stderr.write(f"expected: at most about {estimate}, an estimate from a short piece\n")
 
 
 def _progress(codec: str, count: int, ended: int, waiting: str) -> None:
@@ -133,20 +133,20 @@ def _row(codec: str, episodes: Sequence[Episode]) -> str:
     steps = [step for episode in episodes for step in episode.steps]
     if not steps:
         raise ConfigError(f"codec {codec}: every episode failed; the first one: {episodes[0].error}")
-    parsed, valid = (sum(step.parse_error is None for step in steps), sum(step.valid for step in steps))
-    ended = sum(step.finish_reason == "stop" for step in steps)
-    shares = "".join(f"{100 * part / len(steps):>7.1f} %" for part in (parsed, valid, ended))
+    parsed_count, valid_count = (sum(step.parse_error is None for step in steps), sum(step.valid for step in steps))
+    stop_count = sum(step.finish_reason == "stop" for step in steps)
+    shares = "".join(f"{100 * part / len(steps):>7.1f} %" for part in (parsed_count, valid_count, stop_count))
     tokens = sum(len(step.response_ids) for step in steps) / len(steps)
     return f"{codec:<10}{len(steps):>9}{shares}{tokens:>9.1f}"
 
 
 def _examples(codec: str, episodes: Sequence[Episode], tokenizer: ChatTokenizer) -> list[str]:
     """Returns why answers could not be read, each reason with its number and its first answer."""
-    refused = [step for episode in episodes for step in episode.steps if step.parse_error is not None]
+    refusals = [step for episode in episodes for step in episode.steps if step.parse_error is not None]
     lines = []
-    for reason, number in Counter(step.parse_error for step in refused).most_common(3):
-        first = next(step for step in refused if step.parse_error == reason)
+    for reason, number in Counter(step.parse_error for step in refusals).most_common(3):
+        first = next(step for step in refusals if step.parse_error == reason)
         text = tokenizer.decode(first.response_ids.tolist(), skip_special_tokens=True)
-        shown = text if len(text) <= _LONGEST_EXAMPLE else f"{text[:_LONGEST_EXAMPLE]} …"
-        lines.append(f"\n{codec}, {number} times: {reason}; for example\n{shown}")
+        excerpt = text if len(text) <= _LONGEST_EXAMPLE else f"{text[:_LONGEST_EXAMPLE]} …"
+        lines.append(f"\n{codec}, {number} times: {reason}; for example\n{excerpt}")
     return lines

@@ -70,20 +70,20 @@ def checked(cls: type[C], values: Mapping[str, Any], kind: str = "setting", orig
     """
     shape: Any = cls
     try:
-        made: C = _class_adapter(shape).validate_python((values,))[0]
+        instance: C = _class_adapter(shape).validate_python((values,))[0]
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        said = list(dict.fromkeys(_message(cls, values, detail, found, kind, origin) for detail in found))
-        strange = all(detail["type"] == "unexpected_keyword_argument" for detail in found)
-        raise (UnknownName if strange else ConfigError)("\n".join(said)) from None
-    if counted := [*_counted(values, made)]:
-        raise ConfigError("\n".join(_not(values, path, "a number", kind, origin) for path in counted))
-    for path, number in numbers(made):
+        errors = error.errors(include_url=False)
+        messages = list(dict.fromkeys(_message(cls, values, detail, errors, kind, origin) for detail in errors))
+        strange = all(detail["type"] == "unexpected_keyword_argument" for detail in errors)
+        raise (UnknownName if strange else ConfigError)("\n".join(messages)) from None
+    if paths := [*_counted(values, instance)]:
+        raise ConfigError("\n".join(_not(values, path, "a number", kind, origin) for path in paths))
+    for path, number in numbers(instance):
         if isinstance(number, int) and not -(2**63) <= number < 2**63:
             raise ConfigError(f"{path} is {_shown(number)}; it must fit into 64 bits")
         if not math.isfinite(number):
             raise ConfigError(f"{path} is {number}; it must be a finite number")
-    return made
+    return instance
 
 
 def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
@@ -101,7 +101,7 @@ def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
     return checked(cls, options, kind)
 
 
-def check_fields(made: Any) -> None:
+def check_fields(instance: Any) -> None:
     """Checks, in ``__post_init__``, that the type of each field allows its value.
 
     Nothing is converted, unlike what :func:`checked` does.
@@ -110,20 +110,20 @@ def check_fields(made: Any) -> None:
         UnknownName: A string is not one of the choices; the message lists the choices, the nearest first.
         ConfigError: Another value is not allowed; the message has a line for each.
     """
-    cls: Any = type(made)
-    said, words = dict[str, None](), True
+    cls: Any = type(instance)
+    messages, words = dict[str, None](), True
     for name, shape in _field_adapters(cls).items():
         try:
-            shape.validate_python((vars(made)[name],), strict=True)
+            shape.validate_python((vars(instance)[name],), strict=True)
         except ValidationError as error:
-            found = [ErrorDetails({**detail, "loc": (0, name, *detail["loc"][1:])}) for detail in error.errors()]
-            said |= {
-                _message(cls, vars(made), one, found, "setting", lambda path: f"{cls.__name__}: "): None
-                for one in found
+            details = [ErrorDetails({**detail, "loc": (0, name, *detail["loc"][1:])}) for detail in error.errors()]
+            messages |= {
+                _message(cls, vars(instance), detail, details, "setting", lambda path: f"{cls.__name__}: "): None
+                for detail in details
             }
-            words &= all(detail["type"] == "literal_error" for detail in found)
-    if said:
-        raise (UnknownName if words else ConfigError)("\n".join(said))
+            words &= all(detail["type"] == "literal_error" for detail in details)
+    if messages:
+        raise (UnknownName if words else ConfigError)("\n".join(messages))
 
 
 @functools.cache
@@ -155,18 +155,20 @@ def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
         yield path, value
 
 
-def _counted(given: Any, made: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def _counted(values: Any, instance: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Yields the path of every ``true`` and ``false`` that was taken as the number 1 or 0, as pydantic takes them."""
-    if isinstance(given, bool):
-        if isinstance(made, int | float) and not isinstance(made, bool):
+    if isinstance(values, bool):
+        if isinstance(instance, int | float) and not isinstance(instance, bool):
             yield path
-    elif isinstance(given, Mapping):
-        inside = vars(made) if dataclasses.is_dataclass(made) else made if isinstance(made, Mapping) else {}
-        for key, item in given.items():
+    elif isinstance(values, Mapping):
+        inside = (
+            vars(instance) if dataclasses.is_dataclass(instance) else instance if isinstance(instance, Mapping) else {}
+        )
+        for key, item in values.items():
             yield from _counted(item, inside.get(key), (*path, key))
-    elif isinstance(given, list | tuple) and isinstance(made, list | tuple):
-        for index, (item, one) in enumerate(zip(given, made, strict=False)):
-            yield from _counted(item, one, (*path, index))
+    elif isinstance(values, list | tuple) and isinstance(instance, list | tuple):
+        for index, (item, part) in enumerate(zip(values, instance, strict=False)):
+            yield from _counted(item, part, (*path, index))
 
 
 def joined(path: str, key: object) -> str:
@@ -217,8 +219,8 @@ def alternatives(shape: Any) -> list[Any]:
 
 def section(shape: Any) -> Any:
     """Returns the type with keys (dataclass or dict) among those that ``shape`` allows; the first one if none has."""
-    allowed = [option for option in alternatives(shape) if option is not types.NoneType]
-    return next((o for o in allowed if dataclasses.is_dataclass(o) or typing.get_origin(o) is dict), allowed[0])
+    options = [option for option in alternatives(shape) if option is not types.NoneType]
+    return next((o for o in options if dataclasses.is_dataclass(o) or typing.get_origin(o) is dict), options[0])
 
 
 def _message(
@@ -229,22 +231,22 @@ def _message(
     if detail["type"] == "unexpected_keyword_argument":
         *above, key = detail["loc"][1:]
         inside = functools.reduce(joined, above, "")
-        known = fields(section(shape_at(cls, above)))
-        return origin(path) + str(unknown(f"{kind} in {inside}" if inside else kind, str(key), known))
+        names = fields(section(shape_at(cls, above)))
+        return origin(path) + str(unknown(f"{kind} in {inside}" if inside else kind, str(key), names))
     if detail["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         return origin(path) + str(unknown(functools.reduce(joined, path, ""), str(detail["input"]), choices))
-    same = [other for other in found if _given(values, other["loc"]) == path]
-    return _not(values, path, " or ".join(dict.fromkeys(_wanted(other) for other in same)), kind, origin)
+    same = [error for error in found if _given(values, error["loc"]) == path]
+    return _not(values, path, " or ".join(dict.fromkeys(_wanted(error) for error in same)), kind, origin)
 
 
-def _not(values: Any, path: Sequence[str | int], wanted: str, kind: str, origin: Origin) -> str:
-    """Returns one line on the value at ``path``, which is not what is ``wanted``."""
+def _not(values: Any, path: Sequence[str | int], rule: str, kind: str, origin: Origin) -> str:
+    """Returns one line on the value at ``path``, which is not as ``rule`` says."""
     where, value = functools.reduce(joined, path, ""), values
     for key in path:
         value = value[key]
     label = where if kind == "setting" else f"{kind}: {where}"
-    return f"{origin(path)}{label} is {_shown(value)}; it must be {wanted}"
+    return f"{origin(path)}{label} is {_shown(value)}; it must be {rule}"
 
 
 def _given(values: Any, location: Sequence[str | int]) -> tuple[str | int, ...]:

@@ -52,14 +52,14 @@ class Registry(Generic[T]):
             module, _, attribute = self._places[name].partition(":")
             own: type[T] = getattr(import_module(module), attribute)
             return own
-        installed = self._installed()
-        if name not in installed:
+        entries = self._installed()
+        if name not in entries:
             raise unknown(self.kind, name, self)
         try:
-            found: type[T] = installed[name].load()
+            plugin: type[T] = entries[name].load()
         except (ImportError, AttributeError) as error:
-            raise UsageError(f"{self.kind} {name!r} ({installed[name].value}) cannot be imported: {error}") from error
-        return found
+            raise UsageError(f"{self.kind} {name!r} ({entries[name].value}) cannot be imported: {error}") from error
+        return plugin
 
     def __iter__(self) -> Iterator[str]:
         """The names, sorted."""

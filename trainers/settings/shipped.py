@@ -28,8 +28,8 @@ def located(name: str) -> Path:
     folder = _FOLDERS.get(path.parts[0]) if path.parts else None
     if folder is None or path.exists() or ".." in path.parts:
         return path
-    installed = folder.joinpath(*path.parts[1:])
-    return installed if installed.exists() else path
+    shipped_path = folder.joinpath(*path.parts[1:])
+    return shipped_path if shipped_path.exists() else path
 
 
 def shipped_configs() -> dict[str, Path]:

@@ -105,23 +105,23 @@ def split(
     Raises:
         ConfigError: A word is not an option, or an option lacks its value.
     """
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     settings: list[tuple[str, str | None]] = []
     words = list(arguments)
     while words:
-        name, given, value = words.pop(0).partition("=")
+        name, equals, value = words.pop(0).partition("=")
         if not name.startswith("--") or name == "--":
             raise ConfigError(f"{name}: not an option; settings are given as --name value{SEE}")
         follows = bool(words) and not words[0].startswith("--")
-        word = value if given else words.pop(0) if follows else None
+        word = value if equals else words.pop(0) if follows else None
         if name not in own:
             settings.append((name, word))
             continue
         word = own[name] if word is None else word
         if not word:
             raise ConfigError(f"{name} needs a value{SEE}")
-        found.setdefault(name, []).append(word)
-    return found, settings
+        options.setdefault(name, []).append(word)
+    return options, settings
 
 
 def over(
@@ -142,7 +142,7 @@ def over(
         UnknownName: A setting does not exist; the message lists what does.
         ConfigError: A value is missing.
     """
-    base, given = dict(values), dict[str, Any]()
+    base, overrides = dict(values), dict[str, Any]()
     for name, word in settings:
         path = name.removeprefix("--").split(".")
         try:
@@ -161,18 +161,18 @@ def over(
         value = _value(name, word, shape)
         if not dataclasses.is_dataclass(section(shape)):
             base = _without(base, path)
-        given = merge(given, functools.reduce(lambda below, key: {key: below}, reversed(path), value))
-    return merge(base, given)
+        overrides = merge(overrides, functools.reduce(lambda below, key: {key: below}, reversed(path), value))
+    return merge(base, overrides)
 
 
 def _value(name: str, word: str | None, shape: Any) -> Any:
     """Parses a word from the command line: as text where the setting is text, else as YAML."""
-    wanted = {option for option in alternatives(shape) if option is not types.NoneType}
-    if word is None and wanted == {bool}:
+    shapes = {option for option in alternatives(shape) if option is not types.NoneType}
+    if word is None and shapes == {bool}:
         return True
     if word is None:
         raise ConfigError(f"{name} needs a value{SEE}")
-    texts = all(option is str or typing.get_origin(option) is Literal for option in wanted)
+    texts = all(option is str or typing.get_origin(option) is Literal for option in shapes)
     if texts and not (word == "null" and types.NoneType in alternatives(shape)):
         return word
     try:
@@ -184,10 +184,10 @@ def _value(name: str, word: str | None, shape: Any) -> Any:
 
 
 def _without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    key, *rest = path
+    key, *inner_path = path
     below = values.get(key)
-    if rest and isinstance(below, Mapping):
-        return {**values, key: _without(below, rest)}
+    if inner_path and isinstance(below, Mapping):
+        return {**values, key: _without(below, inner_path)}
     return {name: value for name, value in values.items() if name != key}
 
 
@@ -209,28 +209,28 @@ def described(cls: type[Any]) -> Iterator[Described]:
     yield from _described(top, schema.get("$defs", {}), cls(), "")
 
 
-def _described(node: Mapping[str, Any], known: Mapping[str, Any], default: Any, path: str) -> Iterator[Described]:
-    for name, entry in _resolved(node, known)["properties"].items():
+def _described(node: Mapping[str, Any], definitions: Mapping[str, Any], default: Any, path: str) -> Iterator[Described]:
+    for name, entry in _resolved(node, definitions)["properties"].items():
         where = f"{path}{name}"
         value = getattr(default, name) if dataclasses.is_dataclass(default) else entry.get("default")
-        inner = next((part for part in _options(entry, known) if "properties" in part), None)
+        inner = next((part for part in _options(entry, definitions) if "properties" in part), None)
         text = " ".join(str(entry.get("description", "")).split())
         if inner is None or not dataclasses.is_dataclass(value):
-            kinds = dict.fromkeys(_kind(part) for part in _options(entry, known))
+            kinds = dict.fromkeys(_kind(part) for part in _options(entry, definitions))
             yield Described(where, " | ".join(kinds), value, text)
         if inner is not None:
-            yield from _described(inner, known, value, f"{where}.")
-        for item in (_resolved(part.get("items", {}), known) for part in _options(entry, known)):
+            yield from _described(inner, definitions, value, f"{where}.")
+        for item in (_resolved(part.get("items", {}), definitions) for part in _options(entry, definitions)):
             if "properties" in item:
-                yield from _described(item, known, value[0] if value else None, f"{where}[].")
+                yield from _described(item, definitions, value[0] if value else None, f"{where}[].")
 
 
-def _resolved(node: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
-    return known[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
+def _resolved(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    return definitions[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
 
 
-def _options(node: Mapping[str, Any], known: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [_resolved(part, known) for part in node.get("anyOf", [node])]
+def _options(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [_resolved(part, definitions) for part in node.get("anyOf", [node])]
 
 
 def _kind(node: Mapping[str, Any]) -> str:
@@ -254,13 +254,13 @@ def parsed(cls: type[C], arguments: Sequence[str] | None, program: str, descript
         UnknownName: A setting does not exist; the message lists what does.
         ConfigError: A setting has a value that is not allowed.
     """
-    given, words = split(sys.argv[1:] if arguments is None else arguments, {"--config": None, "--help": "yes"})
-    if "--help" in given:
+    options, words = split(sys.argv[1:] if arguments is None else arguments, {"--config": None, "--help": "yes"})
+    if "--help" in options:
         head = f"usage: {program} [--config FILE ...] [--SETTING VALUE ...]\n\n{description}"
         sys.stdout.write(help_text(cls, head, {"--config FILE": "YAML file of settings; may be given several times."}))
         raise SystemExit(0)
-    merged: dict[str, Any] = functools.reduce(merge, map(read_file, given.get("--config", [])), {})
-    return checked(cls, over(cls, merged, words))
+    values: dict[str, Any] = functools.reduce(merge, map(read_file, options.get("--config", [])), {})
+    return checked(cls, over(cls, values, words))
 
 
 def help_text(
@@ -279,7 +279,7 @@ def help_text(
     for name, text in {**options, **more}.items():
         lines += [f"  {name}", *textwrap.wrap(text, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)]
     lines += ["", "settings:"]
-    for setting in (one for one in described(cls) if shown(one.path)):
+    for setting in (entry for entry in described(cls) if shown(entry.path)):
         default = yaml.safe_dump(_plain(setting.default), default_flow_style=True, width=1000, allow_unicode=True)
         default = default.removesuffix("\n").removesuffix("\n...")
         option = setting.path if "[]" in setting.path else f"--{setting.path}"

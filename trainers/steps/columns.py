@@ -154,8 +154,8 @@ def check_supply(method: str, needs: Collection[str], settings: Mapping[str, Col
         MissingColumn: Nothing supplies a column; the message names the method, the column and the setting.
         ConfigError: A setting supplies, at a cost, what nothing reads.
     """
-    supplied = {name for own in settings.values() for name in own}
-    for name in sorted(set(needs) - ROLLOUT - SHAPED - {REFERENCE, OLD} - supplied):
+    columns = {name for own in settings.values() for name in own}
+    for name in sorted(set(needs) - ROLLOUT - SHAPED - {REFERENCE, OLD} - columns):
         raise MissingColumn(f"{method} needs the column {name!r}, which {SUPPLIERS.get(name, 'nothing')} supplies")
     for key, own in settings.items():
         if not set(own) & set(needs):

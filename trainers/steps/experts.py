@@ -21,13 +21,13 @@ def unknown(dtype: np.dtype[Any]) -> int:
 
 def cut(parts: Parts, begin: int, end: int | None = None) -> Parts:
     """Returns the experts of the tokens from ``begin`` to ``end``, as views."""
-    found, place = [], 0
+    pieces, place = [], 0
     for part in parts:
-        some = part[max(begin - place, 0) : None if end is None else max(end - place, 0)]
+        piece = part[max(begin - place, 0) : None if end is None else max(end - place, 0)]
         place += len(part)
-        if len(some):
-            found.append(some)
-    return tuple(found)
+        if len(piece):
+            pieces.append(piece)
+    return tuple(pieces)
 
 
 def filled(sequences: Sequence[Parts], lengths: Sequence[int]) -> list[Parts]:

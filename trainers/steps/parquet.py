@@ -289,11 +289,11 @@ def episode_files(folder: Path, pattern: str = "*") -> list[Path]:
         folder: A run's folder of episodes.
         pattern: Pattern of the names without their suffix, e.g. ``"iteration-*"``.
     """
-    found = set()
+    files = set()
     for file in folder.glob(f"{pattern}.parquet"):
         shard = _SHARD.fullmatch(file.name)
-        found.add(file.with_name(f"{shard[1]}.parquet") if shard else file)
-    return sorted(found)
+        files.add(file.with_name(f"{shard[1]}.parquet") if shard else file)
+    return sorted(files)
 
 
 def read_table(path: Path, columns: Sequence[str] = tuple(SCHEMA.names)) -> pa.Table:
@@ -319,14 +319,14 @@ def read_table(path: Path, columns: Sequence[str] = tuple(SCHEMA.names)) -> pa.T
 
 def _read(path: Path | str, columns: Sequence[str], content: pa.BufferReader | None = None) -> pa.Table:
     """The rows of ``path``, or of ``content`` where that is given."""
-    wanted, source = [name for name in SCHEMA.names if name in columns], path if content is None else content
+    own_names, source = [name for name in SCHEMA.names if name in columns], path if content is None else content
     try:
         schema = pq.read_schema(source)
         version = (schema.metadata or {}).get(FORMAT)
-        names = SCHEMA.names if version == b"1" else wanted
+        names = SCHEMA.names if version == b"1" else own_names
         there = [name for name in names if name in schema.names or name not in _ADDED]
-        known = version in (b"1", VERSION)
-        table = pq.read_table(source, columns=there, page_checksum_verification=True) if known else None
+        is_readable = version in (b"1", VERSION)
+        table = pq.read_table(source, columns=there, page_checksum_verification=True) if is_readable else None
         if table is not None and version == b"1":
             table = _from_version_1(table)
     except FileNotFoundError as error:
@@ -336,14 +336,14 @@ def _read(path: Path | str, columns: Sequence[str], content: pa.BufferReader | N
     if version is None:
         raise DataError(f"{path}: a Parquet file, but not one of episodes (columns: {', '.join(schema.names[:8])})")
     if table is None:
-        found = version.decode(errors="replace")
-        raise DataError(f"{path}: episodes format {found}, this version reads up to {VERSION.decode()}")
+        format_name = version.decode(errors="replace")
+        raise DataError(f"{path}: episodes format {format_name}, this version reads up to {VERSION.decode()}")
     for name in [name for name in _ADDED if name in names and name not in table.schema.names]:
         column = pa.array([_ADDED[name]] * len(table), SCHEMA.field(name).type)
         table = table.add_column(names.index(name), name, column)
     if table.schema.types != [SCHEMA.field(name).type for name in names]:
         raise DataError(f"{path}: damaged (the columns have other types than an episodes file has)")
-    return table.select(wanted)
+    return table.select(own_names)
 
 
 def _from_version_1(table: pa.Table) -> pa.Table:

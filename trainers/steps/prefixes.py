@@ -32,8 +32,8 @@ def lexicographic(rows: Sequence[Ints]) -> tuple[NDArray[np.int64], NDArray[np.i
     return np.array(order, np.int64), common
 
 
-def common_length(one: Ints, other: Ints) -> int:
+def common_length(first: Ints, second: Ints) -> int:
     """Returns the length of the longest common prefix."""
-    length = min(len(one), len(other))
-    differ = one[:length] != other[:length]
+    length = min(len(first), len(second))
+    differ = first[:length] != second[:length]
     return int(differ.argmax()) if differ.any() else length

@@ -182,18 +182,18 @@ class Episode:
         With several agents a step earns what its agent is given until the agent's next turn, for the steps of others,
         too. What an agent is given before its first turn is lost.
         """
-        earned = [0.0 if step.agent else step.reward for step in self.steps]
+        rewards = [0.0 if step.agent else step.reward for step in self.steps]
         turn: dict[str, int] = {}
         for number, step in enumerate(self.steps):
             if step.agent:
                 turn[step.agent] = number
                 for agent, reward in step.info["rewards"].items():
                     if agent in turn:
-                        earned[turn[agent]] += reward
-        return earned
+                        rewards[turn[agent]] += reward
+        return rewards
 
     @property
     def versions(self) -> tuple[int, int] | None:
         """Versions of the oldest and the newest weights that sampled its tokens; ``None`` where it has no token."""
-        found = [step.policy_version for step in self.steps if len(step.policy_version)]
-        return (min(int(v.min()) for v in found), max(int(v.max()) for v in found)) if found else None
+        versions = [step.policy_version for step in self.steps if len(step.policy_version)]
+        return (min(int(v.min()) for v in versions), max(int(v.max()) for v in versions)) if versions else None

@@ -31,15 +31,15 @@ class SharedTokens:
         """Counts the tokens of ``table``."""
         order = np.lexsort((table.t, table.episode_id))
         rows = _rows(table, order)
-        shared = shared_lengths(rows)
-        possible = shared.copy()
+        lengths = shared_lengths(rows)
+        possible = lengths.copy()
         episode = table.episode_id[order]
         for number in range(1, len(rows)):
             if episode[number] == episode[number - 1]:
                 prompt = rows[number][: len(table.prompt[int(order[number])])]
-                possible[number] = max(shared[number], _common(rows[number - 1], prompt))
+                possible[number] = max(lengths[number], _common(rows[number - 1], prompt))
         total = sum(map(len, rows))
-        return cls(total, total - int(shared.sum()), total - int(possible.sum()))
+        return cls(total, total - int(lengths.sum()), total - int(possible.sum()))
 
 
 def shared_lengths(rows: Sequence[Ints]) -> NDArray[np.int64]:
@@ -48,25 +48,25 @@ def shared_lengths(rows: Sequence[Ints]) -> NDArray[np.int64]:
     The rows' trie has ``sum(lengths) - sum(shared_lengths(rows))`` nodes.
     """
     count = len(rows)
-    shared = np.zeros(count, np.int64)
+    lengths = np.zeros(count, np.int64)
     order, common = lexicographic(rows)
     # Rows leave the sorted list, the last one first: when it is a row's turn, its neighbours are earlier ones.
     place = np.empty(count, np.int64)
     place[order] = np.arange(count)
-    left, right = list(range(-1, count - 1)), list(range(1, count + 1))
+    left_of, right_of = list(range(-1, count - 1)), list(range(1, count + 1))
     after = [*common[1:].tolist(), 0]  # the prefix that the row at a place has in common with the one to its right
     for row in range(count - 1, -1, -1):
         here = int(place[row])
-        before, behind = left[here], right[here]
+        before, behind = left_of[here], right_of[here]
         with_left = after[before] if before >= 0 else 0
         with_right = after[here] if behind < count else 0
-        shared[row] = max(with_left, with_right)
+        lengths[row] = max(with_left, with_right)
         if before >= 0:
-            right[before] = behind
+            right_of[before] = behind
             after[before] = min(with_left, with_right)
         if behind < count:
-            left[behind] = before
-    return shared
+            left_of[behind] = before
+    return lengths
 
 
 def _rows(table: StepTable, order: NDArray[np.int64]) -> list[Ints]:
@@ -81,9 +81,9 @@ def _rows(table: StepTable, order: NDArray[np.int64]) -> list[Ints]:
     ]  # fmt: skip
 
 
-def _common(one: Ints, other: Ints) -> int:
+def _common(first: Ints, second: Ints) -> int:
     """Size of the intersection as multisets."""
-    tokens, counts = np.unique(one, return_counts=True)
-    others, theirs = np.unique(other, return_counts=True)
-    _, here, there = np.intersect1d(tokens, others, assume_unique=True, return_indices=True)
+    tokens, counts = np.unique(first, return_counts=True)
+    other_tokens, theirs = np.unique(second, return_counts=True)
+    _, here, there = np.intersect1d(tokens, other_tokens, assume_unique=True, return_indices=True)
     return int(np.minimum(counts[here], theirs[there]).sum())

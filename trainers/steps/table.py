@@ -180,8 +180,8 @@ class StepTable:
 
     def with_token_columns(self, **columns: NDArray[Any]) -> StepTable:
         """The same steps with further columns of one number per response token, each flat."""
-        added = {name: Ragged(values, self.response.offsets) for name, values in columns.items()}
-        return replace(self, token_extra={**self.token_extra, **added})
+        ragged_columns = {name: Ragged(values, self.response.offsets) for name, values in columns.items()}
+        return replace(self, token_extra={**self.token_extra, **ragged_columns})
 
     def without_experts(self) -> StepTable:
         """The same steps without the experts of their tokens, which others than the policy do not follow."""
@@ -243,8 +243,8 @@ class StepTable:
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
         keys = _objects([step.state_key for _, step in pairs])
         actions = _objects([action_text(step.action) for _, step in pairs])
-        seen = [step.info.get(MILESTONE) for _, step in pairs]
-        flags = {} if None in seen else {MILESTONE: np.array(seen, np.bool_)}
+        milestones = [step.info.get(MILESTONE) for _, step in pairs]
+        flags = {} if None in milestones else {MILESTONE: np.array(milestones, np.bool_)}
         texts = _objects([text for episode in episodes for text in _step_texts(episode)])
         return cls(
             group_id=np.array([episode.group_id for episode, _ in pairs], np.int64),

@@ -54,9 +54,9 @@ class Child:
     def stop(self, grace: float = 0.0) -> str:
         """Ends the process and its children; kills it after ``grace`` seconds. Returns how it ended."""
         self.socket.close()
-        ended: int | None = None
+        exit_code: int | None = None
         try:
-            ended = self.process.wait(grace)
+            exit_code = self.process.wait(grace)
         except subprocess.TimeoutExpired:
             pass
         try:
@@ -64,9 +64,9 @@ class Child:
         except (ProcessLookupError, PermissionError):  # it and its children are gone
             pass
         self.process.wait()
-        if ended is None:
+        if exit_code is None:
             return "was killed"
-        return f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"exited with code {ended}"
+        return f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exited with code {exit_code}"
 
 
 def run(entry: str, fd: int, parent: int) -> None:

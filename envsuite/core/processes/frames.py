@@ -95,10 +95,10 @@ class Channel:
         """
         while self._out:
             try:
-                sent = self.socket.send(self._out[:_CHUNK])
+                count = self.socket.send(self._out[:_CHUNK])
             except BlockingIOError:
                 return
-            del self._out[:sent]
+            del self._out[:count]
 
     def receive(self) -> list[Any]:
         """Returns the messages that have arrived completely; ``[]`` for none.
@@ -106,7 +106,7 @@ class Channel:
         Raises:
             EOFError: The other end is closed, and everything that it sent has been returned.
         """
-        closed = False
+        at_end = False
         while True:
             try:
                 part = self.socket.recv(_CHUNK)
@@ -115,7 +115,7 @@ class Channel:
             except ConnectionError:
                 part = b""
             if not part:
-                closed = True
+                at_end = True
                 break
             self._in += part
         messages = []
@@ -125,6 +125,6 @@ class Channel:
                 break
             messages += unpack(bytes(self._in[_LENGTH.size : end]))
             del self._in[:end]
-        if closed and not messages:
+        if at_end and not messages:
             raise EOFError
         return messages

@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def options_of(given: argparse.Namespace) -> dict[str, Any]:
+def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the arguments of the environment, besides its split."""
-    options = dict(map(read_option, given.option))
-    return options if given.source is None else {"source": given.source, **options}
+    options = dict(map(read_option, arguments.option))
+    return options if arguments.source is None else {"source": arguments.source, **options}
 
 
 def made(env_id: str, **arguments: Any) -> ToolEnv:

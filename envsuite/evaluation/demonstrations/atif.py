@@ -14,11 +14,11 @@ from envsuite.evaluation.demonstrations.demonstration import Demonstration
 VERSION = "ATIF-v1.7"
 
 
-def trajectory_of(shown: Demonstration) -> dict[str, Any]:
+def trajectory_of(demonstration: Demonstration) -> dict[str, Any]:
     """Returns the document of one demonstration, as JSON has it; a thought is the message of its step."""
-    first = "\n\n".join(part for part in (shown.first["task"], shown.first["text"]) if part)
+    first = "\n\n".join(part for part in (demonstration.first["task"], demonstration.first["text"]) if part)
     steps: list[dict[str, Any]] = [{"step_id": 1, "source": "user", "message": first}]
-    for number, step in enumerate(shown.steps, 2):
+    for number, step in enumerate(demonstration.steps, 2):
         results: list[dict[str, Any]] = [{"content": step.observation["text"]}]
         body: dict[str, Any] = {
             "step_id": number,
@@ -31,24 +31,24 @@ def trajectory_of(shown: Demonstration) -> dict[str, Any]:
         else:
             ids = [f"call_{number}_{place}" for place in range(len(step.action))]
             body["tool_calls"] = [
-                {"tool_call_id": one, "function_name": call.name, "arguments": dict(call.arguments)}
-                for one, call in zip(ids, step.action, strict=True)
+                {"tool_call_id": call_id, "function_name": call.name, "arguments": dict(call.arguments)}
+                for call_id, call in zip(ids, step.action, strict=True)
             ]
             if ids:
                 results[0]["source_call_id"] = ids[-1]  # a step has one observation
         steps.append({**body, "observation": {"results": results}})
     return {
         "schema_version": VERSION,
-        "trajectory_id": f"{shown.env_id}/{shown.source}/{shown.split}/{shown.task_id}",
+        "trajectory_id": f"{demonstration.env_id}/{demonstration.source}/{demonstration.split}/{demonstration.task_id}",
         "agent": {
-            "name": shown.player,
-            "version": shown.versions.get("envsuite", __version__),
-            "tool_definitions": [tool.as_openai() for tool in shown.tools],
+            "name": demonstration.player,
+            "version": demonstration.versions.get("envsuite", __version__),
+            "tool_definitions": [tool.as_openai() for tool in demonstration.tools],
         },
         "steps": steps,
         "final_metrics": {"total_steps": len(steps)},
         "extra": {
-            name: getattr(shown, name)
+            name: getattr(demonstration, name)
             for name in ("env_id", "source", "split", "task_id", "task_type", "manifest", "env_options", "versions",
                          "seed", "success", "score", "reward")
         },

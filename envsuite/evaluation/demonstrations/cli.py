@@ -76,36 +76,42 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed, options_of(arguments), arguments.form, not arguments.no_commands, arguments.unsolved,
     )  # fmt: skip
     try:
-        found = collect(order, arguments.out, Shown(sys.stderr, unit=lambda n: f"{n} demonstrations"))
+        collection = collect(order, arguments.out, Shown(sys.stderr, unit=lambda n: f"{n} demonstrations"))
     except KeyboardInterrupt:
         sys.stderr.write("\nenvsuite: interrupted; the same command goes on from here\n")
         return 130
-    left = f"; {found.unsolved} episodes not solved, {found.broken} broken" if found.unsolved + found.broken else ""
-    sys.stdout.write(f"{found.kept} demonstrations in {arguments.out}{left}\n")
+    note = (
+        f"; {collection.unsolved} episodes not solved, {collection.broken} broken"
+        if collection.unsolved + collection.broken
+        else ""
+    )
+    sys.stdout.write(f"{collection.kept} demonstrations in {arguments.out}{note}\n")
     return 0
 
 
 def _convert(source: Path, arguments: argparse.Namespace) -> int:
-    shown = [one for one in read_demonstrations(source) if one.success or arguments.unsolved]
-    if not shown:
+    demonstrations = [
+        demonstration for demonstration in read_demonstrations(source) if demonstration.success or arguments.unsolved
+    ]
+    if not demonstrations:
         raise UsageError(f"{source}: no demonstration in it solved its task; --unsolved takes the others, too")
     if arguments.form == ATIF:
-        _trajectories(shown, arguments.out)
+        _trajectories(demonstrations, arguments.out)
     else:
         if arguments.out.suffix != ".jsonl":
             raise UsageError(f"--out {arguments.out}: give a name that ends in .jsonl")
         if arguments.out.exists():
             raise UsageError(f"{arguments.out} exists; remove it, or name another file")
-        write_demonstrations(arguments.out, shown, arguments.form, not arguments.no_commands)
-    sys.stdout.write(f"{len(shown)} demonstrations in {arguments.out}\n")
+        write_demonstrations(arguments.out, demonstrations, arguments.form, not arguments.no_commands)
+    sys.stdout.write(f"{len(demonstrations)} demonstrations in {arguments.out}\n")
     return 0
 
 
-def _trajectories(shown: list[Demonstration], folder: Path) -> None:
-    for number, one in enumerate(shown, 1):
-        name = re.sub(r"[^A-Za-z0-9._-]+", "_", one.task_id)[:80]
+def _trajectories(demonstrations: list[Demonstration], folder: Path) -> None:
+    for number, demonstration in enumerate(demonstrations, 1):
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", demonstration.task_id)[:80]
         path = folder / f"{number:05}-{name}.json"
         try:
-            write_atomically(path, orjson.dumps(trajectory_of(one), option=orjson.OPT_INDENT_2))
+            write_atomically(path, orjson.dumps(trajectory_of(demonstration), option=orjson.OPT_INDENT_2))
         except OSError as error:
             raise DataError(f"{path}: cannot be written ({error})") from error

@@ -74,9 +74,9 @@ def collect(order: Order, path: Path, progress: Progress | None = None) -> Colle
             end before there are enough, or an interrupted collection of another order is there.
         DataError: A file cannot be written, or another process writes it.
     """
-    for there in (path, path.with_suffix(".md")):
-        if there.exists():
-            raise UsageError(f"{there} exists; remove it, or name another file")
+    for file in (path, path.with_suffix(".md")):
+        if file.exists():
+            raise UsageError(f"{file} exists; remove it, or name another file")
     player = make_player(order.env_id, order.player)
     env = made(order.env_id, **order.env_options, split=order.split)
     try:
@@ -88,44 +88,44 @@ def collect(order: Order, path: Path, progress: Progress | None = None) -> Colle
 
 
 def _tasks(env: ToolEnv, order: Order) -> list[str]:
-    known = env.tasks.select(order.types or None).ids(order.split)
-    if order.count < 1 or order.count > len(known):
+    ids = env.tasks.select(order.types or None).ids(order.split)
+    if order.count < 1 or order.count > len(ids):
         of = f" of the types {', '.join(order.types)}" if order.types else ""
         raise UsageError(
-            f"{order.count} demonstrations of {order.env_id} are asked for; split {order.split!r} has {len(known)} "
-            f"tasks{of}. Give --n 1 to {len(known)}" + (", or another --split or --types" if not known else "")
+            f"{order.count} demonstrations of {order.env_id} are asked for; split {order.split!r} has {len(ids)} "
+            f"tasks{of}. Give --n 1 to {len(ids)}" + (", or another --split or --types" if not ids else "")
         )
-    return Draw(f"demonstrations {order.seed}").sample(known, len(known))
+    return Draw(f"demonstrations {order.seed}").sample(ids, len(ids))
 
 
 def _play(
     env: ToolEnv, player: Player, order: Order, tasks: Sequence[str], partial: _Partial, progress: Progress
 ) -> Collected:
-    resumed, horizon = len(partial.played), horizon_of(order.env_id, order.env_options)
+    resumed_count, horizon = len(partial.played), horizon_of(order.env_id, order.env_options)
     progress.start(order.env_id, order.count, partial.kept)
     for task_id in tasks:
         if partial.kept == order.count:
             break
         if task_id in partial.played:
             continue
-        shown = _episode(env, player, order, task_id, horizon)
-        if shown is None:
+        demonstration = _episode(env, player, order, task_id, horizon)
+        if demonstration is None:
             partial.skip(task_id, "broken")
-        elif not shown.success and not order.unsolved:
+        elif not demonstration.success and not order.unsolved:
             partial.skip(task_id, "unsolved")
         else:
-            partial.add(shown)
+            partial.add(demonstration)
             progress.advance(1)
-    found = Collected(partial.kept, partial.count("unsolved"), partial.count("broken"), resumed)
-    if found.kept < order.count:
+    collection = Collected(partial.kept, partial.count("unsolved"), partial.count("broken"), resumed_count)
+    if collection.kept < order.count:
         raise UsageError(
-            f"all {len(tasks)} tasks are played, and {found.kept} of {order.count} demonstrations are there: in "
-            f"{found.unsolved} episodes {order.player} did not solve its task, {found.broken} broke. Give --n "
-            f"{max(1, found.kept)}, and the episodes played so far are used"
+            f"all {len(tasks)} tasks are played, and {collection.kept} of {order.count} demonstrations are there: in "
+            f"{collection.unsolved} episodes {order.player} did not solve its task, {collection.broken} broke. Give "
+            f"--n {max(1, collection.kept)}, and the episodes played so far are used"
         )
     partial.finish()
-    progress.done(order.env_id, found.kept)
-    return found
+    progress.done(order.env_id, collection.kept)
+    return collection
 
 
 def _episode(env: ToolEnv, player: Player, order: Order, task_id: str, horizon: int | None) -> Demonstration | None:
@@ -160,12 +160,12 @@ class _Partial:
 
     def count(self, fate: str) -> int:
         """Returns the number of tasks with this fate."""
-        return sum(one == fate for one in self.played.values())
+        return sum(task_fate == fate for task_fate in self.played.values())
 
-    def add(self, shown: Demonstration) -> None:
+    def add(self, demonstration: Demonstration) -> None:
         """Appends a demonstration."""
-        line = line_of(shown, self.order.form, self.order.commands)
-        self._write({"task": shown.task_id, "fate": "kept", "line": line.decode()})
+        line = line_of(demonstration, self.order.form, self.order.commands)
+        self._write({"task": demonstration.task_id, "fate": "kept", "line": line.decode()})
         self._lines.append(line)
 
     def skip(self, task_id: str, fate: str) -> None:
@@ -176,8 +176,10 @@ class _Partial:
         """Writes the file and its card, and removes what is not needed any more."""
         try:
             write_atomically(self.path, b"".join(self._lines))
-            shown = read_demonstrations(self.path)
-            write_atomically(self.path.with_suffix(".md"), card_of(self.path.name, shown, self.order.form).encode())
+            demonstrations = read_demonstrations(self.path)
+            write_atomically(
+                self.path.with_suffix(".md"), card_of(self.path.name, demonstrations, self.order.form).encode()
+            )
             self._name.unlink()
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written ({error})") from error
@@ -198,11 +200,11 @@ class _Partial:
             lock = try_locked(self._name)
             if lock is None:
                 raise DataError(f"{self.path}: another process writes it; wait for it, or name another file")
-            with ExitStack() as opened:
-                opened.callback(lock.close)
-                self._file = opened.enter_context(self._name.open("r+b"))
+            with ExitStack() as stack:
+                stack.callback(lock.close)
+                self._file = stack.enter_context(self._name.open("r+b"))
                 self._read()
-                self._opened = opened.pop_all()
+                self._opened = stack.pop_all()
         except OSError as error:
             raise DataError(f"{self._name}: cannot be read or written ({error})") from error
         return self
@@ -218,21 +220,24 @@ class _Partial:
         if not whole:
             self._write({"order": self._head})
             return
-        head, *rest = whole.splitlines()
+        head, *lines = whole.splitlines()
         try:
-            there = orjson.loads(head)["order"]
-            for line in rest:
+            old_order = orjson.loads(head)["order"]
+            for line in lines:
                 body = orjson.loads(line)
                 self.played[body["task"]] = body["fate"]
                 if body["fate"] == "kept":
                     self._lines.append(body["line"].encode())
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{self._name}: damaged ({type(error).__name__}: {error}); remove it") from error
-        if there != (here := orjson.loads(orjson.dumps(self._head))):
-            changed = [
-                f"{name} {there.get(name)!r}, now {here[name]!r}" for name in here if there.get(name) != here[name]
+        if old_order != (order := orjson.loads(orjson.dumps(self._head))):
+            differences = [
+                f"{name} {old_order.get(name)!r}, now {order[name]!r}"
+                for name in order
+                if old_order.get(name) != order[name]
             ]
             raise UsageError(
-                f"{self._name} has episodes of another order ({'; '.join(changed)}); remove it, or name another file"
+                f"{self._name} has episodes of another order ({'; '.join(differences)}); remove it, or name another "
+                "file"
             )
         del self._lines[self.order.count :]

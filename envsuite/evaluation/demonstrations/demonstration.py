@@ -173,8 +173,10 @@ def _check(body: Any) -> None:
     for name, kind in _PLAIN.items():
         if not isinstance(body[name], kind):
             raise ValueError(f"{name} is {body[name]!r}")
-    for seen in (body["first"], *body["steps"]):
-        if not isinstance(seen["text"], str) or not all(isinstance(one, str) for one in seen["commands"]):
+    for observation in (body["first"], *body["steps"]):
+        if not isinstance(observation["text"], str) or not all(
+            isinstance(command, str) for command in observation["commands"]
+        ):
             raise ValueError("an observation has a text, and commands that are texts")
     if not isinstance(body["first"]["task"], str):
         raise ValueError(f"task is {body['first']['task']!r}")

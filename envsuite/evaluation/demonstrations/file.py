@@ -38,24 +38,24 @@ COLUMNS = {
 """Columns of a file, with their meanings."""
 
 
-def row_of(shown: Demonstration, form: Form = "native", commands: bool = True) -> dict[str, Any]:
+def row_of(demonstration: Demonstration, form: Form = "native", commands: bool = True) -> dict[str, Any]:
     """Returns the row of a demonstration, with :data:`COLUMNS`; arguments as :func:`messages_of`."""
-    messages, tools = messages_of(shown, form, commands)
+    messages, tools = messages_of(demonstration, form, commands)
     return {
         "messages": messages,
         "tools": None if tools is None else orjson.dumps(tools).decode(),
-        **{name: getattr(shown, name) for name in ("env_id", "source", "split", "task_id", "task_type", "player",
-                                                   "seed", "success", "score", "reward")},
-        "steps": len(shown.steps),
-        "invalid": shown.invalid,
+        **{name: getattr(demonstration, name) for name in ("env_id", "source", "split", "task_id", "task_type",
+                                                           "player", "seed", "success", "score", "reward")},
+        "steps": len(demonstration.steps),
+        "invalid": demonstration.invalid,
         "form": form,
-        "episode": shown.to_json(),
+        "episode": demonstration.to_json(),
     }  # fmt: skip
 
 
-def line_of(shown: Demonstration, form: Form = "native", commands: bool = True) -> bytes:
+def line_of(demonstration: Demonstration, form: Form = "native", commands: bool = True) -> bytes:
     """Returns the line of a demonstration, with its end; arguments as :func:`messages_of`."""
-    return orjson.dumps(row_of(shown, form, commands), option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(row_of(demonstration, form, commands), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def write_demonstrations(
@@ -66,7 +66,7 @@ def write_demonstrations(
     Raises:
         DataError: The file cannot be written.
     """
-    _write(path, b"".join(line_of(one, form, commands) for one in demonstrations))
+    _write(path, b"".join(line_of(demonstration, form, commands) for demonstration in demonstrations))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -76,7 +76,7 @@ def _write(path: Path, content: bytes) -> None:
         raise DataError(f"{path}: cannot be written ({error})") from error
 
 
-def add_demonstration(path: Path, shown: Demonstration) -> int:
+def add_demonstration(path: Path, demonstration: Demonstration) -> int:
     """Adds a demonstration to a file, in the form of those that are there, or native ones.
 
     It replaces those of the same task set, task and player.
@@ -88,16 +88,16 @@ def add_demonstration(path: Path, shown: Demonstration) -> int:
         DataError: The file cannot be read or written, or has something else.
     """
     with _alone(path):
-        there = read_rows(path) if path.exists() else []
-        kept = [row for row, one in there if _identity(one) != _identity(shown)]
-        form: Form = next((row["form"] for row in kept if row.get("form") in FORMS), "native")
-        lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in kept]
-        _write(path, b"".join((*lines, line_of(shown, form))))
+        old_rows = read_rows(path) if path.exists() else []
+        rows = [row for row, old_demonstration in old_rows if _identity(old_demonstration) != _identity(demonstration)]
+        form: Form = next((row["form"] for row in rows if row.get("form") in FORMS), "native")
+        lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
+        _write(path, b"".join((*lines, line_of(demonstration, form))))
         return len(lines) + 1
 
 
-def _identity(shown: Demonstration) -> tuple[str, ...]:
-    return shown.env_id, shown.manifest, shown.task_id, shown.player
+def _identity(demonstration: Demonstration) -> tuple[str, ...]:
+    return demonstration.env_id, demonstration.manifest, demonstration.task_id, demonstration.player
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def read_demonstrations(path: Path) -> list[Demonstration]:
     Raises:
         DataError: As :func:`read_rows`.
     """
-    return [shown for _, shown in read_rows(path)]
+    return [demonstration for _, demonstration in read_rows(path)]
 
 
 def card_of(name: str, demonstrations: Sequence[Demonstration], form: Form) -> str:
@@ -151,20 +151,22 @@ def card_of(name: str, demonstrations: Sequence[Demonstration], form: Form) -> s
         demonstrations: Those in it, one or more.
         form: How its messages hold calls.
     """
-    types = Counter(one.task_type for one in demonstrations)
-    counts = [len(one.steps) for one in demonstrations]
-    solved = sum(one.success for one in demonstrations)
+    types = Counter(episode.task_type for episode in demonstrations)
+    counts = [len(episode.steps) for episode in demonstrations]
+    successes = sum(episode.success for episode in demonstrations)
     facts = {
-        "environment": _all(one.env_id for one in demonstrations),
-        "source of tasks": _all(one.source for one in demonstrations),
-        "split": _all(one.split for one in demonstrations),
-        "task set (SHA-256)": _all(one.manifest for one in demonstrations),
-        "arguments": _all(json.dumps(one.env_options, sort_keys=True) for one in demonstrations),
-        "versions": _all(", ".join(f"{n} {v}" for n, v in sorted(one.versions.items())) for one in demonstrations),
-        "player": _all(one.player for one in demonstrations),
-        "seed of the order of tasks": _all(str(one.seed) for one in demonstrations),
+        "environment": _all(episode.env_id for episode in demonstrations),
+        "source of tasks": _all(episode.source for episode in demonstrations),
+        "split": _all(episode.split for episode in demonstrations),
+        "task set (SHA-256)": _all(episode.manifest for episode in demonstrations),
+        "arguments": _all(json.dumps(episode.env_options, sort_keys=True) for episode in demonstrations),
+        "versions": _all(
+            ", ".join(f"{n} {v}" for n, v in sorted(episode.versions.items())) for episode in demonstrations
+        ),
+        "player": _all(episode.player for episode in demonstrations),
+        "seed of the order of tasks": _all(str(episode.seed) for episode in demonstrations),
         "form of calls": form,
-        "episodes": f"{len(demonstrations)}, of which {solved} solved their task",
+        "episodes": f"{len(demonstrations)}, of which {successes} solved their task",
         "steps": f"{sum(counts)}; {min(counts)} to {max(counts)} an episode",
     }  # fmt: skip
     rows = [f"| {key} | {value} |" for key, value in facts.items()]

@@ -18,7 +18,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def messages_of(
-    shown: Demonstration, form: Form = "native", commands: bool = True
+    demonstration: Demonstration, form: Form = "native", commands: bool = True
 ) -> tuple[Messages, list[dict[str, Any]] | None]:
     """Returns the messages of a demonstration, and the tools for the chat template.
 
@@ -26,17 +26,17 @@ def messages_of(
     as it has changed nothing.
 
     Args:
-        shown: The demonstration.
+        demonstration: The demonstration.
         form: How calls are written. In text, tools and format are explained in the system message, and there are no
             tools for the template.
         commands: Show the admissible commands with each observation.
     """
-    steps = [step for step in shown.steps if not isinstance(step.action, Unparsed)]
+    steps = [step for step in demonstration.steps if not isinstance(step.action, Unparsed)]
     codec = _codec(form, thinks=any(step.thought for step in steps))
-    chat = Chat(PromptSpec(codec, Full(), commands=commands), shown.tools, shown.max_calls)
-    chat.start(shown.first)
+    chat = Chat(PromptSpec(codec, Full(), commands=commands), demonstration.tools, demonstration.max_calls)
+    chat.start(demonstration.first)
     for step in steps:
-        chat.add(_answer(step, codec, shown, chat.chat_tools is not None), step.observation)
+        chat.add(_answer(step, codec, demonstration, chat.chat_tools is not None), step.observation)
     messages = chat.messages()
     if steps:
         while messages[-1]["role"] != "assistant":
@@ -50,9 +50,9 @@ def _codec(form: Form, thinks: bool) -> Codec:
     return make_codec(form) if form == "tools" else make_codec(form, think=thinks)
 
 
-def _answer(step: Step, codec: Codec, shown: Demonstration, native: bool) -> Answer:
+def _answer(step: Step, codec: Codec, demonstration: Demonstration, native: bool) -> Answer:
     if not native:
-        return Answer(codec.write(step.action, step.thought, tools=shown.tools))
+        return Answer(codec.write(step.action, step.thought, tools=demonstration.tools))
     calls = (Called(call.name, orjson.dumps(dict(call.arguments)).decode()) for call in step.action)
     return Answer(step.thought, tuple(calls))
 
@@ -60,7 +60,7 @@ def _answer(step: Step, codec: Codec, shown: Demonstration, native: bool) -> Ans
 def _as_templates_take(messages: Messages) -> Messages:
     """Returns the messages with arguments as mappings, which every chat template takes, and results with names."""
     names: dict[str, str] = {}
-    taken: Messages = []
+    template_messages: Messages = []
     for message in messages:
         if calls := message.get("tool_calls"):
             functions = [
@@ -72,5 +72,5 @@ def _as_templates_take(messages: Messages) -> Messages:
             message = {**message, "tool_calls": [{**call, "function": function} for call, function in pairs]}
         elif message["role"] == "tool":
             message = {**message, "name": names[message["tool_call_id"]]}
-        taken.append(message)
-    return taken
+        template_messages.append(message)
+    return template_messages

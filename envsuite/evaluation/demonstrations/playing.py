@@ -55,40 +55,48 @@ def taken(env: ToolEnv, action: Action, thought: str = "") -> tuple[Step, StepIn
     return Step(action, observation, float(reward), info["valid"], thought), info
 
 
-def replay(env: ToolEnv, shown: Demonstration) -> Demonstration:
+def replay(env: ToolEnv, demonstration: Demonstration) -> Demonstration:
     """Plays the actions of a demonstration again, and returns the episode that follows from them.
 
     Raises:
         DataError: Something differs from the demonstration; the message says what, and at which step.
         UnknownTask: The environment does not have the task.
     """
-    first, info = env.reset(options={"task_id": shown.task_id})
-    _same("observation", first, shown.first, 0, shown)
+    first, info = env.reset(options={"task_id": demonstration.task_id})
+    _same("observation", first, demonstration.first, 0, demonstration)
     steps = []
-    for number, there in enumerate(shown.steps, 1):
+    for number, old_step in enumerate(demonstration.steps, 1):
         if env.done:
-            raise DataError(f"task {shown.task_id!r} of {shown.env_id} ends after step {number - 1} here{_HINT}")
-        step, info = taken(env, there.action, there.thought)
+            raise DataError(
+                f"task {demonstration.task_id!r} of {demonstration.env_id} ends after step {number - 1} here{_HINT}"
+            )
+        step, info = taken(env, old_step.action, old_step.thought)
         for name in ("observation", "reward", "valid"):
-            _same(name, getattr(step, name), getattr(there, name), number, shown)
+            _same(name, getattr(step, name), getattr(old_step, name), number, demonstration)
         steps.append(step)
-    _same("success", info["success"], shown.success, len(steps), shown)
-    _same("score", info["score"], shown.score, len(steps), shown)
+    _same("success", info["success"], demonstration.success, len(steps), demonstration)
+    _same("score", info["score"], demonstration.score, len(steps), demonstration)
     return Demonstration.of(
-        env, first, steps, info, env_options=shown.env_options, player=shown.player, seed=shown.seed
+        env,
+        first,
+        steps,
+        info,
+        env_options=demonstration.env_options,
+        player=demonstration.player,
+        seed=demonstration.seed,
     )
 
 
 _HINT = "; make the environment with the arguments (env_options) and versions of the demonstration"
 
 
-def _same(name: str, here: object, there: object, number: int, shown: Demonstration) -> None:
+def _same(name: str, here: object, there: object, number: int, demonstration: Demonstration) -> None:
     if here != there:
         if isinstance(here, dict) and isinstance(there, dict):
             name, here, there = next((key, here[key], there[key]) for key in there if here[key] != there[key])
         raise DataError(
-            f"task {shown.task_id!r} of {shown.env_id}, step {number}: {name} is {_short(here)} here and "
-            f"{_short(there)} in the demonstration{_HINT}"
+            f"task {demonstration.task_id!r} of {demonstration.env_id}, step {number}: {name} is {_short(here)} here "
+            f"and {_short(there)} in the demonstration{_HINT}"
         )
 
 

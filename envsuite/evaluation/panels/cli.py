@@ -50,19 +50,21 @@ def differences(panel: Panel, env: ToolEnv) -> list[Difference]:
         DataError: A file of a task is damaged.
     """
     there = [task for task in panel.tasks if task.task_id in env.tasks.types]
-    told = dict(zip((task.task_id for task in there), env.identified([task.task_id for task in there]), strict=True))
-    found = []
+    contents = dict(
+        zip((task.task_id for task in there), env.identified([task.task_id for task in there]), strict=True)
+    )
+    mismatches = []
     for task in panel.tasks:
-        if task.task_id not in told:
-            found.append(Difference(task.task_id, "missing"))
+        if task.task_id not in contents:
+            mismatches.append(Difference(task.task_id, "missing"))
             continue
-        here = PanelTask(task.task_id, env.tasks.types[task.task_id], *told[task.task_id])
+        here = PanelTask(task.task_id, env.tasks.types[task.task_id], *contents[task.task_id])
         whats = [*_changed(task, here)]
         if (split := env.tasks.split_of(task.task_id)) != panel.split:
             whats.append(f"split: {panel.split!r} in the panel, {split!r} here")
         if whats:
-            found.append(Difference(task.task_id, "; ".join(whats)))
-    return found
+            mismatches.append(Difference(task.task_id, "; ".join(whats)))
+    return mismatches
 
 
 def _changed(task: PanelTask, here: PanelTask) -> Iterator[str]:
@@ -71,20 +73,20 @@ def _changed(task: PanelTask, here: PanelTask) -> Iterator[str]:
         "goal": (task.goal, here.goal),
         **_both(task.identity, here.identity),
     }
-    for name, (wanted, found) in pairs.items():
-        if wanted != found:
-            start = _first_difference(wanted, found)
-            yield f"{name}: {_short(wanted, start)} in the panel, {_short(found, start)} here"
+    for name, (panel_value, env_value) in pairs.items():
+        if panel_value != env_value:
+            start = _first_difference(panel_value, env_value)
+            yield f"{name}: {_short(panel_value, start)} in the panel, {_short(env_value, start)} here"
 
 
-def _both(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    names = {**wanted, **found}
-    return {name: (wanted.get(name), found.get(name)) for name in names}
+def _both(panel_identity: Mapping[str, Any], env_identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    names = {**panel_identity, **env_identity}
+    return {name: (panel_identity.get(name), env_identity.get(name)) for name in names}
 
 
-def _first_difference(wanted: Any, found: Any) -> int:
-    pairs = zip(repr(wanted), repr(found), strict=False)
-    return next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
+def _first_difference(panel_value: Any, env_value: Any) -> int:
+    pairs = zip(repr(panel_value), repr(env_value), strict=False)
+    return next((place for place, (first, second) in enumerate(pairs) if first != second), 0)
 
 
 def _short(value: Any, start: int) -> str:
@@ -240,14 +242,14 @@ def _verify(file: Path, source: str | None, options: list[str]) -> int:
     panel = read_panel(file)
     env = _made(panel.env_id, source if source is not None else panel.source, options)
     try:
-        found = differences(panel, env)
-        here = None if found else panel_of(env, panel.split)
+        mismatches = differences(panel, env)
+        here = None if mismatches else panel_of(env, panel.split)
     finally:
         env.close()
     about = f"{panel.env_id} {panel.split}, source {env.tasks.source}, version {env.tasks.version}"
     if here is None:
-        sys.stdout.writelines(f"{difference.task_id}: {difference.what}\n" for difference in found)
-        sys.stderr.write(f"{len(found)} of {len(panel.tasks)} tasks differ here ({about})\n")
+        sys.stdout.writelines(f"{difference.task_id}: {difference.what}\n" for difference in mismatches)
+        sys.stderr.write(f"{len(mismatches)} of {len(panel.tasks)} tasks differ here ({about})\n")
         return 1
     sys.stdout.write(f"{file}: all {len(panel.tasks)} tasks are the same here ({about}): {_relation(panel, here)}\n")
     return 0

@@ -41,8 +41,8 @@ def export(panel: Panel, target: str) -> bytes:
         raise unknown("target of an export", target, TARGETS)
     writers = _WRITERS[target]
     if panel.env_id not in writers:
-        known = " and ".join(sorted(writers))
-        raise UsageError(f"{target} cannot be told to play tasks of {panel.env_id}: it plays {known}. {_INSTEAD}")
+        env_ids = " and ".join(sorted(writers))
+        raise UsageError(f"{target} cannot be told to play tasks of {panel.env_id}: it plays {env_ids}. {_INSTEAD}")
     return orjson.dumps(writers[panel.env_id](panel), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 

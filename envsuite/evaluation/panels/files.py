@@ -59,23 +59,23 @@ def from_bytes(content: bytes, where: str) -> Panel:
     try:
         env_id, source, version, split = (_text(body, name) for name in _TEXTS)
         panel = Panel(env_id, source, version, split, tuple(_task(row) for row in body["tasks"]))
-        found = panel.hash
+        panel_hash = panel.hash
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: not a panel ({type(error).__name__}: {error})") from error
-    if found != body.get("hash"):
+    if panel_hash != body.get("hash"):
         raise DataError(
-            f"{where}: its content has the hash {found[:12]}…, not {str(body.get('hash'))[:12]}… as it says: it was "
-            "changed. Get the file again, or export it anew (envsuite envs panels export)"
+            f"{where}: its content has the hash {panel_hash[:12]}…, not {str(body.get('hash'))[:12]}… as it says: it "
+            "was changed. Get the file again, or export it anew (envsuite envs panels export)"
         )
     return panel
 
 
 def _inflated(content: bytes) -> bytes:
     unpacker = zlib.decompressobj(wbits=31)
-    found = unpacker.decompress(content, LARGEST)
+    body = unpacker.decompress(content, LARGEST)
     if not unpacker.eof:
         raise ValueError(f"the gzip stream is cut, or has more than {LARGEST:,} bytes")
-    return found
+    return body
 
 
 def _text(body: Mapping[str, Any], name: str) -> str:
@@ -121,10 +121,10 @@ def write_panel(panel: Panel, path: Path) -> None:
 @cache
 def listed() -> Mapping[str, tuple[str, ...]]:
     """Returns the splits whose panels the package has, by environment."""
-    found: dict[str, list[str]] = {}
+    splits_by_env: dict[str, list[str]] = {}
     for path in sorted(SHIPPED.glob(f"*/*{SUFFIX}")):
-        found.setdefault(path.parent.name, []).append(path.name.removesuffix(SUFFIX))
-    return {env_id: tuple(splits) for env_id, splits in found.items()}
+        splits_by_env.setdefault(path.parent.name, []).append(path.name.removesuffix(SUFFIX))
+    return {env_id: tuple(splits) for env_id, splits in splits_by_env.items()}
 
 
 def shipped(env_id: str, split: str) -> Panel:

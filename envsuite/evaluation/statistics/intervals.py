@@ -91,9 +91,9 @@ def clustered_wilson_bounds(totals: ArrayLike, episodes: ArrayLike) -> tuple[Flo
     with np.errstate(divide="ignore", invalid="ignore"):
         independent = np.where(variance > 0, share * (1 - share) / variance, least)
     independent = np.clip(independent, least, n)
-    repeated = n > tasks
-    independent = np.where(repeated, np.where(tasks == 1, 1.0, independent), n)
-    quantile = np.where(repeated & (tasks > 1), _t95_array(tasks - 1), Z95)
+    has_repeats = n > tasks
+    independent = np.where(has_repeats, np.where(tasks == 1, 1.0, independent), n)
+    quantile = np.where(has_repeats & (tasks > 1), _t95_array(tasks - 1), Z95)
     low, high = _wilson(share, independent, quantile)
     return low, high
 
@@ -172,8 +172,8 @@ def cluster_bootstrap_bounds(
     influence = totals - episodes * mean[:, None]
     spread = (influence**2).sum(-1)
     means = np.empty((len(totals), resamples))
-    for drawn, often in draws_of_tasks(tasks, seed, resamples):
-        means[:, drawn] = (totals @ often.T) / (episodes @ often.T)
+    for draws, often in draws_of_tasks(tasks, seed, resamples):
+        means[:, draws] = (totals @ often.T) / (episodes @ often.T)
     certain = spread <= 1e-24 * np.maximum(1.0, (totals**2).sum(-1))
     acceleration = (influence**3).sum(-1) / (6 * np.where(certain, 1.0, spread) ** 1.5)
     # Sums of products in another order differ in the last digit: a draw that equals the mean counts half on each side.
@@ -182,8 +182,8 @@ def cluster_bootstrap_bounds(
     bounds = np.empty((2, len(totals)))
     for row, share in enumerate(np.clip(below, 1 / resamples, 1 - 1 / resamples).tolist()):
         bias = _NORMAL.inv_cdf(share)
-        shifted = [bias - _expanded(tasks), bias + _expanded(tasks)]
-        levels = [_NORMAL.cdf(bias + z / max(1 - acceleration[row] * z, 1e-6)) for z in shifted]
+        quantiles = [bias - _expanded(tasks), bias + _expanded(tasks)]
+        levels = [_NORMAL.cdf(bias + z / max(1 - acceleration[row] * z, 1e-6)) for z in quantiles]
         bounds[:, row] = mean[row] if certain[row] else np.quantile(means[row], levels)
     return bounds[0], bounds[1]
 
@@ -194,8 +194,8 @@ def draws_of_tasks(tasks: int, seed: int, resamples: int) -> Iterator[tuple[slic
     step = max(1, _CHUNK // tasks)
     for start in range(0, resamples, step):
         count = min(step, resamples - start)
-        drawn = rng.integers(0, tasks, (count, tasks)) + np.arange(count)[:, None] * tasks
-        often = np.bincount(drawn.ravel(), minlength=count * tasks).reshape(count, tasks)
+        indices = rng.integers(0, tasks, (count, tasks)) + np.arange(count)[:, None] * tasks
+        often = np.bincount(indices.ravel(), minlength=count * tasks).reshape(count, tasks)
         yield slice(start, start + count), often.astype(float)
 
 

@@ -42,8 +42,8 @@ def mcnemar(first_only: int, second_only: int, mid_p: bool = False) -> float:
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     k = np.arange(fewer + 1)
     chances = np.exp(logs[n] - logs[k] - logs[n - k] - n * math.log(2))
-    doubled = 2 * float(chances.sum())
-    return min(1.0, doubled - float(chances[-1]) if mid_p else doubled)
+    p_value = 2 * float(chances.sum())
+    return min(1.0, p_value - float(chances[-1]) if mid_p else p_value)
 
 
 def paired_permutation(differences: ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> float:
@@ -64,12 +64,12 @@ def paired_permutation(differences: ArrayLike, seed: int = 0, resamples: int = R
     whole = _integers(values)
     if whole is not None and int(np.abs(whole).sum()) <= _MOST_STATES:
         return _exact_permutation(whole)
-    observed = abs(values.sum()) * (1 - _TIE) - 1e-300
+    threshold = abs(values.sum()) * (1 - _TIE) - 1e-300
     rng = np.random.default_rng(seed)
     extreme, step = 0, max(1, _CHUNK // len(values))
     for start in range(0, resamples, step):
         signs = rng.integers(0, 2, (min(step, resamples - start), len(values)), dtype=np.int8) * 2 - 1
-        extreme += int((np.abs(signs @ values) >= observed).sum())
+        extreme += int((np.abs(signs @ values) >= threshold).sum())
     return (extreme + 1) / (resamples + 1)
 
 
@@ -135,17 +135,17 @@ def paired_bootstrap_bounds(differences: Floats, seed: int = 0, resamples: int =
     """
     tasks = differences.shape[-1]
     mean = differences.mean(-1)
-    centred = differences - mean[:, None]
-    error = centred.std(-1, ddof=1)
+    deviations = differences - mean[:, None]
+    error = deviations.std(-1, ddof=1)
     error = np.where(error <= _TIE * np.abs(differences).max(-1), 0.0, error)
     ratios = np.empty((len(differences), resamples))
-    for drawn, often in draws_of_tasks(tasks, seed, resamples):
-        apart = centred @ often.T / tasks
-        own = np.sqrt(np.maximum((centred**2) @ often.T / tasks - apart**2, 0.0) * tasks / (tasks - 1))
+    for draws, often in draws_of_tasks(tasks, seed, resamples):
+        apart = deviations @ often.T / tasks
+        own = np.sqrt(np.maximum((deviations**2) @ often.T / tasks - apart**2, 0.0) * tasks / (tasks - 1))
         least = _TIE * error[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):  # a draw of equal differences has no error
             ratio = np.where(own > least, np.abs(apart) / own, np.where(np.abs(apart) > least, np.inf, 0.0))
-        ratios[:, drawn] = ratio
+        ratios[:, draws] = ratio
     half = np.where(error > 0, np.quantile(ratios, 0.95, axis=-1, method="higher"), 0.0)
     half = np.where(error > 0, half * error, 0.0)
     return mean - half, mean + half
@@ -168,22 +168,24 @@ def paired_rates_interval(
     Returns:
         Lower and upper bounds, of shape ``(...,)``.
     """
-    one, of_one = np.broadcast_arrays(np.asarray(first[0], float), np.asarray(first[1], float))
-    two, of_two = np.broadcast_arrays(np.asarray(second[0], float), np.asarray(second[1], float))
-    low, high = clustered_wilson_bounds(one, of_one)
-    least, most = clustered_wilson_bounds(two, of_two)
-    rate, other = one.sum(-1) / of_one.sum(-1), two.sum(-1) / of_two.sum(-1)
-    left, right = one - of_one * rate[..., None], two - of_two * other[..., None]
-    scale = np.sqrt((left**2).sum(-1) * (right**2).sum(-1))
+    first_totals, first_episodes = np.broadcast_arrays(np.asarray(first[0], float), np.asarray(first[1], float))
+    second_totals, second_episodes = np.broadcast_arrays(np.asarray(second[0], float), np.asarray(second[1], float))
+    low, high = clustered_wilson_bounds(first_totals, first_episodes)
+    least, most = clustered_wilson_bounds(second_totals, second_episodes)
+    first_rate = first_totals.sum(-1) / first_episodes.sum(-1)
+    second_rate = second_totals.sum(-1) / second_episodes.sum(-1)
+    first_residuals = first_totals - first_episodes * first_rate[..., None]
+    second_residuals = second_totals - second_episodes * second_rate[..., None]
+    scale = np.sqrt((first_residuals**2).sum(-1) * (second_residuals**2).sum(-1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        correlation = np.where(scale > 0, (left * right).sum(-1) / scale, 0.0)
-    gap = other - rate
+        correlation = np.where(scale > 0, (first_residuals * second_residuals).sum(-1) / scale, 0.0)
+    gap = second_rate - first_rate
 
     def joined(down: Floats, up: Floats) -> Floats:
         return np.asarray(np.sqrt(np.maximum(down**2 - 2 * correlation * down * up + up**2, 0.0)))
 
-    down, up = gap - joined(other - least, high - rate), gap + joined(most - other, rate - low)
-    gaps = two / of_two - one / of_one
+    down, up = gap - joined(second_rate - least, high - first_rate), gap + joined(most - second_rate, first_rate - low)
+    gaps = second_totals / second_episodes - first_totals / first_episodes
     few = np.asarray((np.abs(gaps) > 1e-12).sum(-1) < FEW_DIFFERING)
     lower, upper = _tango(gaps)
     return np.where(few, lower, down), np.where(few, upper, up)
@@ -255,7 +257,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     return _placed(np.minimum.accumulate(steps[::-1])[::-1], order)
 
 
-def _placed(adjusted: Floats, order: NDArray[np.intp]) -> list[float]:
-    placed = np.empty(len(order))
-    placed[order] = np.minimum(adjusted, 1.0)
-    return placed.tolist()
+def _placed(steps: Floats, order: NDArray[np.intp]) -> list[float]:
+    p_values = np.empty(len(order))
+    p_values[order] = np.minimum(steps, 1.0)
+    return p_values.tolist()

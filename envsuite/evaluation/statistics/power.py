@@ -35,16 +35,18 @@ class Correlations:
             )
 
 
-def variance_per_task(rate: float, other: float, seeds: int, correlations: Correlations) -> float:
+def variance_per_task(first_rate: float, second_rate: float, seeds: int, correlations: Correlations) -> float:
     """Returns the variance over tasks of the difference of two policies' mean success on a task.
 
     Each mean of S seeds has p (1 - p) (1 + (S - 1) r) / S, with the correlation r within a policy (Killip, Mahfoud and
     Pearce 2004), and both together a
     covariance of the correlation between policies times their standard deviations.
     """
-    one, two = rate * (1 - rate), other * (1 - other)
+    first_variance, second_variance = first_rate * (1 - first_rate), second_rate * (1 - second_rate)
     spread = (1 + (seeds - 1) * correlations.within) / seeds
-    return (one + two) * spread - 2 * correlations.between * math.sqrt(one * two)
+    return (first_variance + second_variance) * spread - 2 * correlations.between * math.sqrt(
+        first_variance * second_variance
+    )
 
 
 def tasks_needed(
@@ -75,18 +77,18 @@ def tasks_needed(
     Raises:
         UsageError: A rate is not in (0, 1), the difference is 0, or a number is out of its range.
     """
-    found = correlations or Correlations(0.0)
+    correlations = correlations or Correlations(0.0)
     _check(rate, difference, seeds, power, level)
-    other = rate + difference
+    second_rate = rate + difference
     alpha, beta = _NORMAL.inv_cdf(1 - level / 2), _NORMAL.inv_cdf(power)
     if paired:
-        variance = max(variance_per_task(rate, other, seeds, found), 0.0)
+        variance = max(variance_per_task(rate, second_rate, seeds, correlations), 0.0)
         root = alpha * math.sqrt(variance + difference**2) + beta * math.sqrt(variance)
     else:
-        middle = (rate + other) / 2
-        spread = (1 + (seeds - 1) * found.within) / seeds
+        middle = (rate + second_rate) / 2
+        spread = (1 + (seeds - 1) * correlations.within) / seeds
         root = alpha * math.sqrt(2 * middle * (1 - middle) * spread)
-        root += beta * math.sqrt((rate * (1 - rate) + other * (1 - other)) * spread)
+        root += beta * math.sqrt((rate * (1 - rate) + second_rate * (1 - second_rate)) * spread)
     return max(2, math.ceil((root / difference) ** 2 - 1e-9))
 
 
@@ -124,10 +126,10 @@ def detectable_difference(
     low, high = 0, len(steps)
     while low < high:
         middle = (low + high) // 2
-        needed = tasks_needed(
+        task_count = tasks_needed(
             rate, steps[middle] / 10_000, seeds, correlations, paired=paired, power=power, level=level
         )
-        low, high = (low, middle) if needed <= tasks else (middle + 1, high)
+        low, high = (low, middle) if task_count <= tasks else (middle + 1, high)
     return float(steps[low] / 10_000) if low < len(steps) else None
 
 
@@ -161,8 +163,8 @@ def estimate_correlations(
     within = [estimate for side in (first, second) if side is not None and (estimate := _intra_class(side)) is not None]
     if not within:
         return None
-    both = float(np.clip(np.mean(within), 0.0, 1.0))
-    return Correlations(both, 0.0 if second is None else min(both, _between(first, second)))
+    mean_within = float(np.clip(np.mean(within), 0.0, 1.0))
+    return Correlations(mean_within, 0.0 if second is None else min(mean_within, _between(first, second)))
 
 
 def _intra_class(tasks: ArrayLike) -> float | None:
@@ -179,8 +181,8 @@ def _intra_class(tasks: ArrayLike) -> float | None:
 
 
 def _between(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> float:
-    one, two = (np.array([s / n for s, n in side]) for side in (first, second))
-    deviations = [math.sqrt(mean * (1 - mean)) for mean in (one.mean(), two.mean())]
+    first_rates, second_rates = (np.array([s / n for s, n in side]) for side in (first, second))
+    deviations = [math.sqrt(mean * (1 - mean)) for mean in (first_rates.mean(), second_rates.mean())]
     if min(deviations) == 0:
         return 0.0
-    return max(0.0, float(np.cov(one, two)[0, 1]) / math.prod(deviations))
+    return max(0.0, float(np.cov(first_rates, second_rates)[0, 1]) / math.prod(deviations))

@@ -172,15 +172,15 @@ def _compiled(code: str, name: str) -> tuple[types.CodeType, types.CodeType | No
     return compile(tree, name, "exec", dont_inherit=True), last
 
 
-def _of_cells(told: traceback.TracebackException) -> traceback.TracebackException:
+def _of_cells(exception: traceback.TracebackException) -> traceback.TracebackException:
     """Leaves the frames of the session's own code in a traceback, and in those that it names as causes."""
-    pending, seen = [told], set()
+    pending, visited_ids = [exception], set()
     while pending:
-        one = pending.pop()
-        if id(one) in seen:
+        link = pending.pop()
+        if id(link) in visited_ids:
             continue
-        seen.add(id(one))
-        one.stack = traceback.StackSummary.from_list([f for f in one.stack if f.filename.startswith("<cell ")])
-        pending += [other for other in (one.__cause__, one.__context__) if other is not None]
-        pending += one.exceptions or []
-    return told
+        visited_ids.add(id(link))
+        link.stack = traceback.StackSummary.from_list([f for f in link.stack if f.filename.startswith("<cell ")])
+        pending += [cause for cause in (link.__cause__, link.__context__) if cause is not None]
+        pending += link.exceptions or []
+    return exception

@@ -200,8 +200,8 @@ class Guard:
         body = code.encode("utf-8", "surrogatepass")
         request = struct.pack("<QQ", number, len(body)) + body
         status = self._wait(self.bounds.seconds, number, request) if fits else "memory"
-        lost = status not in ("ok", "error")
-        if lost:
+        is_lost = status not in ("ok", "error")
+        if is_lost:
             self._end()
         else:
             self._pause()
@@ -209,11 +209,11 @@ class Guard:
             self._read(descriptor, until_empty=True)
         for output in self.pipes.values():
             output.feed(b"", final=True)
-        note = self._note(status) if lost else ""
-        printed, errors = self.pipes[self.out].text(), self.pipes[self.err].text(len(note) + 1 if note else 0)
-        if note and errors and not errors.endswith("\n"):
-            errors += "\n"
-        return {"number": number, "stdout": printed, "stderr": errors + note, "status": status, "lost": lost}
+        note = self._note(status) if is_lost else ""
+        stdout, stderr = self.pipes[self.out].text(), self.pipes[self.err].text(len(note) + 1 if note else 0)
+        if note and stderr and not stderr.endswith("\n"):
+            stderr += "\n"
+        return {"number": number, "stdout": stdout, "stderr": stderr + note, "status": status, "lost": is_lost}
 
     def _note(self, status: str) -> str:
         bounds = self.bounds
@@ -227,7 +227,7 @@ class Guard:
     def _wait(self, seconds: float, number: int, request: bytes = b"") -> str:
         """Lets the session work on a request; returns the status of its call."""
         began = time.monotonic()
-        deadline, interrupted, told = began + seconds, False, bytearray()
+        deadline, was_interrupted, answer = began + seconds, False, bytearray()
         tick = began + _TICK
         poll = select.poll()
         for descriptor in self.open:
@@ -240,10 +240,10 @@ class Guard:
         while True:
             now = time.monotonic()
             if now >= deadline:
-                if interrupted or number == 0:
+                if was_interrupted or number == 0:
                     return "timeout"
                 os.kill(self.worker, signal.SIGINT)
-                interrupted, deadline = True, now + GRACE
+                was_interrupted, deadline = True, now + GRACE
             for descriptor, event in poll.poll(max(1, 1000 * min(tick - now, deadline - now))):
                 if descriptor in self.open:
                     if not self._read(descriptor):
@@ -254,10 +254,10 @@ class Guard:
                         if not request:
                             poll.modify(control, select.POLLIN)
                     if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                        if not self._hear(told):
-                            return "timeout" if interrupted else self._died()
-                        if len(told) >= cell.ANSWER.size:
-                            return "timeout" if interrupted else self._answered(told, number)
+                        if not self._hear(answer):
+                            return "timeout" if was_interrupted else self._died()
+                        if len(answer) >= cell.ANSWER.size:
+                            return "timeout" if was_interrupted else self._answered(answer, number)
                 elif descriptor == listener:
                     if self.grants is not None and event & select.POLLIN:
                         self.grants.answer()
@@ -268,19 +268,19 @@ class Guard:
             if (now := time.monotonic()) >= tick:
                 tick = now + _TICK
                 if self._has_ended():
-                    return "timeout" if interrupted else self._died()
+                    return "timeout" if was_interrupted else self._died()
                 if self._exceeds():
                     return "memory"
 
-    def _hear(self, told: bytearray) -> bool:
+    def _hear(self, answer: bytearray) -> bool:
         """Reads what the session says of its call, a few bytes; returns false when it has closed its end."""
         try:
-            part = self.control.recv(cell.ANSWER.size - len(told))
+            part = self.control.recv(cell.ANSWER.size - len(answer))
         except BlockingIOError:
             return True
         except ConnectionError:
             return False
-        told += part
+        answer += part
         return bool(part)
 
     def _write(self, request: bytes) -> bytes:
@@ -292,9 +292,9 @@ class Guard:
         except ConnectionError:  # it is found ended when its end is read
             return b""
 
-    def _answered(self, told: bytearray, number: int) -> str:
-        answered, status = cell.ANSWER.unpack(told)
-        if answered != number or status not in _STATUS:
+    def _answered(self, answer: bytearray, number: int) -> str:
+        answer_number, status = cell.ANSWER.unpack(answer)
+        if answer_number != number or status not in _STATUS:
             self.ended = "wrote into the channel of its interpreter and was ended"
             return "died"
         return _STATUS[status]

@@ -35,28 +35,28 @@ def main(settings: str) -> None:
     Args:
         settings: JSON with ``mode``, the socket's ``fd``, the ``parent``'s process id, ``files`` and ``warm``.
     """
-    told = json.loads(settings)
-    channel = socket.socket(fileno=told["fd"])
+    options = json.loads(settings)
+    channel = socket.socket(fileno=options["fd"])
     try:
-        _run(told, channel)
+        _run(options, channel)
     except OSError as error:
         send(channel, {"failed": f"{error.strerror or error} (errno {error.errno})"})
 
 
-def _run(told: dict[str, Any], channel: socket.socket) -> None:
-    isolated = told["mode"] == "namespaces"
-    root = isolated and os.geteuid() == 0 and may_become(USER)
+def _run(options: dict[str, Any], channel: socket.socket) -> None:
+    has_namespaces = options["mode"] == "namespaces"
+    root = has_namespaces and os.geteuid() == 0 and may_become(USER)
     uid, gid = os.geteuid(), os.getegid()
-    if isolated:
+    if has_namespaces:
         kernel.unshare(_NAMESPACES if root else _NAMESPACES | kernel.NEW_USER)
         if not root:
             kernel.map_own_ids(uid, gid, INSIDE)  # not 0: guards may not map that again
     child = os.fork()
     if child:
         channel.close()
-        _watch(child, told["parent"])
+        _watch(child, options["parent"])
     try:
-        _start_zygote(told, channel, isolated, root)
+        _start_zygote(options, channel, has_namespaces, root)
     except OSError as error:
         send(channel, {"failed": f"{error.strerror or error} (errno {error.errno})"})
     os._exit(1)
@@ -79,11 +79,11 @@ def _watch(child: int, parent: int) -> None:
     os._exit(0)
 
 
-def _start_zygote(told: dict[str, Any], channel: socket.socket, isolated: bool, root: bool) -> None:
+def _start_zygote(options: dict[str, Any], channel: socket.socket, has_namespaces: bool, root: bool) -> None:
     os.setpgid(0, 0)
-    files = Files(**told["files"])
-    package_folders, code = [*told["folders"]], os.path.dirname(os.path.dirname(files.code))
-    if isolated:
+    files = Files(**options["files"])
+    package_folders, code = [*options["folders"]], os.path.dirname(os.path.dirname(files.code))
+    if has_namespaces:
         build(files)
         package_folders, code = [PACKAGES], f"{GUARD}/envsuite"
         if root:
@@ -91,13 +91,13 @@ def _start_zygote(told: dict[str, Any], channel: socket.socket, isolated: bool, 
             os.setresgid(USER, USER, USER)
             os.setresuid(USER, USER, USER)
         kernel.drop_capabilities()
-    if told["mode"] != "unisolated":
+    if options["mode"] != "unisolated":
         kernel.no_new_rights()
     if os.uname().sysname == "Linux":
         kernel.fix_addresses()
         kernel.die_with_parent(signal.SIGKILL)
     channel.set_inheritable(True)
-    zygote = {key: told[key] for key in ("mode", "parent", "warm", "files")}
+    zygote = {key: options[key] for key in ("mode", "parent", "warm", "files")}
     zygote |= {"fd": channel.fileno(), "folders": package_folders}
     arguments = [files.python, "-s", "-S", "-P", "-B", "-c", _ZYGOTE, code, json.dumps(zygote)]
-    os.execve(files.python, arguments, told["environment"])
+    os.execve(files.python, arguments, options["environment"])

@@ -35,6 +35,6 @@ class Output:
         if self._total <= limit:
             return self._head
         note = f"\n… {self._total - limit:,} or more characters left out …\n"
-        kept = max(0, limit - len(note))
-        tail = kept // 2
-        return self._head[: kept - tail] + note + (self._tail[-tail:] if tail else "")
+        room = max(0, limit - len(note))
+        tail = room // 2
+        return self._head[: room - tail] + note + (self._tail[-tail:] if tail else "")

@@ -65,17 +65,17 @@ def build(files: Files) -> None:
     Raises:
         OSError: The kernel does not allow a step.
     """
-    placed = {path: path for path in (*files.libraries(), files.python)}
-    placed |= {path: f"{PACKAGES}/{name}" for name, path in files.packages.items()}
-    placed |= {files.code: f"{GUARD}/envsuite/interpreter/inside"}
+    targets = {path: path for path in (*files.libraries(), files.python)}
+    targets |= {path: f"{PACKAGES}/{name}" for name, path in files.packages.items()}
+    targets |= {files.code: f"{GUARD}/envsuite/interpreter/inside"}
     if os.path.exists(LOADER_CACHE):
-        placed[LOADER_CACHE] = LOADER_CACHE
+        targets[LOADER_CACHE] = LOADER_CACHE
     links = {path: os.readlink(path) for path in SYSTEM_LIBRARIES if os.path.islink(path)}
-    make_root({target: source for source, target in placed.items()}, links, list(files.hidden()))
+    make_root({target: source for source, target in targets.items()}, links, list(files.hidden()))
 
 
 def make_root(
-    placed: Mapping[str, str],
+    readable_paths: Mapping[str, str],
     links: Mapping[str, str],
     hidden: Iterable[str],
     writable: Mapping[str, str] | None = None,
@@ -84,20 +84,20 @@ def make_root(
     """Makes a root, and enters it. The mount namespace must be new.
 
     Args:
-        placed: Paths in the root, with those of the machine that are there, read-only.
+        readable_paths: Paths in the root, with those of the machine that are there, read-only.
         links: Paths in the root, with what they lead to.
         hidden: Folders in the root that are to be empty.
-        writable: As ``placed``, for folders to write to; they cover what is placed below them.
+        writable: As ``readable_paths``, for folders to write to; they cover what is placed below them.
         scratch: Options of a file system in memory at :data:`WORK`; ``None`` for none.
 
     Raises:
         OSError: The kernel does not allow a step.
     """
     kernel.mount(None, "/", kernel.MS_REC | kernel.MS_PRIVATE)
-    trees = {target: kernel.open_tree(source) for target, source in placed.items()}
-    written = {target: kernel.open_tree(source) for target, source in (writable or {}).items()}
+    trees = {target: kernel.open_tree(source) for target, source in readable_paths.items()}
+    writable_trees = {target: kernel.open_tree(source) for target, source in (writable or {}).items()}
     devices = {path: kernel.open_tree(path) for path in DEVICES}
-    folders = {target: os.path.isdir(source) for target, source in placed.items()}
+    folders = {target: os.path.isdir(source) for target, source in readable_paths.items()}
 
     root = WORK
     os.umask(0o022)  # another user than this one looks into the folders
@@ -120,7 +120,7 @@ def make_root(
     for path, link in {**links, "/dev/shm": WORK}.items():  # the latter for semaphores of multiprocessing
         os.makedirs(os.path.dirname(root + path), exist_ok=True)
         os.symlink(link, root + path)
-    for target, tree in written.items():
+    for target, tree in writable_trees.items():
         _make(root + target, True)
         kernel.place_tree(tree, root + target, writable=True)
     os.makedirs(f"{root}/proc")
@@ -134,14 +134,14 @@ def readable(files: Files) -> list[str]:
     """Returns the paths that a session may read where files are protected by rules and not by a root of their own."""
     own = os.path.join(files.prefix, "lib")
     library = [os.path.join(files.library, name) for name in os.listdir(files.library) if name not in _FOREIGN]
-    shared = [
+    shared_libraries = [
         os.path.join(folder, name)
         for folder in {*SYSTEM_LIBRARIES, own}
         if os.path.isdir(folder)
         for name in os.listdir(folder)
         if ".so" in name or name.endswith("-linux-gnu")
     ]
-    paths = [*library, *shared, *files.packages.values(), LOADER_CACHE, "/dev/urandom", "/dev/random"]
+    paths = [*library, *shared_libraries, *files.packages.values(), LOADER_CACHE, "/dev/urandom", "/dev/random"]
     return sorted({path for path in map(os.path.realpath, paths) if os.path.exists(path)})
 
 

@@ -85,10 +85,10 @@ def _one_of(index: int, values: tuple[int, ...]) -> bytes:
     return _argument(index) + b"".join(steps) + _refusal()
 
 
-def _mapping(shared: bytes) -> bytes:
+def _mapping(verdict: bytes) -> bytes:
     """Gives shared memory without a file that verdict; pages that no process's figures show are refused."""
     checks = _word(_ANY, _HUGE_PAGES, 0, 1) + _refusal(errno.ENOMEM) + _word(_AND, _SHARED_MEMORY)
-    return _argument(3) + checks + _word(_EQUAL, _SHARED_MEMORY, 0, 1) + shared + _end(_ALLOW)
+    return _argument(3) + checks + _word(_EQUAL, _SHARED_MEMORY, 0, 1) + verdict + _end(_ALLOW)
 
 
 def _conditions(own: int | None, guarded: bool) -> Iterator[tuple[str, bytes]]:
@@ -106,8 +106,8 @@ def _conditions(own: int | None, guarded: bool) -> Iterator[tuple[str, bytes]]:
     yield "fcntl", _one_of(1, _FILE_CONTROL)
     yield "prctl", _one_of(0, (_SET_NAME, _GET_NAME))
     yield "prlimit64", _one_of(0, (0,))
-    known = (_TERMINAL, _WINDOW, _READABLE, _NONBLOCKING, _NOT_INHERITED, _INHERITED)
-    yield "ioctl", _one_of(1, known)
+    requests = (_TERMINAL, _WINDOW, _READABLE, _NONBLOCKING, _NOT_INHERITED, _INHERITED)
+    yield "ioctl", _one_of(1, requests)
     stream = _argument(1) + _word(_AND, _SOCK_KIND) + _word(_EQUAL, _SOCK_STREAM, 0, 1) + _end(_ALLOW) + _refusal()
     yield "socketpair", _argument(0) + _word(_EQUAL, _AF_UNIX, 1, 0) + _refusal() + stream
 
@@ -130,17 +130,17 @@ def program(own: int | None, guarded: bool = True) -> bytes:
     """
     here = machine()
     parts = _beginning(here)
-    decided: set[str] = set()
+    decided_names: set[str] = set()
     for name, body in _conditions(own, guarded):
         if name in here.numbers:
             parts += [_word(_EQUAL, here.numbers[name], 0, len(body) // 8), body]
-        decided.add(name)
-    allowed = ALLOWED + (ALONE if own is None else [])
-    for names, verdict in ((allowed, _end(_ALLOW)), (REFUSED + ALONE, _refusal())):
+        decided_names.add(name)
+    allowed_names = ALLOWED + (ALONE if own is None else [])
+    for names, verdict in ((allowed_names, _end(_ALLOW)), (REFUSED + ALONE, _refusal())):
         for name in names:
-            if name in here.numbers and name not in decided:
+            if name in here.numbers and name not in decided_names:
                 parts += [_word(_EQUAL, here.numbers[name], 0, 1), verdict]
-                decided.add(name)
+                decided_names.add(name)
     return b"".join([*parts, _refusal(errno.ENOSYS)])
 
 

@@ -25,25 +25,25 @@ def main(settings: str) -> None:
     Args:
         settings: JSON with ``fd``, ``mode``, ``files``, ``folders`` (of packages) and ``warm`` (modules to import).
     """
-    told = json.loads(settings)
-    os.set_inheritable(told["fd"], False)
-    mode: str = told["mode"]
+    options = json.loads(settings)
+    os.set_inheritable(options["fd"], False)
+    mode: str = options["mode"]
     if mode == "landlock":
         kernel.hide_from_equals()
-    sys.path[:] = [*(path for path in sys.path if os.path.exists(path)), *told["folders"]]
+    sys.path[:] = [*(path for path in sys.path if os.path.exists(path)), *options["folders"]]
     sys.argv[:] = sys.orig_argv[:] = [""]
     time.tzset()
-    for name in told["warm"]:
+    for name in options["warm"]:
         importlib.import_module(name)
     for name in ("exit", "quit"):  # as in a terminal: models write them
         vars(builtins)[name] = _sitebuiltins.Quitter(name, "Ctrl-D")
     if mode == "landlock":  # what else is in these folders may not be read
-        sys.path[:] = [path for path in sys.path if path not in told["folders"]]
-    paths = tuple(readable(Files(**told["files"]))) if mode == "landlock" else ()
+        sys.path[:] = [path for path in sys.path if path not in options["folders"]]
+    paths = tuple(readable(Files(**options["files"]))) if mode == "landlock" else ()
     setting = Setting(mode, paths, address_space())
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=told["fd"]) as channel:
+    with socket.socket(fileno=options["fd"]) as channel:
         send(channel, {"ready": True, "landlock": kernel.landlock_version() if mode == "landlock" else 0})
         _serve(channel, setting)
 

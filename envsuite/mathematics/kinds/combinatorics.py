@@ -47,10 +47,10 @@ def _fixed(draw: Draw) -> Parameters:
 
 def _with_fixed_points(n: int, k: int) -> int:
     """Chooses the fixed points and deranges the rest, by D(m) = m D(m - 1) + (-1)^m."""
-    deranged = 1
+    derangements = 1
     for m in range(1, n - k + 1):
-        deranged = m * deranged + (-1) ** m
-    return math.comb(n, k) * deranged
+        derangements = m * derangements + (-1) ** m
+    return math.comb(n, k) * derangements
 
 
 def _strings(n: int, s: int, r: int) -> int:

@@ -19,9 +19,9 @@ def _segment(draw: Draw) -> Parameters:
 def _corners(draw: Draw, most: int) -> Parameters:
     """Draws the corners of a triangle, with coordinates from ``-most`` to ``most``."""
     while True:
-        drawn = {name: between(draw, -most, most) for name in ("a", "b", "c", "d", "e", "f")}
-        if _doubled_area(**drawn):
-            return drawn
+        corners = {name: between(draw, -most, most) for name in ("a", "b", "c", "d", "e", "f")}
+        if _doubled_area(**corners):
+            return corners
 
 
 def _doubled_area(a: int, b: int, c: int, d: int, e: int, f: int) -> int:

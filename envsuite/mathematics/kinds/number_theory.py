@@ -53,7 +53,7 @@ def _congruences(draw: Draw) -> Parameters:
     moduli: list[int] = []
     while len(moduli) < 3:
         m = between(draw, 101, 999)
-        if all(math.gcd(m, other) == 1 for other in moduli):
+        if all(math.gcd(m, modulus) == 1 for modulus in moduli):
             moduli.append(m)
     p, q, r = moduli
     return {"p": p, "q": q, "r": r, "a": draw.below(p), "b": draw.below(q), "c": draw.below(r)}
@@ -61,8 +61,8 @@ def _congruences(draw: Draw) -> Parameters:
 
 def _chinese(p: int, q: int, r: int, a: int, b: int, c: int) -> int:
     whole = p * q * r
-    found = sum(x * (whole // m) * pow(whole // m, -1, m) for x, m in ((a, p), (b, q), (c, r))) % whole
-    return found or whole
+    solution = sum(x * (whole // m) * pow(whole // m, -1, m) for x, m in ((a, p), (b, q), (c, r))) % whole
+    return solution or whole
 
 
 def _trailing_zeros(n: int, b: int) -> int:

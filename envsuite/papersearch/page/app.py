@@ -88,8 +88,8 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
     app.config.update(MAX_CONTENT_LENGTH=LARGEST_BODY)
     visitors: Visitors[Visit] = Visitors(CAPACITY)
     lock = threading.Lock()
-    call = {"tool": {"enum": [tool.name for tool in env.tools]}, "argument": {"type": "string"}}
-    form = {"type": "object", "properties": call, "required": list(call), "additionalProperties": False}
+    properties = {"tool": {"enum": [tool.name for tool in env.tools]}, "argument": {"type": "string"}}
+    form = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     step_body = _body(change=_CHANGE, calls={"type": "array", "minItems": 1, "maxItems": env.max_calls, "items": form})
     arguments = {tool.name: next(iter(tool.parameters["properties"])) for tool in env.tools}
 
@@ -127,7 +127,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
     @app.post("/api/step")
     def step() -> Response:
         visit, body = present(), _read(step_body)
-        action = tuple(ToolCall(one["tool"], {arguments[one["tool"]]: one["argument"]}) for one in body["calls"])
+        action = tuple(ToolCall(call["tool"], {arguments[call["tool"]]: call["argument"]}) for call in body["calls"])
         with lock:
             up_to_date(visit, body)
             visit.act(action)
@@ -145,7 +145,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
     def hint() -> Response:
         visit = present()
         with lock:
-            calls = [{"tool": one.name, "argument": one.arguments[arguments[one.name]]} for one in visit.hint()]
+            calls = [{"tool": call.name, "argument": call.arguments[arguments[call.name]]} for call in visit.hint()]
         return _json({"calls": calls})
 
     @app.post("/api/score")
@@ -191,8 +191,8 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
     def paper() -> Response:
         visit = present()
         with lock:
-            shown = opened(visit.enter().session, request.args.get("id", ""))
-        return _refusal(404, "This paper is not in the pool.") if shown is None else _json(shown)
+            details = opened(visit.enter().session, request.args.get("id", ""))
+        return _refusal(404, "This paper is not in the pool.") if details is None else _json(details)
 
     @app.get("/api/export/<kind>")
     def export(kind: str) -> Response:

@@ -38,11 +38,11 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     env = make()
     if not isinstance(env, PaperSearchEnv):
         raise UsageError(f"the page plays {ENV_ID} of this package; here {ENV_ID} is a {type(env).__name__}")
-    some = env.tasks if arguments.type is None else env.tasks.select([arguments.type])
-    ids = some.ids(arguments.split)
+    task_set = env.tasks if arguments.type is None else env.tasks.select([arguments.type])
+    ids = task_set.ids(arguments.split)
     if not ids:
-        others = ", ".join(name for name, tasks in some.splits.items() if tasks)
-        raise UsageError(f"split {arguments.split!r} of {ENV_ID} has no such task; give another: --split {others}")
+        splits = ", ".join(name for name, tasks in task_set.splits.items() if tasks)
+        raise UsageError(f"split {arguments.split!r} of {ENV_ID} has no such task; give another: --split {splits}")
     if arguments.task is not None:
         env.tasks.split_of(arguments.task)
     horizon = horizon_of(ENV_ID) if arguments.steps is None else arguments.steps or None

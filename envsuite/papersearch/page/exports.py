@@ -26,7 +26,7 @@ def as_csv(papers: Sequence[Document]) -> str:
 
 def bibtex(papers: Sequence[Document]) -> str:
     """Returns the papers as BibTeX entries of the type ``misc``, each with a key of its own."""
-    made: list[str] = []
+    entries: list[str] = []
     used: set[str] = set()
     for paper in papers:
         label = base = _label(paper)
@@ -42,8 +42,8 @@ def bibtex(papers: Sequence[Document]) -> str:
             "note": _escaped(paper.key),
         }
         lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
-        made.append("\n".join([f"@misc{{{label},", *lines, "}"]))
-    return "\n\n".join(made) + "\n" if made else ""
+        entries.append("\n".join([f"@misc{{{label},", *lines, "}"]))
+    return "\n\n".join(entries) + "\n" if entries else ""
 
 
 def _label(paper: Document) -> str:
@@ -57,8 +57,8 @@ def _label(paper: Document) -> str:
 
 
 def _authors(paper: Document) -> list[str]:
-    found = paper.facts.get("authors", [])
-    return [str(name) for name in found] if isinstance(found, list | tuple) else [str(found)]
+    authors = paper.facts.get("authors", [])
+    return [str(name) for name in authors] if isinstance(authors, list | tuple) else [str(authors)]
 
 
 def _year(paper: Document) -> str:

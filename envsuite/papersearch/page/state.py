@@ -20,7 +20,7 @@ def state(visit: Visit) -> dict[str, Any]:
     """Returns everything that the page shows, besides whole abstracts."""
     env = visit.enter()
     session, task, ids = env.session, env.collection.task(visit.task_id), visit.tasks.ids
-    told = visit.over or visit.revealed
+    shows_score = visit.over or visit.revealed
     gold = session.question.gold if visit.over else frozenset()
     numbers = best(session)[:LISTED]
     return {
@@ -40,13 +40,13 @@ def state(visit: Visit) -> dict[str, Any]:
         "can_undo": visit.can_undo,
         "revealed": visit.revealed,
         "turns": [
-            {"results": [vars(result) for result in turn.results], "reward": turn.reward if told else None}
+            {"results": [vars(result) for result in turn.results], "reward": turn.reward if shows_score else None}
             for turn in visit.turns
         ],
         "total": len(session.papers),
         "papers": list(_cards(session, numbers, visit.fresh, gold)),
         "citations": _citations(session.library, numbers),
-        "figures": _figures(visit, session) if told else None,
+        "figures": _figures(visit, session) if shows_score else None,
         "missed": [
             _paper(session.library, number) for number in sorted(gold - session.pool)
         ] if visit.over else None,
@@ -103,9 +103,7 @@ def _citations(library: Library, numbers: list[int]) -> list[tuple[int, int]]:
     """Returns pairs of places in ``numbers``: the first cites the second."""
     place = {number: at for at, number in enumerate(numbers)}
     links = library.corpus.links
-    return [
-        (at, place[cited]) for at, number in enumerate(numbers) for cited in links(number).tolist() if cited in place
-    ]
+    return [(at, place[link]) for at, number in enumerate(numbers) for link in links(number).tolist() if link in place]
 
 
 def _figures(visit: Visit, session: Session) -> dict[str, Any]:

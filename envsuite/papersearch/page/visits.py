@@ -181,6 +181,6 @@ class Visit:
 
 def _result(call: ToolCall, line: str) -> Result:
     """Returns the result of a call by its line in the history, whose last part says it."""
-    said = line.rpartition(": ")[2]
+    text = line.rpartition(": ")[2]
     (argument,) = call.arguments.values()
-    return Result(call.name, argument, said, said.startswith("refused, "))
+    return Result(call.name, argument, text, text.startswith("refused, "))

@@ -41,8 +41,8 @@ def make_codec(name: str, **options: Any) -> Codec:
     """
     if name not in CODECS:
         raise unknown("codec", name, CODECS)
-    known = list(inspect.signature(CODECS[name]).parameters)
+    names = list(inspect.signature(CODECS[name]).parameters)
     for option in options:
-        if option not in known:
-            raise unknown(f"option of codec {name}", option, known)
+        if option not in names:
+            raise unknown(f"option of codec {name}", option, names)
     return CODECS[name](**options)

@@ -83,7 +83,7 @@ class NativeCodec(Codec):
             return Parsed(None, f"{len(calls)} calls in one step, at most {most} allowed")
         if not calls:
             return Parsed(None, problem or "no tool call in the completion")
-        return Parsed(tuple(one.call for one in calls), None)
+        return Parsed(tuple(match.call for match in calls), None)
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Renders the thought, if any, and the calls, up to the end of the last call.
@@ -91,11 +91,11 @@ class NativeCodec(Codec):
         Raises:
             UsageError: The template cannot write them so that they are read back.
         """
-        known = {call.name: Tool(call.name, "", _schema(call)) for call in action} if tools is None else _named(tools)
+        by_name = {call.name: Tool(call.name, "", _schema(call)) for call in action} if tools is None else _named(tools)
         for call in action:
             dump(call)
-        text = self.dialect.completion(self.dialect.called(list(action)), thought, known) if action else None
-        if text is None or [one.call for one in self.dialect.find(text, known)] != list(action):
+        text = self.dialect.completion(self.dialect.called(list(action)), thought, by_name) if action else None
+        if text is None or [match.call for match in self.dialect.find(text, by_name)] != list(action):
             raise UsageError(
                 f"the chat template cannot write {self.show(action)} so that it is read back (format "
                 f"{self.dialect.format.name}): it takes fewer calls, or a text has one of the format's own tags in it"
@@ -122,17 +122,17 @@ class NativeCodec(Codec):
 
     def turn(self, completion: str, tools: Sequence[Tool]) -> Turn:
         """Returns the message of ``completion``: its thought, its text and its calls."""
-        said = self.said(completion, tools)
-        return Turn(self.dialect.message(said.called, said.thought, said.text), said.called)
+        parts = self.said(completion, tools)
+        return Turn(self.dialect.message(parts.called, parts.thought, parts.text), parts.called)
 
     def said(self, completion: str, tools: Sequence[Tool]) -> Said:
         """Takes ``completion`` apart. Never raises."""
-        thought, rest, calls, problem = self._read(completion, tools)
+        thought, answer, calls, problem = self._read(completion, tools)
         if not calls or (len(calls) > 1 and not self.dialect.several):
-            return Said(thought or "", self.dialect.format.content(rest), (), problem)
-        called = self.dialect.called([one.call for one in calls], [one.id for one in calls])
-        text = self.dialect.format.beside(rest[: calls[0].start].rstrip().removesuffix(self._lead))
-        return Said(thought or "", text, tuple(called), problem)
+            return Said(thought or "", self.dialect.format.content(answer), (), problem)
+        pairs = self.dialect.called([match.call for match in calls], [match.id for match in calls])
+        text = self.dialect.format.beside(answer[: calls[0].start].rstrip().removesuffix(self._lead))
+        return Said(thought or "", text, tuple(pairs), problem)
 
     def reply(self, turn: Turn, text: str) -> dict[str, Any]:
         """Returns a message of the role ``tool``; ``user`` where the template allows no ``tool`` after a text."""
@@ -145,17 +145,17 @@ class NativeCodec(Codec):
     def _read(self, completion: str, tools: Sequence[Tool]) -> tuple[str | None, str, list[Found], str]:
         """Returns the thought, the text after it, the calls in that text, and why there are none."""
         text = self._without_end(completion)
-        thought, rest = self.dialect.format.split(text)
-        if thought is None and rest.lstrip().startswith(self.dialect.format.thought[0].strip()):
-            return rest.strip(), "", [], f"the thought is never closed by {self.dialect.format.thought[1]}"
+        thought, answer = self.dialect.format.split(text)
+        if thought is None and answer.lstrip().startswith(self.dialect.format.thought[0].strip()):
+            return answer.strip(), "", [], f"the thought is never closed by {self.dialect.format.thought[1]}"
         calls: list[Found] = []
         problem = ""
-        for one in self.dialect.format.calls(rest, _named(tools)):
-            if isinstance(one, Found):
-                calls.append(one)
+        for match in self.dialect.format.calls(answer, _named(tools)):
+            if isinstance(match, Found):
+                calls.append(match)
             else:
-                problem = problem or one.reason
-        return thought, rest, calls, problem
+                problem = problem or match.reason
+        return thought, answer, calls, problem
 
     def _without_end(self, completion: str) -> str:
         """Returns ``completion`` without the tokens that end it: that of the turn, and perhaps that of the sequence."""
@@ -171,7 +171,7 @@ class NativeCodec(Codec):
         """Refuses a tokenizer whose tokens do not give back a call."""
         text = self._example
         again = self.tokenizer.decode(ids_of(self.tokenizer, text), skip_special_tokens=False)
-        if [one.call for one in self.dialect.find(str(again), {})] != [_EXAMPLE]:
+        if [match.call for match in self.dialect.find(str(again), {})] != [_EXAMPLE]:
             raise UsageError(
                 f"the tokenizer does not give back a call of the chat template: {text!r} becomes {again!r}; "
                 "use the tokenizer that belongs to the template, or another codec"

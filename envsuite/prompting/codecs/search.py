@@ -29,33 +29,33 @@ class SearchR1Codec(Codec):
     def system(self, tools: Sequence[Tool], max_calls: int) -> str:
         """Returns the tools and their tags."""
         forms = [f"<{tool.name}>{one_string(tool) or 'arguments as JSON'}</{tool.name}>" for tool in tools]
-        listed = "\n".join(f"{form}: {tool.description}" for form, tool in zip(forms, tools, strict=True))
+        lines = "\n".join(f"{form}: {tool.description}" for form, tool in zip(forms, tools, strict=True))
         return (
-            f"You act by writing one of these tags:\n{listed}\n"
+            f"You act by writing one of these tags:\n{lines}\n"
             "Each time, first reason in <think>your reasoning</think>, then write one tag. "
             "Results come between <information> and </information>."
         )
 
     def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
         """Parses the first well-formed tag after the thought."""
-        named = {tool.name: tool for tool in tools}
-        opening = re.compile(f"<({'|'.join(map(re.escape, named))})>")
+        by_name = {tool.name: tool for tool in tools}
+        opening = re.compile(f"<({'|'.join(map(re.escape, by_name))})>")
         thought = completion.find(THOUGHT_END)
         position = 0 if thought < 0 else thought + len(THOUGHT_END)
-        problem, unclosed = "", set[str]()
-        while named and (found := opening.search(completion, position)) is not None:
-            name, position = found[1], found.end()
-            end = -1 if name in unclosed else completion.find(f"</{name}>", position)
+        problem, open_names = "", set[str]()
+        while by_name and (match := opening.search(completion, position)) is not None:
+            name, position = match[1], match.end()
+            end = -1 if name in open_names else completion.find(f"</{name}>", position)
             if end < 0:
-                unclosed.add(name)
+                open_names.add(name)
                 problem = problem or f"<{name}> is never closed"
                 continue
-            call = _call(named[name], completion[position:end], opening)
+            call = _call(by_name[name], completion[position:end], opening)
             if isinstance(call, ToolCall):
                 return Parsed((call,), None)
             problem = problem or call.reason
             position = end + len(name) + 3
-        return Parsed(None, problem or f"no {' or '.join(f'<{name}>…</{name}>' for name in named)} in the completion")
+        return Parsed(None, problem or f"no {' or '.join(f'<{name}>…</{name}>' for name in by_name)} in the completion")
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Formats the thought, if any, and the call in its tag.

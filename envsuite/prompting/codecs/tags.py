@@ -58,14 +58,14 @@ class TagsCodec(Codec):
     def _form(self, body: str) -> str:
         """Returns the template of an answer."""
         thought = "<think>your reasoning</think>" if self.think else ""
-        planned, request = (FORM, f"\n{REQUEST}") if self.plan else ("", "")
-        return f"{thought}{planned}<action>{body}</action>{request}"
+        form, request = (FORM, f"\n{REQUEST}") if self.plan else ("", "")
+        return f"{thought}{form}<action>{body}</action>{request}"
 
     def recalled(self, completion: str, action: Action | None) -> str:
         """Formats the action, after the subgoal that was pursued, if the codec asks for one."""
-        shown = super().recalled(completion, action)
+        text = super().recalled(completion, action)
         subgoal = read_plan(completion, self.lowercase).subgoal if self.plan else None
-        return f"<subgoal>{subgoal}</subgoal>{shown}" if subgoal else shown
+        return f"<subgoal>{subgoal}</subgoal>{text}" if subgoal else text
 
     def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
         """Parses the first well-formed body."""
@@ -107,8 +107,8 @@ class TagsCodec(Codec):
     def _body(self, action: Action, tools: Sequence[Tool] | None) -> str:
         if len(action) == 1 and list(action[0].arguments) == ["command"]:
             command = action[0].arguments["command"]
-            known = command_tool(tools) if tools is not None else None
-            mine = tools is None or (known is not None and known.name == action[0].name)
+            tool = command_tool(tools) if tools is not None else None
+            mine = tools is None or (tool is not None and tool.name == action[0].name)
             if mine and isinstance(command, str) and _is_plain(command):
                 return command
         body = dump(action[0]) if len(action) == 1 else f"[{', '.join(dump(call) for call in action)}]"
@@ -144,28 +144,28 @@ class BracketsCodec(TagsCodec):
         )
 
     def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | Malformed:
-        name, bracket, rest = text.partition("[")
-        if bracket and rest.endswith("]"):
+        name, bracket, tail = text.partition("[")
+        if bracket and tail.endswith("]"):
             for tool in tools:
                 if tool.name == name.rstrip() and (argument := one_string(tool)) is not None:
-                    if not is_unicode(rest):
+                    if not is_unicode(tail):
                         return Malformed("the argument is not valid Unicode")
-                    return [ToolCall(tool.name, {argument: rest[:-1].strip()})]
+                    return [ToolCall(tool.name, {argument: tail[:-1].strip()})]
         return super()._read(text, tools)
 
     def _body(self, action: Action, tools: Sequence[Tool] | None) -> str:
         if len(action) == 1 and len(action[0].arguments) == 1:
             (call,), ((name, value),) = action, action[0].arguments.items()
-            known = tools is None or any(tool.name == call.name and one_string(tool) == name for tool in tools)
-            if known and isinstance(value, str) and value == value.strip() and not any(tag in value for tag in TAGS):
+            fits = tools is None or any(tool.name == call.name and one_string(tool) == name for tool in tools)
+            if fits and isinstance(value, str) and value == value.strip() and not any(tag in value for tag in TAGS):
                 return f"{call.name}[{value}]"
         return super()._body(action, tools)
 
 
 def command_tool(tools: Sequence[Tool]) -> Tool | None:
     """Returns the only tool whose single parameter is a string named ``command``; ``None`` for none or several."""
-    found = [tool for tool in tools if _takes_command(tool)]
-    return found[0] if len(found) == 1 else None
+    matches = [tool for tool in tools if _takes_command(tool)]
+    return matches[0] if len(matches) == 1 else None
 
 
 def _takes_command(tool: Tool) -> bool:

@@ -83,7 +83,7 @@ class Endpoint:
             Refused: The endpoint refuses this request.
             Unusable: It refuses every request.
         """
-        failed, pause = 0.0, _FIRST_PAUSE
+        first_failure, pause = 0.0, _FIRST_PAUSE
         while True:
             self._wait(self._later - time.monotonic())
             try:
@@ -94,14 +94,14 @@ class Endpoint:
                 self.answered = time.monotonic()
                 return reply
             now = time.monotonic()
-            failed = failed or now
+            first_failure = first_failure or now
             if least is not None:
                 self._later = max(self._later, now + least)
             wait = max(least or 0.0, pause * random.uniform(0.5, 1.0))
-            if now + wait > failed + self.options.patience:
-                asked = f", and wants to be asked again after {least:.0f} s" if least else ""
+            if now + wait > first_failure + self.options.patience:
+                advice = f", and wants to be asked again after {least:.0f} s" if least else ""
                 raise Unavailable(
-                    f"{self.url}: {why}; tried for {now - failed:.0f} s{asked} "
+                    f"{self.url}: {why}; tried for {now - first_failure:.0f} s{advice} "
                     f"({self.options.named('patience')} is {self.options.patience:g})"
                 )
             self.repeats += 1
@@ -127,32 +127,32 @@ class Endpoint:
             response = http.ask(self._client, "POST", self.url, json=body)
         except (httpx2.TransportError, httpx2.DecodingError, RuntimeError) as error:  # RuntimeError: closed meanwhile
             raise _Passing(str(error) or type(error).__name__) from error
-        status, said = response.status_code, self._said(response)
-        if status in _PASSING and not any(word in said for word in _SPENT):
-            raise _Passing(f"HTTP {status}: {said}", _retry_after(response))
+        status, text = response.status_code, self._said(response)
+        if status in _PASSING and not any(word in text for word in _SPENT):
+            raise _Passing(f"HTTP {status}: {text}", _retry_after(response))
         if status != 200:
-            raise self._refusal(status, said)
+            raise self._refusal(status, text)
         try:
             reply = read(response.json())
         except Malformed as error:
             raise _Passing(self._hidden(str(error))) from error
         except (ValueError, RecursionError) as error:
-            raise _Passing(f"it answered {said!r}, which is no JSON") from error
+            raise _Passing(f"it answered {text!r}, which is no JSON") from error
         self._check_model(reply.model)
         return reply
 
-    def _refusal(self, status: int, said: str) -> Exception:
+    def _refusal(self, status: int, text: str) -> Exception:
         """Returns the error for an answer that the same request would get again."""
-        where = f"{self.url}: HTTP {status}: {said}"
+        where = f"{self.url}: HTTP {status}: {text}"
         if status in (401, 403):
-            named = self.options.key_variable
-            hint = f"the key is that of {named}" if named else "no key is sent"
+            variable = self.options.key_variable
+            hint = f"the key is that of {variable}" if variable else "no key is sent"
             return Unusable(f"{where} ({hint}: {self.options.named('key_variable')} names the variable that has it)")
         if status == 404 or 300 <= status < 400:
             return Unusable(
                 f"{where}; see {self.options.named('url')} (most end in /v1) and {self.options.named('model')}"
             )
-        if any(word in said.lower() for word in _LONGER):
+        if any(word in text.lower() for word in _LONGER):
             return NoRoom(where)
         if status in (402, *_PASSING) or not self.answered:
             return Unusable(f"{where}; {self.options.named('extra')} can change or leave out a field of the request")
@@ -160,12 +160,12 @@ class Endpoint:
 
     def _check_model(self, name: str) -> None:
         """Refuses the answer of another model; one with a date or a folder around its name is the same."""
-        wanted = self.options.served_as or self.options.model
-        bare, own = (one.rsplit("/", 1)[-1] for one in (name, wanted))
+        model = self.options.served_as or self.options.model
+        bare, own = (full_name.rsplit("/", 1)[-1] for full_name in (name, model))
         if not name or (bare.startswith(own) and _VERSION.fullmatch(bare[len(own) :])):
             return
         raise Unusable(
-            f"{self.url}: {name!r} answered, and {wanted!r} was asked; if that is right, set "
+            f"{self.url}: {name!r} answered, and {model!r} was asked; if that is right, set "
             f"{self.options.named('served_as')} to {name!r}"
         )
 

@@ -91,9 +91,9 @@ class Options:
                 f"{self.named('key_variable')} is not the name of an environment variable; write a name such as "
                 "OPENAI_API_KEY there, and the key into that variable"
             )
-        if not (found := os.environ.get(name, "").strip()):
+        if not (key := os.environ.get(name, "").strip()):
             raise UsageError(f"{self.named('key_variable')} is {name}, but that environment variable is not set")
-        return found
+        return key
 
     def cost(self, tokens: Tokens) -> float | None:
         """Returns the cost of tokens, in the currency of the prices; ``None`` without prices."""
@@ -107,8 +107,8 @@ class Options:
         prices = self.prices
         if prices is None:
             return
-        known = isinstance(prices, Mapping) and {"input", "output"} <= set(prices) <= set(_PRICES)
-        if not known or not all(isinstance(price, int | float) and price >= 0 for price in prices.values()):
+        names_fit = isinstance(prices, Mapping) and {"input", "output"} <= set(prices) <= set(_PRICES)
+        if not names_fit or not all(isinstance(price, int | float) and price >= 0 for price in prices.values()):
             raise UsageError(
                 f"{self.named('prices')} is {prices!r}; it must be the price of a million tokens, like "
                 "{input: 0.5, output: 1.5} (and cached, where that differs from input)"
@@ -117,6 +117,6 @@ class Options:
 
 def cost_of(tokens: Tokens, prices: Mapping[str, float]) -> float:
     """Returns the cost of tokens at the prices of a million of them, as :attr:`Options.prices` has them."""
-    cached = prices.get("cached", prices["input"])
+    cached_price = prices.get("cached", prices["input"])
     fresh = tokens.prompt - tokens.cached
-    return (fresh * prices["input"] + tokens.cached * cached + tokens.answer * prices["output"]) / _MILLION
+    return (fresh * prices["input"] + tokens.cached * cached_price + tokens.answer * prices["output"]) / _MILLION

@@ -69,17 +69,17 @@ class Pool:
 
     def poll(self, timeout: float | None = None) -> list[Replied]:
         """Waits until a request is finished, or ``timeout`` seconds have passed."""
-        found: list[Replied] = []
+        replies: list[Replied] = []
         while self._pending:
             try:
-                item = self._done.get(timeout=0.0 if found else timeout)
+                item = self._done.get(timeout=0.0 if replies else timeout)
             except queue.Empty:
                 break
             self._pending -= 1
             if isinstance(item, Exception):
                 raise item
-            found.append(item)
-        return found
+            replies.append(item)
+        return replies
 
     def close(self) -> None:
         """Ends the threads, each after its present call."""
@@ -92,7 +92,7 @@ class Pool:
         """Returns requests, tokens, the models that answered, and the cost where prices are known."""
         with self._counting:
             tokens = self._tokens
-            found: dict[str, Any] = {
+            usage: dict[str, Any] = {
                 "requests": self._requests,
                 "repeated_calls": self._endpoint.repeats,
                 "requests_without_counts": self._uncounted,
@@ -102,8 +102,8 @@ class Pool:
                 "models": sorted(self._models),
             }
         if (cost := self.options.cost(tokens)) is not None:
-            found["cost"] = round(cost, 6)
-        return found
+            usage["cost"] = round(cost, 6)
+        return usage
 
     def _work(self) -> None:
         """Answers requests until there is a ``None``."""
@@ -144,13 +144,13 @@ class Pool:
             else:
                 self._tokens = self._tokens + reply.tokens
             spent = self._tokens.prompt + self._tokens.answer
-        named = self.options.named("budget")
+        setting = self.options.named("budget")
         if budget is not None and reply.tokens is None:
             self._stop(
-                f"{named} is {budget} tokens, but the endpoint does not count them (usage); leave the budget out"
+                f"{setting} is {budget} tokens, but the endpoint does not count them (usage); leave the budget out"
             )
         elif budget is not None and spent >= budget:
-            self._stop(f"the budget of {budget} tokens is spent ({spent}; {named})")
+            self._stop(f"the budget of {budget} tokens is spent ({spent}; {setting})")
 
     def _stop(self, reason: str) -> None:
         """Asks nothing more; what is on its way may still be answered."""

@@ -89,8 +89,8 @@ def _tokens(usage: object) -> Tokens | None:
     prompt, answer = (_count(_field(usage, name)) for name in ("prompt_tokens", "completion_tokens"))
     if prompt is None or answer is None:
         return None
-    cached = _count(_field(_field(usage, "prompt_tokens_details"), "cached_tokens")) or 0
-    return Tokens(prompt, min(cached, prompt), answer)
+    cached_tokens = _count(_field(_field(usage, "prompt_tokens_details"), "cached_tokens")) or 0
+    return Tokens(prompt, min(cached_tokens, prompt), answer)
 
 
 def _count(value: object) -> int | None:

@@ -61,19 +61,19 @@ class Format(ABC):
 
     def calls(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
         """As :meth:`read`, without calls that can be neither stored nor executed."""
-        for one in self.read(text, tools):
-            if isinstance(one, Found) and deeper_than(dict(one.call.arguments), MAX_DEPTH - 1):
-                yield Wrong(f"the arguments are nested deeper than {MAX_DEPTH}", one.end)
-            elif isinstance(one, Found) and not _is_unicode(one.call):
-                yield Wrong("the call is not valid Unicode", one.end)
+        for match in self.read(text, tools):
+            if isinstance(match, Found) and deeper_than(dict(match.call.arguments), MAX_DEPTH - 1):
+                yield Wrong(f"the arguments are nested deeper than {MAX_DEPTH}", match.end)
+            elif isinstance(match, Found) and not _is_unicode(match.call):
+                yield Wrong("the call is not valid Unicode", match.end)
             else:
-                yield one
+                yield match
 
     def split(self, completion: str) -> tuple[str | None, str]:
         """Returns the thought of ``completion``, ``None`` if it has none, and the text after it."""
         opening, closing = self.thought
-        before, found, after = completion.partition(closing)
-        if found:
+        before, tag, after = completion.partition(closing)
+        if tag:
             return before.strip().removeprefix(opening.strip()).strip(), after
         return None, completion
 
@@ -95,10 +95,10 @@ def _is_unicode(call: ToolCall) -> bool:
     return is_unicode(text)
 
 
-def skip(text: str, at: int, *expected: str) -> int:
-    """Returns the index after blanks and the first of ``expected`` that follows; ``-1`` if none does."""
+def skip(text: str, at: int, *marks: str) -> int:
+    """Returns the index after blanks and the first of ``marks`` that follows; ``-1`` if none does."""
     at = SPACE.match(text, at).end()  # type: ignore[union-attr]  # matches the empty string
-    return next((at + len(one) for one in expected if text.startswith(one, at)), -1)
+    return next((at + len(mark) for mark in marks if text.startswith(mark, at)), -1)
 
 
 def decode(text: str, at: int) -> tuple[Any, int] | Wrong:

@@ -51,29 +51,29 @@ class BracedCalls(Format):
             at = end
 
     def _object(self, text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         at += 1
         if text.startswith("}", at):
-            return found, at + 1
+            return members, at + 1
         while True:
             key, at = self._key(text, at)
-            if key in found:
+            if key in members:
                 raise _Failed(f"the key {key!r} is given twice", at)
-            found[key], at = self._value(text, at, depth)
+            members[key], at = self._value(text, at, depth)
             if (after := skip(text, at, "}")) >= 0:
-                return found, after
+                return members, after
             at = self._comma(text, at)
 
     def _list(self, text: str, at: int, depth: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        values: list[Any] = []
         at += 1
         if text.startswith("]", at):
-            return found, at + 1
+            return values, at + 1
         while True:
             value, at = self._value(text, at, depth)
-            found.append(value)
+            values.append(value)
             if (after := skip(text, at, "]")) >= 0:
-                return found, after
+                return values, after
             at = self._comma(text, at)
 
     def _comma(self, text: str, at: int) -> int:
@@ -82,8 +82,8 @@ class BracedCalls(Format):
         return after
 
     def _key(self, text: str, at: int) -> tuple[str, int]:
-        if (quoted := skip(text, at, self.quote)) >= 0:
-            key, at = self._string(text, quoted)
+        if (start := skip(text, at, self.quote)) >= 0:
+            key, at = self._string(text, start)
             if (after := skip(text, at, ":")) < 0:
                 raise _Failed("no colon after a key", at)
             return key, after

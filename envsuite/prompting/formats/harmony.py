@@ -24,8 +24,8 @@ class _Message:
 
     @property
     def channel(self) -> str:
-        found = _CHANNEL.search(self.header)
-        return found.group(1) if found else ""
+        match = _CHANNEL.search(self.header)
+        return match.group(1) if match else ""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Harmony(Format):
 
     def split(self, completion: str) -> tuple[str | None, str]:
         """Returns the text of the channel ``analysis``, and all of ``completion``: calls are messages of their own."""
-        thoughts = [one.body for one in _messages(completion) if one.channel == "analysis"]
+        thoughts = [message.body for message in _messages(completion) if message.channel == "analysis"]
         return "\n".join(thoughts) if thoughts else None, completion
 
     def content(self, text: str) -> str:
         """Returns the last message that is no thought; ``text`` without its tags if it has no message."""
         messages = list(_messages(text))
-        said = [one.body for one in messages if one.channel != "analysis"]
-        return said[-1] if said else "" if messages else re.sub(r"<\|\w+\|>", "", text).strip()
+        texts = [message.body for message in messages if message.channel != "analysis"]
+        return texts[-1] if texts else "" if messages else re.sub(r"<\|\w+\|>", "", text).strip()
 
     def beside(self, text: str) -> str:
         """Returns ``""``: text before a call is a message of its own."""
@@ -72,7 +72,7 @@ def _messages(text: str) -> Iterator[_Message]:
     at = 0
     while (mark := text.find(_MESSAGE, at)) >= 0:
         body = mark + len(_MESSAGE)
-        ended = _END.search(text, body)
-        end = len(text) if ended is None else ended.start()
+        match = _END.search(text, body)
+        end = len(text) if match is None else match.start()
         yield _Message(text[at:mark], at, text[body:end], end)
         at = end

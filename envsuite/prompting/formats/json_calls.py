@@ -42,13 +42,13 @@ class JsonCalls(Format):
 
     def _call(self, item: Any, start: int, end: int) -> Found | Wrong:
         name, arguments = self.keys
-        known = {name, arguments, "type", *(() if self.id_key is None else (self.id_key,))}
-        if not isinstance(item, dict) or not {name, arguments} <= item.keys() <= known:
+        known_keys = {name, arguments, "type", *(() if self.id_key is None else (self.id_key,))}
+        if not isinstance(item, dict) or not {name, arguments} <= item.keys() <= known_keys:
             return Wrong(f'a call is {{"{name}": …, "{arguments}": {{…}}}}', end)
         if not isinstance(item[name], str) or not isinstance(item[arguments], dict):
             return Wrong(f'of a call, "{name}" is a string and "{arguments}" an object', end)
-        given = None if self.id_key is None else item.get(self.id_key)
-        return Found(ToolCall(item[name], item[arguments]), start, end, given if isinstance(given, str) else None)
+        call_id = None if self.id_key is None else item.get(self.id_key)
+        return Found(ToolCall(item[name], item[arguments]), start, end, call_id if isinstance(call_id, str) else None)
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class NamedJson(Format):
             if split < 0:
                 yield Wrong(f"no {self.separator.strip()} after the name", at)
                 continue
-            name, _, given = text[at:split].partition(self.id_mark) if self.id_mark else (text[at:split], "", "")
+            name, _, call_id = text[at:split].partition(self.id_mark) if self.id_mark else (text[at:split], "", "")
             if self.id_names:
-                name, given = name.rpartition(":")[0].removeprefix("functions."), name
+                name, call_id = name.rpartition(":")[0].removeprefix("functions."), name
             value = decode(text, split + len(self.separator))
             if isinstance(value, Wrong):
                 yield value
@@ -92,7 +92,7 @@ class NamedJson(Format):
             if not name.strip() or not isinstance(arguments, dict):
                 yield Wrong("a call has a name, and its arguments are an object", at)
             else:
-                yield Found(ToolCall(name.strip(), arguments), start, at, given.strip() or None)
+                yield Found(ToolCall(name.strip(), arguments), start, at, call_id.strip() or None)
 
     def call_id(self, index: int, call: ToolCall) -> str:
         """Returns an id as the family writes it."""

@@ -25,10 +25,10 @@ class LlamaCalls(JsonCalls):
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
         """Yields the calls."""
-        tagged = skip(text, 0, self.opening)
-        at = max(tagged, 0)
+        after_tag = skip(text, 0, self.opening)
+        at = max(after_tag, 0)
         if skip(text, at, "{") < 0:
-            if tagged >= 0:
+            if after_tag >= 0:
                 yield from PythonicCalls("", self.opening).read(text, tools)
             return
         while True:

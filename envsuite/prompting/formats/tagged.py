@@ -40,9 +40,9 @@ class TaggedCalls(Format):
         """Yields the calls."""
         at = 0
         while (start := text.find(self.opening[0], at)) >= 0:
-            one = self._call(text, start, tools)
-            yield one
-            at = one.end
+            match = self._call(text, start, tools)
+            yield match
+            at = match.end
 
     def _call(self, text: str, start: int, tools: Mapping[str, Tool]) -> Found | Wrong:
         at = start + len(self.opening[0])
@@ -97,16 +97,16 @@ class MarkedCalls(TaggedCalls):
     """As :class:`TaggedCalls`; each argument says itself whether it is text: ``name="key" string="true"``."""
 
     def _call(self, text: str, start: int, tools: Mapping[str, Tool]) -> Found | Wrong:
-        one = super()._call(text, start, {})
-        if isinstance(one, Wrong):
-            return one
+        match = super()._call(text, start, {})
+        if isinstance(match, Wrong):
+            return match
         arguments = {}
-        for key, value in one.call.arguments.items():
+        for key, value in match.call.arguments.items():
             plain, _, is_text = key.partition('" string="')
             if is_text not in ("true", "false") or plain in arguments:
-                return Wrong('an argument says string="true" or string="false", and is given once', one.end)
+                return Wrong('an argument says string="true" or string="false", and is given once', match.end)
             arguments[plain] = value if is_text == "true" else super()._value(value, frozenset())
-        return Found(ToolCall(one.call.name, arguments), one.start, one.end)
+        return Found(ToolCall(match.call.name, arguments), match.start, match.end)
 
     def _value(self, text: str, types: frozenset[str]) -> Any:
         return text
@@ -121,10 +121,10 @@ def _types(tool: Tool | None) -> dict[str, frozenset[str]]:
 def _allowed(schema: Any) -> Iterator[str]:
     if not isinstance(schema, dict):
         return
-    declared = schema.get("type", ())
-    yield from (declared,) if isinstance(declared, str) else declared
+    types = schema.get("type", ())
+    yield from (types,) if isinstance(types, str) else types
     for value in [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]:
         yield "string" if isinstance(value, str) else "other"
     for union in ("anyOf", "oneOf"):
-        for one in schema.get(union, ()):
-            yield from _allowed(one)
+        for branch in schema.get(union, ()):
+            yield from _allowed(branch)

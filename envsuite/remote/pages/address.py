@@ -58,9 +58,9 @@ def listening(host: str, port: int) -> socket.socket:
 def address_of(listener: socket.socket, host: str) -> Address:
     """Returns the address of a listening socket that was opened for ``host``."""
     address, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
+    name = f"[{host}]" if ":" in host else host
     private = is_private(address)
-    return Address(f"http://{shown}:{port}/", private, (shown,) if private else None)
+    return Address(f"http://{name}:{port}/", private, (name,) if private else None)
 
 
 def _port(text: str) -> int:

@@ -257,25 +257,25 @@ async def _called(player: Player, call: ToolCall) -> types.CallToolResult:
     """Executes a call; errors become errors of the tool, which the model behind the client reads."""
     try:
         if call.name != RESET.name:
-            return _told(await player.step(call), begun=False)
+            return _told(await player.step(call), is_first=False)
         if (problem := RESET.problem(call.arguments)) is not None:
             raise UsageError(f"{RESET.name}: {problem}")
-        return _told(await player.reset(**call.arguments), begun=True)
+        return _told(await player.reset(**call.arguments), is_first=True)
     except EnvsuiteError as error:
         return types.CallToolResult(content=[types.TextContent(text=without_paths(str(error)))], is_error=True)
 
 
-def _told(turn: Turn, begun: bool) -> types.CallToolResult:
-    texts = [turn.task, turn.text] if begun else [turn.text]
+def _told(turn: Turn, is_first: bool) -> types.CallToolResult:
+    texts = [turn.task, turn.text] if is_first else [turn.text]
     if turn.commands and not turn.done:
         texts.append("Possible now: " + ", ".join(turn.commands))
     if turn.done:
         how = "solved" if turn.info["success"] else "not solved"
         texts.append(f"The episode has ended: {how}, reward {turn.reward:g}. Call reset to start another one.")
-    told: dict[str, Any] = {"task": turn.task} if begun else {}
-    told |= {"observation": turn.text, "commands": turn.commands, "reward": turn.reward}
-    told |= {name: turn.facts[name] for name in TOLD}
-    return types.CallToolResult(content=[types.TextContent(text=text) for text in texts], structured_content=told)
+    answer: dict[str, Any] = {"task": turn.task} if is_first else {}
+    answer |= {"observation": turn.text, "commands": turn.commands, "reward": turn.reward}
+    answer |= {name: turn.facts[name] for name in TOLD}
+    return types.CallToolResult(content=[types.TextContent(text=text) for text in texts], structured_content=answer)
 
 
 def stdio(offer: Offer) -> None:

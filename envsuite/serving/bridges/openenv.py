@@ -154,13 +154,13 @@ def listed(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
 
 def told(turn: Turn, tool: str) -> dict[str, Any]:
     """Returns a turn in the contract's format."""
-    begun = tool == RESET.name
-    result = f"{turn.task}\n\n{turn.text}" if begun else turn.text
+    is_reset = tool == RESET.name
+    result = f"{turn.task}\n\n{turn.text}" if is_reset else turn.text
     observation: dict[str, Any] = {"tool_name": tool, "result": result, "text": turn.text, "commands": turn.commands}
-    if begun:
+    if is_reset:
         observation["task"] = turn.task
     observation["metadata"] = turn.facts
-    return {"observation": observation, "reward": None if begun else turn.reward, "done": turn.done}
+    return {"observation": observation, "reward": None if is_reset else turn.reward, "done": turn.done}
 
 
 class Episodes:
@@ -199,32 +199,32 @@ class Episodes:
         Raises:
             Refused: It cannot be started.
         """
-        given = fitting(RESET, data)
+        request = fitting(RESET, data)
         try:
-            turn = await self._player.reset(given.get("seed"), self._task(given))
+            turn = await self._player.reset(request.get("seed"), self._task(request))
         except Full as error:
             seats = self._player.seats
             counts = {"active_sessions": seats.taken, "max_sessions": seats.most}
             raise Refused("CAPACITY_REACHED", str(error), **counts) from error
         except EnvsuiteError as error:
             raise Refused("EXECUTION_ERROR", without_paths(str(error))) from error
-        self._name = given.get("episode_id") or str(uuid.uuid4())
+        self._name = request.get("episode_id") or str(uuid.uuid4())
         return told(turn, RESET.name)
 
-    def _task(self, given: dict[str, Any]) -> str | None:
+    def _task(self, request: dict[str, Any]) -> str | None:
         """Returns the id of the task that a reset names, by its id or as the task API counts; ``None`` if by neither.
 
         Raises:
             Refused: It names a task in two ways, or a split alone.
             UnknownTask: There is no such split or index.
         """
-        task_id, split, index = given.get("task_id"), given.get("split"), given.get("index")
+        task_id, split, index = request.get("task_id"), request.get("split"), request.get("index")
         if split is None and index is None:
             return task_id
         if task_id is not None or split is None or index is None:
             raise Refused("VALIDATION_ERROR", "a task is named by task_id, or by split and index together")
-        found: str = one(self._player.offer.tasks, split, index)["id"]
-        return found
+        matching_id: str = one(self._player.offer.tasks, split, index)["id"]
+        return matching_id
 
     async def _step(self, data: object) -> dict[str, Any]:
         if data == {"type": "list_tools"}:
@@ -240,8 +240,8 @@ class Episodes:
     def state(self) -> dict[str, Any]:
         """Returns the current episode and its number of steps."""
         info = self._player.info
-        named = {name: None if info is None else info[name] for name in ("task_id", "task_type", "split")}
-        return {"episode_id": self._name, "step_count": self._player.steps, **named}
+        fields = {name: None if info is None else info[name] for name in ("task_id", "task_type", "split")}
+        return {"episode_id": self._name, "step_count": self._player.steps, **fields}
 
 
 def fitting(tool: Tool, data: object) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class Contract:
         return _json({"status": "healthy"})
 
     async def _metadata(self, request: Request) -> Response:
-        described = {"name": self._offer.env_id, "description": self._offer.about, "version": __version__}
-        return _json({**described, "readme_content": None, "author": None, "documentation_url": None})
+        metadata = {"name": self._offer.env_id, "description": self._offer.about, "version": __version__}
+        return _json({**metadata, "readme_content": None, "author": None, "documentation_url": None})
 
     async def _schema(self, request: Request) -> Response:
         return _json({"action": action_schema(self._offer.tools), "observation": OBSERVATION, "state": STATE})
@@ -116,28 +116,28 @@ class Contract:
 
     async def _tasks(self, request: Request) -> Response:
         """Answers a request of the task API; as in the original, the last part of the path says which."""
-        tasks, asked = self._offer.tasks, request.path_params["asked"]
+        tasks, operation = self._offer.tasks, request.path_params["asked"]
         if not self._named(request):
             return _unknown(f"environment {request.path_params['env_name']!r}", [self._offer.env_id])
         try:
-            if asked == "task":
-                given = fitting(TASK, _read(await request.body()))
-                return _json({"task": openenv_tasks.one(tasks, given["split"], given["index"])})
-            given = fitting(SPLIT, _read(await request.body()))
-            match asked:
+            if operation == "task":
+                arguments = fitting(TASK, _read(await request.body()))
+                return _json({"task": openenv_tasks.one(tasks, arguments["split"], arguments["index"])})
+            arguments = fitting(SPLIT, _read(await request.body()))
+            match operation:
                 case "tasks":
-                    listed = openenv_tasks.described(tasks, given["split"])
-                    return _json({"tasks": listed, "env_name": self._offer.env_id})
+                    rows = openenv_tasks.described(tasks, arguments["split"])
+                    return _json({"tasks": rows, "env_name": self._offer.env_id})
                 case "num_tasks":
-                    return _json({"num_tasks": len(tasks.ids(given["split"]))})
+                    return _json({"num_tasks": len(tasks.ids(arguments["split"]))})
                 case "task_range":
-                    bounds = given.get("start"), given.get("stop")
-                    return _json({"tasks": openenv_tasks.described(tasks, given["split"], *bounds)})
+                    bounds = arguments.get("start"), arguments.get("stop")
+                    return _json({"tasks": openenv_tasks.described(tasks, arguments["split"], *bounds)})
         except UnknownTask as error:
             return _json({"detail": str(error)}, 400)
         except Refused as error:
             return _refusal(error)
-        return _unknown(f"request {asked!r}", ["tasks", "num_tasks", "task", "task_range"])
+        return _unknown(f"request {operation!r}", ["tasks", "num_tasks", "task", "task_range"])
 
     def _named(self, request: Request) -> bool:
         return bool(request.path_params["env_name"].lower() == self._offer.env_id.lower())
@@ -148,8 +148,8 @@ class Contract:
             f"/{name}": {"get": {"responses": {"200": answer}}} for name in ("health", "metadata", "schema", "state")
         }
         for name, body in (("reset", RESET.parameters), ("step", REQUEST.parameters), ("mcp", {"type": "object"})):
-            sent = {"content": {JSON_TYPE: {"schema": body}}}
-            paths[f"/{name}"] = {"post": {"requestBody": sent, "responses": {"200": answer}}}
+            request_body = {"content": {JSON_TYPE: {"schema": body}}}
+            paths[f"/{name}"] = {"post": {"requestBody": request_body, "responses": {"200": answer}}}
         paths["/step"]["post"]["responses"] = {
             str(status): {"description": why} for status, why in ((409, "No session."), (422, "No action."))
         }
@@ -171,20 +171,20 @@ class Contract:
 
     async def _converse(self, socket: WebSocket, session: Session) -> None:
         while True:
-            received: Any = None
+            event: Any = None
             # Calls of tools come by single requests, too: then the client is not idle, though the WebSocket is.
-            while received is None and (left := self._settings.idle_seconds - session.idle) > 0:
-                with anyio.move_on_after(left):
-                    received = await socket.receive()
-            if received is None:
+            while event is None and (seconds := self._settings.idle_seconds - session.idle) > 0:
+                with anyio.move_on_after(seconds):
+                    event = await socket.receive()
+            if event is None:
                 session.closing = True
                 why = f"nobody called for {self._settings.idle_seconds:g} s, and the episode was ended"
                 return await _say(socket, Refused("SESSION_ERROR", why).body)
-            if received["type"] == "websocket.disconnect":
+            if event["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect
             session.use()
             try:
-                message = _read(received.get("text") or received.get("bytes") or b"")
+                message = _read(event.get("text") or event.get("bytes") or b"")
                 if message == {"type": "close"}:
                     return None
                 if isinstance(message, dict) and message.get("type") == "mcp":
@@ -223,5 +223,5 @@ def _refusal(error: Refused) -> Response:
     return _json({"detail": [{"type": code.lower(), "loc": ["body"], "msg": message}]}, status)
 
 
-def _unknown(what: str, known: list[str]) -> Response:
-    return _json({"detail": f"unknown {what}; known: {', '.join(known)}"}, 404)
+def _unknown(what: str, names: list[str]) -> Response:
+    return _json({"detail": f"unknown {what}; known: {', '.join(names)}"}, 404)

@@ -134,20 +134,24 @@ class Sessions:
             elif session.closing:
                 await self._forget(name)
 
-    async def answer(self, asked: object, own: Session | None = None) -> dict[str, Any]:
+    async def answer(self, request: object, own: Session | None = None) -> dict[str, Any]:
         """Answers a JSON-RPC request.
 
         Args:
-            asked: The request.
+            request: The request.
             own: Session of the WebSocket that it came by; ``None`` for a single request.
         """
-        name = asked.get("id") if isinstance(asked, dict) else None
+        name = request.get("id") if isinstance(request, dict) else None
         head: dict[str, Any] = {"jsonrpc": "2.0", "id": name if isinstance(name, str | int | None) else None}
-        if not isinstance(asked, dict) or asked.get("jsonrpc") != "2.0" or not isinstance(asked.get("method"), str):
+        if (
+            not isinstance(request, dict)
+            or request.get("jsonrpc") != "2.0"
+            or not isinstance(request.get("method"), str)
+        ):
             message = "a request has jsonrpc: '2.0', a method and an id"
             return {**head, "error": {"code": _INVALID_REQUEST, "message": message}}
         try:
-            return {**head, "result": await self._result(asked["method"], asked.get("params", {}), own)}
+            return {**head, "result": await self._result(request["method"], request.get("params", {}), own)}
         except Refused as error:
             return {**head, "error": rpc_error(error)}
 
@@ -167,9 +171,9 @@ class Sessions:
 
     def _create(self) -> str:
         if len(self._named) >= self._seats.most:
-            told = f"all {self._seats.most} sessions are open; try again when one has been closed"
+            message = f"all {self._seats.most} sessions are open; try again when one has been closed"
             counts = {"active_sessions": len(self._named), "max_sessions": self._seats.most}
-            raise Refused("CAPACITY_REACHED", told, **counts)
+            raise Refused("CAPACITY_REACHED", message, **counts)
         name = str(uuid.uuid4())
         self._named[name] = Session(Player(self._offer, self._seats))
         return name
@@ -189,8 +193,8 @@ class Sessions:
             raise Refused("SESSION_ERROR", f"tools are called in a session: {how}")
         session = own or self._find(name)
         step = {"tool_name": params["name"], "arguments": params.get("arguments", {})}
-        told = (await session.answer({"type": "step", "data": step}))["data"]
-        return {**told["observation"], "reward": told["reward"], "done": told["done"]}
+        answer = (await session.answer({"type": "step", "data": step}))["data"]
+        return {**answer["observation"], "reward": answer["reward"], "done": answer["done"]}
 
     def _find(self, name: str | None) -> Session:
         session = self._named.get(name or "")

@@ -138,8 +138,8 @@ def _plain(observation: Observation, info: StepInfo) -> tuple[str, str, list[str
     Raises:
         TypeError: A value of the world is not JSON.
     """
-    seen = orjson.loads(orjson.dumps({**observation, "info": info}, option=orjson.OPT_SERIALIZE_NUMPY))
-    return seen["task"], seen["text"], seen["commands"], seen["info"]
+    fields = orjson.loads(orjson.dumps({**observation, "info": info}, option=orjson.OPT_SERIALIZE_NUMPY))
+    return fields["task"], fields["text"], fields["commands"], fields["info"]
 
 
 class Seats:
@@ -237,11 +237,11 @@ class Player:
                 observation, reward, terminated, truncated, info = env.step((call,))
                 return _plain(observation, info), float(reward), terminated, truncated
 
-            seen, reward, terminated, cut = await self._play(step, self.offer.quick)
+            fields, reward, terminated, cut = await self._play(step, self.offer.quick)
             self.steps += 1
             out_of_steps = self.offer.horizon is not None and self.steps >= self.offer.horizon
             truncated = not terminated and (cut or out_of_steps)
-            turn = Turn(*seen, reward, terminated, truncated)
+            turn = Turn(*fields, reward, terminated, truncated)
             self.info = turn.info
             if turn.done:
                 self._over = ENDED

@@ -56,9 +56,9 @@ class Gate:
         await self._app(scope, receive, send)
 
 
-def problem(told: Problem, headers: dict[str, str] | None = None) -> Response:
+def problem(error: Problem, headers: dict[str, str] | None = None) -> Response:
     """Returns a problem document as a response."""
-    return Response(told.document(), told.status, headers, PROBLEM_TYPE)
+    return Response(error.document(), error.status, headers, PROBLEM_TYPE)
 
 
 log = logging.getLogger("envsuite.serving.bridges")
@@ -83,8 +83,8 @@ class Bridge:
         self.settings = settings
         self.seats = Seats(settings.max_sessions)
         offers = [offer(env_id, settings.urls) for env_id in dict.fromkeys(settings.environments)]
-        self.endpoints = {offered.env_id: Endpoint(offered, self.seats, settings) for offered in offers}
-        contracts = [Contract(offered, self.seats, settings) for offered in offers]
+        self.endpoints = {entry.env_id: Endpoint(entry, self.seats, settings) for entry in offers}
+        contracts = [Contract(entry, self.seats, settings) for entry in offers]
         parts: list[Endpoint | Sessions] = [*self.endpoints.values(), *(contract.sessions for contract in contracts)]
 
         @contextlib.asynccontextmanager
@@ -99,12 +99,12 @@ class Bridge:
 
         routes: list[BaseRoute] = [Route(f"/mcp/{env_id}", endpoint) for env_id, endpoint in self.endpoints.items()]
         routes += [contract.routes() for contract in contracts]
-        known = ", ".join(f"/{protocol}/{offered.env_id}" for offered in offers for protocol in ("mcp", "openenv"))
+        paths = ", ".join(f"/{protocol}/{entry.env_id}" for entry in offers for protocol in ("mcp", "openenv"))
 
         async def refuse(request: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
             if error.status_code == 404:
-                return problem(Problem(404, "not-found", f"nothing at {request.url.path[:200]!r}; there is: {known}"))
+                return problem(Problem(404, "not-found", f"nothing at {request.url.path[:200]!r}; there is: {paths}"))
             kind = "method" if error.status_code == 405 else "malformed"
             headers = dict(error.headers or {})
             return problem(Problem(error.status_code, kind, f"{request.method}: {error.detail}"), headers)
@@ -181,9 +181,9 @@ def bridge(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, again)
     open_to = "this machine only" if settings.private else "other machines, too"
-    guarded = "a token is needed" if settings.token is not None else "no token is needed"
+    access = "a token is needed" if settings.token is not None else "no token is needed"
     for env_id in settings.environments:
-        log.warning("%s/mcp/%s and %s/openenv/%s (%s; %s)", running.url, env_id, running.url, env_id, open_to, guarded)
+        log.warning("%s/mcp/%s and %s/openenv/%s (%s; %s)", running.url, env_id, running.url, env_id, open_to, access)
     running.run()
 
 

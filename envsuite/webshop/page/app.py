@@ -199,8 +199,8 @@ def _page(customer: Customer, remote_images: bool) -> str:
     state = session.state
 
     def image(product: Product, chosen: tuple[tuple[str, str], ...] = ()) -> str:
-        found = remote(product, (value for _, value in chosen)) if remote_images else None
-        return found or f"/image/{quote(product.asin, safe='')}.svg"
+        address = remote(product, (value for _, value in chosen)) if remote_images else None
+        return address or f"/image/{quote(product.asin, safe='')}.svg"
 
     names = {"search": "search.html", "results": "results.html", "item": "item.html", "done": "done.html"}
     return render_template(

@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     if arguments.task is not None:
         env.tasks.split_of(arguments.task)
     if not ids:
-        others = ", ".join(name for name, some in env.tasks.splits.items() if some)
-        raise UsageError(f"split {arguments.split!r} of {env.tasks.env_id} has no task; give another: --split {others}")
+        splits = ", ".join(name for name, task_ids in env.tasks.splits.items() if task_ids)
+        raise UsageError(f"split {arguments.split!r} of {env.tasks.env_id} has no task; give another: --split {splits}")
     with listening(arguments.host, arguments.port) as listener:
         address = address_of(listener, arguments.host)
         app = create_app(

@@ -47,7 +47,7 @@ def remote(product: Product, chosen: Iterable[str]) -> str | None:
 
     Returns ``None`` unless it is an https address. ``chosen`` are values of options, in the order of the choice.
     """
-    found = product.image
+    address = product.image
     for value in chosen:
-        found = product.option_images.get(value) or found
-    return found if found.startswith("https://") else None
+        address = product.option_images.get(value) or address
+    return address if address.startswith("https://") else None

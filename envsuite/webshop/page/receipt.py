@@ -74,7 +74,7 @@ def receipt(session: Session) -> Receipt:
         *(_option(values, option) for option in goal.options),
         _price(bought, goal, score),
     ]
-    wanted = dict.fromkeys(goal.nouns)
+    nouns = dict.fromkeys(goal.nouns)
     return Receipt(
         score=score,
         bought=bought,
@@ -84,37 +84,37 @@ def receipt(session: Session) -> Receipt:
         lines=tuple(lines),
         queries=(bought.query, goal.query),
         shared_categories=tuple(sorted(categories(bought.product_category) & categories(goal.product_category))),
-        shared_nouns=tuple(noun for noun in wanted if noun in bought.nouns),
-        missing_nouns=tuple(noun for noun in wanted if noun not in bought.nouns),
+        shared_nouns=tuple(noun for noun in nouns if noun in bought.nouns),
+        missing_nouns=tuple(noun for noun in nouns if noun not in bought.nouns),
         nouns=len(goal.nouns),
         reason=_reason(score),
     )
 
 
 def _attribute(product: Product, attribute: str) -> Line:
-    met = has_attribute(product, attribute)
-    known = next((known for known in product.attributes if alike(known, attribute)), None)
-    if known is not None:
-        found = "one of its attributes" if known == attribute else f"its attribute “{known}” is alike"
+    is_met = has_attribute(product, attribute)
+    match = next((own for own in product.attributes if alike(own, attribute)), None)
+    if match is not None:
+        reason = "one of its attributes" if match == attribute else f"its attribute “{match}” is alike"
     else:
-        found = "said in its title, features or description" if met else "not among its attributes, nor in its text"
-    return Line("Attribute", attribute, found, met)
+        reason = "said in its title, features or description" if is_met else "not among its attributes, nor in its text"
+    return Line("Attribute", attribute, reason, is_met)
 
 
 def _option(values: Sequence[str], option: Option) -> Line:
-    found = next((value for value in values if options_matched([value], [option])), None)
-    if found is not None:
-        return Line("Option", _named(option), f"“{found}” was chosen", True)
-    chosen = ", ".join(f"“{value}”" for value in values)
-    return Line("Option", _named(option), f"chosen was {chosen}" if chosen else "nothing was chosen", False)
+    match = next((value for value in values if options_matched([value], [option])), None)
+    if match is not None:
+        return Line("Option", _named(option), f"“{match}” was chosen", True)
+    listing = ", ".join(f"“{value}”" for value in values)
+    return Line("Option", _named(option), f"chosen was {listing}" if listing else "nothing was chosen", False)
 
 
 def _price(product: Product, goal: Goal, score: Score) -> Line:
-    asked = "no limit" if goal.price_upper == NO_LIMIT else f"at most ${goal.price_upper:,.2f}"
-    found = f"${product.price:,.2f}"
+    limit = "no limit" if goal.price_upper == NO_LIMIT else f"at most ${goal.price_upper:,.2f}"
+    price = f"${product.price:,.2f}"
     if " to " in product.price_tag:
-        found += f", drawn from {product.price_tag}"
-    return Line("Price", asked, found, score.r_price)
+        price += f", drawn from {product.price_tag}"
+    return Line("Price", limit, price, score.r_price)
 
 
 def _named(option: Option) -> str:

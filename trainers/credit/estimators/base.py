@@ -156,8 +156,8 @@ class ValueBased(Estimator):
     @property
     def needs(self) -> tuple[str, ...]:
         """The critic's values, and what says where they are read and learnt."""
-        named = [name for value in self.values for name in (value.name, value.at, value.learns) if name is not None]
-        return tuple(dict.fromkeys(named))
+        names = [name for value in self.values for name in (value.name, value.at, value.learns) if name is not None]
+        return tuple(dict.fromkeys(names))
 
     @abstractmethod
     def returns(self, steps: StepTable) -> tuple[NDArray[np.float64], ...]:
@@ -166,8 +166,8 @@ class ValueBased(Estimator):
     def with_value_targets(self, steps: StepTable) -> StepTable:
         """Returns ``steps`` with the columns of the critic's targets."""
         for value, target in zip(self.values, self.returns(steps), strict=True):
-            named = {value.target: target}
-            steps = steps.with_columns(**named) if value.per == "step" else steps.with_token_columns(**named)
+            columns = {value.target: target}
+            steps = steps.with_columns(**columns) if value.per == "step" else steps.with_token_columns(**columns)
         return steps
 
 

@@ -63,12 +63,12 @@ class BEACON(Comparing):
             MissingColumn: There is no column ``milestone``.
         """
         episode, diagnostics = self.compare.episodes(steps)
-        segment, earned = self.segments(steps), self.earned(steps)
+        segment, rewards = self.segments(steps), self.earned(steps)
         group = group_codes(steps.group_id, segment)
-        step = self.segment_weight * self.compare.within(earned, group)
-        diagnostics |= group_diagnostics(earned, group, "segment_group")
-        once, reached = first_rows(of := episode_codes(steps)), self.reached(steps)
-        counts = np.bincount(of, reached)[of[once]]
+        step = self.segment_weight * self.compare.within(rewards, group)
+        diagnostics |= group_diagnostics(rewards, group, "segment_group")
+        once, milestones = first_rows(of := episode_codes(steps)), self.reached(steps)
+        counts = np.bincount(of, milestones)[of[once]]
         diagnostics |= {
             "milestones": float(counts.mean()) if len(once) else 0.0,
             "without_milestone": float((counts == 0).mean()) if len(once) else 0.0,
@@ -87,8 +87,8 @@ class BEACON(Comparing):
     def segments(self, steps: StepTable) -> Ints:
         """Returns the number of milestones that its episode had reached before each step, shape (N,)."""
         order, lengths = steps_in_order(steps)
-        reached = self.reached(steps)[order].astype(np.int64)
-        before = np.cumsum(reached) - reached
+        milestones = self.reached(steps)[order].astype(np.int64)
+        before = np.cumsum(milestones) - milestones
         starts = (np.cumsum(lengths) - lengths)[lengths > 0]
         out = np.empty(len(steps), np.int64)
         out[order] = before - np.repeat(before[starts], lengths[lengths > 0])
@@ -101,7 +101,7 @@ class BEACON(Comparing):
         ends = np.repeat(np.cumsum(lengths), lengths)
         at = np.where(self.reached(steps)[order], place, len(steps))
         following = np.minimum.accumulate(at[::-1])[::-1]
-        found = following < ends
+        ahead = following < ends
         out = np.empty(len(steps))
-        out[order] = np.where(found, self.milestone_reward * self.gamma ** np.where(found, following - place, 0), 0.0)
+        out[order] = np.where(ahead, self.milestone_reward * self.gamma ** np.where(ahead, following - place, 0), 0.0)
         return np.asarray(out + row_score(steps), np.float64) if self.penalise else out

@@ -95,8 +95,8 @@ class BiPACE(Comparing, Calibrating):
             step, branch = (credit_q if self.credit == "q" else credit_diff)(returns, cluster, key)
             diagnostics.update(_pace_diagnostics(cluster, key, branch))
         if self.credit != "mean" and self.action_key == "action_tag":
-            parsed = np.array([action is not None for action in steps.extra[ACTION].tolist()], np.bool_)
-            diagnostics["action_parse_rate"] = float(parsed.mean()) if len(steps) else 0.0
+            has_action = np.array([action is not None for action in steps.extra[ACTION].tolist()], np.bool_)
+            diagnostics["action_parse_rate"] = float(has_action.mean()) if len(steps) else 0.0
         terms = {"episode": episode, "step": self.step_weight * step}
         return Advantage(episode + terms["step"], diagnostics=diagnostics, terms=terms, groups={"step": cluster})
 
@@ -110,8 +110,8 @@ class BiPACE(Comparing, Calibrating):
         if self.embedder == "identity":
             return self
         rows = _rollout_order(steps)
-        found = adaptive_radius(self._vectors(steps)[rows], group_codes(steps.group_id)[rows])
-        return replace(self, radius=found.radius)
+        search = adaptive_radius(self._vectors(steps)[rows], group_codes(steps.group_id)[rows])
+        return replace(self, radius=search.radius)
 
     def clusters(self, steps: StepTable) -> Ints:
         """Cluster of each row, shape (N,), numbered in the order of first appearance.
@@ -167,8 +167,8 @@ def credit_diff(returns: Floats, cluster: Ints, key: Ints) -> tuple[Floats, Ints
     :func:`credit_q`'s.
     """
     same = _SameAction.of(returns, cluster, key)
-    others = same.size - same.count
-    return same.credit(returns, others > 0, same.centred + same.total / np.maximum(others, 1))
+    other_count = same.size - same.count
+    return same.credit(returns, other_count > 0, same.centred + same.total / np.maximum(other_count, 1))
 
 
 @dataclass(frozen=True)
@@ -187,16 +187,16 @@ class _SameAction:
     @classmethod
     def of(cls, returns: Floats, cluster: Ints, key: Ints) -> _SameAction:
         same, stats = group_codes(cluster, key), group_statistics(returns, cluster)
-        centred = np.where(stats.std > 0.0, returns - stats.mean, 0.0)
-        total = np.asarray(np.bincount(same, centred), np.float64)
-        return cls(centred, stats.size, np.bincount(same)[same], total[same])
+        deviation = np.where(stats.std > 0.0, returns - stats.mean, 0.0)
+        total = np.asarray(np.bincount(same, deviation), np.float64)
+        return cls(deviation, stats.size, np.bincount(same)[same], total[same])
 
-    def credit(self, returns: Floats, compared: NDArray[np.bool_], by_action: Floats) -> tuple[Floats, Ints]:
-        """``by_action`` where actions are ``compared``, elsewhere the leave-one-out advantage; 0 for a step alone."""
-        branch = np.where(compared, PACE, LEAVE_ONE_OUT)
+    def credit(self, returns: Floats, comparable: NDArray[np.bool_], by_action: Floats) -> tuple[Floats, Ints]:
+        """``by_action`` where actions are ``comparable``, elsewhere the leave-one-out advantage; 0 for a step alone."""
+        branch = np.where(comparable, PACE, LEAVE_ONE_OUT)
         branch[self.size == 1] = SINGLETON
-        rest = self.centred * self.size / np.maximum(self.size - 1, 1)
-        out = np.where(branch == PACE, by_action, np.where(branch == SINGLETON, 0.0, rest))
+        leave_one_out = self.centred * self.size / np.maximum(self.size - 1, 1)
+        out = np.where(branch == PACE, by_action, np.where(branch == SINGLETON, 0.0, leave_one_out))
         out[abs(out) <= ROUNDING * np.maximum(1.0, abs(returns))] = 0.0
         return out, branch
 
@@ -208,16 +208,16 @@ def _rollout_order(steps: StepTable) -> Ints:
 def _pace_diagnostics(cluster: Ints, key: Ints, branch: Ints) -> dict[str, float]:
     names = ("branch/singleton", "branch/leave_one_out", "branch/pace")
     if len(cluster) == 0:
-        rest = ("action_keys_per_cluster", "matched_pairs", "matched_pairs_same_action")
-        return dict.fromkeys((*names, *rest), 0.0)
+        pair_names = ("action_keys_per_cluster", "matched_pairs", "matched_pairs_same_action")
+        return dict.fromkeys((*names, *pair_names), 0.0)
     shares = {name: float((branch == code).mean()) for code, name in enumerate(names)}
     pairs = group_codes(cluster, key)
     kinds = np.bincount(cluster[first_rows(pairs)])
     size, alike = np.bincount(cluster), np.bincount(pairs)
-    shared = kinds[size > 1]
+    action_counts = kinds[size > 1]
     return {
         **shares,
-        "action_keys_per_cluster": float(shared.mean()) if len(shared) else 0.0,
+        "action_keys_per_cluster": float(action_counts.mean()) if len(action_counts) else 0.0,
         "matched_pairs": float((size * (size - 1) // 2).sum()),
         "matched_pairs_same_action": float((alike * (alike - 1) // 2).sum()),
     }

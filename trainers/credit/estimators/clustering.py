@@ -113,11 +113,11 @@ def unit_vectors(steps: StepTable) -> NDArray[np.floating[Any]]:
         MissingColumn: It is not there.
         UsageError: A value is not finite, or a row is all zeros; the message names the first such step.
     """
-    given = steps.column(EMBEDDING, "bipace", SUPPLIERS[EMBEDDING])
-    if given.ndim != 2:
-        raise UsageError(f"column {EMBEDDING!r} has shape {given.shape}; it must be one vector for each row, (N, D)")
-    narrow = given.dtype in (np.float16, np.float32)
-    values: NDArray[np.floating[Any]] = given.astype(np.float32) if narrow else given.astype(np.float64)
+    vectors = steps.column(EMBEDDING, "bipace", SUPPLIERS[EMBEDDING])
+    if vectors.ndim != 2:
+        raise UsageError(f"column {EMBEDDING!r} has shape {vectors.shape}; it must be one vector for each row, (N, D)")
+    narrow = vectors.dtype in (np.float16, np.float32)
+    values: NDArray[np.floating[Any]] = vectors.astype(np.float32) if narrow else vectors.astype(np.float64)
     length = np.sqrt(np.einsum("nd,nd->n", values, values))
     for bad, what in ((~np.isfinite(length), "not finite"), (length == 0.0, "all zeros, which has no direction,")):
         if bad.any():
@@ -140,12 +140,12 @@ def ngram_vectors(steps: StepTable) -> NDArray[np.float32]:
     for row, key in enumerate(keys):
         if not isinstance(key, str):
             raise UsageError(f"ngram_hash reads state keys as text; row {row} has {key!r}, a {type(key).__name__}")
-    known = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    table = np.zeros((len(known), BUCKETS), np.float32)
-    for i, key in enumerate(known):
+    codes = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    table = np.zeros((len(codes), BUCKETS), np.float32)
+    for i, key in enumerate(codes):
         table[i] = _ngram_counts(key)
     table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-30)
-    return table[[known[key] for key in keys]] if keys else table
+    return table[[codes[key] for key in keys]] if keys else table
 
 
 def _ngram_counts(text: str) -> Floats:

@@ -59,9 +59,9 @@ class Comparison:
         check_fields(self)
 
     @classmethod
-    def named(cls, preset: str, **others: Any) -> Comparison:
+    def named(cls, preset: str, **overrides: Any) -> Comparison:
         """The preset of that name, with other settings on top."""
-        return cls(**{**PRESETS[preset], **others})
+        return cls(**{**PRESETS[preset], **overrides})
 
     def within(
         self, values: Floats, group: Ints, *, samples: Ints | None = None, singleton: Singleton = "zero"
@@ -75,13 +75,13 @@ class Comparison:
             singleton: The result for a group of one sample: 0, or its raw value (over 1 + ε, as verl does).
         """
         stats = group_statistics(values, group, ddof=self.ddof, samples=samples)
-        centred = values - stats.mean
+        deviation = values - stats.mean
         # HGPO asks which rows are on the mean; rounding must not decide it.
-        centred[abs(centred) <= ROUNDING * np.maximum(1.0, abs(values))] = 0.0
+        deviation[abs(deviation) <= ROUNDING * np.maximum(1.0, abs(values))] = 0.0
         divides, alone = self.normalise == "std", stats.size == 1
         scale = stats.std + self.epsilon if divides else np.ones(len(values))
         # A zero standard deviation without epsilon: every value sits on the mean, and 0 / 1 says so.
-        out: Floats = centred / np.where(scale == 0.0, 1.0, scale)
+        out: Floats = deviation / np.where(scale == 0.0, 1.0, scale)
         if singleton == "raw":
             return np.where(alone, values / (1.0 + self.epsilon) if divides else values, out)
         return np.where(alone, 0.0, out)
@@ -105,20 +105,20 @@ def laid_over(default: Comparison, *reads: str) -> BeforeValidator:
             differs from the default is refused.
     """
 
-    def read(given: object) -> object:
-        if isinstance(given, str):
-            if given not in PRESETS:
+    def read(setting: object) -> object:
+        if isinstance(setting, str):
+            if setting not in PRESETS:
                 raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, PRESETS))})
-            given = {name: value for name, value in PRESETS[given].items() if not reads or name in reads}
-        if isinstance(given, Mapping):
-            given = {**vars(default), **given}
-        found = vars(given) if isinstance(given, Comparison) else given
-        if reads and isinstance(found, Mapping):
-            unread = [name for name, own in vars(default).items() if name not in reads and found[name] != own]
+            setting = {name: value for name, value in PRESETS[setting].items() if not reads or name in reads}
+        if isinstance(setting, Mapping):
+            setting = {**vars(default), **setting}
+        options = vars(setting) if isinstance(setting, Comparison) else setting
+        if reads and isinstance(options, Mapping):
+            unread = [name for name, own in vars(default).items() if name not in reads and options[name] != own]
             if unread:
                 names = {"unread": ", ".join(unread), "reads": ", ".join(reads)}
                 raise PydanticCustomError("unread", "without {unread}: read here are only {reads}", names)
-        return given
+        return setting
 
     return BeforeValidator(read)
 

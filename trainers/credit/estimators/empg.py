@@ -56,9 +56,9 @@ class EMPG(Comparing):
         """One advantage per step."""
         episode, diagnostics = self.compare.episodes(steps)
         scale, bonus = self.scale(steps), self.bonus(steps)
-        scaled = episode * scale
-        mean = float((scaled + bonus).mean()) if len(steps) else 0.0
-        whole = mean_abs(scaled) + mean_abs(bonus)
+        episode_term = episode * scale
+        mean = float((episode_term + bonus).mean()) if len(steps) else 0.0
+        whole = mean_abs(episode_term) + mean_abs(bonus)
         diagnostics |= {
             "entropy": float(token_means(steps, ENTROPY, "empg").mean()) if len(steps) else 0.0,
             "scale_std": float(scale.std()) if len(steps) else 0.0,
@@ -66,8 +66,8 @@ class EMPG(Comparing):
             "bonus_share": mean_abs(bonus) / whole if whole else 0.0,
             "mean_removed": mean,
         }
-        terms = {"episode": scaled, "bonus": bonus, "centring": np.full(len(steps), -mean)}
-        return Advantage(scaled + bonus - mean, diagnostics=diagnostics, terms=terms)
+        terms = {"episode": episode_term, "bonus": bonus, "centring": np.full(len(steps), -mean)}
+        return Advantage(episode_term + bonus - mean, diagnostics=diagnostics, terms=terms)
 
     def uncertainty(self, steps: StepTable) -> Floats:
         """Returns h of each step, from 0 to 1, shape (N,)."""

@@ -41,16 +41,16 @@ class GAGPO(Estimator):
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
         raw, task = self.raw(steps), group_codes(steps.group_id)
-        found = raw if self.over == "none" else self.compare.within(raw, task)
+        advantage = raw if self.over == "none" else self.compare.within(raw, task)
         state = group_codes(steps.group_id, steps.state_key)
         diagnostics = group_diagnostics(raw, state, "step_group") | {"raw_abs": mean_abs(raw)}
-        return Advantage(found, diagnostics=diagnostics, groups={"advantage": state})
+        return Advantage(advantage, diagnostics=diagnostics, groups={"advantage": state})
 
     def values(self, steps: StepTable) -> Floats:
         """Returns V of the state that each step answers, shape (N,)."""
         graph = StateGraph.of(steps)
-        charged = steps.with_reward(steps.reward + row_score(steps))
-        return graph.mean(rewards_to_go(charged, self.gamma))[graph.node]
+        penalised_steps = steps.with_reward(steps.reward + row_score(steps))
+        return graph.mean(rewards_to_go(penalised_steps, self.gamma))[graph.node]
 
     def raw(self, steps: StepTable) -> Floats:
         """Returns the advantage before it is normalised, shape (N,)."""

@@ -40,7 +40,7 @@ class GPG(Comparing):
         if self.scale == "none" or not len(steps):
             return 1.0
         if self.scale == "nonzero":
-            counted = returns[once] != 0.0
+            signal = returns[once] != 0.0
         else:
-            counted = group_statistics(returns, group_codes(steps.group_id), samples=once).std[once] > 0.0
-        return len(once) / int(counted.sum()) if counted.any() else 1.0
+            signal = group_statistics(returns, group_codes(steps.group_id), samples=once).std[once] > 0.0
+        return len(once) / int(signal.sum()) if signal.any() else 1.0

@@ -47,8 +47,8 @@ def group_codes(*columns: NDArray[Any]) -> Ints:
 def _joint_codes(columns: Sequence[NDArray[Any]]) -> Ints:
     code = _codes(columns[0])
     for column in columns[1:]:
-        one = _codes(column)
-        code = _codes(code * (int(one.max(initial=0)) + 1) + one)
+        codes = _codes(column)
+        code = _codes(code * (int(codes.max(initial=0)) + 1) + codes)
     return code
 
 
@@ -113,11 +113,11 @@ def similar_codes(group: Ints, keys: NDArray[np.object_], threshold: float) -> I
         UsageError: A key is not text.
     """
     leaders: dict[int, list[tuple[str, int]]] = {}
-    known: dict[tuple[int, str], int] = {}
+    code_of: dict[tuple[int, str], int] = {}
     clusters = 0
     out = np.empty(len(group), np.int64)
     for row, (of, key) in enumerate(zip(group.tolist(), keys.tolist(), strict=True)):
-        code = known.get((of, key))
+        code = code_of.get((of, key))
         if not isinstance(key, str):
             raise UsageError(f"similarity compares state keys as text; row {row} has {key!r}, a {type(key).__name__}")
         if code is None:
@@ -127,7 +127,7 @@ def similar_codes(group: Ints, keys: NDArray[np.object_], threshold: float) -> I
             if code == clusters:
                 heads.append((key, code))
                 clusters += 1
-            known[of, key] = code
+            code_of[of, key] = code
         out[row] = code
     return out
 
@@ -168,8 +168,8 @@ def group_statistics(values: Floats, group: Ints, *, ddof: int = 0, samples: Int
     """
     if len(values) == 0:
         return GroupStatistics(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))
-    chosen = np.arange(len(values)) if samples is None else samples
-    sample, code = values[chosen], group[chosen]
+    rows = np.arange(len(values)) if samples is None else samples
+    sample, code = values[rows], group[rows]
     groups = int(group.max()) + 1
     size = np.bincount(code, minlength=groups)
     low, equal = _extent(sample, code, groups)
@@ -213,11 +213,11 @@ def group_diagnostics(values: Floats, group: Ints, prefix: str) -> dict[str, flo
         return {f"{prefix}/{name}": 0.0 for name in ("size_mean", "singleton_rate", "zero_variance_rate")}
     size = np.bincount(group)
     _, equal = _extent(values, group, len(size))
-    some = size > 0
+    present = size > 0
     return {
-        f"{prefix}/size_mean": float(size[some].mean()),
+        f"{prefix}/size_mean": float(size[present].mean()),
         f"{prefix}/singleton_rate": float((size == 1).sum() / len(values)),
-        f"{prefix}/zero_variance_rate": float(equal[some].mean()),
+        f"{prefix}/zero_variance_rate": float(equal[present].mean()),
     }
 
 

@@ -86,8 +86,8 @@ class HiPER(ValueBased):
     @property
     def values(self) -> tuple[Valued, ...]:
         """V_high before the response, learnt where a segment begins; V_low after the subgoal; the switch's third."""
-        found = (Valued(VALUE_HIGH, learns=SEGMENT), Valued(VALUE_LOW, at=LOW_START))
-        return (*found, Valued(VALUE_SWITCH)) if self.switch == "hiper_code" else found
+        outputs = (Valued(VALUE_HIGH, learns=SEGMENT), Valued(VALUE_LOW, at=LOW_START))
+        return (*outputs, Valued(VALUE_SWITCH)) if self.switch == "hiper_code" else outputs
 
     @property
     def distinguishing(self) -> tuple[str, ...]:
@@ -108,25 +108,26 @@ class HiPER(ValueBased):
             UsageError: A value is not finite, or a step is there twice.
         """
         block = steps.token_column(BLOCK, "hiper", SUPPLIERS[BLOCK])
-        row, found = steps.response.row_of, self.segments(steps)
-        low, high, switch = self._scaled(found.low), self._scaled(found.high, found.starts), self.switching(steps)
+        row, segments = steps.response.row_of, self.segments(steps)
+        low, high = self._scaled(segments.low), self._scaled(segments.high, segments.starts)
+        switch = self.switching(steps)
         acts = np.bincount(row[block == BLOCKS["action"]], minlength=len(steps)) > 0
         terms = {
             "low": np.where((block == BLOCKS["action"]) | ~acts[row], low[row], 0.0),
-            "high": np.where((block == BLOCKS["subgoal"]) & found.starts[row], high[row], 0.0),
+            "high": np.where((block == BLOCKS["subgoal"]) & segments.starts[row], high[row], 0.0),
             "switch": np.where(block == BLOCKS["switch"], self._scaled(switch)[row], 0.0),
         }
         of_low = self.values[1].column(steps, "hiper")
-        turns, planned = max(len(steps), 1), np.unique(row[block == BLOCKS["subgoal"]])
+        turns, plan_rows = max(len(steps), 1), np.unique(row[block == BLOCKS["subgoal"]])
         return Advantage(
             per_token=terms["low"] + terms["high"] + terms["switch"],
             diagnostics={
                 "value_mean": float(of_low.mean()) if len(steps) else 0.0,
-                "explained_variance": explained_variance(of_low, of_low + found.low),
-                "segment_rate": float(found.starts.sum()) / turns,
-                "planned_rate": len(planned) / turns,
-                "low_abs": mean_abs(found.low),
-                "high_abs": mean_abs(found.high[found.starts]),
+                "explained_variance": explained_variance(of_low, of_low + segments.low),
+                "segment_rate": float(segments.starts.sum()) / turns,
+                "planned_rate": len(plan_rows) / turns,
+                "low_abs": mean_abs(segments.low),
+                "high_abs": mean_abs(segments.high[segments.starts]),
                 "switch_abs": mean_abs(switch),
             },
             terms=terms,
@@ -149,17 +150,17 @@ class HiPER(ValueBased):
         following = np.append(v_low[1:], 0.0)[: len(order)]
         following[last] = after_low
         low = backward_sums(reward + self.gamma * following - v_low, size, self.gamma * self.lam)
-        earned = reward.copy()
-        earned[last] += self.gamma * after_high
-        rest = backward_sums(earned, size, self.gamma)
-        # A segment is a step of discount gamma^length; at its first turn ``rest`` has its rewards and the next value.
+        gains = reward.copy()
+        gains[last] += self.gamma * after_high
+        to_go = backward_sums(gains, size, self.gamma)
+        # A segment is a step of discount gamma^length; at its first turn ``to_go`` has its rewards and the next value.
         of_episode = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[first], minlength=len(lengths))
         decay = self.gamma**size * self.lam_segment
         high = np.zeros(len(order))
-        high[first] = backward_sums(rest[first] - v_high[first], of_episode, decay)
+        high[first] = backward_sums(to_go[first] - v_high[first], of_episode, decay)
         row = np.empty(len(order), np.int64)
         row[order] = np.arange(len(order))
-        return Segments(low[row], high[row], rest[row], starts[row])
+        return Segments(low[row], high[row], to_go[row], starts[row])
 
     def _end(
         self, steps: StepTable, order: Ints, v_low: Floats, v_high: Floats, first: Ints, last: Ints
@@ -177,16 +178,16 @@ class HiPER(ValueBased):
         if self.switch == "hiper_code":
             return self.segments(steps).rest - self.values[2].column(steps, "hiper")
         high, low = (value.column(steps, "hiper") for value in self.values[:2])
-        chosen, probability = (
+        switch, probability = (
             steps.column(name, "hiper", SUPPLIERS[name]).astype(np.float64) for name in (SWITCH, SWITCH_PROBABILITY)
         )
-        return np.asarray((chosen - probability) * (high - low), np.float64)
+        return np.asarray((switch - probability) * (high - low), np.float64)
 
     def returns(self, steps: StepTable) -> tuple[Floats, ...]:
         """Returns the critic's targets: V + A of each level; of the third value what it is compared with."""
-        found = self.segments(steps)
+        segments = self.segments(steps)
         high, low = (value.column(steps, "hiper") for value in self.values[:2])
-        return (found.high + high, found.low + low, found.rest)[: len(self.values)]
+        return (segments.high + high, segments.low + low, segments.rest)[: len(self.values)]
 
     def reward(self, steps: StepTable) -> Floats:
         """Returns the rewards, less what the options charge for turns that keep their subgoal, shape (N,)."""
@@ -204,11 +205,11 @@ class HiPER(ValueBased):
         """Whether the tokens of a turn's subgoal differ from those of the turn before."""
         block = Ragged(steps.token_column(BLOCK, "hiper", SUPPLIERS[BLOCK]), steps.response.offsets)
         order, _ = steps_in_order(steps)
-        said = [
+        subgoals = [
             steps.response[row][block[row] == BLOCKS["subgoal"]].astype(np.int64).tobytes() for row in order.tolist()
         ]
         out = np.zeros(len(steps), np.bool_)
-        out[order[1:]] = [one != other for one, other in itertools.pairwise(said)]
+        out[order[1:]] = [previous != current for previous, current in itertools.pairwise(subgoals)]
         return out
 
     def _starts(self, steps: StepTable) -> Bools:

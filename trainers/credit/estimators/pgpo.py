@@ -78,8 +78,8 @@ class PGPO(Estimator):
         graph, returns = StateGraph.of(steps), rewards_to_go(steps, self.eta)
         before = graph.mean(returns)[graph.node]
         if self.leave_one_out:
-            others = graph.visits[graph.node] - 1
-            before = np.where(others > 0, (before * (others + 1) - returns) / np.maximum(others, 1), 0.0)
+            peers = graph.visits[graph.node] - 1
+            before = np.where(peers > 0, (before * (peers + 1) - returns) / np.maximum(peers, 1), 0.0)
         order, _ = steps_in_order(steps)
         after = np.zeros(len(steps))
         after[order[:-1]] = before[order[1:]]

@@ -38,12 +38,12 @@ class ReinforcePP(Estimator):
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per response token."""
         returns = self.returns(steps)
-        some = len(returns) > 0
+        has_tokens = len(returns) > 0
         return Advantage(
             per_token=whiten(returns, epsilon=self.epsilon),
             diagnostics={
-                "return_mean": float(returns.mean()) if some else 0.0,
-                "return_std": float(np.std(returns)) if some else 0.0,
+                "return_mean": float(returns.mean()) if has_tokens else 0.0,
+                "return_std": float(np.std(returns)) if has_tokens else 0.0,
             },
         )
 

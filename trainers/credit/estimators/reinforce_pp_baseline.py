@@ -36,12 +36,12 @@ class ReinforcePPBaseline(Comparing):
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
         units = units_of(steps, self.compare.weigh)
-        centred = self.compare.over(units)
+        deviation = self.compare.over(units)
         if self.whiten_by == "episode":
-            weight = np.zeros(len(centred), np.int64)
+            weight = np.zeros(len(deviation), np.int64)
             weight[units.once] = 1
-            advantage = units.rows(whiten(centred, weight=weight, epsilon=self.epsilon))
+            advantage = units.rows(whiten(deviation, weight=weight, epsilon=self.epsilon))
         else:
             weight = np.ones(len(steps), np.int64) if self.whiten_by == "step" else steps.response.lengths
-            advantage = whiten(units.rows(centred), weight=weight, epsilon=self.epsilon)
+            advantage = whiten(units.rows(deviation), weight=weight, epsilon=self.epsilon)
         return Advantage(advantage, diagnostics=units.diagnostics())

@@ -48,10 +48,10 @@ class ReMax(Estimator):
         """
         greedy = finite_column(steps, GREEDY_RETURN, "remax", SUPPLIERS[GREEDY_RETURN])
         advantage, once = episode_returns(steps) - greedy, first_rows(episode_codes(steps))
-        gained = advantage[once]
+        gains = advantage[once]
         diagnostics = {
             "greedy_return": float(greedy[once].mean()) if len(once) else 0.0,
-            "better_than_greedy": float((gained > 0).mean()) if len(once) else 0.0,
+            "better_than_greedy": float((gains > 0).mean()) if len(once) else 0.0,
         }
         if self.credit == "to_go":
             tokens = self.returns(steps) - np.repeat(greedy, steps.response.lengths)

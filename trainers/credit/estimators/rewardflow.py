@@ -61,9 +61,9 @@ class RewardFlow(Comparing):
         """
         episode, diagnostics = self.compare.episodes(steps)
         graph = StateGraph.of(steps, "success")
-        earned, state = self.earned(steps, graph), graph.node
-        step = self.step_weight * self.compare.within(earned, state)
-        diagnostics |= group_diagnostics(earned, state, "step_group") | graph.diagnostics()
+        gain, state = self.earned(steps, graph), graph.node
+        step = self.step_weight * self.compare.within(gain, state)
+        diagnostics |= group_diagnostics(gain, state, "step_group") | graph.diagnostics()
         terms = {"episode": episode, "step": step}
         return Advantage(episode + step, diagnostics=diagnostics, terms=terms, groups={"step": state})
 
@@ -74,8 +74,8 @@ class RewardFlow(Comparing):
             lengths = steps_in_episode(steps)
             leads = ~(graph.last & (lengths == lengths.max(initial=0)))
         value = graph.spread(self.on_arrival(steps, graph, leads), self.gamma, leads)
-        earned = np.where(leads, value[graph.following] - value[graph.node], steps.reward)
-        return earned + row_score(steps) if self.penalise else earned
+        gain = np.where(leads, value[graph.following] - value[graph.node], steps.reward)
+        return gain + row_score(steps) if self.penalise else gain
 
     def on_arrival(self, steps: StepTable, graph: StateGraph, leads: NDArray[np.bool_]) -> Floats:
         """Returns the reward for arriving at each node, at least 0, shape (M,).

@@ -69,8 +69,8 @@ def token_sequences(steps: StepTable, scope: Scope) -> TokenSequences:
         score = steps.reward[order] + row_score(steps)[order]
         last, first = np.cumsum(tokens) - 1, np.repeat(np.cumsum(lengths) - lengths, in_episode)
     reward = np.zeros(len(index))
-    held = last >= first
-    np.add.at(reward, last[held], score[held])
+    has_token = last >= first
+    np.add.at(reward, last[has_token], score[has_token])
     if TOKEN_REWARD in steps.token_extra:
         reward += finite_tokens(steps, steps.token_extra[TOKEN_REWARD].values, TOKEN_REWARD)[index]
     return TokenSequences(index, lengths, reward)
@@ -144,12 +144,12 @@ def whiten(
         epsilon: Added to the sample's variance or standard deviation.
         add_to: Selects which of the two.
     """
-    counted = values if weight is None else np.repeat(values, weight)
-    if len(counted) < 2 or all_equal(counted):
+    sample = values if weight is None else np.repeat(values, weight)
+    if len(sample) < 2 or all_equal(sample):
         return np.zeros(len(values))
-    low = float(counted.min())
-    mean = low + float((counted - low).mean())
-    variance = float(((counted - mean) ** 2).sum()) / (len(counted) - 1)
+    low = float(sample.min())
+    mean = low + float((sample - low).mean())
+    variance = float(((sample - mean) ** 2).sum()) / (len(sample) - 1)
     scale = np.sqrt(variance) + epsilon if add_to == "std" else np.sqrt(variance + epsilon)
     out: Floats = (values - mean) / scale
     return out

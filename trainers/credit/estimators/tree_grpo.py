@@ -82,5 +82,5 @@ class TreeGRPO(Comparing):
 
 def _alone(group: Ints, samples: Ints | None) -> NDArray[np.bool_]:
     """Returns whether one sample is all that a row's group has, shape (N,)."""
-    counted = group if samples is None else group[samples]
-    return np.asarray(np.bincount(counted, minlength=int(group.max(initial=-1)) + 1)[group] == 1)
+    members = group if samples is None else group[samples]
+    return np.asarray(np.bincount(members, minlength=int(group.max(initial=-1)) + 1)[group] == 1)

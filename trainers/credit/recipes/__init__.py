@@ -52,17 +52,17 @@ def recipes() -> dict[str, Recipe]:
     Raises:
         DataError: A file lacks something, or has something else.
     """
-    found = {}
+    by_name = {}
     for file in sorted(files(__name__).iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".yaml"):
             name = file.name.removesuffix(".yaml")
             try:
-                found[name] = Recipe(name, **yaml.load(file.read_text(encoding="utf-8"), Loader))
+                by_name[name] = Recipe(name, **yaml.load(file.read_text(encoding="utf-8"), Loader))
             except TypeError as error:
                 raise DataError(
                     f"{file}: a recipe has description, paper and method, and nothing else ({error})"
                 ) from error
-    return found
+    return by_name
 
 
 def recipe(name: str) -> Recipe:
@@ -109,19 +109,19 @@ def _part(name: str) -> Recipe:
     file, _, variant = name.partition("/")
     if file not in recipes():
         raise unknown("recipe", file, recipes())
-    found = recipes()[file]
+    base = recipes()[file]
     if not variant:
-        return found
-    if variant not in found.variants:
-        raise unknown(f"variant of recipe {file}", variant, found.variants)
-    over = found.variants[variant]
-    method = _merged(found.method, over.get("method", {}))
-    return replace(found, name=name, method=method, optim=_merged(found.optim, over.get("optim", {})))
+        return base
+    if variant not in base.variants:
+        raise unknown(f"variant of recipe {file}", variant, base.variants)
+    over = base.variants[variant]
+    method = _merged(base.method, over.get("method", {}))
+    return replace(base, name=name, method=method, optim=_merged(base.optim, over.get("optim", {})))
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+    settings = dict(base)
     for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
+        old = settings.get(key)
+        settings[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return settings

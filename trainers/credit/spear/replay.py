@@ -178,11 +178,11 @@ class ReplayBuffer:
             return self.stored
         return self._count(self.table.take(np.flatnonzero(self.recalibrated() > 0.0)))
 
-    def full(self, counted: int) -> bool:
-        """Whether the buffer is full, given ``counted`` summed over all processes."""
+    def full(self, count: int) -> bool:
+        """Whether the buffer is full, given ``count`` summed over all processes."""
         if self.config.full == "useful":
-            return counted > USEFUL_FACTOR * self.config.size
-        return counted >= self.config.size
+            return count > USEFUL_FACTOR * self.config.size
+        return count >= self.config.size
 
     def recalibrated(self) -> Floats:
         """Returns Ã = R - P50 of each row of the buffer (Eq. 7); rounding errors are set to 0."""

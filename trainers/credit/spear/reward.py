@@ -79,36 +79,36 @@ class Spear(Shaper):
         iteration = steps.column(ITERATION, "spear", "the trainer")
         order, lengths = steps_in_order(steps)
         last, episode = order[np.cumsum(lengths) - 1], episode_codes(steps)
-        counted = steps.valid if self.calls == "valid" else np.ones(len(steps), np.bool_)
-        calls = np.bincount(episode, self._calls(action, counted), len(last))
-        unparsed = np.array([text is None for text in action.tolist()], np.bool_)
-        formed = np.bincount(episode, unparsed, len(last)) == 0.0
+        mask = steps.valid if self.calls == "valid" else np.ones(len(steps), np.bool_)
+        calls = np.bincount(episode, self._calls(action, mask), len(last))
+        no_action = np.array([text is None for text in action.tolist()], np.bool_)
+        well_formed = np.bincount(episode, no_action, len(last)) == 0.0
         reward = np.zeros(len(steps)) if self.outcome == "sign" else steps.reward.copy()
-        reward[last] += self.intrinsic(calls, formed, iteration[last])
+        reward[last] += self.intrinsic(calls, well_formed, iteration[last])
         if self.outcome == "sign":
             reward[last] += np.where(success[last], 1.0, -1.0)
         return steps.with_reward(reward).with_columns(**{
             f"{DIAGNOSTIC}mu": cosine_fall(iteration, self.decay),
             f"{DIAGNOSTIC}tool_calls": calls[episode],
-            f"{DIAGNOSTIC}well_formed": formed[episode].astype(np.float64),
+            f"{DIAGNOSTIC}well_formed": well_formed[episode].astype(np.float64),
         })  # fmt: skip
 
-    def _calls(self, actions: NDArray[np.object_], counted: NDArray[np.bool_]) -> Floats:
+    def _calls(self, actions: NDArray[np.object_], mask: NDArray[np.bool_]) -> Floats:
         """Returns the number of tool calls of each step that counts: 1, or with ``tools`` its calls of these."""
         if not self.tools:
-            return counted.astype(np.float64)
+            return mask.astype(np.float64)
         calls = np.zeros(len(actions))
-        for row in np.flatnonzero(counted):
+        for row in np.flatnonzero(mask):
             calls[row] = sum(name in self.tools for name, _ in json.loads(actions[row] or "[]"))
         return calls
 
-    def intrinsic(self, calls: ArrayLike, formed: ArrayLike, iteration: ArrayLike) -> Floats:
+    def intrinsic(self, calls: ArrayLike, valid: ArrayLike, iteration: ArrayLike) -> Floats:
         """Returns the reward beyond the outcome: μ · min(limit, per_call · calls) + format.
 
         Args:
             calls: Tool calls of each episode, shape (E,).
-            formed: Whether every completion of the episode parsed, shape (E,).
+            valid: Whether every completion of the episode parsed, shape (E,).
             iteration: Iteration in which the episode was played, shape (E,).
         """
         tools = np.minimum(self.limit, self.per_call * np.asarray(calls, np.float64))
-        return np.asarray(cosine_fall(iteration, self.decay) * tools + np.where(formed, self.format, 0.0), np.float64)
+        return np.asarray(cosine_fall(iteration, self.decay) * tools + np.where(valid, self.format, 0.0), np.float64)

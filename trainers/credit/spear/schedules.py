@@ -17,5 +17,5 @@ def cosine_fall(iteration: ArrayLike, length: int) -> NDArray[np.float64]:
 
 
 def _share(iteration: ArrayLike, length: int) -> NDArray[np.float64]:
-    done = np.asarray(iteration, np.float64)
-    return np.minimum(done / length, 1.0) if length > 0 else np.ones_like(done)
+    iterations = np.asarray(iteration, np.float64)
+    return np.minimum(iterations / length, 1.0) if length > 0 else np.ones_like(iterations)

@@ -40,17 +40,17 @@ def clipped_tokens(
         share: λ: at most this share of an episode's tokens is masked (rounded, at least one token).
         draws: Random number of each token, shape (T,); the tokens with the smallest are masked.
     """
-    masked = np.zeros(len(covariance), np.bool_)
+    mask = np.zeros(len(covariance), np.bool_)
     if share == 0.0 or not len(covariance):
-        return masked
+        return mask
     budget = np.maximum(1, np.rint(share * np.bincount(episode))).astype(np.int64)
     inside = np.flatnonzero((covariance >= low) & (covariance <= high))
-    drawn = inside[np.argsort(draws[inside], kind="stable")]
-    drawn = drawn[np.argsort(episode[drawn], kind="stable")]
-    sizes = np.bincount(episode[drawn], minlength=len(budget))
-    place = np.arange(len(drawn)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    masked[drawn[place < budget[episode[drawn]]]] = True
-    return masked
+    tokens = inside[np.argsort(draws[inside], kind="stable")]
+    tokens = tokens[np.argsort(episode[tokens], kind="stable")]
+    sizes = np.bincount(episode[tokens], minlength=len(budget))
+    place = np.arange(len(tokens)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    mask[tokens[place < budget[episode[tokens]]]] = True
+    return mask
 
 
 _BOUNDS = "cov_bounds"
@@ -98,33 +98,33 @@ class SelfImitation:
         self.buffer.enter_means(means[np.argsort(ids, kind="stable")])
         if self.bounds is None and self.config.mask > 0.0:
             self.bounds = self._measured(credit)
-        forgotten = self.buffer.forget(iteration)
-        counted = sum(all_gather_object(self.accelerator, self.buffer.counted))
-        batch, told = None, {"admitted": 0.0, "forgotten": float(forgotten), "updates": 0.0}
-        if self.buffer.full(counted):
-            batch, found = self._replay(iteration, logprobs)
-            told |= found
+        evictions = self.buffer.forget(iteration)
+        count = sum(all_gather_object(self.accelerator, self.buffer.counted))
+        batch, sums = None, {"admitted": 0.0, "forgotten": float(evictions), "updates": 0.0}
+        if self.buffer.full(count):
+            batch, replay_sums = self._replay(iteration, logprobs)
+            sums |= replay_sums
             self.buffer.clear()
         else:
             advantage = credit.advantage.per_step
             if advantage is None:
                 advantage = _row_means(credit.table, credit.advantage.tokens(credit.table))
-            told["admitted"] = float(self.buffer.admit(credit.table, advantage, credit.keep))
-        told["stored"] = float(self.buffer.stored)
-        parts = all_gather_object(self.accelerator, told)
-        summed = {name: sum(part[name] for part in parts) for name in told}
-        summed["updates"] /= len(parts)
-        return batch, self._metrics(iteration, counted, summed)
+            sums["admitted"] = float(self.buffer.admit(credit.table, advantage, credit.keep))
+        sums["stored"] = float(self.buffer.stored)
+        parts = all_gather_object(self.accelerator, sums)
+        totals = {name: sum(part[name] for part in parts) for name in sums}
+        totals["updates"] /= len(parts)
+        return batch, self._metrics(iteration, count, totals)
 
     def _replay(self, iteration: int, logprobs: Callable[[StepTable], Floats]) -> tuple[Batch | None, dict[str, float]]:
         """Returns this process's batch to imitate (``None`` if empty in all processes), and its sums for metrics."""
         before = len(self.buffer.table)
         table, advantage = self.buffer.kept()
-        found = {"rows": float(before), "kept": float(len(table)), "tokens": float(len(table.response.values))}
-        found["advantage"], found["age"] = float(advantage.sum()), float((iteration - table.extra[ITERATION]).sum())
-        found |= {"masked": 0.0, "candidates": 0.0}
+        sums = {"rows": float(before), "kept": float(len(table)), "tokens": float(len(table.response.values))}
+        sums["advantage"], sums["age"] = float(advantage.sum()), float((iteration - table.extra[ITERATION]).sum())
+        sums |= {"masked": 0.0, "candidates": 0.0}
         if not any(all_gather_object(self.accelerator, len(table.response.values))):
-            return None, found
+            return None, sums
         per_token = np.repeat(advantage, table.response.lengths)
         factor = np.full(len(per_token), float(cosine_rise(iteration, self.config.warmup)))
         if self.config.mask > 0.0 and self.bounds is not None:
@@ -133,21 +133,21 @@ class SelfImitation:
             covariance = covariances(logprob, per_token, moments)
             episode = group_codes(table.episode_id)[table.response.row_of]
             draws = token_draws(table, self.seed, iteration)
-            masked = clipped_tokens(covariance, episode, *self.bounds, self.config.mask, draws)
-            factor[masked] = 0.0
-            found["masked"] = float(masked.sum())
+            mask = clipped_tokens(covariance, episode, *self.bounds, self.config.mask, draws)
+            factor[mask] = 0.0
+            sums["masked"] = float(mask.sum())
             low, high = self.bounds
-            found["candidates"] = float(((covariance >= low) & (covariance <= high)).sum())
+            sums["candidates"] = float(((covariance >= low) & (covariance <= high)).sum())
         if self.reference is not None:
             table = self.reference.columns(table)
-        return Batch(table, per_token, factor), {**found, "updates": 1.0}
+        return Batch(table, per_token, factor), {**sums, "updates": 1.0}
 
     def _measured(self, credit: Credit) -> tuple[float, float] | None:
         """Returns bounds from the distribution of an iteration's covariances; ``None`` if all advantages are equal."""
         rows = np.flatnonzero(credit.keep)
-        kept = np.isin(credit.table.response.row_of, rows)
-        logprob = credit.table.logprob.values[kept].astype(np.float64)
-        advantage = credit.advantage.tokens(credit.table)[kept]
+        mask = np.isin(credit.table.response.row_of, rows)
+        logprob = credit.table.logprob.values[mask].astype(np.float64)
+        advantage = credit.advantage.tokens(credit.table)[mask]
         moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, advantage)), TokenMoments())
         covariance = covariances(logprob, advantage, moments)
         top = max(1, int(self.config.cov_low_share * moments.count))
@@ -159,24 +159,24 @@ class SelfImitation:
         given_low, given_high = self.config.cov_low, self.config.cov_high
         return (low if given_low is None else given_low), (high if given_high is None else given_high)
 
-    def _metrics(self, iteration: int, counted: int, summed: Mapping[str, float]) -> dict[str, float]:
+    def _metrics(self, iteration: int, count: int, totals: Mapping[str, float]) -> dict[str, float]:
         values = {
             "gamma": float(cosine_rise(iteration, self.config.warmup)),
             "baseline": self.buffer.baseline,
-            "fill": summed["stored"] / self.config.size,
-            "counted": float(counted),
-            **{name: summed[name] for name in ("stored", "admitted", "forgotten", "updates")},
+            "fill": totals["stored"] / self.config.size,
+            "counted": float(count),
+            **{name: totals[name] for name in ("stored", "admitted", "forgotten", "updates")},
         }
         if self.bounds is not None:
             values |= {"cov_low": self.bounds[0], "cov_high": self.bounds[1]}
-        if "rows" in summed:
-            rows, tokens = max(summed["kept"], 1.0), max(summed["tokens"], 1.0)
+        if "rows" in totals:
+            rows, tokens = max(totals["kept"], 1.0), max(totals["tokens"], 1.0)
             values |= {
-                "recalibrated": summed["kept"] / max(summed["rows"], 1.0),
-                "advantage": summed["advantage"] / rows,
-                "age": summed["age"] / rows,
-                "masked": summed["masked"] / tokens,
-                "candidates": summed["candidates"] / tokens,
+                "recalibrated": totals["kept"] / max(totals["rows"], 1.0),
+                "advantage": totals["advantage"] / rows,
+                "age": totals["age"] / rows,
+                "masked": totals["masked"] / tokens,
+                "candidates": totals["candidates"] / tokens,
             }
         return {f"replay/{name}": value for name, value in values.items()}
 

@@ -37,9 +37,9 @@ class BatchTotals:
             config: Says which rows count.
             episode: Episode of each row, shape (R,).
         """
-        counted = lengths >= 0 if config.count_empty else lengths > 0
-        episodes = 0 if episode is None else len(np.unique(episode[counted]))
-        return cls(int(lengths.sum()), int(counted.sum()), episodes)
+        is_counted = lengths >= 0 if config.count_empty else lengths > 0
+        episodes = 0 if episode is None else len(np.unique(episode[is_counted]))
+        return cls(int(lengths.sum()), int(is_counted.sum()), episodes)
 
 
 def token_weights(
@@ -89,6 +89,6 @@ def _sequence_weights(
     if episode is None:
         raise UsageError("objective: average 'episodes' needs the episode of each step row")
     _, code = np.unique(episode, return_inverse=True)
-    counted = lengths >= 0 if config.count_empty else lengths > 0
-    steps_of = np.bincount(code, counted)
+    is_counted = lengths >= 0 if config.count_empty else lengths > 0
+    steps_of = np.bincount(code, is_counted)
     return np.asarray(1.0 / (np.maximum(steps_of, 1)[code] * max(totals.episodes, 1)), np.float64)

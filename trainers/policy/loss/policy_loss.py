@@ -128,16 +128,16 @@ def policy_loss(
         UsageError: Columns of different lengths, or one is missing that the settings need.
     """
     columns = {"old_logprob": old_logprob, "advantage": advantage, "row": row, "weight": weight}
-    for name, needed, given in (
+    for name, reason, tensor in (
         ("ref_logprob", f"kl is {config.kl!r}" if config.kl != "none" else "", ref_logprob),
         ("entropy", f"entropy_coef is {config.entropy_coef}" if config.entropy_coef > 0.0 else "", entropy),
         ("selected", f"loss is {config.loss!r}" if config.loss in SELECTING else "", selected),
         ("engine_logprob", "there is a correction" if correction is not None else "", engine_logprob),
     ):
-        if given is not None:
-            columns[name] = given
-        elif needed:
-            raise UsageError(f"policy_loss: {needed}, which needs {name}")
+        if tensor is not None:
+            columns[name] = tensor
+        elif reason:
+            raise UsageError(f"policy_loss: {reason}, which needs {name}")
     for name, column in columns.items():
         if column.shape != new_logprob.shape or column.dim() != 1:
             raise UsageError(
@@ -147,15 +147,15 @@ def policy_loss(
     weight = weight.to(new_logprob.dtype)
     tokens = Tokens(new_logprob, old_logprob, advantage.to(new_logprob.dtype), row, selected)
     term = LOSSES[config.loss](tokens, config)
-    told: dict[str, Tensor] = {}
+    correction_metrics: dict[str, Tensor] = {}
     token_loss = term.loss
     if correction is not None and engine_logprob is not None:
-        plain, kept = engine_weights(tokens, engine_logprob, correction)
-        token_loss = kept * token_loss
-        told = {
+        plain, engine_weight = engine_weights(tokens, engine_logprob, correction)
+        token_loss = engine_weight * token_loss
+        correction_metrics = {
             "engine_weight_mean": _mean(plain),
             "engine_weight_max": plain.max() if len(row) else plain.new_zeros(()),
-            "engine_weight_cut": _mean(kept != plain),
+            "engine_weight_cut": _mean(engine_weight != plain),
         }
     loss = (weight * token_loss).sum()
     metrics = {
@@ -165,7 +165,7 @@ def policy_loss(
         "approx_kl": _mean(tokens.old - tokens.new),
         "ratio_mean": _mean(term.log_ratio.exp()),
         "ratio_max": term.log_ratio.exp().max() if len(row) else loss.new_zeros(()),
-        **told,
+        **correction_metrics,
     }
     if term.selected is not None:
         metrics["selected_fraction"] = _mean(term.selected)
@@ -188,14 +188,14 @@ def _mean(values: Tensor) -> Tensor:
 def merge_metrics(parts: Sequence[PolicyLoss]) -> dict[str, float]:
     """Metrics of an optimiser batch from those of its micro-batches: the same figures as of one large batch."""
     tokens = sum(part.tokens for part in parts)
-    merged: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in parts[0].metrics if parts else ():
         values = [float(part.metrics[name]) for part in parts]
         if name.endswith("_max"):
-            merged[name] = max(values)
+            metrics[name] = max(values)
         elif name.endswith("_loss"):
-            merged[name] = sum(values)
+            metrics[name] = sum(values)
         else:
             shares = (value * part.tokens for value, part in zip(values, parts, strict=True))
-            merged[name] = sum(shares) / max(tokens, 1)
-    return merged
+            metrics[name] = sum(shares) / max(tokens, 1)
+    return metrics

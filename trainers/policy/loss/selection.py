@@ -85,12 +85,12 @@ def selected_tokens(
     order = candidates[np.lexsort((draw[candidates], rank[candidates]))][:count]
     best = np.concatenate(every(np.stack([rank[order], draw[order]], axis=1)))
     best = best[np.lexsort((best[:, 1], best[:, 0]))][:count]
-    selected = np.zeros(len(new), np.bool_)
+    mask = np.zeros(len(new), np.bool_)
     if len(best):
         last_rank, last_draw = best[-1]
         ahead = (rank[order] < last_rank) | ((rank[order] == last_rank) & (draw[order] <= last_draw))
-        selected[order[ahead]] = True
-    return selected
+        mask[order[ahead]] = True
+    return mask
 
 
 def eligible(covariance: Floats, log_ratio: Floats, advantage: Floats, config: ObjectiveConfig) -> NDArray[np.bool_]:
@@ -101,5 +101,5 @@ def eligible(covariance: Floats, log_ratio: Floats, advantage: Floats, config: O
     ratio = np.exp(np.clip(log_ratio, low, high))
     least = -np.inf if config.clip_low is None else 1.0 - config.clip_low
     most = np.inf if config.clip_high is None else 1.0 + config.clip_high
-    clipped = -advantage * np.clip(ratio, least, most) > -advantage * ratio
-    return np.asarray(inside & ~clipped)
+    is_clipped = -advantage * np.clip(ratio, least, most) > -advantage * ratio
+    return np.asarray(inside & ~is_clipped)

@@ -51,16 +51,16 @@ class TokenLoss:
 
 def log_ratio(tokens: Tokens, config: ObjectiveConfig) -> Tensor:
     """Logarithm of the importance ratio at the configured level, cut off against overflow, shape (T,)."""
-    each = tokens.new - tokens.old
+    log_w = tokens.new - tokens.old
     if config.ratio == "step":
-        each = tokens.row_mean(each)
+        log_w = tokens.row_mean(log_w)
     elif config.ratio == "product":
-        each = tokens.row_sum(each)
+        log_w = tokens.row_sum(log_w)
     elif config.ratio == "sequence":
-        each = tokens.new - tokens.new.detach() + tokens.row_mean(each).detach()
+        log_w = tokens.new - tokens.new.detach() + tokens.row_mean(log_w).detach()
     if config.log_ratio_min is None and config.log_ratio_max is None:
-        return each
-    return each.clamp(config.log_ratio_min, config.log_ratio_max)
+        return log_w
+    return log_w.clamp(config.log_ratio_min, config.log_ratio_max)
 
 
 def _clip(ratio: Tensor, config: ObjectiveConfig) -> Tensor:
@@ -73,14 +73,14 @@ def ppo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     """Clipped surrogate -min(w A, clip(w) A), with the dual clip where asked for."""
     log_w = log_ratio(tokens, config)
     ratio = log_w.exp()
-    plain, clipped = -tokens.advantage * ratio, -tokens.advantage * _clip(ratio, config)
-    loss = torch.maximum(plain, clipped)
+    plain, clipped_loss = -tokens.advantage * ratio, -tokens.advantage * _clip(ratio, config)
+    loss = torch.maximum(plain, clipped_loss)
     by_dual = torch.zeros_like(loss, dtype=torch.bool)
     if config.dual_clip is not None:
-        bound = -tokens.advantage * config.dual_clip
-        by_dual = (tokens.advantage < 0) & (loss > bound)
-        loss = torch.where(tokens.advantage < 0, torch.minimum(loss, bound), loss)
-    return TokenLoss(loss, log_w, clipped > plain, by_dual)
+        max_loss = -tokens.advantage * config.dual_clip
+        by_dual = (tokens.advantage < 0) & (loss > max_loss)
+        loss = torch.where(tokens.advantage < 0, torch.minimum(loss, max_loss), loss)
+    return TokenLoss(loss, log_w, clipped_loss > plain, by_dual)
 
 
 def cispo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
@@ -95,14 +95,14 @@ def cispo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
 
 def gmpo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     """-A times the geometric mean of the step's token ratios, each clipped in log space; A is the step's mean."""
-    each = log_ratio(tokens, config)
+    log_w = log_ratio(tokens, config)
     low = None if config.clip_low is None else -config.clip_low
-    inside = each if low is None and config.clip_high is None else each.clamp(low, config.clip_high)
+    inside = log_w if low is None and config.clip_high is None else log_w.clamp(low, config.clip_high)
     sign = tokens.advantage.sign()
-    pessimistic = sign * torch.minimum(sign * each, sign * inside)
+    pessimistic = sign * torch.minimum(sign * log_w, sign * inside)
     loss = -tokens.row_mean(tokens.advantage) * tokens.row_mean(pessimistic).exp()
-    changed = each != inside
-    return TokenLoss(loss, each, changed & (tokens.advantage > 0), changed & (tokens.advantage < 0))
+    is_clipped = log_w != inside
+    return TokenLoss(loss, log_w, is_clipped & (tokens.advantage > 0), is_clipped & (tokens.advantage < 0))
 
 
 def gpg(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
@@ -118,8 +118,8 @@ def clip_cov(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     """
     assert tokens.selected is not None
     term = ppo(tokens, config)
-    kept = torch.where(tokens.selected, torch.zeros_like(term.loss), term.loss)
-    return TokenLoss(kept, term.log_ratio, term.clipped, term.clipped_dual, tokens.selected)
+    loss = torch.where(tokens.selected, torch.zeros_like(term.loss), term.loss)
+    return TokenLoss(loss, term.log_ratio, term.clipped, term.clipped_dual, tokens.selected)
 
 
 def kl_cov(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
@@ -127,9 +127,9 @@ def kl_cov(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     assert tokens.selected is not None
     log_w = log_ratio(tokens, config)
     loss = -tokens.advantage * log_w.exp()
-    penalised = torch.where(tokens.selected, loss + config.cov_kl_coef * log_w.abs(), loss)
+    penalised_loss = torch.where(tokens.selected, loss + config.cov_kl_coef * log_w.abs(), loss)
     never = torch.zeros_like(tokens.selected)
-    return TokenLoss(penalised, log_w, never, never, tokens.selected)
+    return TokenLoss(penalised_loss, log_w, never, never, tokens.selected)
 
 
 LOSSES: Mapping[str, Callable[[Tokens, ObjectiveConfig], TokenLoss]] = {

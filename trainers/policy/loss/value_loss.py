@@ -32,8 +32,8 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, weight: Tensor
     if clip is None:
         return ValueLoss(0.5 * (weight * plain).sum(), torch.zeros((), dtype=torch.float64))
     near = torch.minimum(torch.maximum(value, old_value - clip), old_value + clip)
-    clipped = (near - returns).square()
-    decided = (clipped > plain).double()
+    clipped_loss = (near - returns).square()
+    by_clip = (clipped_loss > plain).double()
     return ValueLoss(
-        0.5 * (weight * torch.maximum(plain, clipped)).sum(), decided.mean() if len(decided) else decided.sum()
+        0.5 * (weight * torch.maximum(plain, clipped_loss)).sum(), by_clip.mean() if len(by_clip) else by_clip.sum()
     )

@@ -31,8 +31,8 @@ def script(job: Job, root: Path, programs: Path) -> dict[str, str]:
         programs: Folder of ``envsuite`` and ``python``, which all nodes share.
     """
     beside = [servers for servers in job.servers if servers.gpus and not servers.own_nodes]
-    taken = sum(servers.per_node * servers.cores for servers in beside)
-    values = {"root": str(root), "programs": str(programs), "taken": taken, "ready": _READY}
+    cores = sum(servers.per_node * servers.cores for servers in beside)
+    values = {"root": str(root), "programs": str(programs), "taken": cores, "ready": _READY}
     return {name: _rendered(name, shlex.quote, job=job, **values) for name in SLURM}
 
 
@@ -46,9 +46,9 @@ def manifests(job: Job, output: str, image: str) -> dict[str, str]:
     """
     run = dns_label(job.name)
     # One of each role: where a set was scaled down, a trainer that takes another's place does not wait for the others.
-    asked = [f"http://{run}-{servers.name}:{PORT}{servers.ready}" for servers in job.servers]
+    urls = [f"http://{run}-{servers.name}:{PORT}{servers.ready}" for servers in job.servers]
     values = {"run": run, "root": DATA, "port": PORT, "output": output, "image": image}
-    wait = " ".join([f"exec python -m {_READY}", *asked])
+    wait = " ".join([f"exec python -m {_READY}", *urls])
     return {name: _rendered(name, json.dumps, job=job, wait=wait, **values) for name in KUBERNETES}
 
 

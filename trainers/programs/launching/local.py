@@ -79,15 +79,15 @@ class ServerEnded(EnvsuiteError):
 
 def free_ports(count: int) -> list[int]:
     """Returns ports of this machine that are free now."""
-    with ExitStack() as held:
-        listening = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in listening]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in sockets]
 
 
 def commands(job: Job, ports: Mapping[str, Sequence[int]]) -> str:
     """Returns the commands of all processes, a line each."""
     servers = [
-        f"( export HOST=127.0.0.1 PORT={port}; {one.command} )\n" for one in job.servers for port in ports[one.name]
+        f"( export HOST=127.0.0.1 PORT={port}; {role.command} )\n" for role in job.servers for port in ports[role.name]
     ]
     return "".join(servers) + f"( {job.trainer} )\n"
 
@@ -123,18 +123,18 @@ def _start_servers(job: Job, ports: Mapping[str, Sequence[int]], logs: Path, end
     Raises:
         ServerEnded: One has ended before.
     """
-    places = [(one, number, port) for one in job.servers for number, port in enumerate(ports[one.name])]
-    started = [
-        ending.enter_context(_Process(one.command, logs / f"{one.name}-{number}.log", PORT=str(port)))
-        for one, number, port in places
+    places = [(role, number, port) for role in job.servers for number, port in enumerate(ports[role.name])]
+    processes = [
+        ending.enter_context(_Process(role.command, logs / f"{role.name}-{number}.log", PORT=str(port)))
+        for role, number, port in places
     ]
 
     def check() -> None:
-        for process in started:
+        for process in processes:
             if (status := process.process.poll()) is not None:
                 raise ServerEnded(f"a server ended with status {status}; {process.log} says why")
 
-    wait_for([f"http://127.0.0.1:{port}{one.ready}" for one, _, port in places], check=check)
+    wait_for([f"http://127.0.0.1:{port}{role.ready}" for role, _, port in places], check=check)
 
 
 def _pass_on(trainer: Sequence[_Process]) -> None:
@@ -167,8 +167,8 @@ class _Process:
 
     def __enter__(self) -> _Process:
         """Starts it."""
-        with ExitStack() as opened:
-            file = None if self.log is None else opened.enter_context(self.log.open("ab"))
+        with ExitStack() as stack:
+            file = None if self.log is None else stack.enter_context(self.log.open("ab"))
             self.process = subprocess.Popen(
                 ["bash", "-c", self.command], env=self.variables, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=None if file is None else subprocess.STDOUT, process_group=None if file is None else 0,

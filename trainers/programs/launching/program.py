@@ -52,17 +52,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _launch(command: Command) -> int:
-    config, given = command.config, command.options
-    target, *others = [name for name in TARGETS if name in given] or [""]
-    if others or not target:
+    config, options = command.config, command.options
+    target, *more_targets = [name for name in TARGETS if name in options] or [""]
+    if more_targets or not target:
         raise ConfigError("say where: with one of --slurm, --kubernetes and --local N")
     for switch in ("slurm", "kubernetes", "dry-run"):
-        if given.get(switch, "yes") != "yes":
-            raise ConfigError(f"--{switch} {given[switch]}: it takes no value; settings are given as --name value")
+        if options.get(switch, "yes") != "yes":
+            raise ConfigError(f"--{switch} {options[switch]}: it takes no value; settings are given as --name value")
     ports: dict[str, list[int]] = {}
-    job, files, submit = _rendered(config, target, given, ports)
+    job, files, submit = _rendered(config, target, options, ports)
     folder = Path(job.folder)
-    if "dry-run" in given:
+    if "dry-run" in options:
         files |= {"commands": commands(job, ports)} if target == "local" else {}
         sys.stdout.write("".join(f"# {folder / name}\n{text}\n" for name, text in files.items()))
         return 0
@@ -76,18 +76,18 @@ def _launch(command: Command) -> int:
 
 
 def _rendered(
-    config: TrainConfig, target: str, given: Mapping[str, str], ports: dict[str, list[int]]
+    config: TrainConfig, target: str, options: Mapping[str, str], ports: dict[str, list[int]]
 ) -> tuple[Job, dict[str, str], str]:
     """The job, its files by their names, and the command that submits it; enters ports of servers started here."""
-    sizes, root = _sizes(given), Path.cwd()
+    sizes, root = _sizes(options), Path.cwd()
     if target == "kubernetes":
         where = f"dns://{dns_label(config.name)}-{{}}:{PORT}"
         job = job_of(config, sizes, PurePosixPath(DATA), lambda role, count: where.format(role))
-        image = given.get("image", f"envsuite-trainer:{__version__}")
+        image = options.get("image", f"envsuite-trainer:{__version__}")
         submit = " ".join(f"-f {job.folder}/{file}" for file in KUBERNETES)
         return job, manifests(job, f"{config.output}/{config.name}", image), f"kubectl apply {submit}"
-    if "image" in given:
-        raise ConfigError(f"--image {given['image']}: only --kubernetes takes an image")
+    if "image" in options:
+        raise ConfigError(f"--image {options['image']}: only --kubernetes takes an image")
     if target == "slurm":
         folder = f"file://{root}/launch/{config.name}"
         job = job_of(config, sizes, PurePosixPath(root), lambda role, count: addresses(folder, role))
@@ -104,7 +104,7 @@ def _rendered(
     return job, {SETTINGS: job.settings}, ""
 
 
-def _sizes(given: Mapping[str, str]) -> Sizes:
+def _sizes(options: Mapping[str, str]) -> Sizes:
     """The sizes that the options name.
 
     Raises:
@@ -112,22 +112,22 @@ def _sizes(given: Mapping[str, str]) -> Sizes:
     """
 
     def number(name: str, default: int, least: int) -> int:
-        word = given.get(name, str(default))
+        word = options.get(name, str(default))
         if not word.isdecimal() or not least <= int(word) <= 100_000:
             raise ConfigError(f"--{name} {word}: it must be a whole number of at least {least}")
         return int(word)
 
-    place = given.get("vllm-on", "own")
+    place = options.get("vllm-on", "own")
     if place not in ("own", "shared"):
         raise ConfigError(f"--vllm-on {place}: it is own or shared")
-    if "processes" in given and ("local" in given or "gpus-per-node" in given):
-        instead = "--local" if "local" in given else "--gpus-per-node"
-        raise ConfigError(f"--processes {given['processes']}: {instead} says how many there are; leave one out")
-    if "local" in given and "gpus-per-node" in given:
-        raise ConfigError(f"--gpus-per-node {given['gpus-per-node']}: --local says how many processes; leave one out")
+    if "processes" in options and ("local" in options or "gpus-per-node" in options):
+        instead = "--local" if "local" in options else "--gpus-per-node"
+        raise ConfigError(f"--processes {options['processes']}: {instead} says how many there are; leave one out")
+    if "local" in options and "gpus-per-node" in options:
+        raise ConfigError(f"--gpus-per-node {options['gpus-per-node']}: --local says how many processes; leave one out")
     return Sizes(
         nodes=number("nodes", 1, 1), gpus=number("gpus-per-node", 0, 0),
-        processes=number("local", 1, 1) if "local" in given else number("processes", 1, 1),
+        processes=number("local", 1, 1) if "local" in options else number("processes", 1, 1),
         servers=number("servers", 0, 0), vllm=number("vllm", 0, 0), shared=place == "shared",
         restarts=number("max-restarts", 3, 0),
     )  # fmt: skip

@@ -33,11 +33,11 @@ def with_vllm(config: TrainConfig, sizes: Sizes, weights: str, urls: Any) -> tup
     Raises:
         ConfigError: The settings ask for no server, or the GPUs of the nodes do not hold them.
     """
-    given = _options(config, sizes.vllm)
-    weights = given.get("weights_folder", weights)
-    own = {key: value for key, value in given.items() if key not in _STARTED}
+    options = _options(config, sizes.vllm)
+    weights = options.get("weights_folder", weights)
+    own = {key: value for key, value in options.items() if key not in _STARTED}
     own |= {"urls": urls, "weights_folder": weights}
-    servers = _servers(config, given, sizes, weights)
+    servers = _servers(config, options, sizes, weights)
     return replace(config, rollout=replace(config.rollout, engine_options=own)), servers
 
 
@@ -60,22 +60,22 @@ def _options(config: TrainConfig, count: int) -> Mapping[str, Any]:
     return config.rollout.engine_options
 
 
-def _servers(config: TrainConfig, given: Mapping[str, Any], sizes: Sizes, weights: str) -> Servers:
+def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: Sizes, weights: str) -> Servers:
     """The vLLM servers.
 
     Raises:
         ConfigError: The GPUs of the nodes do not hold them.
     """
-    arguments = {name.replace("_", "-"): value for name, value in (given.get("arguments") or {}).items()}
-    each = 1
+    arguments = {name.replace("_", "-"): value for name, value in (options.get("arguments") or {}).items()}
+    server_gpus = 1
     for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
-        each *= int(arguments.get(name, 1))
-    per_node, own_nodes = _placed(sizes, each)
-    if given.get("transfer") == "gloo":
+        server_gpus *= int(arguments.get(name, 1))
+    per_node, own_nodes = _placed(sizes, server_gpus)
+    if options.get("transfer") == "gloo":
         arguments = {**SocketUpdate.ARGUMENTS, **arguments}
     rank = None if config.model.adapter is None else config.model.adapter.rank
     words = words_for(
-        config.model.compute_dtype, on_cpu=sizes.gpus == 0, memory=given.get("memory"), rank=rank, given=arguments
+        config.model.compute_dtype, on_cpu=sizes.gpus == 0, memory=options.get("memory"), rank=rank, given=arguments
     )
     folder = _asked("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
     model = shlex.quote(config.model.path)
@@ -83,10 +83,10 @@ def _servers(config: TrainConfig, given: Mapping[str, Any], sizes: Sizes, weight
         model = _asked("import sys; from trainers.settings.shipped import located; print(located(sys.argv[1]))", model)
     command = (
         f"mkdir -p {shlex.quote(weights)} && export PYTHONPATH={folder} VLLM_SERVER_DEV_MODE=1 "
-        f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 && exec {shlex.quote(given.get('python') or 'python')} -m "
+        f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 && exec {shlex.quote(options.get('python') or 'python')} -m "
         f"vllm.entrypoints.openai.api_server --model {model} {shlex.join(words)} --host $HOST --port $PORT"
     )
-    cores, gpus = (_CORES, each) if sizes.gpus else (1, 0)
+    cores, gpus = (_CORES, server_gpus) if sizes.gpus else (1, 0)
     return Servers(VLLM, command, "/health", "/health", sizes.vllm, cores, gpus, per_node, own_nodes)
 
 
@@ -95,12 +95,12 @@ def _asked(code: str, *words: str) -> str:
     return f"$({' '.join(['python -c', json.dumps(code), *words])})"
 
 
-def _placed(sizes: Sizes, each: int) -> tuple[int, int]:
+def _placed(sizes: Sizes, server_gpus: int) -> tuple[int, int]:
     """The vLLM servers of a node, and the number of nodes of their own.
 
     Args:
         sizes: How much of what.
-        each: GPUs of a server.
+        server_gpus: GPUs of a server.
 
     Raises:
         ConfigError: The GPUs of the nodes do not hold them.
@@ -109,14 +109,14 @@ def _placed(sizes: Sizes, each: int) -> tuple[int, int]:
         per_node = -(-sizes.vllm // sizes.nodes)
         return per_node, 0 if sizes.shared else -(-sizes.vllm // per_node)
     if sizes.shared:
-        per_node, rest = divmod(sizes.vllm, sizes.nodes)
-        if rest or per_node * each >= sizes.gpus:
+        per_node, remainder = divmod(sizes.vllm, sizes.nodes)
+        if remainder or per_node * server_gpus >= sizes.gpus:
             raise ConfigError(
-                f"--vllm {sizes.vllm} --vllm-on shared: {sizes.vllm} servers of {each} GPU(s) on {sizes.nodes} node(s) "
-                f"of {sizes.gpus}; a whole number on each, which leaves GPUs that train"
+                f"--vllm {sizes.vllm} --vllm-on shared: {sizes.vllm} servers of {server_gpus} GPU(s) on "
+                f"{sizes.nodes} node(s) of {sizes.gpus}; a whole number on each, which leaves GPUs that train"
             )
         return per_node, 0
-    if each > sizes.gpus:
-        raise ConfigError(f"--vllm: a server takes {each} GPUs, and --gpus-per-node is {sizes.gpus}")
-    per_node = sizes.gpus // each
+    if server_gpus > sizes.gpus:
+        raise ConfigError(f"--vllm: a server takes {server_gpus} GPUs, and --gpus-per-node is {sizes.gpus}")
+    per_node = sizes.gpus // server_gpus
     return per_node, -(-sizes.vllm // per_node)

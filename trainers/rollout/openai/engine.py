@@ -81,7 +81,7 @@ class OpenAIEngine(ChatEngine):
 
     def poll(self, timeout: float | None = None) -> list[ChatCompletion]:
         """Wait until a request is finished, or ``timeout`` seconds have passed."""
-        return [_completion(one) for one in self._pool.poll(timeout)]
+        return [_completion(exchange) for exchange in self._pool.poll(timeout)]
 
     @property
     def pending(self) -> int:

@@ -86,14 +86,14 @@ class Calls(Rows[Connection]):
 
     def poll(self, timeout: float | None) -> list[Completion]:
         """Waits for an answer, ``timeout`` seconds at most; returns all that there are."""
-        found: list[Completion] = []
+        completions: list[Completion] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                item = self._done.get(timeout=0.0 if found else timeout)
+                item = self._done.get(timeout=0.0 if completions else timeout)
                 if isinstance(item, Exception):
                     raise item
-                found.append(item)
-        return found
+                completions.append(item)
+        return completions
 
     def hold(self) -> None:
         """Cuts off rows on their way, and has the servers drop what they computed."""

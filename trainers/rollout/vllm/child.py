@@ -100,7 +100,7 @@ class ChildServer(Connection):
     def close(self) -> None:
         """Ends the server; the log of one that has not failed is removed."""
         super().close()
-        failed = self._process.poll() is not None
+        has_failed = self._process.poll() is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         try:
@@ -112,7 +112,7 @@ class ChildServer(Connection):
         self._process.wait()
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        if not failed:
+        if not has_failed:
             Path(self._log.name).unlink(missing_ok=True)
 
     def _await_start(self) -> None:
@@ -131,7 +131,7 @@ class ChildServer(Connection):
 
 def first_error(lines: Sequence[str]) -> str:
     """The last line of the first traceback in the log of a server; empty if there is none."""
-    return next((found[1] for line in lines if (found := _ERROR.search(line))), "")
+    return next((match[1] for line in lines if (match := _ERROR.search(line))), "")
 
 
 def check_interpreter(python: str | None) -> None:
@@ -153,17 +153,21 @@ def check_interpreter(python: str | None) -> None:
 
 def _environment(python: str, device: torch.device) -> dict[str, str]:
     """The program's own, and what a server needs; the user's settings take precedence."""
-    launched = ("ACCELERATE_", "MASTER_", "TORCHELASTIC_", "WORLD_SIZE", "RANK", "LOCAL_", "GROUP_", "ROLE_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
+    prefixes = ("ACCELERATE_", "MASTER_", "TORCHELASTIC_", "WORLD_SIZE", "RANK", "LOCAL_", "GROUP_", "ROLE_")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     path = [str(EXTENSION_FOLDER)]
-    if python == sys.executable and "PYTHONPATH" in kept:  # another interpreter has packages of its own
-        path.append(kept["PYTHONPATH"])
-    kept |= {"PYTHONPATH": os.pathsep.join(path), "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    if python == sys.executable and "PYTHONPATH" in variables:  # another interpreter has packages of its own
+        path.append(variables["PYTHONPATH"])
+    variables |= {
+        "PYTHONPATH": os.pathsep.join(path),
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    }
     if device.type == "cuda":
-        visible = kept.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        visible = variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
         index = device.index or 0
-        kept["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) > index and visible[0] else str(index)
-    return {"VLLM_NO_USAGE_STATS": "1", **kept}
+        variables["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) > index and visible[0] else str(index)
+    return {"VLLM_NO_USAGE_STATS": "1", **variables}
 
 
 def _free_port() -> int:

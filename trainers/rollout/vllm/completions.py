@@ -41,15 +41,15 @@ def answers_in(body: Any, prompts: int) -> list[Answer]:
     """
     try:
         choices = sorted(body["choices"], key=lambda choice: choice["index"])
-        found = [
+        answers = [
             Answer([*choice["token_ids"]], [*choice["logprobs"]["token_logprobs"]], choice["finish_reason"])
             for choice in choices
         ]
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"/v1/completions answered without {error}; vLLM does, from 0.11") from error
-    for one in found:
-        if len(one.ids) != len(one.logprobs):
-            raise ValueError(f"it gave {len(one.logprobs)} log-probabilities for {len(one.ids)} tokens")
-    if len(found) != prompts:
-        raise ValueError(f"it gave {len(found)} answers to {prompts} prompts")
-    return found
+    for answer in answers:
+        if len(answer.ids) != len(answer.logprobs):
+            raise ValueError(f"it gave {len(answer.logprobs)} log-probabilities for {len(answer.ids)} tokens")
+    if len(answers) != prompts:
+        raise ValueError(f"it gave {len(answers)} answers to {prompts} prompts")
+    return answers

@@ -106,8 +106,8 @@ class Connection(Host):
     def served(self) -> int:
         """Learns the name of its model; returns the most tokens of a sequence that it takes."""
         try:
-            (served, *_) = self.get("/v1/models")["data"]
-            self.model, longest = str(served["id"]), int(served["max_model_len"])
+            (model, *_) = self.get("/v1/models")["data"]
+            self.model, longest = str(model["id"]), int(model["max_model_len"])
         except (LookupError, TypeError, ValueError) as error:
             raise self.failed(f"/v1/models is not as vLLM answers it ({error})") from error
         return longest
@@ -159,8 +159,8 @@ class Connection(Host):
             except _Passing as error:
                 why = str(error)
             end = end or time.monotonic() + self.patience
-            if (ended := self.ended()) is not None:
-                raise self.gone(ended)
+            if (ending := self.ended()) is not None:
+                raise self.gone(ending)
             if self._closed.is_set() or time.monotonic() + pause > end:
                 raise self.gone(f"{verb} {path}: {why}; tried for {self.patience:.0f} s. Is it running?")
             _LOG.warning("%s: %s %s: %s; trying again", self.url, verb, path, why)
@@ -189,10 +189,10 @@ class Connection(Host):
     def _check_version(self) -> None:
         """Raises if the server answers, and has other weights than it was given."""
         try:
-            found = self._once("POST", _RPC, {"method": "envsuite_about"}).json()["results"][0]["version"]
+            version = self._once("POST", _RPC, {"method": "envsuite_about"}).json()["results"][0]["version"]
         except (_Passing, Refused, LookupError, TypeError, ValueError):
             return  # it does not answer yet; the call itself tells how long that lasts
-        if found != self.version:
+        if version != self.version:
             raise self.gone(
                 f"it was restarted and has lost the weights of version {self.version}; go on with --resume, which "
                 "gives them again"

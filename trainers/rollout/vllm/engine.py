@@ -54,14 +54,14 @@ class DirectUpdate(WeightUpdate[Inside]):
         alone = self.adapter_alone
         adapter = self._adapter(keeps=True) if alone else {}
         if not (alone and self.has_base):
-            sent: dict[str, int] = {}
-            given = iter(self._base() if alone else weights)
+            fingerprints: dict[str, int] = {}
+            stream = iter(self._base() if alone else weights)
             try:
-                answers = inside.call("envsuite_take", rounded(given, self.torch_dtype, sent), str(version))
+                answers = inside.call("envsuite_take", rounded(stream, self.torch_dtype, fingerprints), str(version))
             finally:
-                for _ in given:  # gathering a sharded weight is a matter of all processes
+                for _ in stream:  # gathering a sharded weight is a matter of all processes
                     pass
-            self._compare(inside, version, answers, sent)
+            self._compare(inside, version, answers, fingerprints)
         if alone:
             own = folder.with_name(f"{folder.name}-{inside.process}")
             self._load_adapter(inside, adapter, own, folder.name, version)
@@ -78,11 +78,11 @@ class DirectUpdate(WeightUpdate[Inside]):
         try:
             with finding_room(self.folder, self.bytes_written(self.setup)):
                 folder.mkdir()
-                sent = write_adapter(self.setup.model, adapter, folder, self.torch_dtype)
+                fingerprints = write_adapter(self.setup.model, adapter, folder, self.torch_dtype)
             inside.put_adapter(name, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        self._compare(inside, version, inside.call("envsuite_adapter", str(version)), sent)
+        self._compare(inside, version, inside.call("envsuite_adapter", str(version)), fingerprints)
 
     def _tell(self, work: Callable[[Host], object]) -> None:
         for inside in self.hosts:
@@ -143,9 +143,12 @@ class VLLMEngine(Engine, Generic[H]):
     @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
         """Refuses sequences that are longer than the model's, and a split of its heads that leaves a rest."""
-        given = {name.replace("_", "-"): value for name, value in (options.get("arguments") or {}).items()}
-        check_length("arguments max-model-len", given.get("max-model-len"), settings, path)
-        parts, heads = given.get("tensor-parallel-size", 1), settings.get_text_config(decoder=True).num_attention_heads
+        arguments = {name.replace("_", "-"): value for name, value in (options.get("arguments") or {}).items()}
+        check_length("arguments max-model-len", arguments.get("max-model-len"), settings, path)
+        parts, heads = (
+            arguments.get("tensor-parallel-size", 1),
+            settings.get_text_config(decoder=True).num_attention_heads,
+        )
         if isinstance(parts, int) and parts > 0 and heads % parts:
             raise ConfigError(
                 f"rollout.engine_options: arguments tensor-parallel-size is {parts}, which does not divide the {heads} "
@@ -179,15 +182,15 @@ class VLLMEngine(Engine, Generic[H]):
         bytes_written = DirectUpdate.bytes_written if place == "process" else through.bytes_written
         check_room(folder, bytes_written(setup))
         share = options.share(setup.model, setup.device, getattr(torch, setup.config.compute_dtype))
-        given = {"enable-sleep-mode": sleeps, **through.ARGUMENTS, **(arguments or {})}
+        vllm_arguments = {"enable-sleep-mode": sleeps, **through.ARGUMENTS, **(arguments or {})}
         if place == "process":
-            inside = Inside(setup, share, given)
+            inside = Inside(setup, share, vllm_arguments)
             return _made(setup, Steps(inside), DirectUpdate([inside], setup, folder), sleeps)
         servers: list[Connection] = []
         if urls is None:
             servers.append(ChildServer(
                 python or sys.executable, setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
-                share, given, patience=patience, timeout=timeout,
+                share, vllm_arguments, patience=patience, timeout=timeout,
             ))  # fmt: skip
         update = through(servers, setup, own=urls is None, folder=folder)
         if urls is not None:
@@ -208,8 +211,8 @@ class VLLMEngine(Engine, Generic[H]):
             raise UsageError("vLLM has no weights of the policy yet; call sync first")
         for request in requests:
             self._pending += 1
-            if refused := refusal(request.prompt_ids, self.max_length, self._vocabulary):
-                self._rows.finish(unserved(request, *refused))
+            if rejection := refusal(request.prompt_ids, self.max_length, self._vocabulary):
+                self._rows.finish(unserved(request, *rejection))
                 continue
             seed = request.seed
             if seed is None:
@@ -223,9 +226,9 @@ class VLLMEngine(Engine, Generic[H]):
         Raises:
             EngineFailed: A vLLM has failed for good.
         """
-        found = self._rows.poll(timeout) if self._pending else []
-        self._pending -= len(found)
-        return found
+        completions = self._rows.poll(timeout) if self._pending else []
+        self._pending -= len(completions)
+        return completions
 
     @property
     def pending(self) -> int:
@@ -280,15 +283,15 @@ class VLLMEngine(Engine, Generic[H]):
 
     def _host(self, session: int | None) -> H:
         """The vLLM of a session; a new one gets that with the fewest, of those that have left none unanswered."""
-        hosts, held = [*self._hosts], [*self._host_of.values()]
-        if session is not None and (kept := self._host_of.get(session)) in hosts:
-            return kept
+        hosts, session_hosts = [*self._hosts], [*self._host_of.values()]
+        if session is not None and (own_host := self._host_of.get(session)) in hosts:
+            return own_host
         self._turn += 1
         order = [hosts[(self._turn + i) % len(hosts)] for i in range(len(hosts))]
-        chosen = min(order, key=lambda host: (self._late[host], held.count(host)))
+        new_host = min(order, key=lambda host: (self._late[host], session_hosts.count(host)))
         if session is not None:
-            self._host_of[session] = chosen
-        return chosen
+            self._host_of[session] = new_host
+        return new_host
 
 
 def _made(setup: EngineSetup, rows: Rows[H], update: WeightUpdate[H], sleeps: bool) -> VLLMEngine[H]:

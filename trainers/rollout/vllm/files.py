@@ -63,9 +63,9 @@ class FileUpdate(WeightUpdate[Connection]):
             at_once(self.hosts, work)
 
     def _ask(self, version: int) -> dict[Host, Answers]:
-        found: dict[Host, Answers] = {}
-        at_once(self.hosts, lambda server: found.update({server: self._probed(server, version)}))
-        return found
+        answers: dict[Host, Answers] = {}
+        at_once(self.hosts, lambda server: answers.update({server: self._probed(server, version)}))
+        return answers
 
     def _prepare(self, weights: Weights, folder: Path) -> None:
         self._sent, writes, alone = Sent({}, {}), self._writes(), self.adapter_alone
@@ -88,33 +88,33 @@ class FileUpdate(WeightUpdate[Connection]):
         return adapter_bytes(model) + (0 if is_adapted(model) and has_base else whole_bytes(model, dtype))
 
     def _written(self, whole: Weights, adapter: Mapping[str, Tensor], folder: Path) -> Sent:
-        for made in (folder, folder / WHOLE, folder / ADAPTER):
-            made.mkdir()
-        sent = write_weights(whole, folder / WHOLE, self.torch_dtype)
+        for path in (folder, folder / WHOLE, folder / ADAPTER):
+            path.mkdir()
+        fingerprints = write_weights(whole, folder / WHOLE, self.torch_dtype)
         if not adapter:
-            return Sent(sent, {})
-        return Sent(sent, write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype))
+            return Sent(fingerprints, {})
+        return Sent(fingerprints, write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype))
 
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
-        known = self._agreed(self._sent)
-        self._tell(lambda server: self._let_in(server, folder, version, known))
+        fingerprints = self._agreed(self._sent)
+        self._tell(lambda server: self._let_in(server, folder, version, fingerprints))
 
-    def _let_in(self, server: Host, folder: Path, version: int, sent: Sent) -> None:
+    def _let_in(self, server: Host, folder: Path, version: int, fingerprints: Sent) -> None:
         """Has a server load the weights; where it has had none yet, the others go on without it if it cannot."""
         try:
-            self._loaded(server, folder, version, sent)
+            self._loaded(server, folder, version, fingerprints)
         except (EngineFailed, Refused) as error:
             if server.version is not None:
                 raise
             raise Gone(str(error) if isinstance(error, EngineFailed) else f"{server.name}: {error}") from error
 
-    def _loaded(self, server: Host, folder: Path, version: int, sent: Sent) -> None:
-        if sent.whole and not (sent.adapter and server.version):  # what is below an adapter, once
+    def _loaded(self, server: Host, folder: Path, version: int, fingerprints: Sent) -> None:
+        if fingerprints.whole and not (fingerprints.adapter and server.version):  # what is below an adapter, once
             answers = server.call("envsuite_load", str(folder / WHOLE), str(version))
-            self._compare(server, version, answers, sent.whole)
-        if sent.adapter:
+            self._compare(server, version, answers, fingerprints.whole)
+        if fingerprints.adapter:
             server.put_adapter(folder.name, folder / ADAPTER)
-            self._compare(server, version, server.call("envsuite_adapter", str(version)), sent.adapter)
+            self._compare(server, version, server.call("envsuite_adapter", str(version)), fingerprints.adapter)
 
     def _clean(self, folder: Path) -> None:
         if self._writes():

@@ -92,15 +92,15 @@ class Fleet:
             EngineFailed: As :meth:`agree`.
         """
         self.agree()
-        named, here = self._first(self._places.now()), {server.url for server in self.servers}
-        made = {url: server for url in named if url not in here and (server := self._made(url)) is not None}
-        common = self._common({*made})
-        for url in [url for url in made if url in common]:
-            self.servers.append(made[url])
+        urls, here = self._first(self._places.now()), {server.url for server in self.servers}
+        new_servers = {url: server for url in urls if url not in here and (server := self._made(url)) is not None}
+        common = self._common({*new_servers})
+        for url in [url for url in new_servers if url in common]:
+            self.servers.append(new_servers[url])
             tell(News(url, "vLLM", True, "it gets the weights with this update"))
-        for url in made.keys() - common:
-            made[url].close()
-        leaving = [server for server in self.servers if server.url not in named]
+        for url in new_servers.keys() - common:
+            new_servers[url].close()
+        leaving = [server for server in self.servers if server.url not in urls]
         if len(leaving) == len(self.servers):
             return []
         for server in leaving:

@@ -88,13 +88,15 @@ class Inside(Host):
         """Samples a token of each request under way; returns keys, what is new, and whether that was the last."""
         with self._failing("it cannot go on"):
             outputs = self._engine.step()
-        found = []
+        answers = []
         for output in outputs:
             (new,) = output.outputs
             ids = [*new.token_ids]
-            logprobs = [float(said[token].logprob) for token, said in zip(ids, new.logprobs or (), strict=True)]
-            found.append((output.request_id, Answer(ids, logprobs, str(new.finish_reason)), bool(output.finished)))
-        return found
+            logprobs = [
+                float(candidates[token].logprob) for token, candidates in zip(ids, new.logprobs or (), strict=True)
+            ]
+            answers.append((output.request_id, Answer(ids, logprobs, str(new.finish_reason)), bool(output.finished)))
+        return answers
 
     def drop(self, keys: Sequence[str]) -> None:
         """Ends requests under way."""
@@ -106,11 +108,11 @@ class Inside(Host):
         parts: dict[str, list[Answer]] = {f"asked-{i}": [] for i in range(len(prompts))}
         for key, prompt in zip(parts, prompts, strict=True):
             self.begin(key, prompt, sampling, seed)
-        left = set(parts)
-        while left:
+        open_keys = set(parts)
+        while open_keys:
             for key, answer, last in self.step():
                 parts[key].append(answer)
-                left -= {key} if last else set()
+                open_keys -= {key} if last else set()
         return [
             Answer([i for part in own for i in part.ids], [x for part in own for x in part.logprobs], own[-1].reason)
             for own in parts.values()
@@ -134,8 +136,8 @@ class Inside(Host):
     def pause(self) -> None:
         """Drops what was computed; nothing may be under way."""
         with self._failing("it does not pause"):
-            dropped = self._engine.reset_prefix_cache()
-        if not dropped:
+            is_empty = self._engine.reset_prefix_cache()
+        if not is_empty:
             raise self.failed("it does not drop what it computed with earlier weights")
 
     def resume(self) -> None:
@@ -226,8 +228,8 @@ class Steps(Rows[Inside]):
             self._step()
             if until is not None and time.monotonic() >= until:
                 break
-        done, self._done = self._done, []
-        return done
+        completions, self._done = self._done, []
+        return completions
 
     def hold(self) -> None:
         """Ends rows under way, and has vLLM drop what it computed."""

@@ -158,11 +158,11 @@ class Options:
     def _check_urls(self) -> None:
         if self.place == "process":
             raise ConfigError(f"{_WHERE}: urls names servers, and place is process; leave one out")
-        started = (
+        child_settings = (
             ("python", self.python), ("arguments", self.arguments), ("memory", self.memory),
             ("sleep", self.sleep or None),
         )  # fmt: skip
-        for name, value in started:
+        for name, value in child_settings:
             if value is not None:
                 raise ConfigError(
                     f"{_WHERE}: urls names servers that run, and {name} is for one that is started; leave one out"

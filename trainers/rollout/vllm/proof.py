@@ -46,9 +46,9 @@ class Gap:
     most: float
 
     @classmethod
-    def between(cls, one: NDArray[np.float32], two: NDArray[np.float32]) -> Gap:
+    def between(cls, first: NDArray[np.float32], second: NDArray[np.float32]) -> Gap:
         """Compares two arrays, shape (tokens,)."""
-        apart = np.abs(one - two)
+        apart = np.abs(first - second)
         return cls(float(apart.mean()), float(apart.max()))
 
     def __str__(self) -> str:
@@ -135,8 +135,10 @@ def check_host(host: Host, model: PreTrainedModel, dtype: ComputeDtype) -> int:
     host.workers = int(about["workers"])
     if about.get("protocol") != PROTOCOL:
         raise ConfigError(f"{where} has another version of envsuite_worker.py; start it with that of this package")
-    if found := other_model(model, about["config"]):
-        raise ConfigError(f"{where} serves another model: {found}; start it with --model and the folder of model.path")
+    if difference := other_model(model, about["config"]):
+        raise ConfigError(
+            f"{where} serves another model: {difference}; start it with --model and the folder of model.path"
+        )
     if about["dtype"] != dtype:
         raise ConfigError(
             f"{where} computes in {about['dtype']}, and model.compute_dtype is {dtype}: start it with --dtype {dtype}, "
@@ -171,19 +173,32 @@ def server_rank(rank: int) -> int:
     """
     if rank > VLLM_RANKS[-1]:
         raise ConfigError(f"model.adapter.rank is {rank}, and vLLM takes at most {VLLM_RANKS[-1]}")
-    return next(served for served in VLLM_RANKS if served >= rank)
+    return next(vllm_rank for vllm_rank in VLLM_RANKS if vllm_rank >= rank)
 
 
-def wrong_groups(sent: Mapping[str, int], tied: Mapping[str, str], held: Mapping[str, int]) -> list[str]:
+def wrong_groups(
+    trainer_prints: Mapping[str, int], twins: Mapping[str, str], server_prints: Mapping[str, int]
+) -> list[str]:
     """The layer groups whose weights are not those of the trainer, in the order of the trainer's.
 
     Args:
-        sent: Fingerprints of the weights that were sent.
-        tied: Groups that are not sent because they have the weights of another, and that other.
-        held: Fingerprints of the weights that the server computes with.
+        trainer_prints: Fingerprints of the weights that were sent.
+        twins: Groups that are not sent because they have the weights of another, and that other.
+        server_prints: Fingerprints of the weights that the server computes with.
     """
-    wanted = {**sent, **{group: sent[twin] for group, twin in tied.items() if group in held and group not in sent}}
-    return [group for group in [*wanted, *(held.keys() - wanted.keys())] if wanted.get(group) != held.get(group)]
+    targets = {
+        **trainer_prints,
+        **{
+            group: trainer_prints[twin]
+            for group, twin in twins.items()
+            if group in server_prints and group not in trainer_prints
+        },
+    }
+    return [
+        group
+        for group in [*targets, *(server_prints.keys() - targets.keys())]
+        if targets.get(group) != server_prints.get(group)
+    ]
 
 
 def named(groups: Sequence[str]) -> str:
@@ -217,12 +232,12 @@ def probe_gap(
         The gap, and the one that is allowed: :data:`FLOOR`, and :data:`ROUNDINGS` times what rounding to ``dtype``
         changes for this model and these tokens, measured by a pass in float32.
     """
-    given = np.concatenate([np.array(logprobs, np.float32) for _, logprobs in answers])
+    server_logprobs = np.concatenate([np.array(logprobs, np.float32) for _, logprobs in answers])
     own = _logprobs(model, dtype, prompts, answers)
     exact = own if dtype == "float32" else _logprobs(model, "float32", prompts, answers)
     rounding, floor = Gap.between(own, exact), FLOOR[dtype]
-    allowed = Gap(floor.mean + ROUNDINGS * rounding.mean, floor.most + ROUNDINGS * rounding.most)
-    return Gap.between(given, own), allowed
+    limit = Gap(floor.mean + ROUNDINGS * rounding.mean, floor.most + ROUNDINGS * rounding.most)
+    return Gap.between(server_logprobs, own), limit
 
 
 def _logprobs(
@@ -232,12 +247,12 @@ def _logprobs(
     answers: Sequence[tuple[Sequence[int], Sequence[float]]],
 ) -> NDArray[np.float32]:
     """The model's log-probabilities of all response tokens at the temperature of the probe, shape (tokens,)."""
-    found = []
+    parts = []
     wide = float32_weights(model) if dtype == "float32" else nullcontext()
     with evaluating(model), gathered_outside_layers(model), wide, computing(dtype, model.device):
         for prompt, (ids, _) in zip(prompts, answers, strict=True):
             tokens = torch.tensor([[*prompt, *ids]], device=model.device)
             logits = model(tokens, use_cache=False, logits_to_keep=len(ids) + 1).logits[0, :-1].float()
-            chosen = tokens[0, len(prompt) :, None]
-            found.append((logits / PROBE.temperature).log_softmax(-1).gather(1, chosen)[:, 0].cpu().numpy())
-    return np.concatenate(found)
+            response_ids = tokens[0, len(prompt) :, None]
+            parts.append((logits / PROBE.temperature).log_softmax(-1).gather(1, response_ids)[:, 0].cpu().numpy())
+    return np.concatenate(parts)

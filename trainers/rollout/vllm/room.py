@@ -22,8 +22,8 @@ _MIB = 1 << 20
 
 def whole_bytes(model: PreTrainedModel, dtype: torch.dtype) -> int:
     """Bytes of the files of all weights in ``dtype``, without an adapter's; those in four bits are stored by twos."""
-    packed = ((p.numel() * (2 if p.dtype == torch.uint8 else 1), name) for name, p in model.named_parameters())
-    return sum(count for count, name in packed if ".lora_" not in name) * dtype.itemsize
+    sizes = ((p.numel() * (2 if p.dtype == torch.uint8 else 1), name) for name, p in model.named_parameters())
+    return sum(count for count, name in sizes if ".lora_" not in name) * dtype.itemsize
 
 
 def adapter_bytes(model: PreTrainedModel) -> int:

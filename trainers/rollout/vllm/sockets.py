@@ -68,15 +68,15 @@ class SocketUpdate(FileUpdate):
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
         accelerator = self.setup.accelerator
         self._groups = {server: group for server, group in self._groups.items() if server in self.hosts}
-        given = iter(weights)
+        stream = iter(weights)
         try:
             if self.own or accelerator is None or accelerator.is_main_process:
                 at_once(self.hosts, self._meet)
-                sent: dict[str, int] = {}
-                self._send(rounded(given, self.torch_dtype, sent), str(version))
-                at_once(self.hosts, lambda server: self._taken(server, version, sent))
+                fingerprints: dict[str, int] = {}
+                self._send(rounded(stream, self.torch_dtype, fingerprints), str(version))
+                at_once(self.hosts, lambda server: self._taken(server, version, fingerprints))
         finally:
-            for _ in given:  # gathering a sharded weight is a matter of all processes
+            for _ in stream:  # gathering a sharded weight is a matter of all processes
                 pass
 
     def _meet(self, server: Connection) -> None:
@@ -93,42 +93,44 @@ class SocketUpdate(FileUpdate):
                 f"--weight-transfer-config '{self.ARGUMENTS['weight-transfer-config']}'"
             )
         place, seconds = urlsplit(server.url), server.patience
-        asked: Future[None] | None = None
+        answer: Future[None] | None = None
         try:
             size = 1 + int(server.get("/get_world_size")["world_size"])
             own = address_towards(place.hostname or "", place.port or _PORTS[place.scheme], seconds)
             store = TCPStore(own, 0, is_master=True, timeout=timedelta(seconds=seconds), wait_for_workers=False)
             info = {"address": own, "port": store.port, "size": size, "seconds": seconds}
-            asked = _asked(server, "/init_weight_transfer_engine", {"init_info": info})
+            answer = _asked(server, "/init_weight_transfer_engine", {"init_info": info})
             group = joined(store, 0, size, own, seconds)
-            asked.result()
+            answer.result()
         except (OSError, RuntimeError, Refused) as error:
-            why = (asked.exception() if asked is not None and asked.done() else None) or error  # its own reason first
+            why = (
+                answer.exception() if answer is not None and answer.done() else None
+            ) or error  # its own reason first
             raise server.gone(f"its workers did not meet the trainer for the transfer of weights: {why}") from error
         self._groups[server] = (store, group)
 
     def _send(self, weights: Weights, version: str) -> None:
         """Sends the weights to all servers while they load them."""
         at_once(self.hosts, lambda server: server.once("/start_weight_update", {}))
-        asked = [_asked(server, "/update_weights", {"update_info": {}}) for server in self.hosts]
+        answers = [_asked(server, "/update_weights", {"update_info": {}}) for server in self.hosts]
         try:
             for _ in send(weights, [self._groups[server][1] for server in self.hosts]):
-                if any(answer.done() for answer in asked):
+                if any(answer.done() for answer in answers):
                     raise RuntimeError("a server has left the transfer")
         except RuntimeError as error:
-            wait(asked, _LAST_SECONDS, FIRST_COMPLETED)
-            left = [server for server, answer in zip(self.hosts, asked, strict=True) if answer.done()]
+            wait(answers, _LAST_SECONDS, FIRST_COMPLETED)
+            leavers = [server for server, answer in zip(self.hosts, answers, strict=True) if answer.done()]
             self._groups.clear()  # which ends the waiting of all others
-            for server in left:
+            for server in leavers:
                 server.call("envsuite_taken", version)
-            names = ", ".join(server.name for server in left or self.hosts)
+            names = ", ".join(server.name for server in leavers or self.hosts)
             raise EngineFailed(f"{names}: the transfer of weights broke off ({str(error).splitlines()[0]})") from error
-        for answer in asked:
+        for answer in answers:
             answer.result()
         at_once(self.hosts, lambda server: server.once("/finish_weight_update", {}))
 
-    def _taken(self, server: Connection, version: int, sent: Mapping[str, int]) -> None:
-        self._compare(server, version, server.call("envsuite_taken", str(version)), sent)
+    def _taken(self, server: Connection, version: int, fingerprints: Mapping[str, int]) -> None:
+        self._compare(server, version, server.call("envsuite_taken", str(version)), fingerprints)
 
 
 def _asked(server: Connection, path: str, body: Mapping[str, Any]) -> Future[None]:

@@ -54,7 +54,7 @@ def words_for(
             user's ``max-model-len`` says it.
     """
     user = {name.replace("_", "-"): value for name, value in given.items()}
-    found: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "load-format": "dummy",
         "dtype": dtype,
         "logprobs-mode": LOGPROBS_MODE,
@@ -63,19 +63,19 @@ def words_for(
     }
     if on_cpu:
         longest = int(user.get("max-model-len") or longest)
-        found |= {
+        defaults |= {
             "enforce-eager": True,
             "no-enable-chunked-prefill": True,
             "max-num-batched-tokens": max(8192, longest),
         }
     if memory is not None:
-        found["gpu-memory-utilization"] = memory  # on a CPU of the machine's memory
+        defaults["gpu-memory-utilization"] = memory  # on a CPU of the machine's memory
     elif on_cpu and "VLLM_CPU_KVCACHE_SPACE" not in os.environ and "gpu-memory-utilization" not in user:
-        found["kv-cache-memory-bytes"] = 1 << 30
+        defaults["kv-cache-memory-bytes"] = 1 << 30
     if rank is not None:
-        found |= {"enable-lora": True, "max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": server_rank(rank)}
+        defaults |= {"enable-lora": True, "max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": server_rank(rank)}
     words = []
-    for name, value in (found | user).items():
+    for name, value in (defaults | user).items():
         if value is True:
             words.append(f"--{name}")
         elif value is not False and value is not None:

@@ -17,19 +17,19 @@ _FILE_BYTES = 1 << 30  # a file holds at most so many bytes, or one tensor
 
 
 def rounded(
-    weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, found: dict[str, int]
+    weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, group_prints: dict[str, int]
 ) -> Iterator[tuple[str, Tensor]]:
     """Passes weights on in the format that vLLM computes in.
 
     Args:
         weights: Name and tensor of each parameter.
         dtype: That format.
-        found: The fingerprint of each layer group of what has been passed on; added to.
+        group_prints: The fingerprint of each layer group of what has been passed on; added to.
     """
     for name, tensor in weights:
         cast = tensor.detach().to(dtype).contiguous()
         for group, value in fingerprints([(name, cast)]).items():
-            found[group] = (found.get(group, 0) + value) % (1 << 64)
+            group_prints[group] = (group_prints.get(group, 0) + value) % (1 << 64)
         yield name, cast
 
 
@@ -41,17 +41,17 @@ def write_weights(weights: Iterable[tuple[str, Tensor]], folder: Path, dtype: to
         folder: Where to.
         dtype: Format that the servers compute in; what is written and fingerprinted is rounded to it.
     """
-    found: dict[str, int] = {}
+    group_prints: dict[str, int] = {}
     batch: dict[str, Tensor] = {}
     number = size = 0
-    for name, tensor in rounded(weights, dtype, found):
+    for name, tensor in rounded(weights, dtype, group_prints):
         if batch and size + tensor.nbytes > _FILE_BYTES:
             save_file(batch, folder / f"weights-{number:05d}.safetensors")
             batch, number, size = {}, number + 1, 0
         batch[name] = tensor.cpu()
         size += tensor.nbytes
     save_file(batch, folder / f"weights-{number:05d}.safetensors")
-    return found
+    return group_prints
 
 
 def write_adapter(

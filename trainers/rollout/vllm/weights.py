@@ -135,7 +135,9 @@ class WeightUpdate(ABC, Generic[H]):
     def _tell(self, work: Callable[[Host], object]) -> None:
         """Has this process's part of the hosts do something."""
 
-    def _compare(self, host: Host, version: int, answers: Sequence[Mapping[str, Any]], sent: Mapping[str, int]) -> None:
+    def _compare(
+        self, host: Host, version: int, answers: Sequence[Mapping[str, Any]], fingerprints: Mapping[str, int]
+    ) -> None:
         """Compares the fingerprints that the workers of a host answered with those of what was sent.
 
         Raises:
@@ -143,8 +145,8 @@ class WeightUpdate(ABC, Generic[H]):
         """
         if host.workers > 1:
             return  # each has a part of the weights; the probe alone compares
-        held = {group: int(value) for group, value in answers[0]["fingerprints"].items()}
-        if wrong := wrong_groups(sent, tied_groups(self.setup.model), held):
+        group_prints = {group: int(value) for group, value in answers[0]["fingerprints"].items()}
+        if wrong := wrong_groups(fingerprints, tied_groups(self.setup.model), group_prints):
             raise host.failed(
                 f"after the update to version {version} its weights are not the trainer's in {named(wrong)}: they are "
                 "stale, loaded in part, or tied to others. Nothing was sampled with them"
@@ -167,19 +169,19 @@ class WeightUpdate(ABC, Generic[H]):
         """Compares the log-probabilities of the probe in hosts and trainer, which may be sharded."""
         self._limits = {host: limit for host, limit in self._limits.items() if host in answers}  # not those that left
         gaps = [probe_gap(self.setup.model, self.dtype, self._probes, answers[host]) for host in self.hosts]
-        for host, (gap, allowed) in zip(self.hosts, gaps, strict=True):
+        for host, (gap, allowance) in zip(self.hosts, gaps, strict=True):
             _LOG.info("%s: log-probabilities of the probe differ by %s", host.name, gap)
-            said = (
+            finding = (
                 f"its log-probabilities of a probe differ from the trainer's by {gap}, where rounding explains "
-                f"{allowed} ({self.dtype})"
+                f"{allowance} ({self.dtype})"
             )
             proven = host.workers == 1
-            judged = self._limits.setdefault(host, ProbeLimit(self.dtype, proven)).judge(gap, allowed)
-            if judged == "told":
-                _LOG.warning("%s: %s; in the first %d updates this is only told", host.name, said, CALIBRATION)
-            if judged == "stops":
-                held = f", though it holds the weights of version {version} in all layer groups" if proven else ""
-                raise host.failed(f"{said}{held}: it computes something else from them")
+            verdict = self._limits.setdefault(host, ProbeLimit(self.dtype, proven)).judge(gap, allowance)
+            if verdict == "told":
+                _LOG.warning("%s: %s; in the first %d updates this is only told", host.name, finding, CALIBRATION)
+            if verdict == "stops":
+                note = f", though it holds the weights of version {version} in all layer groups" if proven else ""
+                raise host.failed(f"{finding}{note}: it computes something else from them")
 
     def _together(self, work: Callable[[], object]) -> None:
         """Does a part of an update in all processes; if it fails in one, it fails in all.
@@ -195,8 +197,8 @@ class WeightUpdate(ABC, Generic[H]):
         except Refused as error:
             failure = f"vLLM refused a part of the update (HTTP {error.status}: {error})"
         failures = [failure] if self.setup.accelerator is None else all_gather_object(self.setup.accelerator, failure)
-        if told := next((failure for failure in failures if failure is not None), None):
-            raise EngineFailed(told)
+        if reason := next((failure for failure in failures if failure is not None), None):
+            raise EngineFailed(reason)
 
     def _agreed(self, value: T) -> T:
         """The first process's value."""

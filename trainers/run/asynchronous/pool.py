@@ -70,7 +70,7 @@ class GroupPool:
     @property
     def whole(self) -> int:
         """Number of this process's groups whose episodes have all ended."""
-        return sum(len(ended) == len(self._groups[number].plans) for number, ended in self._episodes.items())
+        return sum(len(episodes) == len(self._groups[number].plans) for number, episodes in self._episodes.items())
 
     def renewed(self, version: int) -> None:
         """Records the version of the weights that the next update starts from."""
@@ -97,9 +97,9 @@ class GroupPool:
         """Returns the plans of this process whose episodes have not ended, in order."""
         return [
             plan
-            for number, ended in self._episodes.items()
+            for number, episodes in self._episodes.items()
             for plan in self._groups[number].plans
-            if plan.episode_id not in ended
+            if plan.episode_id not in episodes
         ]
 
     def enter(self, episode: Episode) -> None:
@@ -109,10 +109,10 @@ class GroupPool:
             UsageError: It was not started here, or has ended before: it would be counted twice.
             EngineFailed: Weights that are older than its group, or newer than any, sampled it.
         """
-        group, ended = self._groups.get(episode.group_id), self._episodes.get(episode.group_id)
-        if group is None or ended is None or episode.episode_id not in {plan.episode_id for plan in group.plans}:
+        group, episodes = self._groups.get(episode.group_id), self._episodes.get(episode.group_id)
+        if group is None or episodes is None or episode.episode_id not in {plan.episode_id for plan in group.plans}:
             raise UsageError(f"episode {episode.episode_id} of group {episode.group_id} is not one that is played")
-        if episode.episode_id in ended:
+        if episode.episode_id in episodes:
             raise UsageError(f"episode {episode.episode_id} of group {episode.group_id} has ended twice")
         oldest, newest = _trained(episode) or (group.version, group.version)
         if oldest < group.version or newest > self._versions[-1]:
@@ -120,7 +120,7 @@ class GroupPool:
                 f"stale weights: the engine sampled episode {episode.episode_id} with version {oldest} to {newest}, "
                 f"but was given version {group.version} before it and {self._versions[-1]} last"
             )
-        ended[episode.episode_id] = episode
+        episodes[episode.episode_id] = episode
         self.ended += 1
 
     def first(self, count: int) -> list[int]:
@@ -133,7 +133,7 @@ class GroupPool:
 
     def age(self, number: int) -> int:
         """Returns how many updates have changed the weights since the oldest token of a group of this process."""
-        spans = [found for episode in self._episodes[number].values() if (found := _trained(episode)) is not None]
+        spans = [span for episode in self._episodes[number].values() if (span := _trained(episode)) is not None]
         oldest = min((low for low, _ in spans), default=self._versions[-1])
         return sum(version > oldest for version in self._versions)
 
@@ -144,19 +144,21 @@ class GroupPool:
 
     def take(self, numbers: Sequence[int]) -> list[Episode]:
         """Removes groups, in every process; returns the episodes of this process, in the order of their plans."""
-        found: list[Episode] = []
+        own_episodes: list[Episode] = []
         for number in numbers:
-            group, ended = self._groups.pop(number), self._episodes.pop(number, None)
-            self._taken.append((group, ended))
-            found += [ended[plan.episode_id] for plan in group.plans if plan.episode_id in ended] if ended else []
-        return found
+            group, episodes = self._groups.pop(number), self._episodes.pop(number, None)
+            self._taken.append((group, episodes))
+            own_episodes += (
+                [episodes[plan.episode_id] for plan in group.plans if plan.episode_id in episodes] if episodes else []
+            )
+        return own_episodes
 
     def put_back(self) -> None:
         """Returns the groups that were taken since :meth:`use` to their places, in every process."""
-        for group, ended in self._taken:
+        for group, episodes in self._taken:
             self._groups[group.number] = group
-            if ended is not None:
-                self._episodes[group.number] = ended
+            if episodes is not None:
+                self._episodes[group.number] = episodes
         self._groups, self._episodes = dict(sorted(self._groups.items())), dict(sorted(self._episodes.items()))
         self._taken = []
 
@@ -171,7 +173,7 @@ class GroupPool:
 
     def state(self) -> dict[str, Any]:
         """The groups in order, and the episodes that have ended, of every process, as Parquet."""
-        episodes = [episode for ended in self._episodes.values() for episode in ended.values()]
+        episodes = [episode for by_id in self._episodes.values() for episode in by_id.values()]
         content = as_bytes(episodes) if episodes else b""
         parts = all_gather_object(self.accelerator, content)
         return {

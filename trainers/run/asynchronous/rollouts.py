@@ -75,15 +75,15 @@ class AsynchronousRollouts(Rollouts):
         while room := min(tasks, self.pool.room, max(0, used - len(self.pool))):
             self._start(room)
         try:
-            rolled = super().__call__(iteration)
+            rollout = super().__call__(iteration)
         except (Abandoned, EngineFailed, OutOfMemory):
             self.pool.put_back()
             raise
         self.pool.use()
         meter, self._meter = self._meter, _Meter()
         seconds = self._meter.began - meter.began
-        metrics = {**rolled.metrics, **self._metrics(meter, seconds)}
-        return replace(rolled, metrics=metrics, seconds=seconds, covered=seconds)
+        metrics = {**rollout.metrics, **self._metrics(meter, seconds)}
+        return replace(rollout, metrics=metrics, seconds=seconds, covered=seconds)
 
     def settle(self) -> None:
         """Leaves this process's engine to others until the next call; every process must call this.
@@ -115,9 +115,9 @@ class AsynchronousRollouts(Rollouts):
             self.stop.phase("rollout", self.pool.lacking(numbers), partial(self._wait, numbers))
             old = self.pool.too_old(numbers)
             self.pool.take(old)
-            kept = [number for number in numbers if number not in old]
-            meter.ages += [self.pool.age(number) for number in kept if self.is_own(number)]
-            episodes += self.pool.take(kept)
+            fresh_numbers = [number for number in numbers if number not in old]
+            meter.ages += [self.pool.age(number) for number in fresh_numbers if self.is_own(number)]
+            episodes += self.pool.take(fresh_numbers)
             meter.dropped += len(old)
             tasks = len(old)
         meter.waited += time.perf_counter() - began

@@ -60,8 +60,8 @@ def send(weights: Iterable[tuple[str, Tensor]], groups: Sequence[ProcessGroupGlo
     for names, part in _parts(weights):
         yield len(part)
         head = torch.tensor(bytearray(json.dumps(names).encode()), dtype=torch.uint8)
-        for sent in (torch.tensor([len(head), len(part)]), head, part):
-            for work in [_broadcast(sent, group) for group in groups if len(sent)]:
+        for message in (torch.tensor([len(head), len(part)]), head, part):
+            for work in [_broadcast(message, group) for group in groups if len(message)]:
                 work.wait()
 
 
@@ -73,10 +73,10 @@ def received(group: ProcessGroupGloo) -> Iterator[tuple[str, Tensor]]:
     """
 
     def taken(size: int, dtype: torch.dtype) -> Tensor:
-        found = torch.empty(size, dtype=dtype)
+        buffer = torch.empty(size, dtype=dtype)
         if size:
-            _broadcast(found, group).wait()
-        return found
+            _broadcast(buffer, group).wait()
+        return buffer
 
     while True:
         head, size = taken(2, torch.int64).tolist()

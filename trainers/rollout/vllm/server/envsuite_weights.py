@@ -21,8 +21,8 @@ def layer_group(name: str) -> str:
     for those of a layer that has an adapter (``base_layer``).
     """
     name = name.replace(".base_layer.", ".")
-    if found := _LAYER.search(name):
-        return f"layers.{found[1]}"
+    if match := _LAYER.search(name):
+        return f"layers.{match[1]}"
     return name.rpartition(".")[0].rpartition(".")[2] or name
 
 
@@ -51,8 +51,8 @@ def _mixed(value: Tensor) -> Tensor:
 
 def fingerprints(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
     """The fingerprint of each layer group."""
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for name, tensor in weights:
         group = layer_group(name)
-        found[group] = (found.get(group, 0) + fingerprint(tensor)) & _MASK
-    return found
+        totals[group] = (totals.get(group, 0) + fingerprint(tensor)) & _MASK
+    return totals

@@ -78,20 +78,23 @@ class TakesWeights:
         """Note the version of the adapter that was loaded last; answers as :meth:`envsuite_held`, for the adapter."""
         self.envsuite_version = version
         modules = self.model_runner.lora_manager._adapter_manager.modules
-        held = fingerprints(
+        group_prints = fingerprints(
             (f"{name}.{part}", tensor)
             for name, module in modules.items()
-            for part, stacked in vars(module).items()
+            for part, tensors in vars(module).items()
             if part.endswith(("lora_a_stacked", "lora_b_stacked"))
-            for tensor in stacked
+            for tensor in tensors
         )
-        return {"version": version, "fingerprints": {group: str(value) for group, value in held.items() if value}}
+        return {
+            "version": version,
+            "fingerprints": {group: str(value) for group, value in group_prints.items() if value},
+        }
 
     def envsuite_held(self) -> dict[str, Any]:
         """The version, and the fingerprint of each layer group of the weights that the model computes with."""
         model: nn.Module = self.model_runner.get_model()
-        held = {group: str(value) for group, value in fingerprints(model.named_parameters()).items()}
-        return {"version": self.envsuite_version, "fingerprints": held}
+        group_prints = {group: str(value) for group, value in fingerprints(model.named_parameters()).items()}
+        return {"version": self.envsuite_version, "fingerprints": group_prints}
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
@@ -99,9 +102,9 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     if not files:
         raise FileNotFoundError(f"{folder} has no safetensors files that this server can see")
     for file in files:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():
-                yield name, opened.get_tensor(name)
+        with safe_open(file, framework="pt") as reader:
+            for name in reader.keys():
+                yield name, reader.get_tensor(name)
 
 
 def _use_weights_as_they_are() -> None:
@@ -110,13 +113,13 @@ def _use_weights_as_they_are() -> None:
     Weights that are loaded later do not reach such copies: an update then ends without an error in a model that is
     neither the old nor the new one.
     """
-    packed = linear_layers.dispatch_cpu_unquantized_gemm
+    pack = linear_layers.dispatch_cpu_unquantized_gemm
 
     def dispatch(layer: Any, remove_weight: bool) -> None:
         if layer.weight.ndim == 2:
             layer.cpu_linear = torch.nn.functional.linear
         else:
-            packed(layer, remove_weight)
+            pack(layer, remove_weight)
 
     linear_layers.dispatch_cpu_unquantized_gemm = dispatch
 

@@ -33,7 +33,7 @@ from trainers.rollout.engine import Completion, Engine, Request, Sampling
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.settings.shipped import located
+from trainers.settings.shipped import locate_path
 
 TEXT = "Crafting commands: craft 4 planks using 1 log. Goal: craft 2 sticks. " * 6
 
@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--engine", choices=["scripted", "hf"], default="scripted")
     name = parser.parse_args().engine
-    tokenizer = AutoTokenizer.from_pretrained(located("models/craft-1m"))
+    tokenizer = AutoTokenizer.from_pretrained(locate_path("models/craft-1m"))
     config, engine = ModelConfig(path="models/craft-1m"), ScriptedEngine(lambda request: [5] * 32)
     made: Engine = engine if name == "scripted" else HFEngine(load_model(config), max_batch=64)
     gateway = Timed(Writer(tokenizer), Sampling(max_tokens=32, ignore_eos=True), 0)

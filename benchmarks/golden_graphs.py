@@ -28,7 +28,9 @@ from trainers.steps import StepTable
 def _settings(case: Case, **more: Any) -> Comparison:
     """The comparison of verl-agent's family, by the parameters of the case."""
     normalise = case.params.one_of("mode", NORMALISE)
-    return Comparison.named("verl-agent", normalise=normalise, epsilon=float(case.params.take("epsilon", 1e-6)), **more)
+    return Comparison.from_preset(
+        "verl-agent", normalise=normalise, epsilon=float(case.params.take("epsilon", 1e-6)), **more
+    )
 
 
 def _paper(case: Case) -> Comparison:
@@ -266,7 +268,7 @@ def _matched_milestones(case: Json, _: list[Json]) -> Outcome:
         [(ToolCall("env_step", {"command": text}),) for text in case[key]] for key in ("actions", "milestones")
     )
     listed = Listed(wanted, float(case["threshold"]))
-    reached = np.array([listed.reached(action, {"valid": True}) > 0 for action in actions], np.bool_)
+    reached = np.array([listed.count_reached(action, {"valid": True}) > 0 for action in actions], np.bool_)
     rows = [
         {
             "traj_id": "0", "group_id": "0", "step_index": t, "step_reward": 0.0, "observation": "",

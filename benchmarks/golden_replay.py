@@ -41,7 +41,7 @@ def _(case: Case) -> Outcome:
         full="useful",
         forget="iterations",
     )
-    estimator = GiGPO(gamma=float(take("gamma")), compare=Comparison.named("verl-agent"))
+    estimator = GiGPO(gamma=float(take("gamma")), compare=Comparison.from_preset("verl-agent"))
     case.params.done()
     names = np.array([row["group_id"] for row in case.data["steps"]], object)
     keys = zip(steps.episode_id.tolist(), steps.t.tolist(), strict=True)
@@ -72,7 +72,7 @@ def _(case: Case) -> Outcome:
             "group_means": means.tolist(),
             "group_stds": [float(spread[part.group_id == group][0]) for group in ids],
         })  # fmt: skip
-    kept, recalibrated = buffer.kept()
+    kept, recalibrated = buffer.select_rows()
     kept_keys = zip(kept.episode_id.tolist(), kept.t.tolist(), strict=True)
     by_row = {row_of[key]: value for key, value in zip(kept_keys, recalibrated.tolist(), strict=True)}
     kept_rows = [row for row in order if row in by_row]
@@ -82,8 +82,8 @@ def _(case: Case) -> Outcome:
         "buffer_rows": order,
         "kept_rows": kept_rows,
         "recalibrated_advantage_of_kept_rows": [by_row[row] for row in kept_rows],
-        "effective_buffer_size": buffer.counted,
-        f"is_full_capacity(buffer_size={config.size})": buffer.full(buffer.counted),
+        "effective_buffer_size": buffer.useful_count,
+        f"is_full_capacity(buffer_size={config.size})": buffer.full(buffer.useful_count),
     }
     return Outcome(values, f"{shaper} {estimator} {config}")
 

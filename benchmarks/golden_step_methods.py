@@ -60,7 +60,7 @@ def _(case: Case) -> Outcome:
         depth=int(take("history_length")),
         alpha=float(take("length_weight_alpha")),
         gamma=float(take("gamma")),
-        compare=Comparison.named(
+        compare=Comparison.from_preset(
             "verl-agent",
             normalise=case.params.one_of("mode", NORMALISE),
             ddof=0,
@@ -158,7 +158,7 @@ def _(case: Case) -> Outcome:
         credit="mean",
         step_weight=float(take("w")),
         gamma=float(take("gamma")),
-        compare=Comparison.named("verl-agent", normalise=case.params.one_of("mode", NORMALISE)),
+        compare=Comparison.from_preset("verl-agent", normalise=case.params.one_of("mode", NORMALISE)),
     )
     case.params.done()
     total, (episode, _) = estimator(steps).per_step, estimator.compare.episodes(steps)
@@ -184,7 +184,7 @@ def _(case: Case) -> Outcome:
         action_tokens=int(take("n_action_tokens")),
         step_weight=float(take("w")),
         gamma=float(take("gamma")),
-        compare=Comparison.named("verl-agent", normalise=case.params.one_of("episode_mode", NORMALISE)),
+        compare=Comparison.from_preset("verl-agent", normalise=case.params.one_of("episode_mode", NORMALISE)),
     )
     case.params.done()
     cluster, key = estimator.clusters(steps), estimator.action_keys(steps)
@@ -236,8 +236,8 @@ def _(case: Case) -> Outcome:
     # The recorded returns are those before the penalty, the recorded advantages those with it.
     without_penalty = step_table(case.data, row_order=True).with_columns(**{STEP_SCORE: shaper.alpha * credit})
     found = {rows[own[0]]["group_id"]: rows[own[0]]["traj_id"] for own, _ in shaper.references(steps)}
-    gigpo = GiGPO(gamma=gamma, compare=Comparison.named("verl-agent"))
-    centred = replace(gigpo, compare=Comparison.named("verl-agent", normalise="mean"))
+    gigpo = GiGPO(gamma=gamma, compare=Comparison.from_preset("verl-agent"))
+    centred = replace(gigpo, compare=Comparison.from_preset("verl-agent", normalise="mean"))
     values = {
         "credit_per_row": credit,
         "shaped_return_per_row": discounted_returns(without_penalty, gamma),

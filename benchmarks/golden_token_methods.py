@@ -22,7 +22,7 @@ from trainers.credit.estimators.tokens import Scope, whiten
 from trainers.steps import StepTable
 from trainers.steps.columns import GREEDY_RETURN, VALUE
 
-_RAW = Comparison.named("verl", normalise="mean")
+_RAW = Comparison.from_preset("verl", normalise="mean")
 
 
 def _dense(case: Case, flat: Floats, key: str) -> Floats:

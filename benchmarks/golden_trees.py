@@ -21,7 +21,7 @@ from trainers.steps.columns import TREE
 def _(case: Case) -> Outcome:
     epsilon, ddof = float(case.params.take("epsilon")), int(case.params.take("ddof"))
     case.params.done()
-    compare = Comparison.named("verl", epsilon=epsilon, ddof=ddof)
+    compare = Comparison.from_preset("verl", epsilon=epsilon, ddof=ddof)
     estimator = TreeGRPO("sum" if "intra_part_per_traj" in case.expect else "tree_2norm", "raw", compare)
     rows = case.data["steps"]
     tree = group_codes(np.array([row["tree_id"] for row in rows], object))

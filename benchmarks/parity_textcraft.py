@@ -16,7 +16,7 @@ from envsuite.core import ToolCall, ToolEnv
 from envsuite.textcraft import prompts
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.source import folder_book
-from envsuite.textcraft.world import NAMESPACE, Crafting, RecipeBook, spoken
+from envsuite.textcraft.world import NAMESPACE, Crafting, RecipeBook, spoken_name
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +80,8 @@ def _book(report: Report, book: RecipeBook, recorded: Mapping[str, Any]) -> None
 def _reset(report: Report, book: RecipeBook, where: str, goal: str, text: str, whose: str) -> None:
     """``text`` is one that a reset for ``goal`` could give."""
     lines = text.removeprefix("Crafting commands:\n").split("\n\n")[0].split("\n")
-    report.same(f"{whose} reset texts, layout and goal", where, prompts.task(lines, spoken(goal)), text)
-    needed = book.needed(goal)
+    report.same(f"{whose} reset texts, layout and goal", where, prompts.task(lines, spoken_name(goal)), text)
+    needed = book.needed_recipes(goal)
     missing = sorted({recipe.text for recipe in needed} - set(lines))
     report.same(f"{whose} reset texts: recipes needed but not shown", where, missing, [])
     extra = set(lines) - {recipe.text for recipe in needed}

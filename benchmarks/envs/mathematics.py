@@ -13,7 +13,7 @@ from envsuite.interpreter import open_interpreter
 from envsuite.mathematics.answers import is_right
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.expert import Expert
-from envsuite.mathematics.generate import BY_STRATUM, generated
+from envsuite.mathematics.generate import BY_STRATUM, generate_problem
 
 _EXPRESSIONS = 200
 _CALLS = 200
@@ -65,7 +65,7 @@ def mathematics(threads: int) -> list[Row]:
     numbers = [(str(n), rf"\boxed{{{n}}}") for n in range(10**6, 10**6 + 5000)]
     rows.append(("numbers", f"{len(numbers) / _wall(lambda: [is_right(*pair) for pair in numbers], 1):,.0f} a second"))
     draws = [(f"benchmark {n}", task_type) for n in range(20) for task_type in BY_STRATUM]
-    spent = _wall(lambda: [generated(key, task_type, "train") for key, task_type in draws], 1)
+    spent = _wall(lambda: [generate_problem(key, task_type, "train") for key, task_type in draws], 1)
     rows.append(("generating a problem, mean of all types", f"{spent / len(draws) * 1e3:.2f} ms"))
     tracemalloc.start()
     envs = [PythonMathEnv() for _ in range(128)]

@@ -22,7 +22,7 @@ import orjson
 from benchmarks.envs.measure import seconds
 from envsuite.core.errors import MissingExtra
 from envsuite.core.tools import Action, ToolCall
-from envsuite.data.progress import sized
+from envsuite.data.progress import format_size
 from envsuite.retrieval.index import Engine, Index
 from envsuite.webshop.build import place
 from envsuite.webshop.catalogue import Catalogue, open_catalogue
@@ -94,7 +94,7 @@ def _built(size: int, path: Path) -> Figures:
     taken = usage.ru_utime + usage.ru_stime
     return {
         "build, CPU time (by the clock)": f"{taken:.1f} s ({time.monotonic() - start:.0f} s)",
-        "build, most memory": sized(usage.ru_maxrss * 1024),
+        "build, most memory": format_size(usage.ru_maxrss * 1024),
     }
 
 
@@ -114,7 +114,7 @@ def start(path: Path) -> Figures:
     taken, by_clock = time.process_time() - begun, time.perf_counter() - by_clock
     catalogue = open_catalogue(path)
     return {
-        "file": sized(path.stat().st_size),
+        "file": format_size(path.stat().st_size),
         "goals of people / composed": f"{catalogue.goals('human'):,} / {catalogue.goals('synthetic'):,}",
         "start: make and first reset, CPU time (by the clock)": f"{taken:.2f} s ({by_clock:.2f} s)",
     }
@@ -252,8 +252,10 @@ def _shared(path: Path) -> Figures:
     private, shared, own = ([int(part[name]) for part in found] for name in ("private", "shared", "own"))
     many = f"{PROCESSES} processes of {SESSIONS} sessions"
     return {
-        f"{many}: private memory of a process": sized(max(private)),
-        f"{many}: pages of the file that a process shares / has alone": f"{sized(min(shared))} / {sized(max(own))}",
+        f"{many}: private memory of a process": format_size(max(private)),
+        f"{many}: pages of the file that a process shares / has alone": (
+            f"{format_size(min(shared))} / {format_size(max(own))}"
+        ),
     }
 
 

@@ -70,7 +70,7 @@ def plan(runs: Iterable[Run]) -> Iterator[tuple[Run, Planned]]:
         steps = min(steps, STEPPO_STEPS) if run.paper == "steppo" else steps
         made = planners.setdefault((run.model, gpus, run.env), Planner(shape, where, steps, prompt, response))
         found = made.plan(config)
-        yield run, Planned(gpus, round(found.needed / GIB, 1), round(found.room / GIB, 1), round(found.iteration, 1))
+        yield run, Planned(gpus, round(found.peak / GIB, 1), round(found.room / GIB, 1), round(found.iteration, 1))
 
 
 def read_plans(path: Path = PLANS) -> dict[Run, Planned]:

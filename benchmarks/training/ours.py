@@ -48,7 +48,7 @@ class Ours(Way):
     def _run(self, batch: Batch) -> float:
         tally = Tally()
         self._accumulate(batch, tally, seed=0, first=False, present=True)
-        return tally.merged(self._accumulate.accelerator)["policy_loss"]
+        return tally.gather_metrics(self._accumulate.accelerator)["policy_loss"]
 
 
 class Dense(Way):

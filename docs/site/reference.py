@@ -15,7 +15,7 @@ import yaml
 from trainers.credit.recipes import recipes
 from trainers.imitation.config import ImitateConfig
 from trainers.run.config import TrainConfig
-from trainers.settings.words import Described, described
+from trainers.settings.words import Described, describe_settings
 
 SETTINGS = {
     "configuration-train": (
@@ -52,7 +52,7 @@ def settings_page(name: str) -> str:
     cls, title, who = SETTINGS[name]
     parts = [f"# {title}\n\n{who}.\n\n{HOW}"]
     groups: dict[str, list[Described]] = {}
-    for setting in described(cls):
+    for setting in describe_settings(cls):
         top, inside, _ = setting.path.partition(".")
         groups.setdefault(top.removesuffix("[]") if inside else ALONE, []).append(setting)
     for name, group in groups.items():

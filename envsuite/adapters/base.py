@@ -22,7 +22,7 @@ from envsuite.core import Action, DataError, Observation, Outcome, TaskSet, Tool
 from envsuite.core.boundary import number
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError, WorkerLost, unknown
-from envsuite.core.functions import drawn
+from envsuite.core.functions import draw_value
 from envsuite.core.options import Options, option
 from envsuite.core.settings import read_json
 from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Raised, origin
@@ -66,7 +66,7 @@ class Adapted(ToolEnv):
     """The version of the tasks; ``None`` for that of the package."""
 
     def __init__(self, **given: object) -> None:
-        self._given = {**(_stated(self.name) if self.in_file else {}), **given}
+        self._given = {**(_read_options(self.name) if self.in_file else {}), **given}
         self.options: Any = self.takes.of(self._given)
         self._session = ExitStack()  # what close() ends; it can be filled again
         self.tools = self._prepare()
@@ -115,21 +115,21 @@ class Adapted(ToolEnv):
         self._session.close()
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
-        return proposed(self.tools, rng)
+        return propose_call(self.tools, rng)
 
 
-def proposed(tools: Sequence[Tool], rng: np.random.Generator) -> ToolCall:
+def propose_call(tools: Sequence[Tool], rng: np.random.Generator) -> ToolCall:
     """Returns a random call that fits the schema of its tool, if one of a hundred does."""
     for _ in range(_DRAWS):
         tool = tools[int(rng.integers(len(tools)))]
         form, names = tool.parameters.get("properties", {}), tool.parameters.get("required", ())
-        call = ToolCall(tool.name, {name: drawn(schema, rng) for name, schema in form.items() if name in names})
+        call = ToolCall(tool.name, {name: draw_value(schema, rng) for name, schema in form.items() if name in names})
         if tool.problem(call.arguments) is None:
             break
     return call
 
 
-def _stated(name: str) -> dict[str, Any]:
+def _read_options(name: str) -> dict[str, Any]:
     """Returns the options in the file ``NAME.json`` of the present folder; none where there is no such file."""
     file = Path(f"{name}.json")
     try:
@@ -148,7 +148,7 @@ def words_missing(env_id: str, error: Exception) -> Exception:
     return error
 
 
-def imported(module: str, package: str) -> ModuleType:
+def import_extra(module: str, package: str) -> ModuleType:
     """Returns a module of a package.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported, words_missing
+from envsuite.adapters.base import Apart, ApartOptions, World, classes, import_extra, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError
@@ -38,8 +38,8 @@ class Game(World):
 
     def prepare(self) -> None:
         """Makes the game, whose copies play."""
-        gem, settings = imported("gem", Gem.package), {**(self.options.settings or {})}
-        entry = imported("gem.envs.registration", Gem.package).ENV_REGISTRY[self.name.replace(".", ":", 1)]
+        gem, settings = import_extra("gem", Gem.package), {**(self.options.settings or {})}
+        entry = import_extra("gem.envs.registration", Gem.package).ENV_REGISTRY[self.name.replace(".", ":", 1)]
         if self.options.confined and str(entry.entry_point).startswith(_RUNS_PROGRAMS):
             raise UsageError(f"gem/{self.name} runs programs that the model wrote, which a confined process may not")
         if str(entry.entry_point).startswith("gem.envs.math_"):
@@ -83,7 +83,7 @@ class Gem(Apart):
 
 def names() -> list[str]:
     """Returns the games and data sets that the package has."""
-    there = imported("gem.envs.registration", Gem.package).ENV_REGISTRY
+    there = import_extra("gem.envs.registration", Gem.package).ENV_REGISTRY
     return [name.replace(":", ".", 1) for name in there]
 
 

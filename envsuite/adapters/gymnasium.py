@@ -75,9 +75,9 @@ class GymnasiumText(Adapted):
     def _open(self, seed: int) -> tuple[str, str]:
         observation, _ = self._env.reset(seed=seed)
         self._total = 0.0
-        return self._goal, self._shown(observation)
+        return self._goal, self._render_text(observation)
 
-    def _shown(self, observation: Any) -> str:
+    def _render_text(self, observation: Any) -> str:
         if self._env.render_mode != "ansi":
             return observation if isinstance(observation, str) else str(np.asarray(observation).tolist())
         return _COLOURED.sub(r"[\1]", str(self._env.render())).strip("\n")
@@ -89,7 +89,7 @@ class GymnasiumText(Adapted):
         reward = number(reward_object, f"the reward of {self.name}")
         self._total += reward
         success, score = bool(ends) and reward > 0, min(max(self._total, 0.0), 1.0)
-        return Outcome(self._shown(observation), reward, bool(ends), success=success, score=score)
+        return Outcome(self._render_text(observation), reward, bool(ends), success=success, score=score)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("act", {"action": self._names[int(rng.integers(len(self._names)))]})

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from envsuite.adapters import relay
-from envsuite.adapters.base import Adapted, classes, imported
+from envsuite.adapters.base import Adapted, classes, import_extra
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.addresses import is_private
 from envsuite.core.boundary import CodeError, number, reason
@@ -71,7 +71,7 @@ class Mcp(Adapted):
         options, file = self.options, self.options.reward.rpartition(":")[0]
         if bool(options.command) == bool(options.server) or not file or not options.goals:
             raise UsageError(f"{self.takes.env_id} needs goals, reward=FILE.py:FUNCTION, and either command or server")
-        self._sdk = imported("mcp", _EXTRA)
+        self._sdk = import_extra("mcp", _EXTRA)
         try:
             self._reward = function_in(options.reward)
         except UsageError as error:
@@ -80,13 +80,13 @@ class Mcp(Adapted):
         self._rows = self._tasks
         content = Path(file).read_bytes() + orjson.dumps(self._rows, option=orjson.OPT_SORT_KEYS)
         self._version = hashlib.sha256(content).hexdigest()[:12]
-        tools = {tool.name: tool for tool in self._connected() if tool.name != options.begin}
+        tools = {tool.name: tool for tool in self._start_session() if tool.name != options.begin}
         return tuple({ANSWER.name: ANSWER, **tools}.values())
 
-    def _connected(self) -> list[Tool]:
+    def _start_session(self) -> list[Tool]:
         """Starts a session; returns the server's tools."""
         self.close()
-        portal = imported("anyio.from_thread", _EXTRA).start_blocking_portal
+        portal = import_extra("anyio.from_thread", _EXTRA).start_blocking_portal
         logging.getLogger("mcp.client").setLevel(logging.CRITICAL)  # else each line that is no message is shown
         self._errors = TemporaryFile("w+", encoding="utf-8", errors="replace")
         try:
@@ -108,7 +108,7 @@ class Mcp(Adapted):
     async def _transport(self) -> AsyncIterator[Any]:
         """Yields the streams of messages from and to the server, whose answers are bounded."""
         if self.options.server:
-            http, connect = imported("httpx2", _EXTRA), imported("mcp.client.streamable_http", _EXTRA)
+            http, connect = import_extra("httpx2", _EXTRA), import_extra("mcp.client.streamable_http", _EXTRA)
             direct = is_private(str(urlsplit(self.options.server).hostname))
             async with (
                 http.AsyncClient(timeout=self.options.deadline, trust_env=not direct, **answer_limits()) as client,
@@ -121,7 +121,7 @@ class Mcp(Adapted):
             raise FileNotFoundError(f"there is no command {words[0]}")
         arguments = [relay.__file__, str(MOST_BYTES), str(_KEPT), *words]
         server = self._sdk.StdioServerParameters(command=sys.executable, args=arguments, env={**os.environ})
-        async with imported("mcp.client.stdio", _EXTRA).stdio_client(server, self._errors) as streams:
+        async with import_extra("mcp.client.stdio", _EXTRA).stdio_client(server, self._errors) as streams:
             yield streams
 
     def _last_errors(self) -> str:
@@ -138,18 +138,18 @@ class Mcp(Adapted):
         return str(self._tasks[task_id]["goal"])
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
-        there = self.tools if self._fresh else (ANSWER, *self._connected())
+        there = self.tools if self._fresh else (ANSWER, *self._start_session())
         if absent := {tool.name for tool in self.tools} - {tool.name for tool in there}:
             raise WorkerLost(f"{self.takes.env_id}: the server has no tool {min(absent)} any more; start the run anew")
         self._task, self._calls, text = self._tasks[task_id], list[dict[str, Any]](), ""
         if self.options.begin:
-            record = self._asked(self.options.begin, self._task.get("arguments", {}))
+            record = self._call_server(self.options.begin, self._task.get("arguments", {}))
             text = record["text"]
             if record["error"]:
                 raise WorkerLost(f"{self.takes.env_id}: {self.options.begin} of {task_id}: {text}")
         return str(self._task["goal"]), Outcome(text)
 
-    def _asked(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _call_server(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a call of the server with what it led to."""
         record, self._fresh = {"name": name, "arguments": {**arguments}}, False
         try:
@@ -167,7 +167,7 @@ class Mcp(Adapted):
         own = call.name == ANSWER.name and ANSWER in self.tools
         text, arguments = str(call.arguments.get("text")), {**call.arguments}
         own_record = dict[str, Any](name=call.name, arguments=arguments, text=text, result=None, error=False)
-        record = own_record if own else self._asked(call.name, arguments)
+        record = own_record if own else self._call_server(call.name, arguments)
         self._calls.append(record)
         try:
             reward = self._reward(self._task, self._calls)

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Adapted, SeedOptions, classes, imported
+from envsuite.adapters.base import Adapted, SeedOptions, classes, import_extra
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.boundary import CodeError, number, reason
 from envsuite.core.errors import UsageError, WorkerLost
@@ -44,32 +44,35 @@ class OpenEnv(Adapted):
     _socket: Any = None
 
     def _prepare(self) -> tuple[Tool, ...]:
-        self._server, self._sockets = self.options.server.rstrip("/"), imported("websockets", _EXTRA)
-        self._http, self._connect = imported("httpx2", _EXTRA), imported("websockets.sync.client", _EXTRA).connect
+        self._server, self._sockets = self.options.server.rstrip("/"), import_extra("websockets", _EXTRA)
+        self._http, self._connect = (
+            import_extra("httpx2", _EXTRA),
+            import_extra("websockets.sync.client", _EXTRA).connect,
+        )
         if not self._server.startswith(("http://", "https://")):
             raise UsageError(f"{self.takes.env_id} needs the address of a server: server=http://127.0.0.1:8000")
         self._client = self._session.enter_context(self._http.Client(timeout=self.options.deadline, trust_env=False))
-        self._about = self._asked("/metadata") or {}
+        self._about = self._request("/metadata") or {}
         self._version = f"{self._about.get('name', self.name)}-{self._about.get('version', 'unknown')}"
         self._rows = {
             str(task.get("id", f"{split['name']}-{index}")): {**task, "split": split["name"], "index": index}
-            for name in self._asked("/list_environments") or ()
-            for split in self._asked(f"/{name}/splits") or ()
-            for index, entry in enumerate(self._asked(f"/{name}/tasks", {"split": split["name"]})["tasks"])
+            for name in self._request("/list_environments") or ()
+            for split in self._request(f"/{name}/splits") or ()
+            for index, entry in enumerate(self._request(f"/{name}/tasks", {"split": split["name"]})["tasks"])
             for task in [entry if isinstance(entry, dict) else {}]
         }
-        answer = self._asked("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}) or {}
+        answer = self._request("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}) or {}
         tools = (answer.get("result") or {}).get("tools")
         self._typed = not tools
         if tools:
             return tuple(Tool(tool["name"], tool.get("description") or "", tool["inputSchema"]) for tool in tools)
-        form = (self._asked("/schema") or {}).get("action")
+        form = (self._request("/schema") or {}).get("action")
         if form is None:
             raise UsageError(f"{self._server} is not a server of OpenEnv: it has neither tools nor /schema")
         fields = {name: schema for name, schema in form.get("properties", {}).items() if name != "metadata"}
         return (Tool("act", form.get("description") or "Takes an action.", {**form, "properties": fields}),)
 
-    def _asked(self, path: str, body: object = None) -> Any:
+    def _request(self, path: str, body: object = None) -> Any:
         """Returns the answer to a single request; ``None`` where the server does not have the path."""
         method = "GET" if body is None else "POST"
         try:
@@ -83,15 +86,15 @@ class OpenEnv(Adapted):
         task = {"split": row["split"], "index": row["index"]} if row else {"seed": int(task_id.removeprefix("seed-"))}
         data = {**(self.options.settings or {}), **task}
         try:
-            answer = self._said("reset", data)
+            answer = self._send("reset", data)
         except WorkerLost:
             if not old:  # a connection may have ended while nothing was played
                 raise
-            answer = self._said("reset", data)
+            answer = self._send("reset", data)
         goal = self.options.goal or answer["observation"].get("task") or self._about.get("description") or self.name
         return str(goal), self._outcome(answer)
 
-    def _said(self, kind: str, data: object) -> Any:
+    def _send(self, kind: str, data: object) -> Any:
         """Returns the answer to a message.
 
         Raises:
@@ -114,7 +117,7 @@ class OpenEnv(Adapted):
 
     def _call(self, call: ToolCall) -> Outcome:
         action = dict(call.arguments)
-        answer = self._said(
+        answer = self._send(
             "step", action if self._typed else {"type": "call_tool", "tool_name": call.name, "arguments": action}
         )
         if "observation" in answer:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Discrete, Text
 
-from envsuite.adapters.base import Adapted, SeedOptions, classes, imported, proposed
+from envsuite.adapters.base import Adapted, SeedOptions, classes, import_extra, propose_call
 from envsuite.core import Action, Observation, Outcome, Tool, ToolCall
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import MissingExtra, UsageError
@@ -48,7 +48,9 @@ class PettingZoo(Adapted):
     def _prepare(self) -> tuple[Tool, ...]:
         family, settings = self.name.partition(".")[0], {**(self.options.settings or {})}
         own = family in _FAMILIES
-        module = imported(f"pettingzoo.{self.name}" if own else self.name, f"'pettingzoo[{family}]'" if own else family)
+        module = import_extra(
+            f"pettingzoo.{self.name}" if own else self.name, f"'pettingzoo[{family}]'" if own else family
+        )
         try:
             self._env = module.env(**settings)
             if "ansi" in self._env.metadata.get("render_modes", ()):
@@ -76,9 +78,9 @@ class PettingZoo(Adapted):
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         self._env.reset(seed=int(task_id.removeprefix("seed-")))
         self._totals, self._rewards = dict.fromkeys(self.agents, 0.0), dict.fromkeys(self.agents, 0.0)
-        return self.options.goal or f"Play {self.name}, each in turn.", self._shown()
+        return self.options.goal or f"Play {self.name}, each in turn.", self._turn_outcome()
 
-    def _shown(self) -> Outcome:
+    def _turn_outcome(self) -> Outcome:
         """Returns what the agent sees whose turn is next."""
         self._agent = self._env.agent_selection
         observation, mask = self._env.observe(self._agent), self._env.infos[self._agent].get("action_mask")
@@ -109,7 +111,7 @@ class PettingZoo(Adapted):
         self._cut = not alive and not any(self._env.terminations.values())
         total, first = sum(self._rewards.values()), next(iter(self._totals.values()))
         score = min(max(first, 0.0), 1.0)
-        return replace(self._shown(), reward=total, done=not alive, success=not alive and first > 0, score=score)
+        return replace(self._turn_outcome(), reward=total, done=not alive, success=not alive and first > 0, score=score)
 
     def _over(self, agent: str) -> bool:
         return bool(self._env.terminations[agent] or self._env.truncations[agent])
@@ -120,7 +122,7 @@ class PettingZoo(Adapted):
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         if self._allowed:
             return ToolCall("act", {"action": self._allowed[int(rng.integers(len(self._allowed)))]})
-        return proposed(self.tools, rng)
+        return propose_call(self.tools, rng)
 
 
 def _text_of(observation: Any) -> str:
@@ -134,7 +136,7 @@ def _text_of(observation: Any) -> str:
 
 def names() -> list[str]:
     """Returns the games of PettingZoo itself."""
-    folder = imported("pettingzoo", PettingZoo.package).__path__[0]
+    folder = import_extra("pettingzoo", PettingZoo.package).__path__[0]
     games = [f"{family}.{game.name}" for family in _FAMILIES for game in pkgutil.iter_modules([f"{folder}/{family}"])]
     return [name for name in games if re.search(r"_v\d+$", name)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported
+from envsuite.adapters.base import Apart, ApartOptions, World, classes, import_extra
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError
@@ -34,7 +34,7 @@ class Questions(World):
 
     def prepare(self) -> None:
         """Makes the data set."""
-        options, package = self.options, imported("reasoning_gym", ReasoningGym.package)
+        options, package = self.options, import_extra("reasoning_gym", ReasoningGym.package)
         settings = {**(options.settings or {}), "size": options.train + options.test, "seed": options.seed}
         try:
             self._questions = package.create_dataset(self.name, **settings)
@@ -80,7 +80,7 @@ class ReasoningGym(Apart):
 
 def names() -> list[str]:
     """Returns the data sets that the package has."""
-    return [*imported("reasoning_gym.factory", ReasoningGym.package).DATASETS]
+    return [*import_extra("reasoning_gym.factory", ReasoningGym.package).DATASETS]
 
 
 __getattr__ = classes(ReasoningGym, names)

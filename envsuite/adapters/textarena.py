@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Apart, World, classes, imported, words_missing
+from envsuite.adapters.base import Apart, World, classes, import_extra, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import UsageError
 
@@ -20,8 +20,8 @@ class Game(World):
 
     def prepare(self) -> None:
         """Loads the package."""
-        self._arena = imported("textarena", TextArena.package)
-        self.readable = tuple(map(str, imported("nltk", TextArena.package).data.path))
+        self._arena = import_extra("textarena", TextArena.package)
+        self.readable = tuple(map(str, import_extra("nltk", TextArena.package).data.path))
 
     def begin(self, task_id: str) -> tuple[str, str]:
         """Starts a game."""
@@ -64,7 +64,7 @@ class TextArena(Apart):
 
 def names() -> list[str]:
     """Returns the games that the package has."""
-    there = imported("textarena.envs.registration", TextArena.package).ENV_REGISTRY
+    there = import_extra("textarena.envs.registration", TextArena.package).ENV_REGISTRY
     return [name.removesuffix("-raw") for name in there if name.endswith("-raw")]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Apart, ApartOptions, World, classes, imported
+from envsuite.adapters.base import Apart, ApartOptions, World, classes, import_extra
 from envsuite.core import Outcome, Tool
 from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError, WorkerLost
@@ -40,7 +40,7 @@ class Rollouts(World):
 
     def prepare(self) -> None:
         """Loads the environment."""
-        package, self._types = imported("verifiers", _EXTRA), imported("verifiers.types", _EXTRA)
+        package, self._types = import_extra("verifiers", _EXTRA), import_extra("verifiers.types", _EXTRA)
         settings, file = self.options.settings or {}, Path(f"{self.name}.py")
         try:
             load = function_in(f"{file}:load_environment") if file.is_file() else None
@@ -70,12 +70,12 @@ class Rollouts(World):
     def begin(self, task_id: str) -> tuple[str, str]:
         """Starts a rollout."""
         self._loop, self._asked = asyncio.new_event_loop(), asyncio.Queue[Any]()
-        client = _client(imported("verifiers.clients", _EXTRA).Client, self._asked)
+        client = _client(import_extra("verifiers.clients", _EXTRA).Client, self._asked)
         self._rollout = self._loop.create_task(self._env.run_rollout(self._inputs[task_id], client, "policy", {}))
         self._rollout.add_done_callback(lambda _: self._asked.put_nowait(None))
         prompt = self._turn()
         if prompt is None:
-            self._ended()  # says why, if it failed
+            self._final_state()  # says why, if it failed
             raise WorkerLost(f"verifiers/{self.name} ended {task_id} before it asked for an answer")
         return _texts(prompt), ""
 
@@ -96,7 +96,7 @@ class Rollouts(World):
         prompt = self._turn()
         if prompt is not None:
             return Outcome(_texts(_since_answer(prompt))), False
-        state = self._ended()
+        state = self._final_state()
         reward, metrics = (
             float(state["reward"] or 0.0),
             {name: float(value) for name, value in state["metrics"].items()},
@@ -104,7 +104,7 @@ class Rollouts(World):
         text = _texts(_since_answer([*map(dict, state["completion"] or ())]))
         return Outcome(text, reward, done=True, success=reward >= 1, score=reward, metrics=metrics), False
 
-    def _ended(self) -> Any:
+    def _final_state(self) -> Any:
         """Returns what the rollout came to.
 
         Raises:

@@ -266,7 +266,7 @@ class CompiledGame:
         if won is None:
             if len(self._won) >= MAX_CACHED:
                 self._won.clear()
-            won = self._won[key] = self._goal.reached(state)
+            won = self._won[key] = self._goal.holds(state)
         return won
 
     def _names(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from envsuite.alfworld import prompts
 from envsuite.alfworld.engine import Engine, Game, Turn
-from envsuite.alfworld.identity import identity_of, stated
+from envsuite.alfworld.identity import identity_of, task_statement
 from envsuite.alfworld.scenes import Difficulty
 from envsuite.alfworld.tasks import load
 from envsuite.core.env import Outcome, ToolEnv
@@ -83,7 +83,7 @@ class ALFWorld(ToolEnv):
             DataError: The game is not the one that was listed, or does not state its task.
         """
         self._describe(task_id)
-        return stated(self.games.path(task_id))
+        return task_statement(self.games.path(task_id))
 
     def identity(self, task_id: str) -> dict[str, Any]:
         """Returns game file, family, trial, and the SHA-256 of both files.

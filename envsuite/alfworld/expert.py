@@ -11,7 +11,7 @@ from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import Goal
 from envsuite.alfworld.tasks import ENV_ID
 from envsuite.core.env import Observation, ToolEnv
-from envsuite.core.players import played
+from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, ToolCall
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Expert:
             UsageError: ``env`` is another environment, has no episode, has a task whose sentence is unknown to the
                 expert, or the expert has searched everything in vain.
         """
-        inner = played(env, ENV_ID)
+        inner = unwrap_env(env, ENV_ID)
         observation = inner.observation
         seeker, last_observation = self._episodes.get(inner, (None, None))
         if seeker is None or last_observation is not observation:

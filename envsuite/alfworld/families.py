@@ -175,18 +175,18 @@ def draw_game(draw: Draw, family: Family, choice: Sequence[Layout], difficulty: 
     fit = [layout for layout in choice if family.name != "look_at_obj_in_light" or layout.lamp is not None]
     rooms = [(room, weight) for room, weight in family.rooms if any(layout.room is room for layout in fit)]
     while True:
-        room = draw.weighted(rooms)
-        layout = draw.one([layout for layout in fit if layout.room is room])
-        kind = draw.one([k for k, places in layout.usual.items() if places and k in (family.kinds or layout.usual)])
+        room = draw.choose_weighted(rooms)
+        layout = draw.choose([layout for layout in fit if layout.room is room])
+        kind = draw.choose([k for k, places in layout.usual.items() if places and k in (family.kinds or layout.usual)])
         targets = [LAMP] if family.name == "look_at_obj_in_light" else _targets(family, layout, kind)
         if targets:
             break
-    target = draw.one(targets)
-    goal = Goal(family, kind, target, draw.one(family.sentences).format(thing=kind.lower(), target=target.lower()))
+    target = draw.choose(targets)
+    goal = Goal(family, kind, target, draw.choose(family.sentences).format(thing=kind.lower(), target=target.lower()))
     free = [r for r in layout.receptacles if kind in CONTAINS[r.kind] and (family.verb or r.kind != target)]
     places = next(spec.places for spec in layout.room.things if spec.kind == kind)
     usual = [r for r in free if r.kind in places]
-    decoys = draw.weighted(family.decoys) if difficulty.decoys is None else difficulty.decoys
+    decoys = draw.choose_weighted(family.decoys) if difficulty.decoys is None else difficulty.decoys
     if draw.chance(family.hidden if difficulty.hidden is None else difficulty.hidden):
         choices = [[r for r in free if r.door] or usual] * (family.needs + decoys)
     else:

@@ -28,9 +28,9 @@ from envsuite.core.draws import Draw
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.escaping import log_to_stderr
 from envsuite.data.files import write_atomically
-from envsuite.data.locks import locked
+from envsuite.data.locks import hold_lock
 from envsuite.data.places import WRITABLE
-from envsuite.data.progress import tracked
+from envsuite.data.progress import track
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def ensure(root: Path, seed: int, games: int, difficulty: Difficulty = DEFAULT) 
     if _complete(folder):
         return folder
     try:
-        with locked(root / f".{game_set.name}.lock") as lock:
+        with hold_lock(root / f".{game_set.name}.lock") as lock:
             if not _complete(folder):
                 _build(folder, game_set, lock)
     except OSError as error:
@@ -152,8 +152,8 @@ def _build(folder: Path, game_set: GameSet, lock: int) -> None:
         if leftover.exists():
             shutil.rmtree(leftover)
     workers = min(_cores(), game_set.games // ALONE)
-    counts = _share(partial, game_set, 0, 1) if workers < 2 else _shared(partial, game_set, workers, lock)
-    for _ in tracked(chain.from_iterable(map(range, counts)), "ALFWorld: making games", game_set.games):
+    counts = _share(partial, game_set, 0, 1) if workers < 2 else _run_workers(partial, game_set, workers, lock)
+    for _ in track(chain.from_iterable(map(range, counts)), "ALFWorld: making games", game_set.games):
         pass
     top = partial / "json_2.1.1"
     manifest = {
@@ -183,7 +183,7 @@ def _share(folder: Path, game_set: GameSet, first: int, step: int) -> Iterator[i
         yield 1
 
 
-def _shared(folder: Path, game_set: GameSet, workers: int, lock: int) -> Iterator[int]:
+def _run_workers(folder: Path, game_set: GameSet, workers: int, lock: int) -> Iterator[int]:
     """Writes all games in worker processes that import nothing of the program; yields how many are new.
 
     The workers hold the lock too: where this process is killed, no other begins while one of them still writes.

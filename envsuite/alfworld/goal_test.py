@@ -31,7 +31,7 @@ class GoalTest:
             raise Unreachable("pddl_problem has a goal that can't be reached")
         self._test = test
 
-    def reached(self, state: int) -> bool:
+    def holds(self, state: int) -> bool:
         """Whether the goal holds in ``state``."""
         return _holds(self._test, state)
 

@@ -109,7 +109,7 @@ def parse_grammar(text: str) -> Grammar:
     actions: dict[str, ActionText] = {}
     rule_lists: dict[str, Any] = {}
     scanner = _Scanner(text)
-    while not scanner.done():
+    while not scanner.at_end():
         word = scanner.take(r"action|grammar", "action or grammar")
         if word == "grammar":
             rule_lists.update(_rules(scanner.block(), "the grammar"))
@@ -243,12 +243,12 @@ class _Scanner:
         self.text = text
         self.position = 0
 
-    def done(self) -> bool:
+    def at_end(self) -> bool:
         self.position = re.compile(r"(?:\s|#.*)*").match(self.text, self.position).end()  # type: ignore[union-attr]
         return self.position == len(self.text)
 
     def take(self, pattern: str, what: str) -> str:
-        self.done()
+        self.at_end()
         match = re.compile(pattern).match(self.text, self.position)
         if match is None:
             line = self.text.count("\n", 0, self.position) + 1

@@ -14,7 +14,7 @@ from envsuite.core.errors import DataError
 from envsuite.data.part import sha256_of
 
 
-def stated(path: Path) -> str:
+def task_statement(path: Path) -> str:
     """Returns the sentence that states the task of a game, as the game's first text ends with it.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from envsuite.alfworld.prompts import GOAL
 from envsuite.alfworld.tasks import ENV_ID
 from envsuite.core.env import Observation
-from envsuite.core.players import played
+from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, ToolCall
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Lexical:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        return self.answer(played(env, ENV_ID).observation)
+        return self.answer(unwrap_env(env, ENV_ID).observation)
 
     def answer(self, observation: Observation) -> Action:
         """Returns the action for an observation."""

@@ -9,7 +9,7 @@ from envsuite.alfworld.sentences import Goal
 from envsuite.alfworld.tasks import ENV_ID
 from envsuite.core.env import StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.core.players import played
+from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action
 
 
@@ -28,7 +28,7 @@ class Milestones:
         self._goal: Goal | None = None
         self.count = 0
         try:
-            goal = Goal.parse(played(env, ENV_ID).observation["task"])
+            goal = Goal.parse(unwrap_env(env, ENV_ID).observation["task"])
         except UsageError:
             return
         once = ["take", *([goal.verb] if goal.verb else []), "use" if goal.lamp else "move"]
@@ -36,7 +36,7 @@ class Milestones:
         self._next = tuple(once * goal.count)
         self.count = len(self._next)
 
-    def reached(self, action: Action, info: StepInfo) -> int:
+    def count_reached(self, action: Action, info: StepInfo) -> int:
         """Returns 1 if the command is the next milestone, or solved the task; else 0."""
         if not self._next or not info["valid"] or self._goal is None:
             return 0

@@ -42,20 +42,20 @@ class State:
         """Applies the action of ``command``; returns whether it was applicable."""
         match command.split():
             case ["go", "to", *r]:
-                return self._go(self._named(r))
+                return self._go(self._find_id(r))
             case ["open", *r]:
-                return self._open(self._named(r))
+                return self._open(self._find_id(r))
             case ["take", a, b, "from", *r]:
-                return self._take(self._named([a, b]), self._named(r))
+                return self._take(self._find_id([a, b]), self._find_id(r))
             case ["move", a, b, "to", *r]:
-                return self._put(self._named([a, b]), self._named(r))
+                return self._put(self._find_id([a, b]), self._find_id(r))
             case [("clean" | "heat" | "cool") as verb, a, b, "with", *r]:
-                return self._treat(verb, self._named([a, b]), self._named(r))
+                return self._treat(verb, self._find_id([a, b]), self._find_id(r))
             case ["use", *o]:
-                return self._use(self._named(o))
+                return self._use(self._find_id(o))
         return False
 
-    def _named(self, words: Sequence[str]) -> str:
+    def _find_id(self, words: Sequence[str]) -> str:
         return self.id_of.get(" ".join(words), "")
 
     def _here(self, receptacle: str) -> bool:

@@ -11,7 +11,7 @@ from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import Goal
 from envsuite.core.errors import UsageError
-from envsuite.core.players import played
+from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, Move, ToolCall
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Planner:
 
         Ends when the player has searched everything in vain.
         """
-        world = played(env, "ALFWorld-v0")
+        world = unwrap_env(env, "ALFWorld-v0")
         goal = Goal.parse(world.observation["task"])
         rash = self.rash > 0.0 and rng.random() < self.rash
         talker = Talker(replace(goal, verb="", count=1), rng, 1.0) if rash else Talker(goal, rng, self.careless)

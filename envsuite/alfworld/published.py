@@ -26,7 +26,7 @@ SPLITS = ("valid_seen",)
 
 
 @cache
-def published() -> Mapping[str, Mapping[str, str]]:
+def published_checksums() -> Mapping[str, Mapping[str, str]]:
     """Returns split -> ``<task>/<trial>`` -> SHA-256 (hex) of ``game.tw-pddl``, of the splits that are known."""
     checksums: Mapping[str, Mapping[str, str]] = orjson.loads(FILE.read_bytes())
     return checksums

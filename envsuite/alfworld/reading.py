@@ -57,8 +57,8 @@ def read(text: str) -> Reading:
     return Reading(
         first=text.startswith(INTRODUCTION),
         refused=text.strip() == NOTHING_HAPPENS,
-        room=_things(room[1]) if room else (),
-        inside=tuple((match[1] or match[2], _things(match[3])) for match in _INSIDE.finditer(text)),
+        room=_names_in(room[1]) if room else (),
+        inside=tuple((match[1] or match[2], _names_in(match[3])) for match in _INSIDE.finditer(text)),
         closed=tuple(match[1] or match[2] for match in _CLOSED.finditer(text)),
         taken=_pair(_TAKEN, text),
         placed=_pair(_PLACED, text),
@@ -67,7 +67,7 @@ def read(text: str) -> Reading:
     )
 
 
-def _things(text: str) -> tuple[str, ...]:
+def _names_in(text: str) -> tuple[str, ...]:
     return tuple(_LISTED.findall(text))
 
 

@@ -112,7 +112,7 @@ class TextWorldGame:
             UsageError: Before the first :meth:`reset`, or after the game was lost or closed.
             WorkerLost: The worker process died or took longer than the deadline; the episode is lost.
         """
-        before = self._started("step")
+        before = self._current_turn("step")
         self._turn = None
         command = command.strip()
         valid = command in before.commands
@@ -127,7 +127,7 @@ class TextWorldGame:
         Raises:
             UsageError: Before the first :meth:`reset`, or after the game was lost or closed.
         """
-        turn = self._started("snapshot")
+        turn = self._current_turn("snapshot")
         return Token(game=self._id, commands=tuple(self._played), feedback=turn.feedback, valid=turn.valid)
 
     def restore(self, token: object) -> Turn:
@@ -163,7 +163,7 @@ class TextWorldGame:
             self._release()
         self._worker = None
 
-    def _started(self, call: str) -> Turn:
+    def _current_turn(self, call: str) -> Turn:
         if self._turn is None:
             raise UsageError(f"{self.path}: {call} of a game that is not in play; call reset() first")
         return self._turn

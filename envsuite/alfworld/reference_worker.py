@@ -94,10 +94,10 @@ class Remembered:
 
     def __init__(self, parse: Callable[..., Any]) -> None:
         @functools.lru_cache(4096)
-        def parsed(text: str, rule_name: str) -> bytes:
+        def parse_pickled(text: str, rule_name: str) -> bytes:
             return pickle.dumps(parse(text, rule_name=rule_name))
 
-        self._parsed = parsed
+        self._parsed = parse_pickled
 
     def __call__(self, text: str, rule_name: str, trace: bool = False) -> Any:
         """Returns the parsed text as a fresh copy, since ``textworld`` writes into it."""

@@ -33,7 +33,7 @@ class Bindings:
     names: Mapping[str, str]
     """The object by the placeholder's name alone."""
 
-    def extended(self, objects: Mapping[TypedName, TypedName]) -> Bindings:
+    def extend(self, objects: Mapping[TypedName, TypedName]) -> Bindings:
         """Returns these bindings and those of more placeholders."""
         return Bindings(
             {**self.objects, **objects}, {**self.names, **{name: pair[0] for (name, _), pair in objects.items()}}
@@ -114,10 +114,10 @@ def _render(pieces: Sequence[Piece], state: int, texts: list[str]) -> None:
         elif isinstance(piece, Choice):
             _render(piece.pick(state), state, texts)
         else:
-            _render(_listed(piece, [text for mask, text in piece.items if state & mask == mask]), state, texts)
+            _render(_join_list(piece, [text for mask, text in piece.items if state & mask == mask]), state, texts)
 
 
-def _listed(listing: Listing, texts: Sequence[tuple[Piece, ...]]) -> list[Piece]:
+def _join_list(listing: Listing, texts: Sequence[tuple[Piece, ...]]) -> list[Piece]:
     """Joins ``texts`` by the list's separators."""
     if not texts:
         return list(listing.empty)
@@ -179,7 +179,7 @@ class Renderer:
                 pieces += self._prepare_value(part.what, bindings)
             else:
                 items = tuple(
-                    (m, self._prepare_value(part.what, bindings.extended(f)))
+                    (m, self._prepare_value(part.what, bindings.extend(f)))
                     for m, f in self._query(part.query, bindings)
                 )
                 empty, separator, last = (self._symbol(n, bindings) if part.listed else () for n in LISTS)
@@ -187,8 +187,8 @@ class Renderer:
                 if any(mask for mask, _ in items):
                     pieces.append(listing)
                 else:
-                    pieces += _listed(listing, [text for _, text in items])
-        return _joined(pieces)
+                    pieces += _join_list(listing, [text for _, text in items])
+        return _merge_texts(pieces)
 
     def constant(self, text: Sequence[Part], bindings: Bindings) -> str | None:
         """Returns ``text`` where it is the same in every state; ``None`` if it depends on the state."""
@@ -386,7 +386,7 @@ def _subtypes_of(domain: Domain, type_: str) -> list[str]:
     return sorted(name for name, supertypes in domain.supertypes.items() if type_ in supertypes)
 
 
-def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
+def _merge_texts(pieces: list[Piece]) -> tuple[Piece, ...]:
     """Concatenates adjacent texts."""
     result: list[Piece] = []
     for piece in pieces:

@@ -106,7 +106,7 @@ class Surveyor:
         self.draw = draw
         self.taken = set(names)
 
-    def thing(self, kind: str) -> str:
+    def new_id(self, kind: str) -> str:
         """Returns a new id for an object or receptacle."""
         stem, basin = (kind.removesuffix("Basin"), f"_bar_{kind}") if kind.endswith("Basin") else (kind, "")
         while True:
@@ -119,7 +119,7 @@ class Surveyor:
         """Returns a new location: grid position, direction, camera tilt."""
         while True:
             x, z = (self.draw.below(41) - 20, self.draw.below(41) - 20)
-            name = f"loc_bar_{_steps(x)}_bar_{_steps(z)}_bar_{self.draw.below(4)}_bar_{self.draw.one(TILTS)}"
+            name = f"loc_bar_{_steps(x)}_bar_{_steps(z)}_bar_{self.draw.below(4)}_bar_{self.draw.choose(TILTS)}"
             if self._is_new(name):
                 return name
 
@@ -138,9 +138,9 @@ def _steps(number: int) -> str:
     return f"_minus_{-number}" if number < 0 else str(number)
 
 
-def _scaled(draw: Draw, counts: Counts, percent: int) -> int:
+def _draw_count(draw: Draw, counts: Counts, percent: int) -> int:
     """Draws a number and scales it by ``percent``; the remainder is the probability of one more."""
-    whole, remainder = divmod(draw.weighted(counts) * percent, 100)
+    whole, remainder = divmod(draw.choose_weighted(counts) * percent, 100)
     return whole + draw.chance(remainder)
 
 
@@ -150,20 +150,20 @@ def place(draw: Draw, weights: Mapping[str, int], among: Sequence[Receptacle]) -
     table = [(kind, weight) for kind, weight in weights.items() if kind in kinds]
     if not table:
         return None
-    kind = draw.weighted(table)
-    return draw.one([r for r in among if r.kind == kind])
+    kind = draw.choose_weighted(table)
+    return draw.choose([r for r in among if r.kind == kind])
 
 
 def _draw_layout(draw: Draw, room: Room, plan: int, percent: int) -> Layout:
     surveyor = Surveyor(draw)
     receptacles: list[Receptacle] = []
     for kind, counts in room.receptacles:
-        usual = draw.weighted(counts)
+        usual = draw.choose_weighted(counts)
         for _ in range(usual and max(1, (usual * percent + 50) // 100)):
             neighbour_kind, chance = BESIDE.get(kind, ("", 0))
             neighbours = [r for r in receptacles if r.kind == neighbour_kind]
             spot = neighbours[-1].spot if neighbours and draw.chance(chance) else None
-            name = surveyor.thing(kind)
+            name = surveyor.new_id(kind)
             receptacles.append(
                 Receptacle(name, kind, spot or surveyor.spot(), kind in SHUT and draw.chance(SHUT[kind]))
             )
@@ -175,7 +175,7 @@ def _draw_layout(draw: Draw, room: Room, plan: int, percent: int) -> Layout:
         if spec.kind in FIXED:
             fixed += [
                 _put(draw, surveyor, spec.kind, place(draw, spec.places, receptacles), receptacles)
-                for _ in range(draw.weighted(spec.counts))
+                for _ in range(draw.choose_weighted(spec.counts))
             ]
         else:
             hosts = (place(draw, spec.places, receptacles) for _ in range(3))
@@ -185,9 +185,9 @@ def _draw_layout(draw: Draw, room: Room, plan: int, percent: int) -> Layout:
 
 def _put(draw: Draw, surveyor: Surveyor, kind: str, host: Receptacle | None, receptacles: Sequence[Receptacle]) -> Item:
     if host is not None:
-        return Item(surveyor.thing(kind), kind, host, host.spot)
-    spot = draw.one(receptacles).spot if draw.chance(NEAR) else surveyor.spot()
-    return Item(surveyor.thing(kind), kind, None, spot)
+        return Item(surveyor.new_id(kind), kind, host, host.spot)
+    spot = draw.choose(receptacles).spot if draw.chance(NEAR) else surveyor.spot()
+    return Item(surveyor.new_id(kind), kind, None, spot)
 
 
 @lru_cache(maxsize=8)
@@ -246,11 +246,11 @@ def furnish(draw: Draw, layout: Layout, percent: int, special: str, choices: Seq
             continue
         hosts: list[Receptacle | None]
         if spec.kind == special:
-            hosts = [_somewhere(draw, spec, usual, among) or draw.one(among) for among in choices]
+            hosts = [_somewhere(draw, spec, usual, among) or draw.choose(among) for among in choices]
         else:
             hosts = [
                 None if draw.chance(DROPPED) else _somewhere(draw, spec, usual, layout.receptacles)
-                for _ in range(_scaled(draw, spec.counts, percent))
+                for _ in range(_draw_count(draw, spec.counts, percent))
             ]
         items += [_put(draw, surveyor, spec.kind, host, layout.receptacles) for host in hosts]
     return Scene(layout, tuple(items), surveyor.spot())
@@ -258,4 +258,4 @@ def furnish(draw: Draw, layout: Layout, percent: int, special: str, choices: Seq
 
 def _somewhere(draw: Draw, spec: Thing, usual: Sequence[Receptacle], among: Sequence[Receptacle]) -> Receptacle | None:
     habitual = [r for r in usual if r in among]
-    return draw.one(habitual) if habitual and draw.chance(HABIT) else place(draw, spec.places, among)
+    return draw.choose(habitual) if habitual and draw.chance(HABIT) else place(draw, spec.places, among)

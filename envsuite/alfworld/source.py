@@ -22,7 +22,7 @@ import orjson
 from envsuite.alfworld.game_file import GAME, REMEDY, TRAJECTORY, parse_family, parse_game
 from envsuite.core.errors import DataError
 from envsuite.data import cache_root, data_root, write_atomically
-from envsuite.data.progress import tracked
+from envsuite.data.progress import track
 
 LAYOUT = "json_2.1.1"
 """Name of the folder that holds a folder for each split."""
@@ -238,7 +238,7 @@ def _read(root: Path, places: Sequence[str], stamps: Mapping[str, tuple[Stamp, S
     if not places:
         return []
     with ThreadPoolExecutor(READERS) as readers:
-        outcomes = list(tracked(readers.map(read, places), "ALFWorld: reading games", len(places)))
+        outcomes = list(track(readers.map(read, places), "ALFWorld: reading games", len(places)))
     errors = [str(outcome) for outcome in outcomes if isinstance(outcome, DataError)]
     if errors:
         more = [f"and {len(errors) - 3} more"] if len(errors) > 3 else []

@@ -48,7 +48,7 @@ def load(
     if source in ("builtin", "generated"):
         return _builtin(scene_seed, games, difficulty)
     if source == "official":
-        official_games, task_set = _loaded(find_root(official_folder()), "official")
+        official_games, task_set = _load_games(find_root(official_folder()), "official")
         counts = task_set.summary()["splits"]
         if any(counts.get(split, 0) != count for split, count in PUBLISHED.items()):
             _log.warning(
@@ -56,7 +56,7 @@ def load(
                 official_folder(), counts, PUBLISHED,
             )  # fmt: skip
         return official_games, task_set
-    return _loaded(find_root(Path(source)), "official")
+    return _load_games(find_root(Path(source)), "official")
 
 
 @lru_cache(maxsize=OPEN)
@@ -73,7 +73,7 @@ def _builtin(scene_seed: int, games: int, difficulty: Difficulty) -> tuple[Games
     return found_games, _make_task_set(found_games, "builtin")
 
 
-def _loaded(root: Path, source: str) -> tuple[Games, TaskSet]:
+def _load_games(root: Path, source: str) -> tuple[Games, TaskSet]:
     games = games_of(root)
     return games, _task_set(games, source)
 

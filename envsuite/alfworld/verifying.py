@@ -15,7 +15,7 @@ from envsuite.alfworld.game_file import GAME, TRAJECTORY, GameFile, parse_family
 from envsuite.alfworld.grammar import parse_grammar
 from envsuite.alfworld.identity import statement
 from envsuite.alfworld.pddl import Malformed, Unreachable
-from envsuite.alfworld.published import published
+from envsuite.alfworld.published import published_checksums
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import Goal
 from envsuite.alfworld.source import LEFT_OUT, find_root
@@ -31,7 +31,7 @@ LONGEST = 1000
 """Most commands of the expert in one game; it searches everything at most twice."""
 
 
-def played(path: Path, walkthrough: Sequence[str]) -> Played:
+def play_game(path: Path, walkthrough: Sequence[str]) -> Played:
     """Plays a game with its own walkthrough, and if that does not win it, with the expert.
 
     Args:
@@ -50,7 +50,7 @@ def played(path: Path, walkthrough: Sequence[str]) -> Played:
     try:
         if walkthrough and _follows(game, walkthrough):
             return "walkthrough"
-        return _sought(game)
+        return _seek(game)
     finally:
         game.close()
 
@@ -66,7 +66,7 @@ def _follows(game: Game, commands: Sequence[str]) -> bool:
     return turn.won
 
 
-def _sought(game: Game) -> Played:
+def _seek(game: Game) -> Played:
     turn: Turn = game.reset()
     try:
         seeker = Seeker(Goal.parse(turn.feedback[turn.feedback.find(prompts.GOAL) :].strip()))
@@ -135,7 +135,7 @@ def verify_games(folder: Path, play: bool = False, progress: Progress | None = N
     for split, trial in trials:
         audit.look_into(split, trial, play)
         progress.advance(1)
-    progress.done(name, len(trials))
+    progress.finish(name, len(trials))
     findings = (*_missing(root, audit), *audit.findings)
     return Report(
         root, dict(audit.games), findings, tuple(_notes(audit)), audit.outcomes["walkthrough"], audit.outcomes["expert"]
@@ -166,7 +166,7 @@ class _Seen:
             what = "without it, ALFWorld does not find the game"
             self.findings.append(Finding(trial / TRAJECTORY, "missing", what))
             return
-        findings = list(_inspected(split, trial))
+        findings = list(_inspect(split, trial))
         self.findings += findings
         if any(finding.kind == "damaged" for finding in findings):
             self.damaged[split] += 1
@@ -195,14 +195,14 @@ def _game(trial: Path) -> GameFile:
     return parse_game(trial / GAME, (trial / GAME).read_bytes())
 
 
-def _inspected(split: str, trial: Path) -> Iterator[Finding]:
+def _inspect(split: str, trial: Path) -> Iterator[Finding]:
     """Yields what is wrong with the files of a trial that has both."""
-    checksum = published().get(split, {}).get(f"{trial.parent.name}/{trial.name}")
+    checksum = published_checksums().get(split, {}).get(f"{trial.parent.name}/{trial.name}")
     try:
         if checksum is not None and sha256_of(trial / GAME) != checksum:
             yield Finding(trial / GAME, "altered", "its SHA-256 is not the published one")
         game = _game(trial)
-        task = _stated(trial / GAME, game)
+        task = _read_task(trial / GAME, game)
     except (DataError, OSError) as error:
         yield Finding(trial / GAME, "damaged", _reason(error, trial / GAME))
         return
@@ -218,7 +218,7 @@ def _inspected(split: str, trial: Path) -> Iterator[Finding]:
     yield from contradictions
 
 
-def _stated(path: Path, game: GameFile) -> str:
+def _read_task(path: Path, game: GameFile) -> str:
     try:
         return statement(parse_grammar(game.grammar), path)
     except Malformed as error:
@@ -234,7 +234,7 @@ def _contradictions(trial: Path, game: GameFile, task: str, trajectory: Mapping[
     folder = trial.parent.name
     if (owner := trajectory.get("task_id")) != trial.name:
         yield Finding(trial / TRAJECTORY, "altered", f"it is of the trial {owner}, not of {trial.name}")
-    if (names := _named(trajectory)) is not None and names != folder:
+    if (names := _folder_name(trajectory)) is not None and names != folder:
         yield Finding(trial / TRAJECTORY, "altered", f"it is of the task {names}, not of {folder}")
     problem = _PROBLEM.search(game.problem)
     if problem is not None and problem[1] != trial.name:
@@ -248,7 +248,7 @@ def _contradictions(trial: Path, game: GameFile, task: str, trajectory: Mapping[
         yield Finding(trial / GAME, "altered", f"it states {task!r}, which is not the task {folder}")
 
 
-def _named(trajectory: Mapping[str, Any]) -> str | None:
+def _folder_name(trajectory: Mapping[str, Any]) -> str | None:
     """Returns the name of a task's folder from its trajectory; ``None`` if that does not say it."""
     try:
         parameters = trajectory["pddl_params"]
@@ -262,7 +262,7 @@ def _named(trajectory: Mapping[str, Any]) -> str | None:
 
 def _play(trial: Path, game: GameFile, outcomes: Counter[Played]) -> Iterator[Finding]:
     try:
-        outcome = played(trial / GAME, game.walkthrough)
+        outcome = play_game(trial / GAME, game.walkthrough)
     except DataError as error:
         yield Finding(trial / GAME, "damaged", _reason(error, trial / GAME))
         return
@@ -276,7 +276,7 @@ def _play(trial: Path, game: GameFile, outcomes: Counter[Played]) -> Iterator[Fi
 def _missing(root: Path, audit: _Seen) -> Iterator[Finding]:
     """Yields the published games that are missing, judged by their ids, or by their number where ids are not known."""
     for split, count in PUBLISHED.items():
-        paths = [root / split / task_id for task_id in published().get(split, {})]
+        paths = [root / split / task_id for task_id in published_checksums().get(split, {})]
         lacking = count - audit.games[split] - audit.damaged[split]
         if not (root / split).is_dir():
             yield Finding(root / split, "missing", f"the whole split, {count:,} games")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError
 
 from envsuite.babyai.env import BabyAI
-from envsuite.babyai.tasks import ENV_ID, described
+from envsuite.babyai.tasks import ENV_ID, parse_task_id
 from envsuite.babyai.world import COMMANDS, World
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, has no running episode, or is where the bot has no plan.
         """
-        inner = looked_into(env, ENV_ID, BabyAI)
+        inner = unwrap_local_env(env, ENV_ID, BabyAI)
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
         task, commands = inner.episode["task_id"], inner.world.played
         if task != self._task or self._world.played != commands[: len(self._world.played)]:
-            self._task, self._world = task, World(*described(task))
+            self._task, self._world = task, World(*parse_task_id(task))
             self._bot, self._last, self._advice = None, None, None
         for command in commands[len(self._world.played) :]:
             self._advise()
@@ -61,10 +61,10 @@ class Expert:
         """Returns the command that follows; empty if there is none."""
         if self._advice is None:
             possible = self._world.possible()
-            advice = "" if self._bot is None else _asked(self._bot, self._last)
+            advice = "" if self._bot is None else _ask_bot(self._bot, self._last)
             if advice not in possible and self._world.carrying is None:
                 self._bot = _bot(self._world)
-                advice = _asked(self._bot, None)
+                advice = _ask_bot(self._bot, None)
             if advice == "done":  # which is the case in front of the goal at first: any command completes the mission
                 advice = "pick up" if "pick up" in possible else "drop"
             elif advice not in possible:
@@ -78,15 +78,15 @@ def _bot(world: World) -> Any:
     bot: Any = cast(Any, BabyAIBot)(world.inner)
     search = bot._breadth_first_search
 
-    def bounded(*args: Any, **kwargs: Any) -> Any:
+    def limited_search(*args: Any, **kwargs: Any) -> Any:
         assert bot.bfs_counter < SEARCHES
         return search(*args, **kwargs)
 
-    bot._breadth_first_search = bounded
+    bot._breadth_first_search = limited_search
     return bot
 
 
-def _asked(bot: Any, last: str | None) -> str:
+def _ask_bot(bot: Any, last: str | None) -> str:
     """Returns the command that the bot advises after the last one, or ``done``; empty if it has no plan."""
     bot.bfs_counter = 0
     try:

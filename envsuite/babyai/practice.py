@@ -12,7 +12,7 @@ from envsuite.babyai.expert import Expert
 from envsuite.babyai.tasks import ENV_ID
 from envsuite.babyai.world import COMMANDS
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.practice import Practice
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.prompting.phrases import phrases
@@ -36,7 +36,7 @@ class Walker:
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
-        babyai, expert = looked_into(env, ENV_ID, BabyAI), Expert()
+        babyai, expert = unwrap_local_env(env, ENV_ID, BabyAI), Expert()
         while True:
             action: Action = ()
             if rng.random() >= self.stray:
@@ -55,7 +55,7 @@ def practice() -> Practice:
 
 def texts() -> list[str]:
     """Returns the texts of BabyAI: all words of its missions and views, and every kind of sentence."""
-    objects = [text.named(kind, colour, 0) for kind in (4, 5, 6, 7) for colour in range(len(text.COLOURS))]
+    objects = [text.describe_object(kind, colour, 0) for kind in (4, 5, 6, 7) for colour in range(len(text.COLOURS))]
     mission = (
         "go to the ball in front of you, then pick up an object behind you and open the door on your left after you"
     )

@@ -33,7 +33,7 @@ def load(level: str, source: str, world_seed: int, worlds: int) -> TaskSet:
     return TaskSet(ENV_ID, source, version, splits, types)
 
 
-def described(task_id: str) -> tuple[str, int]:
+def parse_task_id(task_id: str) -> tuple[str, int]:
     """Returns level and seed of a task."""
     level, _, seed = task_id.partition("/")
     return level, int(seed)

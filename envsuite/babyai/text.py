@@ -30,7 +30,7 @@ def task(mission: str) -> str:
     return f"Your mission: {mission}."
 
 
-def named(kind: int, colour: int, state: int) -> str:
+def describe_object(kind: int, colour: int, state: int) -> str:
     """Returns an object in words, from minigrid's numbers for it, e.g. "a locked red door"."""
     if KINDS[kind] == "wall":
         return "a wall"
@@ -41,10 +41,12 @@ def of(entity: Any) -> str:
     """Returns an object of minigrid in words, with what is in it; ``None`` is nothing."""
     if entity is None:
         return "nothing"
-    return named(*entity.encode()) + (f" with {of(entity.contains)} in it" if entity.contains is not None else "")
+    return describe_object(*entity.encode()) + (
+        f" with {of(entity.contains)} in it" if entity.contains is not None else ""
+    )
 
 
-def seen(world: World) -> str:
+def describe_view(world: World) -> str:
     """Returns the agent's field of view in words: objects, the nearest first, then walls ahead and to both sides."""
     image = world.image.tolist()
     middle, last = len(image) // 2, len(image) - 1
@@ -55,7 +57,7 @@ def seen(world: World) -> str:
             if not (ahead and side):
                 walls.setdefault((side > 0) - (side < 0), f"a wall {_where(ahead, side)}")
         elif KINDS[cell[0]] and (ahead or side):
-            objects.append(f"{named(*cell)} {_where(ahead, side)}")
+            objects.append(f"{describe_object(*cell)} {_where(ahead, side)}")
     phrases = [*objects, *(walls[way] for way in (0, -1, 1) if way in walls)]
     return f"You see {', '.join(phrases) or 'nothing'}. You carry {of(world.carrying)}."
 
@@ -85,8 +87,8 @@ def full(world: World) -> str:
         f"There is {', '.join(objects) or 'nothing'}.",
         f"Free of walls: {'; '.join(_floor(world))}.",
     ]
-    if world.done:
-        lines.append(f"Done so far: {', '.join(world.done)}.")
+    if world.done_parts:
+        lines.append(f"Done so far: {', '.join(world.done_parts)}.")
     return "\n".join(lines)
 
 
@@ -108,7 +110,7 @@ def _span(numbers: list[int]) -> str:
     return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
 
 
-def refused(command: str, front: Any, carrying: Any) -> str:
+def explain_refusal(command: str, front: Any, carrying: Any) -> str:
     """Returns why a command changes nothing, from what is in front of the agent and what it carries."""
     if command == "pick up" and carrying is not None:
         why = f"you carry {of(carrying)}"

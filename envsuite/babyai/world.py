@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.babyai.text import refused
+from envsuite.babyai.text import explain_refusal
 from envsuite.core.errors import MissingExtra
 
 try:
@@ -74,7 +74,7 @@ class World:
         self.image = observation["image"]
         self.played.append(command)
         has_changed = self.over or self._mark() != before
-        return None if has_changed else refused(command, self.front, self.carrying)
+        return None if has_changed else explain_refusal(command, self.front, self.carrying)
 
     def replay(self, commands: Sequence[str]) -> None:
         """Executes the commands of an episode from its beginning, in a fraction of the time of :meth:`do`."""
@@ -87,7 +87,7 @@ class World:
     def _mark(self) -> tuple[object, ...]:
         """Returns what a command can change."""
         front = self.front
-        return self.position, self.inner.agent_dir, self.carrying, front, front and front.encode(), self.done
+        return self.position, self.inner.agent_dir, self.carrying, front, front and front.encode(), self.done_parts
 
     def possible(self) -> tuple[str, ...]:
         """Returns the commands that change something in the world."""
@@ -119,7 +119,7 @@ class World:
         return self.inner.grid.get(*self.inner.front_pos)
 
     @property
-    def done(self) -> tuple[str, ...]:
+    def done_parts(self) -> tuple[str, ...]:
         """The parts of a mission of several that are done, as it words them."""
         return tuple(self._texts[place] for place in self.places_done())
 

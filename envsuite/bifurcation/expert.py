@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsuite.bifurcation.env import ENV_ID, Bifurcation
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = looked_into(env, ENV_ID, Bifurcation)
+        inner = unwrap_local_env(env, ENV_ID, Bifurcation)
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
         right = None if inner.state.astray else inner.walk.right(inner.state.place)

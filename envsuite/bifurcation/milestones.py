@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from envsuite.bifurcation.env import ENV_ID, Bifurcation
 from envsuite.core.env import StepInfo, ToolEnv
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action
 
 
@@ -16,11 +16,11 @@ class Milestones:
     from_observations: ClassVar[bool] = False
 
     def __init__(self, env: ToolEnv) -> None:
-        self._env = looked_into(env, ENV_ID, Bifurcation)
+        self._env = unwrap_local_env(env, ENV_ID, Bifurcation)
         self._total = 0
         self.count = self._env.kind.decisions + 1
 
-    def reached(self, action: Action, info: StepInfo) -> int:
+    def count_reached(self, action: Action, info: StepInfo) -> int:
         """Returns how many forks more are passed, and 1 for the end."""
         before, self._total = self._total, self._env.passed + info["success"]
         return self._total - before

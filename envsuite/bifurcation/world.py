@@ -93,11 +93,13 @@ class Kind:
             descriptions: list[tuple[str, ...]] = [(" ".join(name), *COMMON[1:]) for name in names]
         else:
             words = Draw(f"bifurcation words {self.map_seed}").sample(vocabulary(), count * self.names * len(PARTS))
-            descriptions = [(*own[: self.own_words], *COMMON[self.own_words :]) for own in _batched(words, len(PARTS))]
-        return tuple(_batched(descriptions, self.names))
+            descriptions = [
+                (*own[: self.own_words], *COMMON[self.own_words :]) for own in _split_evenly(words, len(PARTS))
+            ]
+        return tuple(_split_evenly(descriptions, self.names))
 
 
-def _batched(items: Sequence[T], size: int) -> list[tuple[T, ...]]:
+def _split_evenly(items: Sequence[T], size: int) -> list[tuple[T, ...]]:
     return [tuple(items[start : start + size]) for start in range(0, len(items), size)]
 
 

@@ -30,7 +30,7 @@ def address(url: object, named: str, like: str, instead: str) -> SplitResult:
     except ValueError:
         sound = False
     if not sound:
-        raise UsageError(f"{named} is {shown(url) if isinstance(url, str) else url!r}; it must be like {like}")
+        raise UsageError(f"{named} is {redact_address(url) if isinstance(url, str) else url!r}; it must be like {like}")
     assert parts is not None
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise UsageError(
@@ -46,7 +46,7 @@ def _reachable(parts: SplitResult) -> bool:
     return bool(host) and parts.port != 0 and parts.path.isascii() and not _BLANK.search(parts.netloc + parts.path)
 
 
-def shown(url: str) -> str:
+def redact_address(url: str) -> str:
     """Returns an address for messages: without name, password, query and fragment."""
     return re.split(r"[?#]", re.sub(r"^(.*//)?.*@", r"\1", url, flags=re.DOTALL))[0]
 

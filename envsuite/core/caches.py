@@ -38,7 +38,7 @@ def made_once(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
             return _Cell()
 
         @wraps(make)
-        def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        def get_or_make(*args: P.args, **kwargs: P.kwargs) -> T:
             with guard:
                 cell = cell_of(*args, **kwargs)  # type: ignore[arg-type]  # lru_cache says which are not hashable
             with cell.lock:
@@ -46,12 +46,12 @@ def made_once(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
                     cell.value = (make(*args, **kwargs),)
                 return cell.value[0]
 
-        return made
+        return get_or_make
 
     return decorate
 
 
-def remembered(
+def cache_by_owner(
     most: int,
 ) -> Callable[[Callable[Concatenate[Owner, P], T]], Callable[Concatenate[Owner, P], T]]:
     """Remembers a function's last ``most`` results for each first argument, and forgets them with that.
@@ -66,13 +66,13 @@ def remembered(
         caches: weakref.WeakKeyDictionary[Owner, Callable[..., T]] = weakref.WeakKeyDictionary()
 
         @wraps(function)
-        def found(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        def call_cached(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
             cache = caches.get(owner)
             if cache is None:
                 cache = caches[owner] = lru_cache(maxsize=most)(partial(_of, function, weakref.ref(owner)))
             return cache(*args, **kwargs)  # type: ignore[arg-type]
 
-        return found
+        return call_cached
 
     return decorate
 

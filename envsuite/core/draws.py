@@ -34,11 +34,11 @@ class Draw:
         """Returns True with a probability of ``percent`` %."""
         return self.below(100) < percent
 
-    def one(self, items: Sequence[T]) -> T:
+    def choose(self, items: Sequence[T]) -> T:
         """Returns one of ``items``, all equally likely."""
         return items[self.below(len(items))]
 
-    def weighted(self, table: Sequence[tuple[T, int]]) -> T:
+    def choose_weighted(self, table: Sequence[tuple[T, int]]) -> T:
         """Returns one of ``table``'s values, with probability proportional to its integer weight."""
         remainder = self.below(sum(weight for _, weight in table))
         for value, weight in table:

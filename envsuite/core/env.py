@@ -18,10 +18,10 @@ from envsuite.core import boundary
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.images import Images, Pixels
 from envsuite.core.options import Options
-from envsuite.core.snapshots import Snapshot, checked
+from envsuite.core.snapshots import Snapshot, check_snapshot
 from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
 from envsuite.core.tasks import TaskSet
-from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action, shortened, with_integers
+from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action, shorten_reason, with_integers
 
 
 class Observation(TypedDict):
@@ -152,7 +152,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self.action_space = ToolCalls(self.tools, self.max_calls, self._propose)
 
     @classmethod
-    def offered(cls) -> dict[str, dict[str, Any]]:
+    def argument_schemas(cls) -> dict[str, dict[str, Any]]:
         """Returns the JSON Schema of each argument of the constructor that clients of a server may give."""
         forms, parameters = cls.takes.schema(client=True), inspect.signature(cls).parameters
         if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -169,11 +169,11 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
 
     def _execute(self, action: Action) -> Outcome:
         """Executes valid calls in order, until one ends the episode."""
-        outcome = _told(self._call(action[0]))
+        outcome = _shorten_error(self._call(action[0]))
         for call in action[1:]:
             if outcome.done:
                 break
-            outcome = _joined(outcome, _told(self._call(call)))
+            outcome = _join_outcomes(outcome, _shorten_error(self._call(call)))
         return outcome
 
     @abstractmethod
@@ -240,7 +240,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._describe(task_id)
         return {}
 
-    def identified(self, task_ids: Sequence[str]) -> list[Identified]:
+    def identify_tasks(self, task_ids: Sequence[str]) -> list[Identified]:
         """Returns goal and identity of several tasks.
 
         Raises:
@@ -282,7 +282,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
                 versions of its components.
             UnknownTask: The environment does not have its task.
         """
-        snapshot = checked(token, self._of(), type(self).__name__)
+        snapshot = check_snapshot(token, self._of(), type(self).__name__)
         split_and_type = self._describe(snapshot["task_id"])
         with boundary.boundary(self._where(snapshot["task_id"])):
             self._resume(snapshot["task_id"], snapshot["world"])
@@ -454,14 +454,14 @@ def _make_copy(
     return env  # type: ignore[no-any-return]
 
 
-def _told(outcome: Outcome) -> Outcome:
+def _shorten_error(outcome: Outcome) -> Outcome:
     """Returns an outcome with its error shortened, in its text too: a world may quote a command of any length."""
-    if outcome.error is None or (error := shortened(outcome.error)) == outcome.error:
+    if outcome.error is None or (error := shorten_reason(outcome.error)) == outcome.error:
         return outcome
     return replace(outcome, text=outcome.text.replace(outcome.error, error), error=error)
 
 
-def _joined(first: Outcome, second: Outcome) -> Outcome:
+def _join_outcomes(first: Outcome, second: Outcome) -> Outcome:
     errors: Sequence[str] = [e for e in (first.error, second.error) if e is not None]
     text, reward = f"{first.text}\n\n{second.text}", first.reward + second.reward
     return replace(second, text=text, reward=reward, error="; ".join(errors) or None)

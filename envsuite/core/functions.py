@@ -194,7 +194,7 @@ class Environment:
         """Returns the state key of a world whose last text is ``text``."""
         return text if self._key is None else str(self._key(world))
 
-    def made(self, env_id: str, source: str, version: str) -> type[ToolEnv]:
+    def make_class(self, env_id: str, source: str, version: str) -> type[ToolEnv]:
         """Returns the class of the environment, under an id.
 
         Raises:
@@ -253,7 +253,7 @@ class FunctionEnv(ToolEnv):
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         tool = self.tools[int(rng.integers(len(self.tools)))]
         properties = tool.parameters["properties"]
-        return ToolCall(tool.name, {name: drawn(form, rng) for name, form in properties.items()})
+        return ToolCall(tool.name, {name: draw_value(form, rng) for name, form in properties.items()})
 
     def _save(self) -> Any:
         return deepcopy(self._world)
@@ -285,12 +285,12 @@ def schema_of(hint: Any) -> dict[str, Any]:
     return {"type": _PLAIN[hint]} if isinstance(hint, type) and hint in _PLAIN else {}
 
 
-def drawn(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
+def draw_value(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
     """Returns a random value of a schema that :func:`schema_of` makes; of another, one that may not fit it."""
     if "enum" in form:
         return form["enum"][int(rng.integers(len(form["enum"])))]
     if "anyOf" in form:
-        return drawn(form["anyOf"][int(rng.integers(len(form["anyOf"])))], rng)
+        return draw_value(form["anyOf"][int(rng.integers(len(form["anyOf"])))], rng)
     low = form.get("minimum", min(-100, form.get("maximum", 0)))
     high = form.get("maximum", low + 200)
     match form.get("type"):
@@ -301,7 +301,7 @@ def drawn(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
         case "boolean":
             return bool(rng.integers(2))
         case "array":
-            return [drawn(form.get("items", {}), rng) for _ in range(int(rng.integers(4)))]
+            return [draw_value(form.get("items", {}), rng) for _ in range(int(rng.integers(4)))]
         case "string":
             return "".join(_LETTERS[int(place)] for place in rng.integers(len(_LETTERS), size=int(rng.integers(1, 9))))
     return None
@@ -331,11 +331,11 @@ def load(path: str) -> EnvSpec:
 def load_from(env_id: str, file: Path) -> EnvSpec:
     """Registers the environment of a Python file under an id; as :func:`load`."""
     source = file.read_bytes()
-    module = imported(file)
+    module = import_file(file)
     there = [value for value in vars(module).values() if isinstance(value, Environment)]
     if len(there) != 1:
         raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
-    kind = there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])
+    kind = there[0].make_class(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])
     kind.__module__, kind.__qualname__ = module.__name__, _CLASS
     setattr(module, _CLASS, kind)
     spec = EnvSpec(env_id, f"{module.__name__}:{_CLASS}", there[0].steps)
@@ -344,7 +344,7 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
     return spec
 
 
-def imported(file: Path) -> ModuleType:
+def import_file(file: Path) -> ModuleType:
     """Returns the module of a Python file, which is run now.
 
     Raises:
@@ -376,7 +376,7 @@ def function_in(place: str) -> Callable[..., Any]:
     path, _, name = place.rpartition(":")
     if not path.endswith(".py") or not Path(path).is_file():
         raise UsageError(f"{place!r} is not file.py:function of a file that is there")
-    function = vars(imported(Path(path).resolve())).get(name)
+    function = vars(import_file(Path(path).resolve())).get(name)
     if not callable(function):
         raise UsageError(f"{path} has no function {name}")
     return function  # type: ignore[no-any-return]

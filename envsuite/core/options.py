@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
 from envsuite.core.errors import UsageError, unknown
-from envsuite.core.tools import Tool, shortened
+from envsuite.core.tools import Tool, shorten_reason
 
 SEED: Mapping[str, Any] = {"minimum": -(2**63), "maximum": 2**63 - 1}
 """Limits of a seed."""
@@ -121,7 +121,7 @@ class Options:
                 continue
             if _tool(cls, client, name).problem({name: value}) is not None or _inexact(value, forms[name]):
                 _refuse_unknown(f"{name} of {cls.env_id}", value, forms[name])
-                raise UsageError(f"{name}={shortened(repr(value))}: expected {values_of(forms[name])}")
+                raise UsageError(f"{name}={shorten_reason(repr(value))}: expected {values_of(forms[name])}")
 
 
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
@@ -199,12 +199,12 @@ def _inexact(value: object, form: Mapping[str, Any] | None) -> bool:
 
 def _refuse_unknown(kind: str, value: object, form: Mapping[str, Any]) -> None:
     """Raises :class:`~envsuite.core.errors.UnknownName` for a text that is none of those there are."""
-    for member, schema in ((value, form), *((item, form.get("items", {})) for item in _listed(value))):
+    for member, schema in ((value, form), *((item, form.get("items", {})) for item in _elements(value))):
         if isinstance(member, str) and "enum" in schema and member not in schema["enum"]:
             raise unknown(kind, member, map(str, schema["enum"]))
 
 
-def _listed(value: object) -> Iterable[object]:
+def _elements(value: object) -> Iterable[object]:
     return value if isinstance(value, tuple | list) else ()
 
 

@@ -27,7 +27,7 @@ class Player(Protocol):
         ...
 
 
-def played(env: gymnasium.Env[Any, Action], env_id: str) -> ToolEnv:
+def unwrap_env(env: gymnasium.Env[Any, Action], env_id: str) -> ToolEnv:
     """Returns the environment inside the wrappers of ``env``, for players that use observations only.
 
     Args:
@@ -45,7 +45,7 @@ def played(env: gymnasium.Env[Any, Action], env_id: str) -> ToolEnv:
     return inner
 
 
-def looked_into(env: gymnasium.Env[Any, Action], env_id: str, kind: type[World]) -> World:
+def unwrap_local_env(env: gymnasium.Env[Any, Action], env_id: str, kind: type[World]) -> World:
     """Returns the environment inside the wrappers of ``env``, for players that use its internal state.
 
     Args:
@@ -56,7 +56,7 @@ def looked_into(env: gymnasium.Env[Any, Action], env_id: str, kind: type[World])
     Raises:
         UsageError: ``env`` is another environment, or is on a server.
     """
-    inner = played(env, env_id)
+    inner = unwrap_env(env, env_id)
     if not isinstance(inner, kind):
         raise UsageError(f"this needs the state of {env_id} itself, which a server does not give; make it without url=")
     return inner

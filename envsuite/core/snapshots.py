@@ -22,7 +22,7 @@ class Snapshot(TypedDict):
     """The state of the world, of :meth:`ToolEnv._save <envsuite.core.ToolEnv>`."""
 
 
-def checked(token: object, here: Mapping[str, str], name: str) -> Snapshot:
+def check_snapshot(token: object, here: Mapping[str, str], name: str) -> Snapshot:
     """Returns a snapshot of an environment of the same id and versions.
 
     Args:

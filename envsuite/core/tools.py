@@ -131,7 +131,7 @@ LONGEST_REASON = 1_000
 """Characters of a reason, which may quote what an agent said, that are told as they are."""
 
 
-def shortened(reason: str) -> str:
+def shorten_reason(reason: str) -> str:
     """Returns a reason; of one longer than :data:`LONGEST_REASON` its beginning, its length and its end."""
     if len(reason) <= LONGEST_REASON:
         return reason
@@ -178,7 +178,7 @@ def _with_integers(value: Any, form: Any) -> Any:
 def check_action(action: object, tools: Sequence[Tool], max_calls: int) -> str | None:
     """Returns why ``action`` is not a valid :data:`Action` for ``tools``, shortened; ``None`` if it is."""
     problem = _problem(action, tools, max_calls)
-    return None if problem is None else shortened(problem)
+    return None if problem is None else shorten_reason(problem)
 
 
 def _problem(action: object, tools: Sequence[Tool], max_calls: int) -> str | None:

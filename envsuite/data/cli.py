@@ -14,7 +14,7 @@ from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, data_set
 from envsuite.data.manager import Verified, fetch, state, verify
 from envsuite.data.places import data_root
-from envsuite.data.progress import Shown, sized
+from envsuite.data.progress import Shown, format_size
 
 EXAMPLES = """examples:
   envsuite data list
@@ -127,7 +127,7 @@ def _list() -> None:
     rows = [("name", "state", "size", "version", "where")]
     for data in catalog.data_sets():
         local_state = state(data)
-        size = sized(local_state.size) if local_state.size else _to_fetch(data)
+        size = format_size(local_state.size) if local_state.size else _to_fetch(data)
         rows.append(
             (data.name, local_state.state, size, local_state.version, str(local_state.folder / (data.tree or "")))
         )
@@ -139,7 +139,7 @@ def _list() -> None:
 
 def _to_fetch(data: DataSet) -> str:
     sizes = [file.size for file in data.files if file.size is not None]
-    return f"{sized(sum(sizes))} to fetch" if len(sizes) == len(data.files) else "not known"
+    return f"{format_size(sum(sizes))} to fetch" if len(sizes) == len(data.files) else "not known"
 
 
 def _fetch(data: DataSet, root: Path | None, mirrors: list[str], keep_archives: bool) -> int:
@@ -165,26 +165,26 @@ def _verify(name: str | None, folder: Path | None, play: bool) -> int:
     if not data_sets:
         sys.stderr.write(f"envsuite: nothing is in {data_root()}; envsuite data list shows what can be fetched\n")
         return 1
-    return max(_checked(data, play, contents.get(data.name)) for data in data_sets)
+    return max(_check_data(data, play, contents.get(data.name)) for data in data_sets)
 
 
 def _is_here(data: DataSet, inside: ModuleType | None) -> bool:
     return state(data).state != "absent" or (inside is not None and inside.present())
 
 
-def _checked(data: DataSet, play: bool, inside: ModuleType | None) -> int:
+def _check_data(data: DataSet, play: bool, inside: ModuleType | None) -> int:
     report = verify(data)
     if inside is None or not inside.present():
-        return _verified(data, report)
+        return _report_files(data, report)
     code = 0
     if report.record is None:  # put there by hand
         sys.stderr.write(f"{data.name}: not fetched by this command, so there are no checksums of all files\n")
     else:
-        code = _verified(data, report)
+        code = _report_files(data, report)
     return max(code, int(inside.run(None, play)))
 
 
-def _verified(data: DataSet, report: Verified) -> int:
+def _report_files(data: DataSet, report: Verified) -> int:
     for damage in report.damages:
         sys.stdout.write(f"{damage.path}: {damage.what}\n")
     if report.damages:
@@ -199,5 +199,5 @@ def _verified(data: DataSet, report: Verified) -> int:
         by = f"no checksum is known for {', '.join(unknown)}: compared with the record of the first fetch"
     elif data.tree is not None:
         by = "unpacked from archives with checksums as reported by others"
-    sys.stdout.write(f"{data.name}: {report.files} files, {sized(report.size)}, all correct ({by})\n")
+    sys.stdout.write(f"{data.name}: {report.files} files, {format_size(report.size)}, all correct ({by})\n")
     return 0

@@ -22,7 +22,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import IO, Any
 
-from envsuite.core.addresses import shown
+from envsuite.core.addresses import redact_address
 
 CHUNK = 1 << 18
 BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -94,7 +94,9 @@ class _Watch:
         self._thread.join()
 
 
-def _watched(kind: type[http.client.HTTPConnection], watch: _Watch) -> Callable[..., http.client.HTTPConnection]:
+def _connection_class(
+    kind: type[http.client.HTTPConnection], watch: _Watch
+) -> Callable[..., http.client.HTTPConnection]:
     class Connection(kind):  # type: ignore[misc, valid-type]
         def connect(self) -> None:
             super().connect()
@@ -109,7 +111,7 @@ class _Http(urllib.request.HTTPHandler):
         self._watch = watch
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_watched(http.client.HTTPConnection, self._watch), req)
+        return self.do_open(_connection_class(http.client.HTTPConnection, self._watch), req)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -118,7 +120,7 @@ class _Https(urllib.request.HTTPSHandler):
         self._watch = watch
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        kind = _watched(http.client.HTTPSConnection, self._watch)
+        kind = _connection_class(http.client.HTTPSConnection, self._watch)
         return self.do_open(kind, req, context=ssl.create_default_context())
 
 
@@ -127,7 +129,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if req.type == "https" and urllib.parse.urlsplit(newurl).scheme == "http":
-            raise Refused(f"it redirects to {shown(newurl)}, which is not encrypted")
+            raise Refused(f"it redirects to {redact_address(newurl)}, which is not encrypted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -164,7 +166,7 @@ def answer_to(
             with error:
                 raise _failure(error, longest_wait) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise _broken(error, watch) from error
+            raise _connection_failure(error, watch) from error
         with response:
             yield Answer(response.status, response.headers, lambda: _read(response, watch))
     finally:
@@ -175,9 +177,9 @@ def _read(response: http.client.HTTPResponse, watch: _Watch) -> bytes:
     try:
         chunk = response.read1(CHUNK)
     except (OSError, http.client.HTTPException) as error:
-        raise _broken(error, watch) from error
+        raise _connection_failure(error, watch) from error
     if watch.expired:
-        raise _broken(TimeoutError(), watch)
+        raise _connection_failure(TimeoutError(), watch)
     watch.received += len(chunk)
     return chunk
 
@@ -203,7 +205,7 @@ def _read_local(file: IO[bytes]) -> bytes:
         raise Refused(error.strerror or str(error)) from error
 
 
-def _broken(error: BaseException, watch: _Watch) -> Exception:
+def _connection_failure(error: BaseException, watch: _Watch) -> Exception:
     """Returns the exception for a connection that failed with ``error``."""
     if watch.expired:
         return Again("it sends too slowly, or nothing at all")

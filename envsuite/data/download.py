@@ -77,7 +77,7 @@ def download(file: RemoteFile, urls: Sequence[str], folder: Path, patience: Pati
                 continue
             size = part.size()
             part.finish(folder / file.name)
-            progress.done(file.name, size)
+            progress.finish(file.name, size)
             return Fetched(url, size, sha256)
     except OSError as error:  # from the disk: errors of the network have been converted by now
         raise DataError(
@@ -98,7 +98,7 @@ def _from_place(file: RemoteFile, url: str, part: Part, patience: Patience, prog
     while True:
         try:
             was_resumed = _attempt(file, url, part, patience, progress)
-            return _checked(file, part, was_resumed)
+            return _check_part(file, part, was_resumed)
         except Again as trouble:
             if part.size() >= high + patience.worth:
                 high, fruitless = part.size(), 0
@@ -210,7 +210,7 @@ def _content_range(answer: Answer) -> tuple[int | None, int | None]:
     return int(match[1]), None if match[2] == "*" else int(match[2])
 
 
-def _checked(file: RemoteFile, part: Part, was_resumed: bool) -> str:
+def _check_part(file: RemoteFile, part: Part, was_resumed: bool) -> str:
     """Returns the SHA-256 of ``part`` after checking it.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[int]:
+def hold_lock(path: Path) -> Iterator[int]:
     """Holds a lock on the file ``path``; waits until no other process holds it. POSIX only.
 
     The file is created if it is missing, and stays; only who holds its lock may remove it. A process that ends, in
@@ -21,24 +21,24 @@ def locked(path: Path) -> Iterator[int]:
         The descriptor of the file. A child process that inherits it (``pass_fds``) holds the lock too: it is released
         when the last of them has ended.
     """
-    with _opened(path, fcntl.LOCK_EX) as file:
+    with _open_locked(path, fcntl.LOCK_EX) as file:
         yield file.fileno()
 
 
 def open_shared(path: Path) -> TextIOWrapper:
     """Returns a file that holds the lock on ``path``, as others may hold it too, until it is closed."""
-    return _opened(path, fcntl.LOCK_SH)
+    return _open_locked(path, fcntl.LOCK_SH)
 
 
 def try_locked(path: Path) -> TextIOWrapper | None:
     """Returns a file that holds the lock on ``path`` until it is closed; ``None`` where another process holds it."""
     try:
-        return _opened(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _open_locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
 
 
-def _opened(path: Path, operation: int) -> TextIOWrapper:
+def _open_locked(path: Path, operation: int) -> TextIOWrapper:
     """Returns a file that holds the lock; of one that its last holder removed, the lock would exclude nobody."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:

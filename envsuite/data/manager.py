@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from envsuite.core.addresses import address, shown
+from envsuite.core.addresses import address, redact_address
 from envsuite.core.errors import DataError, UsageError
 from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, RemoteFile, Unpack
@@ -82,7 +82,9 @@ def fetch(
     patience, progress = patience or Patience(), progress or Silent()
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://", "file:///")):
-            raise UsageError(f"--mirror {shown(mirror)}: not an address. It begins with http://, https:// or file:///")
+            raise UsageError(
+                f"--mirror {redact_address(mirror)}: not an address. It begins with http://, https:// or file:///"
+            )
         if not mirror.startswith("file:"):
             address(mirror, "--mirror", "https://example.org/folder", "name an address without")
     folder = (root if root is not None else data_root()) / data.folder
@@ -167,7 +169,7 @@ def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: Pr
             shutil.rmtree(leftover, ignore_errors=True)
         for file in data.files:
             if file.unpack is not None:
-                members = _unpacked(file, file.unpack, folder, staging, progress)
+                members = _unpack_archive(file, file.unpack, folder, staging, progress)
                 entries |= {f"{tree}/{path}": entry for path, entry in members.items()}
         # The record comes first: after a kill, the next call finds missing files rather than files of unknown origin.
         write_record(folder, data.name, Record(record.version, record.sources, entries))
@@ -179,7 +181,9 @@ def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: Pr
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _unpacked(file: RemoteFile, spec: Unpack, folder: Path, staging: Path, progress: Progress) -> dict[str, Entry]:
+def _unpack_archive(
+    file: RemoteFile, spec: Unpack, folder: Path, staging: Path, progress: Progress
+) -> dict[str, Entry]:
     archive = folder / file.name
     try:
         return unpack(archive, spec, staging, progress)
@@ -220,7 +224,7 @@ def verify(data: DataSet, root: Path | None = None) -> Verified:
     record = read_record(folder, data.name)
     entries = expected_files(data, record)
     flaws = tuple(damages(folder, entries, contents=True))
-    if not _all_told(data, record, entries):
+    if not _lists_all_files(data, record, entries):
         flaws += (Damage(folder / (data.tree or ""), "not fetched"),)
     return Verified(folder, len(entries), sum(entry.size for entry in entries.values()), flaws, record)
 
@@ -238,7 +242,7 @@ def state(data: DataSet, root: Path | None = None) -> State:
     names = {*entries, *(name for file in data.files for name in (file.name, f".{file.name}.part"))}
     sizes = {name: path.stat().st_size for name in names if (path := folder / name).is_file()}
     version = record.version if record is not None else data.version
-    if not wrong and version == data.version and _all_told(data, record, entries):
+    if not wrong and version == data.version and _lists_all_files(data, record, entries):
         return State(folder, "complete", sum(sizes.values()), version)
     sibling_files = {
         file.name
@@ -250,6 +254,6 @@ def state(data: DataSet, root: Path | None = None) -> State:
     return State(folder, "partial" if has_begun else "absent", sum(sizes.values()) if has_begun else 0, version)
 
 
-def _all_told(data: DataSet, record: Record | None, entries: Mapping[str, Entry]) -> bool:
+def _lists_all_files(data: DataSet, record: Record | None, entries: Mapping[str, Entry]) -> bool:
     """Whether ``entries`` lists all files: the contents of archives are known from a record only."""
     return record is not None or len(entries) == len(data.files)

@@ -117,13 +117,13 @@ def shape_trouble(path: Path, name: str) -> str | None:
             with tarfile.open(path) as archive:
                 return None if archive.getmembers() else "an archive without a file"
         if name.endswith(".json"):
-            return None if _closed(path) else "JSON that is cut off"
+            return None if _is_whole_json(path) else "JSON that is cut off"
     except (*DAMAGE, OSError) as error:
         return f"an archive that is cut off or damaged ({error})"
     return None
 
 
-def _closed(path: Path) -> bool:
+def _is_whole_json(path: Path) -> bool:
     with path.open("rb") as file:
         first = file.read(64).lstrip()[:1]
         file.seek(max(0, path.stat().st_size - 64))

@@ -25,7 +25,7 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Called with an explanation of a delay."""
 
-    def done(self, name: str, size: int) -> None:
+    def finish(self, name: str, size: int) -> None:
         """Called when ``name`` is complete, with its total ``size``."""
 
 
@@ -41,7 +41,7 @@ class Silent:
     def note(self, text: str) -> None:
         """Does nothing."""
 
-    def done(self, name: str, size: int) -> None:
+    def finish(self, name: str, size: int) -> None:
         """Does nothing."""
 
 
@@ -94,7 +94,7 @@ class Shown:
     ) -> None:
         self._line = Line(out)
         self._clock = clock
-        self._sized = unit if unit is not None else sized
+        self._sized = unit if unit is not None else format_size
         self._delay = delay
         self._name = ""
         self._total: int | None = None
@@ -123,20 +123,20 @@ class Shown:
         if seconds > 1 and rate > 0:
             parts.append(f"{self._sized(int(rate))}/s")
             if self._total is not None:
-                parts.append(f"{spoken(max(0, self._total - self._now) / rate)} left")
+                parts.append(f"{format_duration(max(0, self._total - self._now) / rate)} left")
         return "  ".join(parts)
 
     def note(self, text: str) -> None:
         """Writes a line above the one that is updated."""
         self._line.note(text)
 
-    def done(self, name: str, size: int) -> None:
+    def finish(self, name: str, size: int) -> None:
         """Writes the final line."""
         if not self._delay or self._clock() - self._since >= self._delay:
             self.note(f"{name}  {self._sized(size)}")
 
 
-def tracked(pieces: Iterable[T], name: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[T]:
+def track(pieces: Iterable[T], name: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[T]:
     """Passes ``pieces`` on; shows their number where standard error is a terminal and the work takes over a second.
 
     Args:
@@ -150,7 +150,7 @@ def tracked(pieces: Iterable[T], name: str, total: int, clock: Callable[[], floa
     for piece in pieces:
         yield piece
         display.advance(1)
-    display.done(name, total)
+    display.finish(name, total)
 
 
 def columns() -> int:
@@ -158,7 +158,7 @@ def columns() -> int:
     return max(20, shutil.get_terminal_size().columns - 1)
 
 
-def sized(size: int) -> str:
+def format_size(size: int) -> str:
     """Formats a number of bytes for people, e.g. ``"68.7 MiB"``."""
     if size < 1024:
         return f"{size} B"
@@ -170,7 +170,7 @@ def sized(size: int) -> str:
     return f"{amount:.1f} {unit}"
 
 
-def spoken(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Formats a duration for people."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"

@@ -40,8 +40,8 @@ def make_room(folders: Path | list[Path], limit: int, resident: Path) -> None:
 
     An entry ``NAME`` was used when it was last modified. What a build left in the folder ``.NAME.building`` or
     ``.NAME.partial`` is part of it, and is removed with it; so is a lock without an entry. An entry stays while it is
-    built (:func:`~envsuite.data.locks.locked`) or used (:func:`hold`), if it is a folder that was never held, or if it
-    cannot be removed, e.g. because it is another user's. A process that has opened a file goes on reading it after it
+    built (:func:`~envsuite.data.locks.hold_lock`) or used (:func:`hold`), if it is a folder that was never held, or if
+    it cannot be removed, e.g. because it is another user's. A process that has opened a file goes on reading it after it
     was removed.
 
     Args:
@@ -60,12 +60,12 @@ def make_room(folders: Path | list[Path], limit: int, resident: Path) -> None:
     for used, size, path in sorted(entries):
         if total <= limit and used:
             return
-        if path.name != resident.name and _removed(path.parent, path.name):
+        if path.name != resident.name and _remove_entry(path.parent, path.name):
             LOG.info("removed %s, to keep generated data within %d bytes", path, limit)
             total -= size
 
 
-def _removed(folder: Path, name: str) -> bool:
+def _remove_entry(folder: Path, name: str) -> bool:
     """Removes an entry, what a build of it left, and its locks; returns whether that was possible."""
     lock, use = folder / f".{name}.lock", folder / f".{name}.use"
     try:

@@ -19,7 +19,7 @@ from envsuite.core.errors import DataError
 from envsuite.data.catalog import Unpack
 from envsuite.data.connection import CHUNK
 from envsuite.data.places import WRITABLE
-from envsuite.data.progress import Progress, sized
+from envsuite.data.progress import Progress, format_size
 
 DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
@@ -89,7 +89,7 @@ def _unpack(archive: Path, reader: _Zip | _Tar, spec: Unpack, into: Path, progre
         raise DataError(f"{archive}: has no member like {' or '.join(spec.wanted)}; is it the right file?")
     # No member yields more than its announced size: zipfile and tarfile read no further.
     if (total := sum(member.size for member in members.values())) > spec.at_most:
-        raise DataError(f"{archive}: unpacks to {sized(total)}; at most {sized(spec.at_most)} can be right")
+        raise DataError(f"{archive}: unpacks to {format_size(total)}; at most {format_size(spec.at_most)} can be right")
     progress.start(f"unpacking {archive.name}", total, 0)
     entries = {}
     for path, member in members.items():
@@ -98,7 +98,7 @@ def _unpack(archive: Path, reader: _Zip | _Tar, spec: Unpack, into: Path, progre
         with reader.open(member) as source, target.open("xb") as out:
             entries[path] = _copy(source, out)
         progress.advance(entries[path].size)
-    progress.done(f"unpacked {len(entries)} files of {archive.name}", sum(entry.size for entry in entries.values()))
+    progress.finish(f"unpacked {len(entries)} files of {archive.name}", sum(entry.size for entry in entries.values()))
     return entries
 
 

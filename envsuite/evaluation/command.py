@@ -123,8 +123,12 @@ def run(arguments: argparse.Namespace) -> int:
         EnvsuiteError: A setting cannot work.
     """
     retry = arguments.environments[0] == RETRY
-    folder = _retried(arguments.environments[1:]) if retry else arguments.out
-    settings = [_moved(setting, arguments) for setting in _stored(folder)] if retry else list(_settings(arguments))
+    folder = _retry_folder(arguments.environments[1:]) if retry else arguments.out
+    settings = (
+        [_update_endpoint(setting, arguments) for setting in _read_settings(folder)]
+        if retry
+        else list(_settings(arguments))
+    )
     display, evaluations = Shown(sys.stderr), []
     notes, logger = Notes(display), logging.getLogger("envsuite")
     logger.addHandler(notes)
@@ -145,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     finally:
         logger.removeHandler(notes)
-    return _told(evaluations, len(settings), folder, stop_reason)
+    return _write_summary(evaluations, len(settings), folder, stop_reason)
 
 
 def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
@@ -154,7 +158,7 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
         raise UsageError("name who plays with --policy: expert, lexical, random or endpoint")
     if arguments.name is not None and ENDPOINT not in arguments.policy:
         raise UsageError("--name is for the model of --policy endpoint; players have their own")
-    promptings = list(_prompted(arguments)) if ENDPOINT in arguments.policy else []
+    promptings = list(_promptings(arguments)) if ENDPOINT in arguments.policy else []
     policies = list(dict.fromkeys(arguments.policy))
     for env_id in dict.fromkeys(map(resolve_id, arguments.environments)):
         options = dict(map(read_option, arguments.option))
@@ -179,7 +183,7 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
                 )
 
 
-def _prompted(arguments: argparse.Namespace) -> Iterator[Prompting]:
+def _promptings(arguments: argparse.Namespace) -> Iterator[Prompting]:
     """Yields every baseline with every form of actions."""
     baselines, forms = (list(dict.fromkeys(words)) for words in (arguments.baseline, arguments.tools))
     for text, tools in product(baselines or ["direct"], forms or ["tags"]):
@@ -249,13 +253,13 @@ def _world(setting: Setting, worlds: dict[bytes, World], display: Shown) -> Worl
     return worlds[key]
 
 
-def _retried(words: Sequence[str]) -> Path:
+def _retry_folder(words: Sequence[str]) -> Path:
     if len(words) != 1:
         raise UsageError("envsuite eval run retry takes one folder, that of --out")
     return Path(words[0])
 
 
-def _stored(folder: Path) -> list[Setting]:
+def _read_settings(folder: Path) -> list[Setting]:
     """Returns the settings of all evaluations in a folder.
 
     Raises:
@@ -267,7 +271,7 @@ def _stored(folder: Path) -> list[Setting]:
     return [Setting.from_json(file) for file in files]
 
 
-def _moved(setting: Setting, arguments: argparse.Namespace) -> Setting:
+def _update_endpoint(setting: Setting, arguments: argparse.Namespace) -> Setting:
     """Returns a stored setting with what may change about its endpoint."""
     if setting.endpoint is None:
         return setting
@@ -275,7 +279,7 @@ def _moved(setting: Setting, arguments: argparse.Namespace) -> Setting:
     return replace(setting, endpoint={**setting.endpoint, **changes})
 
 
-def _told(evaluations: Sequence[Played], settings: int, folder: Path, stop_reason: str | None) -> int:
+def _write_summary(evaluations: Sequence[Played], settings: int, folder: Path, stop_reason: str | None) -> int:
     """Writes a short table, and what is incomplete; returns the exit status."""
     rows = [("environment", "split", "policy", "episodes", "solved", "broken", "missing")]
     for evaluation in evaluations:
@@ -283,7 +287,7 @@ def _told(evaluations: Sequence[Played], settings: int, folder: Path, stop_reaso
         rate = f"{100 * sum(result.success for result in sound) / len(sound):.1f} %" if sound else "-"
         setting = evaluation.setting
         rows.append((
-            setting.env_id, setting.split, setting.label, str(len(sound)), rate, str(evaluation.broken),
+            setting.env_id, setting.split, setting.label, str(len(sound)), rate, str(evaluation.broken_count),
             str(evaluation.missing),
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -298,7 +302,7 @@ def _told(evaluations: Sequence[Played], settings: int, folder: Path, stop_reaso
         if not evaluation.sound:
             why = next((result.broken for result in evaluation.results), stop_reason) or "nothing was played"
             sys.stderr.write(f"{evaluation.setting.env_id}, {evaluation.setting.label}: no episode finished: {why}\n")
-    broken_count = sum(evaluation.broken for evaluation in evaluations)
+    broken_count = sum(evaluation.broken_count for evaluation in evaluations)
     missing_count = sum(evaluation.missing for evaluation in evaluations)
     if stop_reason is not None:
         sys.stderr.write(f"stopped: {stop_reason}\n")

@@ -90,7 +90,7 @@ def compare(groups: Sequence[Group], baseline: str | None = None, correction: st
         _require_same(own)
         comparisons += [_pair(first, second) for first, second in _pairs(own, baseline)]
     if not comparisons:
-        raise DataError(f"no two policies played the same split; there are {_listed(groups)}")
+        raise DataError(f"no two policies played the same split; there are {_list_groups(groups)}")
     adjust = CORRECTIONS[correction]
     p_values = zip(
         adjust([comparison.p for comparison in comparisons]),
@@ -116,17 +116,17 @@ def _pairs(groups: Sequence[Group], baseline: str | None) -> Iterable[tuple[Grou
     return [(first, group) for first in firsts for group in groups if group is not first]
 
 
-def _listed(groups: Sequence[Group]) -> str:
+def _list_groups(groups: Sequence[Group]) -> str:
     return "; ".join(f"{group.name} on {group.conditions.env_id}, {group.conditions.split}" for group in groups)
 
 
 def _require_finished(group: Group) -> None:
-    if group.finished:
+    if group.finished_results:
         return
-    reason, count = Counter(result.broken for result in group.broken).most_common(1)[0]
+    reason, count = Counter(result.broken for result in group.broken_results).most_common(1)[0]
     raise DataError(
-        f"{group.name} finished no episode of {group.conditions.env_id}, {group.conditions.split}: {len(group.broken)} "
-        f"broke, {count} of them by: {reason}. Play them again with: envsuite eval run retry FOLDER"
+        f"{group.name} finished no episode of {group.conditions.env_id}, {group.conditions.split}: "
+        f"{len(group.broken_results)} broke, {count} of them by: {reason}. Play them again with: envsuite eval run retry FOLDER"
     )
 
 
@@ -153,11 +153,19 @@ def _value(group: Group, name: str) -> str:
 
 
 def _pair(first: Group, second: Group) -> Comparison:
-    successes = [task_sums(group.finished, (result.success for result in group.finished)) for group in (first, second)]
-    scores = [task_sums(group.finished, (result.score for result in group.finished)) for group in (first, second)]
+    successes = [
+        task_sums(group.finished_results, (result.success for result in group.finished_results))
+        for group in (first, second)
+    ]
+    scores = [
+        task_sums(group.finished_results, (result.score for result in group.finished_results))
+        for group in (first, second)
+    ]
     common = sorted(set(successes[0].tasks) & set(successes[1].tasks))
     if not common:
-        raise DataError(f"{first.name} and {second.name} have no finished task in common: {_listed([first, second])}")
+        raise DataError(
+            f"{first.name} and {second.name} have no finished task in common: {_list_groups([first, second])}"
+        )
     first_successes, second_successes = (side.of(common) for side in successes)
     first_scores, second_scores = (side.of(common) for side in scores)
     gaps, score_gaps = second_successes.means - first_successes.means, second_scores.means - first_scores.means

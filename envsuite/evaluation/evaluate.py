@@ -40,7 +40,7 @@ class Played:
         return tuple(result for result in self.results if result.broken is None)
 
     @property
-    def broken(self) -> int:
+    def broken_count(self) -> int:
         """Returns the number of episodes that the infrastructure broke."""
         return len(self.results) - len(self.sound)
 

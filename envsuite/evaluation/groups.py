@@ -33,12 +33,12 @@ class Group:
     """Stratum of each task that any policy has played of the same tasks."""
 
     @property
-    def finished(self) -> list[Result]:
+    def finished_results(self) -> list[Result]:
         """Returns the episodes that say something of the policy."""
         return [result for result in self.results if result.broken is None]
 
     @property
-    def broken(self) -> list[Result]:
+    def broken_results(self) -> list[Result]:
         """Returns the episodes that the infrastructure broke."""
         return [result for result in self.results if result.broken is not None]
 
@@ -56,7 +56,7 @@ class Group:
     @property
     def complete(self) -> bool:
         """Returns whether every task was played with every seed that was asked for, and none broke."""
-        return not self.broken and len(self.results) >= self.size * len(self.seeds)
+        return not self.broken_results and len(self.results) >= self.size * len(self.seeds)
 
     def only(self, results: Iterable[Result], strata: Mapping[str, str]) -> Group:
         """Returns a group of some of the episodes."""

@@ -83,7 +83,7 @@ def draw_comparison(rows: Sequence[Row], path: Path) -> None:
         raise DataError(f"{path}: cannot be written ({error})") from error
 
 
-def _shown(name: str) -> str:
+def _shorten_name(name: str) -> str:
     text = visible(name)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
@@ -109,7 +109,7 @@ def _success(axes: Axes, rows: Sequence[Row], policies: Sequence[str], title: st
             color="#333333",
         )  # fmt: skip
     note = "" if all(row.complete for row in rows) else "; † incomplete"
-    axes.set_yticks(range(len(rows)), [_shown(row.policy) + ("" if row.complete else " †") for row in rows])
+    axes.set_yticks(range(len(rows)), [_shorten_name(row.policy) + ("" if row.complete else " †") for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.7)
     axes.grid(axis="y", visible=False)
     axes.set(xlim=(-0.05, 1.05), xlabel=f"success, 95 % interval{note}", title=title)

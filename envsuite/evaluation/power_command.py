@@ -114,7 +114,9 @@ def _estimate(groups: Sequence[Group]) -> tuple[float, Correlations | None]:
     if len(groups) > 2 or len(splits) > 1:
         names = ", ".join(f"{g.name} on {g.conditions.env_id}, {g.conditions.split}" for g in groups)
         raise UsageError(f"--from takes one or two policies on one split, and there are: {names}; name a file")
-    sums = [task_sums(group.finished, (result.success for result in group.finished)) for group in groups]
+    sums = [
+        task_sums(group.finished_results, (result.success for result in group.finished_results)) for group in groups
+    ]
     if not all(len(side.tasks) for side in sums):
         raise DataError("no episode finished; there is nothing to estimate from")
     rate = float(sums[0].totals.sum() / sums[0].episodes.sum())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from envsuite.data.progress import Line, columns, spoken
+from envsuite.data.progress import Line, columns, format_duration
 from envsuite.evaluation.results import Result
 
 _LIVE_SECONDS = 0.2
@@ -49,7 +49,7 @@ class Shown:
         if not self._line.live:
             self._line.note(self._text(None))
 
-    def ended(self, result: Result) -> None:
+    def add_result(self, result: Result) -> None:
         """Counts an episode."""
         self._played += 1
         self._solved += result.success
@@ -87,7 +87,7 @@ class Shown:
             parts.append(f"{self._broken} broken")
         remainder = self._total - self._there - self._played
         if self._played and remainder:
-            parts.append(f"about {spoken(remainder * (self._clock() - self._since) / self._played)} left")
+            parts.append(f"about {format_duration(remainder * (self._clock() - self._since) / self._played)} left")
         return parts
 
     def _write(self, text: str) -> None:

@@ -95,7 +95,7 @@ class Prompting:
         """Returns the writer of an episode's messages, with ``below`` under the instructions."""
         return Chat(PromptSpec(self.codec(), make_memory(self.memory), examples=below), tools, max_calls)
 
-    def shown(self) -> dict[str, Any]:
+    def prompt_conditions(self) -> dict[str, Any]:
         """Returns what prompts follow from, as plain JSON."""
         return {
             "baseline": self.baseline,
@@ -161,7 +161,7 @@ class Dialogue:
         messages = self._chat.messages()
         tools = self._chat.chat_tools
         if self.reflecting:
-            messages, tools = _followed(messages, _REFLECT), None
+            messages, tools = _append_text(messages, _REFLECT), None
         key = f"{self._key}/{self.trial}/{self._asked}".encode()
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
         return {"messages": messages, "tools": tools, "seed": seed, **self.prompting.sampling()}
@@ -181,7 +181,7 @@ class Dialogue:
         self.cut += reply.finish_reason == "length"
         return parse_result
 
-    def failed(self) -> bool:
+    def fail_trial(self) -> bool:
         """Takes the failure of a trial; returns whether there is another one, which a reflection comes before."""
         self.reflecting = self.trial < self.prompting.trials
         return self.reflecting
@@ -193,7 +193,7 @@ class Dialogue:
         return self.prompting.chat(self._tools, self._max_calls, below)
 
 
-def _followed(messages: Sequence[Mapping[str, Any]], text: str) -> list[dict[str, Any]]:
+def _append_text(messages: Sequence[Mapping[str, Any]], text: str) -> list[dict[str, Any]]:
     """Returns the messages with a text of the user at their end; no two messages of the user follow each other."""
     conversation = [dict(message) for message in messages]
     last = conversation[-1]

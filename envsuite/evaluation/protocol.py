@@ -230,7 +230,7 @@ def conditions_of(setting: Setting, world: World, version: str, system: str = ""
         plain,
         kind=ENDPOINT,
         model=str(endpoint["model"]),
-        prompt={**prompting.shown(), "system_sha256": digest},
+        prompt={**prompting.prompt_conditions(), "system_sha256": digest},
         sampling={
             **prompting.sampling(),
             **{name: value for name, value in public_options.items() if value is not None},

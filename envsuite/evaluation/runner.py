@@ -27,7 +27,7 @@ _BRIEF = 0.02  # seconds of waiting for an endpoint while environments are about
 class Watcher(Protocol):
     """Is told how an evaluation goes."""
 
-    def ended(self, result: Result) -> None:
+    def add_result(self, result: Result) -> None:
         """Called with each episode that has ended."""
 
     def waits(self, what: str | None) -> None:
@@ -152,7 +152,7 @@ class Runner:
             key = (episode.task_id, episode.seed)
             if event.collateral and key not in self._again:
                 self._again.add(key)
-                self._released(slot)
+                self._release_slot(slot)
                 self._waiting.append(key)
             else:
                 self._end(slot, "broken", event.error)
@@ -169,7 +169,7 @@ class Runner:
         episode = self._running[slot]
         episode.solved.append(bool(episode.info["success"]))
         gave_up = GAVE_UP in episode.info["metrics"]
-        if episode.dialogue is not None and not episode.solved[-1] and episode.dialogue.failed():
+        if episode.dialogue is not None and not episode.solved[-1] and episode.dialogue.fail_trial():
             self._ask(slot, episode.dialogue)
         else:
             self._end(slot, "done" if gave_up else ending)
@@ -191,7 +191,7 @@ class Runner:
                     episode.solved.append(False)
                 self._end(slot, "context")
             elif self.pool.stopped is not None:
-                self._released(slot)
+                self._release_slot(slot)
             else:
                 self._end(slot, "broken", answer.error)
             return
@@ -205,11 +205,11 @@ class Runner:
             self.vector.refuse(slot, parse_result.error or "no action in the answer")
 
     def _end(self, slot: int, ending: Ending, broken: str | None = None) -> None:
-        result = self._result(self._released(slot), ending, broken)
+        result = self._result(self._release_slot(slot), ending, broken)
         self.file.add(result)
-        self.watcher.ended(result)
+        self.watcher.add_result(result)
 
-    def _released(self, slot: int) -> _Episode:
+    def _release_slot(self, slot: int) -> _Episode:
         """Frees a slot; returns the episode that was in it."""
         self._free.append(slot)
         return self._running.pop(slot)

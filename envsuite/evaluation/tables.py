@@ -127,7 +127,7 @@ def _rows(group: Group, by: str, attempts: Sequence[int]) -> Iterable[Row]:
 
 
 def _row(group: Group, stratum: str, size: int, attempts: Sequence[int], seeds: int | None = None) -> Row:
-    conditions, results = group.conditions, group.finished
+    conditions, results = group.conditions, group.finished_results
     seeds = len(group.seeds) if seeds is None else seeds
     successes = task_sums(results, (result.success for result in results))
     scores = task_sums(results, (result.score for result in results))
@@ -144,7 +144,7 @@ def _row(group: Group, stratum: str, size: int, attempts: Sequence[int], seeds: 
         tasks=len(successes.tasks),
         seeds=seeds,
         episodes=len(results),
-        broken=len(group.broken),
+        broken=len(group.broken_results),
         missing=max(0, size * seeds - len(group.results)),
         successes=sum(result.success for result in results),
         success=_mean([result.success for result in results]),
@@ -164,10 +164,10 @@ def _row(group: Group, stratum: str, size: int, attempts: Sequence[int], seeds: 
         answer_tokens=_mean([result.answer_tokens for result in results]) if writes else None,
         cost=_mean([result.cost for result in results if result.cost is not None]),
         seconds=_mean([result.seconds for result in results]),
-        endings=_counted(result.ending for result in results),
+        endings=_count_names(result.ending for result in results),
         metrics=_metrics(results),
         attempts=_attempts(successes, attempts, group.name) if results else {},
-        why_broken=_counted(result.broken or "" for result in group.broken),
+        why_broken=_count_names(result.broken or "" for result in group.broken_results),
     )
 
 
@@ -183,7 +183,7 @@ def _deviation(results: Sequence[Result], value: Callable[[Result], float]) -> f
     return over_seeds([math.fsum(own) / len(own) for _, own in sorted(by_seed.items())])[1] if by_seed else None
 
 
-def _counted(names: Iterable[str]) -> dict[str, int]:
+def _count_names(names: Iterable[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for name in names:
         counts[name] = counts.get(name, 0) + 1

@@ -81,7 +81,7 @@ def as_markdown(sheets: Sequence[Sheet]) -> str:
     return "\n".join(_markdown(sheet) for sheet in sheets)
 
 
-def _marked(cell: Cell) -> str:
+def _escape_markdown(cell: Cell) -> str:
     """Returns a cell in which no character of a name is markup."""
     if not isinstance(cell, Name):
         return cell
@@ -91,10 +91,14 @@ def _marked(cell: Cell) -> str:
 def _markdown(sheet: Sheet) -> str:
     alignments = ["---" if i < sheet.names else "---:" for i in range(len(sheet.heads))]
     rows = [row for block in sheet.blocks for row in block]
-    lines = [f"**{_marked(sheet.title)}**", "", *("| " + " | ".join(map(_marked, r)) + " |" for r in (sheet.heads,))]
-    lines += [f"|{'|'.join(alignments)}|", *("| " + " | ".join(map(_marked, row)) + " |" for row in rows), ""]
+    lines = [
+        f"**{_escape_markdown(sheet.title)}**",
+        "",
+        *("| " + " | ".join(map(_escape_markdown, r)) + " |" for r in (sheet.heads,)),
+    ]
+    lines += [f"|{'|'.join(alignments)}|", *("| " + " | ".join(map(_escape_markdown, row)) + " |" for row in rows), ""]
     for note in sheet.notes:
-        lines += ["".join(map(_marked, note)) + ".", ""]
+        lines += ["".join(map(_escape_markdown, note)) + ".", ""]
     return "\n".join(lines)
 
 

@@ -15,10 +15,18 @@ from envsuite.data import catalog
 from envsuite.data.catalog import DataSet
 from envsuite.data.manager import state
 from envsuite.data.places import cache_root
-from envsuite.data.progress import sized
+from envsuite.data.progress import format_size
 from envsuite.installation.check import Check
-from envsuite.installation.packages import PACKAGE, Installed, Requirement, installed, needed, requirements, version_of
-from envsuite.installation.probes import imported, module
+from envsuite.installation.packages import (
+    PACKAGE,
+    Installed,
+    Requirement,
+    look_up_dependency,
+    requirements,
+    requirements_of,
+    version_of,
+)
+from envsuite.installation.probes import module, try_imports
 
 OLDEST_PYTHON = (3, 11)
 HIDDEN_EXTRAS = ("dev",)
@@ -53,11 +61,18 @@ def packages() -> list[Check]:
         return []
     extras = [extra for extra in by_extra if extra not in HIDDEN_EXTRAS]
     checks = [
-        _extra(extra, [installed(requirement) for requirement in needed(extra, by_extra)], by_extra[extra])
+        _extra(
+            extra,
+            [look_up_dependency(requirement) for requirement in requirements_of(extra, by_extra)],
+            by_extra[extra],
+        )
         for extra in extras
     ]
     quickstart_needs = [
-        requirement for extra in ("", "train") for requirement in needed(extra, by_extra) if installed(requirement).fits
+        requirement
+        for extra in ("", "train")
+        for requirement in requirements_of(extra, by_extra)
+        if look_up_dependency(requirement).fits
     ]
     return [
         *checks,
@@ -80,12 +95,12 @@ def _extra(extra: str, dependencies: list[Installed], direct: Sequence[Requireme
     unfit = [dependency for dependency in dependencies if dependency.version is not None and not dependency.fits]
     if unfit:
         finding = ", ".join(
-            f"{dependency.requirement.name} {dependency.version}, but {dependency.requirement.written}"
+            f"{dependency.requirement.name} {dependency.version}, but {dependency.requirement.specifier}"
             for dependency in unfit
         )
         return Check("packages", name, "broken", f"another version is needed: {finding}", mend, needs)
     if lacking:
-        finding = ", ".join(dependency.requirement.written for dependency in lacking)
+        finding = ", ".join(dependency.requirement.specifier for dependency in lacking)
         return Check("packages", name, "absent", f"not installed: {finding}", mend, needs)
     versions = [
         f"{dependency.requirement.name} {dependency.version}"
@@ -105,7 +120,7 @@ def _imports(names: list[str]) -> list[Check]:
     """Packages that are installed but cannot be imported."""
     modules = {_MODULES.get(name.lower(), name.replace("-", "_")): name for name in names}
     checks = []
-    for imports, why in imported(list(modules)).items():
+    for imports, why in try_imports(list(modules)).items():
         if why:
             mend = f"pip install --force-reinstall --no-deps '{modules[imports]}=={version_of(modules[imports])}'"
             finding = f"installed, but cannot be imported: {why}"
@@ -150,7 +165,9 @@ def _data_set(data_set: DataSet) -> Check:
         return Check("data", data_set.name, "broken", str(error).splitlines()[0], mend)
     if local_state.state == "absent":
         return Check("data", data_set.name, "absent", "not fetched; built-in tasks need none", mend)
-    about = f"{sized(local_state.size)}, version {local_state.version}, {local_state.folder / (data_set.tree or '')}"
+    about = (
+        f"{format_size(local_state.size)}, version {local_state.version}, {local_state.folder / (data_set.tree or '')}"
+    )
     if local_state.state == "partial":
         return Check("data", data_set.name, "broken", f"incomplete, damaged or of an older version: {about}", mend)
     return Check("data", data_set.name, "ok", f"{about}; envsuite data verify {data_set.name} reads every byte")
@@ -168,7 +185,7 @@ def _cache() -> Check:
     if wrong:
         mend = "set ENVSUITE_DATA to a folder that can be read and written"
         return Check("data", "cache", "broken", f"{root} cannot be read: {wrong[0].strerror}", mend)
-    return Check("data", "cache", "ok", f"{root}: {sized(size)}")
+    return Check("data", "cache", "ok", f"{root}: {format_size(size)}")
 
 
 def quickstart() -> list[Check]:

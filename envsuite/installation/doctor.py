@@ -60,24 +60,24 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{json.dumps(report, indent=2)}\n")
     else:
         columns = shutil.get_terminal_size((WIDEST, 0)).columns
-        sys.stdout.write(shown(findings, min(columns, WIDEST)))
+        sys.stdout.write(format_checks(findings, min(columns, WIDEST)))
     return 0 if ready else 1
 
 
 def examine(parts: Sequence[tuple[str, Callable[[], list[Check]]]] = PARTS) -> list[Check]:
     """Runs the checks of all parts, several at a time, and returns them in order."""
     with ThreadPoolExecutor(max_workers=4) as pool:
-        return [check for group in pool.map(lambda part: _guarded(*part), parts) for check in group]
+        return [check for group in pool.map(lambda part: _run_check(*part), parts) for check in group]
 
 
-def _guarded(section: str, look: Callable[[], list[Check]]) -> list[Check]:
+def _run_check(section: str, look: Callable[[], list[Check]]) -> list[Check]:
     try:
         return look()
     except Exception as error:  # whatever is wrong with this machine, the other checks are told
         return [Check(section, look.__name__, "broken", f"the check itself failed: {type(error).__name__}: {error}")]
 
 
-def shown(findings: Sequence[Check], width: int = WIDEST) -> str:
+def format_checks(findings: Sequence[Check], width: int = WIDEST) -> str:
     """Returns the checks as text: a block for each section, remedies, and whether the quick start can run.
 
     Args:

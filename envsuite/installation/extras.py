@@ -7,8 +7,8 @@ from importlib import metadata
 
 from envsuite.installation.check import Check
 from envsuite.installation.checks import HIDDEN_EXTRAS
-from envsuite.installation.packages import PACKAGE, installed, needed, requirements
-from envsuite.installation.probes import tried
+from envsuite.installation.packages import PACKAGE, look_up_dependency, requirements, requirements_of
+from envsuite.installation.probes import try_names
 
 OF_TRAINER = ("train", "lora", "8bit", "tensorboard", "wandb", "trackio", "gguf")
 """Extras whose steps are in ``trainers.programs.tryout``; ``envsuite.installation.tryout`` has those of the others."""
@@ -17,18 +17,18 @@ SECONDS = 300.0
 
 def environments() -> list[Check]:
     """A step of each installed extra that needs no trainer."""
-    return _checks([extra for extra in _installed() if extra not in OF_TRAINER], "envsuite.installation.tryout")
+    return _checks([extra for extra in _installed_extras() if extra not in OF_TRAINER], "envsuite.installation.tryout")
 
 
 def trainer() -> list[Check]:
     """A step of each installed extra of the trainer, all in one process, which imports its libraries once."""
-    present = _installed()
+    present = _installed_extras()
     return _checks(
         [extra for extra in OF_TRAINER if extra in present and "train" in present], "trainers.programs.tryout"
     )
 
 
-def _installed() -> list[str]:
+def _installed_extras() -> list[str]:
     """Extras whose packages are all there, in whatever versions."""
     try:
         by_extra = requirements()
@@ -38,12 +38,12 @@ def _installed() -> list[str]:
         extra
         for extra in by_extra
         if extra and extra not in HIDDEN_EXTRAS
-        if all(installed(requirement).version is not None for requirement in needed(extra, by_extra))
+        if all(look_up_dependency(requirement).version is not None for requirement in requirements_of(extra, by_extra))
     ]
 
 
 def _checks(extras: list[str], program: str) -> list[Check]:
-    reasons = tried(extras, [sys.executable, "-m", program], SECONDS)
+    reasons = try_names(extras, [sys.executable, "-m", program], SECONDS)
     return [_check(extra, reasons[extra]) for extra in extras]
 
 

@@ -6,7 +6,7 @@ import os
 
 from envsuite.installation.check import Check
 from envsuite.installation.packages import version_of
-from envsuite.installation.probes import PRODUCTS, imported, last_object, python
+from envsuite.installation.probes import PRODUCTS, last_object, python, try_imports
 
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Variables with settings of torch's allocator; the second is the older name."""
@@ -31,10 +31,10 @@ def bfloat16_on_cpu() -> list[Check]:
 
 def variables() -> list[Check]:
     """Variables of the shell with which a run may hang or fail."""
-    return [_forked(), _segments()]
+    return [_tokenizers_parallelism(), _segments()]
 
 
-def _forked() -> Check:
+def _tokenizers_parallelism() -> Check:
     value = os.environ.get(FORKED)
     if value is None:
         return Check("accelerator", FORKED, "ok", "not set: tokenizers stops its threads in a process that forks")
@@ -59,7 +59,7 @@ def _segments() -> Check:
 def flash_attention() -> list[Check]:
     """Whether FlashAttention, which is compiled against one version of torch, goes with the one that is installed."""
     checks = []
-    for module, why in imported(list(_FLASH)).items():
+    for module, why in try_imports(list(_FLASH)).items():
         name, missing = _FLASH[module], f"No module named '{module}'" in why
         if missing:
             checks.append(Check("accelerator", name, "absent", "not installed; model.attention has sdpa and flex"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.data.places import WRITABLE, data_root
-from envsuite.data.progress import sized
+from envsuite.data.progress import format_size
 from envsuite.installation.check import Check, Status
 from envsuite.installation.probes import SANDBOX, TORCH, last_object, python, tool
 
@@ -130,9 +130,9 @@ def _memory() -> Check:
     least = min(size for size in sizes if size is not None and size > 0)
     if least < QUICKSTART_MEMORY:
         mend = "raise the container's memory (docker run --memory 4g) or ulimit -v"
-        finding = f"{sized(least)}; the quick start takes up to {sized(QUICKSTART_MEMORY)}"
+        finding = f"{format_size(least)}; the quick start takes up to {format_size(QUICKSTART_MEMORY)}"
         return Check("limits", "memory", "warning", finding, mend)
-    return Check("limits", "memory", "ok", f"{sized(least)}{' (limited)' if least < total else ''}")
+    return Check("limits", "memory", "ok", f"{format_size(least)}{' (limited)' if least < total else ''}")
 
 
 def _number(file: Path) -> int | None:
@@ -151,7 +151,7 @@ def _shared_memory() -> list[Check]:
         usage = shutil.disk_usage("/dev/shm")
     except OSError as error:
         return [Check("limits", "shared memory", "warning", f"/dev/shm: {error.strerror}", mend)]
-    finding = f"/dev/shm has {sized(usage.free)} free of {sized(usage.total)}"
+    finding = f"/dev/shm has {format_size(usage.free)} free of {format_size(usage.total)}"
     if usage.free >= SMALL_SHARED_MEMORY:
         return [Check("limits", "shared memory", "ok", finding)]
     finding += "; NCCL needs some, and weights on their way to vLLM 3 GB of a model of 1.5B, 15 GB of 7B, in bfloat16"
@@ -177,9 +177,9 @@ def _work_folder() -> Check:
     if not os.access(here, os.W_OK | os.X_OK):
         return Check("limits", "this folder", "broken", "cannot be written", "change to a folder of yours", True)
     if free < QUICKSTART_DISK:
-        finding = f"{sized(free)} free; the quick start needs {sized(QUICKSTART_DISK)}"
+        finding = f"{format_size(free)} free; the quick start needs {format_size(QUICKSTART_DISK)}"
         return Check("limits", "this folder", "broken", finding, "make room, or change to another folder", True)
-    return Check("limits", "this folder", "ok", f"{sized(free)} free", required=True)
+    return Check("limits", "this folder", "ok", f"{format_size(free)} free", required=True)
 
 
 def _disk(name: str, folder: Path) -> Check:
@@ -190,4 +190,4 @@ def _disk(name: str, folder: Path) -> Check:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return Check("limits", name, "warning", f"{folder} cannot be written", WRITABLE)
     status: Status = "ok" if free > GIB else "warning"
-    return Check("limits", name, status, f"{folder}: {sized(free)} free", WRITABLE * (free <= GIB))
+    return Check("limits", name, status, f"{folder}: {format_size(free)} free", WRITABLE * (free <= GIB))

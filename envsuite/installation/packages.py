@@ -23,7 +23,7 @@ class Requirement:
     extras: tuple[str, ...] = ()
 
     @property
-    def written(self) -> str:
+    def specifier(self) -> str:
         """Returns the requirement as pip takes it."""
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
         return f"{self.name}{extras}{','.join(operator + version for operator, version in self.bounds)}"
@@ -100,7 +100,7 @@ def requirements() -> dict[str, tuple[Requirement, ...]]:
     return {extra: tuple(group) for extra, group in by_extra.items()}
 
 
-def needed(extra: str, by_extra: dict[str, tuple[Requirement, ...]]) -> Iterator[Requirement]:
+def requirements_of(extra: str, by_extra: dict[str, tuple[Requirement, ...]]) -> Iterator[Requirement]:
     """Yields the packages that an extra requires, those of the extras that it includes too."""
     visited_extras, pending = set[str](), [extra]
     while pending:
@@ -115,7 +115,7 @@ def needed(extra: str, by_extra: dict[str, tuple[Requirement, ...]]) -> Iterator
                 yield requirement
 
 
-def installed(requirement: Requirement) -> Installed:
+def look_up_dependency(requirement: Requirement) -> Installed:
     """Looks up the version that is installed."""
     return Installed(requirement, version_of(requirement.name))
 
@@ -138,4 +138,8 @@ def lacking(extra: str) -> list[str]:
         by_extra = requirements()
     except metadata.PackageNotFoundError:
         return []
-    return [requirement.written for requirement in needed(extra, by_extra) if not installed(requirement).fits]
+    return [
+        requirement.specifier
+        for requirement in requirements_of(extra, by_extra)
+        if not look_up_dependency(requirement).fits
+    ]

@@ -118,16 +118,16 @@ def last_object(out: str) -> dict[str, Any] | None:
     return None
 
 
-def imported(names: list[str]) -> dict[str, str]:
+def try_imports(names: list[str]) -> dict[str, str]:
     """Imports each module, in one process where none ends it.
 
     Returns:
         Module -> why it cannot be imported; empty for those that can.
     """
-    return tried(names, [sys.executable, "-c", IMPORTS])
+    return try_names(names, [sys.executable, "-c", IMPORTS])
 
 
-def tried(names: list[str], command: list[str], seconds: float = 120.0) -> dict[str, str]:
+def try_names(names: list[str], command: list[str], seconds: float = 120.0) -> dict[str, str]:
     """Has a process try each thing; where one ends the process, the rest is tried in another.
 
     Args:

@@ -64,7 +64,7 @@ def _same_expression(_: Path) -> None:
     assert same_expression(r"\frac{1}{2}", "0.5")
 
 
-def _served(_: Path) -> None:
+def _serve_environment(_: Path) -> None:
     from envsuite.serving.server import serving
     from envsuite.serving.settings import Settings
 
@@ -72,7 +72,7 @@ def _served(_: Path) -> None:
         _plays("Sokoban-v0", url=server.url)
 
 
-def _bridged(_: Path) -> None:
+def _serve_bridge(_: Path) -> None:
     from envsuite.serving.bridges.server import bridging
     from envsuite.serving.bridges.settings import Settings
 
@@ -80,7 +80,7 @@ def _bridged(_: Path) -> None:
         urllib.request.urlopen(f"{bridge.url}/openenv/Sokoban-v0/health", timeout=20).close()
 
 
-def _requested(_: Path) -> None:
+def _request_page(_: Path) -> None:
     import httpx2
 
     class Answer(http.server.BaseHTTPRequestHandler):
@@ -111,7 +111,7 @@ def _agents(_: Path) -> None:
     env.close()
 
 
-def _drawn(_: Path) -> None:
+def _draw_figure(_: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure()
@@ -119,7 +119,7 @@ def _drawn(_: Path) -> None:
     figure.savefig(io.BytesIO(), format="png")
 
 
-def _compiled(_: Path) -> None:
+def _call_compiled_code(_: Path) -> None:
     from envsuite.retrieval.fast import add
 
     scores = np.zeros(2)
@@ -135,7 +135,7 @@ def _nearest(_: Path) -> None:
     assert index.search(np.eye(2, dtype=np.float32), 1)[1].ravel().tolist() == [0, 1]
 
 
-def _played(_: Path) -> None:
+def _run_app(_: Path) -> None:
     from textual.app import App
 
     async def run() -> None:
@@ -166,15 +166,15 @@ STEPS: Mapping[str, Step] = {
     "webshop": lambda _: _plays("WebShop-v0"),
     "mathematics": _same_expression,
     "babyai": lambda _: _plays("BabyAI-v0"),
-    "endpoints": _requested,
+    "endpoints": _request_page,
     "images": _pixels,
     "agents": _agents,
     "webshop-build": _imports("spacy"),
     "webshop-play": _imports("envsuite.webshop.page.app", "waitress"),
-    "play": _played,
-    "serve": _served,
-    "plots": _drawn,
-    "bridges": _bridged,
+    "play": _run_app,
+    "serve": _serve_environment,
+    "plots": _draw_figure,
+    "bridges": _serve_bridge,
     "ray": _imports("ray"),
     "inspect": _imports("inspect_ai.log"),
     "reasoning-gym": _imports("reasoning_gym"),
@@ -183,7 +183,7 @@ STEPS: Mapping[str, Step] = {
     "verifiers": _imports("verifiers"),
     "gateway": _imports("uvicorn", "starlette.applications", "mcp.server"),
     "examples": _imports("trl", "verifiers"),
-    "fast": _compiled,
+    "fast": _call_compiled_code,
     "embeddings": _imports("sentence_transformers"),
     "faiss": _nearest,
     "webshop-lucene": _java,

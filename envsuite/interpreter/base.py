@@ -111,12 +111,12 @@ class Interpreter(ABC):
         """
         if self._closed:
             raise UsageError("the interpreter is closed")
-        session = self._opened()
+        session = self._open_session()
         self._sessions.add(session)
         return session
 
     @abstractmethod
-    def _opened(self) -> Session:
+    def _open_session(self) -> Session:
         """Returns a new session."""
 
     def forget(self, session: Session) -> None:

@@ -193,7 +193,7 @@ class LocalInterpreter(Interpreter):
         """Separation from the machine and between sessions, in words."""
         return ISOLATION[self.name]
 
-    def _opened(self) -> Session:
+    def _open_session(self) -> Session:
         return LocalSession(self)
 
     def connect(self) -> socket.socket:
@@ -232,14 +232,14 @@ class LocalSession(Session):
                 self._socket = self._interpreter.connect()
             self._number += 1
             try:
-                return self._called(self._socket, code)
+                return self._call(self._socket, code)
             except (EOFError, OSError, Garbled) as error:
                 self._drop()
                 if self._closed:
                     raise UsageError("the session was closed during the call") from error
                 raise WorkerLost(f"interpreter {self._interpreter.name!r}: a session was lost ({error!r})") from error
 
-    def _called(self, channel: socket.socket, code: str) -> Result:
+    def _call(self, channel: socket.socket, code: str) -> Result:
         limits = self._interpreter.limits
         channel.settimeout(SLACK_SECONDS)
         send(channel, {"number": self._number, "code": code})

@@ -58,7 +58,7 @@ class ServerInterpreter(Interpreter):
             raise WorkerLost(f"{error} For code, `envsuite serve interpreter` must be.") from error
         return answer if isinstance(answer, dict) else {}
 
-    def _opened(self) -> Session:
+    def _open_session(self) -> Session:
         return ServerSession(self)
 
 
@@ -95,7 +95,7 @@ class ServerSession(Session):
                 self._name = None
                 if problem.kind in LOST:
                     raise WorkerLost(f"{self._interpreter.name}: {problem.detail}") from None
-                raise problem.raised() from None
+                raise problem.local_error() from None
             except WorkerLost:
                 self._name = None
                 raise
@@ -114,7 +114,7 @@ class ServerSession(Session):
         try:
             return str(self._interpreter.ask("POST", "/v1/sessions", body)["session"])
         except Refused as problem:
-            raise problem.raised() from None
+            raise problem.local_error() from None
 
     def close(self) -> None:
         """Ends the session if the server answers now; if not, the server ends it when it has idled."""

@@ -72,7 +72,7 @@ class Sessions:
         Raises:
             Problem: The limits are not allowed, or there are too many sessions.
         """
-        session_limits = self._allowed(limits)
+        session_limits = self._check_limits(limits)
         with self._lock:
             if (session_name := self._keys.get(key)) is not None:
                 return session_name
@@ -84,7 +84,7 @@ class Sessions:
             self._kinds.add(session_limits)
             self._opening += 1
         try:
-            entry = self._opened(session_limits)
+            entry = self._open_session(session_limits)
         except BaseException:
             with self._lock:
                 self._opening -= 1
@@ -101,13 +101,13 @@ class Sessions:
             entry.session.close()
         return name
 
-    def _opened(self, limits: Limits) -> ServedSession:
+    def _open_session(self, limits: Limits) -> ServedSession:
         try:
             return ServedSession(open_interpreter(self.interpreter.name, limits).open())
         except WorkerLost as error:
             raise Problem(503, "capacity", str(error), error="WorkerLost", wait=RETRY_SECONDS) from error
 
-    def _allowed(self, limits: Mapping[str, Any]) -> Limits:
+    def _check_limits(self, limits: Mapping[str, Any]) -> Limits:
         fields = {field.name: getattr(self.most, field.name) for field in dataclasses.fields(Limits)}
         for name, value in limits.items():
             if name not in fields:
@@ -163,7 +163,7 @@ class Sessions:
         oldest = time.monotonic() - self.idle_seconds
         with self._lock:  # one hold: no call begins after a session is found idle and before it is taken out
             idle = [name for name, entry in self._served.items() if entry.calls == 0 and entry.used < oldest]
-            entries = [self._taken(name, f"it was idle for {self.idle_seconds:g} s") for name in idle]
+            entries = [self._take_out(name, f"it was idle for {self.idle_seconds:g} s") for name in idle]
         for entry in entries:
             _close(entry)
 
@@ -185,10 +185,10 @@ class Sessions:
 
     def _forget(self, name: str, why: str) -> None:
         with self._lock:
-            entry = self._taken(name, why)
+            entry = self._take_out(name, why)
         _close(entry)
 
-    def _taken(self, name: str, why: str) -> ServedSession | None:
+    def _take_out(self, name: str, why: str) -> ServedSession | None:
         """Takes a session out, which the caller closes; the lock is held."""
         self._ended[name] = why
         while len(self._ended) > REMEMBERED:

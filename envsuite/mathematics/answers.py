@@ -84,7 +84,7 @@ def is_right(right: str, answer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_right(right: str, answer: str) -> bool:
-    right_text, answer_text = plain(extracted(right)), plain(extracted(answer))
+    right_text, answer_text = plain(extract_answer(right)), plain(extract_answer(answer))
     if not answer_text:
         return False
     if tokens(answer_text) == tokens(right_text):
@@ -170,7 +170,7 @@ def _states(quantity: Quantity, answer: str) -> bool:
     return states
 
 
-def extracted(answer: str) -> str:
+def extract_answer(answer: str) -> str:
     r"""Returns what is in the last ``\boxed{…}``, else ``<answer>``, else after the last ``answer:``, else all."""
     boxes = list(_BOX.finditer(answer))
     if boxes:

@@ -43,10 +43,10 @@ def is_right(right: str, answer: str) -> bool:
     """
     text = answer if _LABELLED.search(answer) else f"Answer: {answer}"
     answers = _LABEL.findall(text[-READ:])
-    return bool(answers) and normalised(answers[-1]) == normalised(right)
+    return bool(answers) and normalise_answer(answers[-1]) == normalise_answer(right)
 
 
-def normalised(text: str) -> str:
+def normalise_answer(text: str) -> str:
     """Returns a short answer as the rule compares it."""
     text = text.rpartition("=")[2]
     for before, after in _REPLACED:

@@ -181,9 +181,9 @@ class PythonMathEnv(ToolEnv):
 
     def _run(self, code: str) -> Outcome:
         if len(code) > MOST_CODE:
-            return self._refused(prompts.too_long("code", len(code), MOST_CODE))
+            return self._invalid_outcome(prompts.too_long("code", len(code), MOST_CODE))
         if self._session is None:
-            self._session = self._opened()
+            self._session = self._open_session()
         result = self._session.run(code)
         self._calls += 1
         self._errors += result.status != "ok"
@@ -191,9 +191,9 @@ class PythonMathEnv(ToolEnv):
             self._ran.append(code)
         else:  # the session lost its state
             self._ran = []
-        return Outcome(prompts.shown(result))
+        return Outcome(prompts.format_run(result))
 
-    def _opened(self) -> Session:
+    def _open_session(self) -> Session:
         """Opens a session, and brings it to the state of the episode."""
         session = self._interpreter.open()
         for code in self._to_run:
@@ -207,9 +207,9 @@ class PythonMathEnv(ToolEnv):
 
     def _answer(self, text: str) -> Outcome:
         if not text.strip():
-            return self._refused(prompts.NO_ANSWER)
+            return self._invalid_outcome(prompts.NO_ANSWER)
         if len(text) > MOST_CHARACTERS:
-            return self._refused(prompts.too_long("answer", len(text), MOST_CHARACTERS))
+            return self._invalid_outcome(prompts.too_long("answer", len(text), MOST_CHARACTERS))
         right = SCORERS[self.scorer](self.problem.answer, text)
         reward = REWARDS[self.reward][0 if right else 1]
         if self.reward == "format" and not self._invalid:
@@ -217,7 +217,7 @@ class PythonMathEnv(ToolEnv):
         feedback = prompts.RIGHT if right else prompts.WRONG
         return Outcome(feedback, reward, done=True, success=right, score=float(right))
 
-    def _refused(self, why: str) -> Outcome:
+    def _invalid_outcome(self, why: str) -> Outcome:
         self._invalid += 1
         return Outcome(why, error=why)
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.tasks import ENV_ID
@@ -30,7 +30,7 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = looked_into(env, ENV_ID, PythonMathEnv)
+        inner = unwrap_local_env(env, ENV_ID, PythonMathEnv)
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
         problem = inner.problem

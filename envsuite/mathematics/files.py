@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError
-from envsuite.mathematics.answers import extracted
+from envsuite.mathematics.answers import extract_answer
 from envsuite.mathematics.problem import Problem
 
 MOST_BYTES = 2**20
@@ -62,7 +62,7 @@ def _problem(line: bytes, where: str) -> tuple[Problem, str]:
     if not text:
         raise DataError(f"{where}: no question; give it as text in one of {', '.join(_TEXTS)}")
     model, solution = row.get("reward_model"), row.get("solution")
-    boxed_answer = extracted(solution) if isinstance(solution, str) and "\\boxed" in solution else None
+    boxed_answer = extract_answer(solution) if isinstance(solution, str) and "\\boxed" in solution else None
     truth = model.get("ground_truth") if isinstance(model, dict) else boxed_answer
     answer = _number_or_text(row.get("answer", truth))
     if not answer:

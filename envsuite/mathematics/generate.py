@@ -47,7 +47,9 @@ def share(content: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{GENERATOR} {content}".encode()).digest()[:8], "big") % 100
 
 
-def drawn(draw: Draw, task_type: str, split: str, besides: Collection[str] = ()) -> tuple[Family, Parameters, int]:
+def draw_problem(
+    draw: Draw, task_type: str, split: str, besides: Collection[str] = ()
+) -> tuple[Family, Parameters, int]:
     """Draws the family, the numbers and the wording of a problem.
 
     Args:
@@ -60,7 +62,7 @@ def drawn(draw: Draw, task_type: str, split: str, besides: Collection[str] = ())
         UsageError: All that was drawn is in ``besides``.
     """
     for _ in range(_ATTEMPTS):
-        family = draw.one(BY_STRATUM[task_type])
+        family = draw.choose(BY_STRATUM[task_type])
         parameters, wording = family.draw(draw), draw.below(len(family.wordings))
         content = family.content(parameters)
         if share(content) in SHARES[split] and content not in besides:
@@ -69,7 +71,7 @@ def drawn(draw: Draw, task_type: str, split: str, besides: Collection[str] = ())
 
 
 @lru_cache(maxsize=4096)
-def generated(key: str, task_type: str, split: str) -> Problem:
+def generate_problem(key: str, task_type: str, split: str) -> Problem:
     """Returns the problem that ``key`` draws."""
-    family, parameters, wording = drawn(Draw(f"{GENERATOR} {key}"), task_type, split)
+    family, parameters, wording = draw_problem(Draw(f"{GENERATOR} {key}"), task_type, split)
     return family.problem(parameters, wording)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from envsuite.core.env import StepInfo, ToolEnv
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action
 from envsuite.mathematics.answers import is_right
 from envsuite.mathematics.env import PythonMathEnv
@@ -21,11 +21,11 @@ class Milestones:
     from_observations: ClassVar[bool] = False
 
     def __init__(self, env: ToolEnv) -> None:
-        self._env = looked_into(env, ENV_ID, PythonMathEnv)
+        self._env = unwrap_local_env(env, ENV_ID, PythonMathEnv)
         self._left = {"printed", "answered"} if self._env.problem.code else {"answered"}
         self.count = len(self._left)
 
-    def reached(self, action: Action, info: StepInfo) -> int:
+    def count_reached(self, action: Action, info: StepInfo) -> int:
         """Returns 1 if the last line of the output is the right answer, or the answer is right, for the first time."""
         milestone = ""
         if info["success"]:

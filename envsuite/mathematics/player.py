@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Calculator:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
         from envsuite.mathematics.env import PythonMathEnv
 
-        inner = looked_into(env, "PythonMath-v0", PythonMathEnv)
+        inner = unwrap_local_env(env, "PythonMath-v0", PythonMathEnv)
         problem = inner.problem
         if self.rash > 0.0 and rng.random() < self.rash:
             yield _answer(_guess(problem.answer, rng))

@@ -14,7 +14,7 @@ from envsuite.core.draws import Draw
 from envsuite.core.errors import DataError
 from envsuite.data import data_root
 from envsuite.mathematics.files import read
-from envsuite.mathematics.generate import BY_STRATUM, GENERATOR, drawn, generated
+from envsuite.mathematics.generate import BY_STRATUM, GENERATOR, draw_problem, generate_problem
 from envsuite.mathematics.problem import Problem
 
 COUNTS = {"train": 200, "validation": 20, "test": 40}
@@ -72,7 +72,7 @@ class Builtin(Problems):
 def _builtin(task_type: str, split: str) -> tuple[Problem, ...]:
     draw, contents, problems = Draw(f"{GENERATOR} builtin {task_type} {split}"), set[str](), []
     for _ in range(COUNTS[split]):
-        family, parameters, wording = drawn(draw, task_type, split, contents)
+        family, parameters, wording = draw_problem(draw, task_type, split, contents)
         contents.add(family.content(parameters))
         problems.append(family.problem(parameters, wording))
     return tuple(problems)
@@ -106,7 +106,7 @@ class Generated(Problems):
     def problem(self, task_id: str) -> Problem:
         """Draws the problem, or returns one of the last that were."""
         split, task_type = self.listed[task_id]
-        return generated(task_id, task_type, split)
+        return generate_problem(task_id, task_type, split)
 
 
 class Files(Problems):

@@ -201,7 +201,7 @@ class PaperSearchEnv(ToolEnv):
         return ToolCall("search", {"query": " ".join(str(word) for word in terms)})
 
     def _save(self) -> Saved:
-        return self.session.saved()
+        return self.session.save()
 
     def _resume(self, task_id: str, world: Saved) -> None:
         self._begin(task_id)

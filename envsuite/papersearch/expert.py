@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.tasks import ENV_ID
@@ -27,7 +27,7 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = looked_into(env, ENV_ID, PaperSearchEnv)
+        inner = unwrap_local_env(env, ENV_ID, PaperSearchEnv)
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
         return next_calls(inner.session, inner.max_calls)
@@ -40,7 +40,7 @@ def next_calls(session: Session, most: int) -> Action:
 
 def _idle(session: Session) -> ToolCall:
     """Returns a call that is not charged, where no gold paper is left to find."""
-    for number in session.papers[session.ranked()].tolist():
+    for number in session.papers[session.rank_papers()].tolist():
         if number not in session.expanded:
             return ToolCall("expand", {"paper_id": session.library.key(number)})
     return ToolCall("search", {"query": f"{session.question.text} {len(session.asked)}"})

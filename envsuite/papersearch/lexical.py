@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.env import Observation
-from envsuite.core.players import played
+from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.prompts import NO_PAPERS, TEAM
 from envsuite.papersearch.reading import is_searched, papers_of, query_of
@@ -33,7 +33,7 @@ class Lexical:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = played(env, ENV_ID)
+        inner = unwrap_env(env, ENV_ID)
         return self.answer(inner.observation, inner.max_calls)
 
     def answer(self, observation: Observation, max_calls: int) -> Action:
@@ -60,7 +60,7 @@ class TeamLexical:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = played(env, TEAM_ID)
+        inner = unwrap_env(env, TEAM_ID)
         observation = inner.observation
         task = observation["task"].removesuffix(f"\n\n{TEAM}")
         parts = _CANDIDATES.split(observation["text"])

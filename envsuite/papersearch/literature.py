@@ -21,7 +21,7 @@ from envsuite.core.draws import Draw
 from envsuite.core.settings import whole
 from envsuite.papersearch.citing import MOST_PAPERS, Draws, Numbers, attach, calendar_days, keys
 from envsuite.papersearch.vocabulary import FOLDER, KINDS, MOST_CONCEPTS, NAMES, Topic, topic_of
-from envsuite.papersearch.wording import BRIDGES, Fill, asked, written
+from envsuite.papersearch.wording import BRIDGES, Fill, write_paper, write_query
 from envsuite.retrieval.documents import Document, Problems
 
 GENERATOR = "literature 1"
@@ -135,16 +135,16 @@ class Literature:
         concepts = concepts_of(sizes)[topic]
         concept = draws.below(concepts[:, None], size, 3)
         fashion = np.where(draws.below(5, size, 3) < 2, draws.below(concepts[:, None], size, 3), MOST_CONCEPTS)
-        waves = _founded(self.seed, number)[:topics] + draws.below(WAVES, topics)
+        waves = _founding_days(self.seed, number)[:topics] + draws.below(WAVES, topics)
         since = waves[topic]
         late = draws.below(1 << 20, 2, size).max(axis=0)
         day = since + 1 + ((DAYS - 1 - since) * late >> 20)
-        day[:topics] = _founded(self.seed, number)[:topics]
+        day[:topics] = _founding_days(self.seed, number)[:topics]
         bridge = np.where(draws.below(4, size) == 0, draws.below(len(BRIDGES), size), -1)
         name = np.array([0, 0, 0, 0, 0, 1, 1, 1, 2, 2])[draws.below(10, size, 3)]
         return Field(number, tuple(sizes.tolist()), topic, np.minimum(concept, fashion), name, bridge, day)
 
-    def cited(self, field: Field) -> list[list[int]]:
+    def citations(self, field: Field) -> list[list[int]]:
         """Returns the numbers of the papers that each paper cites: of its own field, and founders of others."""
         draws = Draws(f"{GENERATOR} {self.seed} citations {field.number} {len(field.day)}")
         size, by_date = len(field.day), field.by_date
@@ -174,7 +174,7 @@ class Literature:
         field = self.field(number)
         size = len(field.day)
         topics = [Fill.of(self.topic(field, topic)) for topic in range(len(field.sizes))]
-        citations = self.cited(field)
+        citations = self.citations(field)
         own = np.array(sorted({*range(number * FIELD, number * FIELD + size), *(n for row in citations for n in row)}))
         key_of = dict(zip(own.tolist(), (f"P{key:07d}" for key in keys(own, self.seed).tolist()), strict=True))
         draws = Draws(f"{GENERATOR} {self.seed} texts {number} {size}")
@@ -185,7 +185,7 @@ class Literature:
         )
         for place, (topic, concept, name, bridge) in enumerate(rows):
             if place >= start:
-                title, text, facts = written(
+                title, text, facts = write_paper(
                     topics[topic], concept, name, bridge, dates[place] // 10000, random_numbers[place].tolist()
                 )
                 links = tuple([key_of[paper] for paper in citations[place]])
@@ -218,7 +218,7 @@ class Literature:
                 [pair for pair in name_pairs for _ in range((NAMES - pair[0]) * (NAMES - pair[1]))], 99
             )
             for names in name_pairs:
-                mentions = _named(field, gold, first, names[0]) | _named(field, gold, second, names[1])
+                mentions = _mentions(field, gold, first, names[0]) | _mentions(field, gold, second, names[1])
                 if mentions.any():
                     break
             count += 1
@@ -226,7 +226,7 @@ class Literature:
             gold_keys = [f"P{key:07d}" for key in numbers.tolist()]
             slots = {"pms"[first]: words.names[first][a][names[0]], "pms"[second]: words.names[second][b][names[1]]}
             yield {
-                "text": asked(kind, slots, draw),
+                "text": write_query(kind, slots, draw),
                 "gold": sorted(gold_keys),
                 "date": int(calendar_days(np.array([cut_off]), FIRST_DAY)[0]),
                 "kind": kind,
@@ -234,7 +234,7 @@ class Literature:
             }
 
 
-def _named(field: Field, papers: Numbers, kind: int, name: int) -> Any:
+def _mentions(field: Field, papers: Numbers, kind: int, name: int) -> Any:
     """Returns for each paper whether its text has this name of its concept of a kind. Shape: [n]."""
     used = field.name[papers, kind]
     kinds = np.array([KINDS.index(concept) for concept in BRIDGES] + [-1])
@@ -257,6 +257,6 @@ def _sizes(size: int, draws: Draws) -> Numbers:
 
 
 @lru_cache(maxsize=64)
-def _founded(seed: int, number: int) -> Numbers:
+def _founding_days(seed: int, number: int) -> Numbers:
     """Returns the day of the first paper of each topic of a field; its paper has the same place in the field."""
     return Draws(f"{GENERATOR} {seed} founders {number}").below(FOUNDING_DAYS, max(3, FIELD // TOPIC))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from envsuite.core.env import StepInfo, ToolEnv
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.tasks import ENV_ID
@@ -17,11 +17,11 @@ class Milestones:
     from_observations: ClassVar[bool] = False
 
     def __init__(self, env: ToolEnv) -> None:
-        self._env = looked_into(env, ENV_ID, PaperSearchEnv)
+        self._env = unwrap_local_env(env, ENV_ID, PaperSearchEnv)
         self._left = set(self._env.session.question.gold)
         self.count = len(self._left)
 
-    def reached(self, action: Action, info: StepInfo) -> int:
+    def count_reached(self, action: Action, info: StepInfo) -> int:
         """Returns the number of gold papers that are in the pool for the first time."""
         papers = self._left & self._env.session.pool
         self._left -= papers

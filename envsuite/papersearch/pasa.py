@@ -75,12 +75,12 @@ class WithQueries:
         yield from self._papers.tasks()
         queries = list(self._read(self.problems.add))
         names = {name for query in queries for name in (*query.titles, *query.arxiv_ids) if name}
-        papers = self._known(names)
+        papers = self._index_papers(names)
         for query in queries:
             if (task := _task(query, papers)) is not None:
                 yield task
 
-    def _known(self, names: set[str]) -> dict[str, tuple[str, int]]:
+    def _index_papers(self, names: set[str]) -> dict[str, tuple[str, int]]:
         """Returns key and date of each paper by its arXiv id and by its title, those of them that are in ``names``."""
         papers: dict[str, tuple[str, int]] = {}
         counts, places = self.problems.counts.copy(), {kind: [*at] for kind, at in self.problems.places.items()}

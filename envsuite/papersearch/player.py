@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import played
+from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.papersearch.literature import PAIRS
 from envsuite.papersearch.reading import is_searched, papers_of, query_of
@@ -49,7 +49,7 @@ class Scholar:
         Raises:
             UsageError: ``env`` is another environment.
         """
-        inner = played(env, ENV_ID)
+        inner = unwrap_env(env, ENV_ID)
         rash = self.rash > 0.0 and rng.random() < self.rash
         while True:
             task, text = inner.observation["task"], inner.observation["text"]

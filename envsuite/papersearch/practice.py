@@ -31,10 +31,10 @@ def texts() -> list[str]:
         *(re.sub(r"\{\w+\}", "x", line) for kind in ("titles", *PAIRS) for line in sentences[kind]),
         *(f"P{number}000000 19{number:02} {number:02}" for number in range(100)),
         prompts.task("x", 20000101),
-        prompts.view([prompts.paper("P1", 20000101, "x", "x", 1, 1)], 2, [prompts.searched("x", 1, 1)]),
+        prompts.view([prompts.paper("P1", 20000101, "x", "x", 1, 1)], 2, [prompts.describe_search("x", 1, 1)]),
         prompts.NO_PAPERS,
-        prompts.expanded("P1", 1, 1),
-        *(prompts.refused("expand", "x", reason) for reason in (*why, prompts.too_long(2, LONGEST_QUERY))),
+        prompts.describe_expansion("P1", 1, 1),
+        *(prompts.describe_refusal("expand", "x", reason) for reason in (*why, prompts.too_long(2, LONGEST_QUERY))),
         "The search expand[x] [expanded] Invalid action: x. Tools: x, x.",
         *phrases(PaperSearchEnv.tools),
     ]

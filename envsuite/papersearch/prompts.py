@@ -41,7 +41,7 @@ def too_long(length: int, most: int) -> str:
     return f"the query has {length:,} characters, more than {most:,}"
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """Returns a text, or its beginning with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
@@ -49,23 +49,23 @@ def shortened(text: str, most: int) -> str:
 def paper(key: str, date: int, title: str, text: str, snippet: int, title_length: int) -> str:
     """Returns the line of a paper: id, year, title and the beginning of the abstract."""
     year = f" ({date // 10000})" if date else ""
-    beginning = f" | {shortened(text, snippet)}" if text and snippet else ""
-    return f"{key}{year} {shortened(title, title_length)}{beginning}"
+    beginning = f" | {shorten(text, snippet)}" if text and snippet else ""
+    return f"{key}{year} {shorten(title, title_length)}{beginning}"
 
 
-def searched(query: str, count: int, new: int) -> str:
+def describe_search(query: str, count: int, new: int) -> str:
     """Returns what a search did."""
-    return f'search "{shortened(query, LONGEST_SHOWN)}": {count} papers, {new} new'
+    return f'search "{shorten(query, LONGEST_SHOWN)}": {count} papers, {new} new'
 
 
-def expanded(key: str, count: int, new: int) -> str:
+def describe_expansion(key: str, count: int, new: int) -> str:
     """Returns what an expansion did."""
     return f"expand {key}: {count} papers, {new} new"
 
 
-def refused(tool: str, argument: str, why: str) -> str:
+def describe_refusal(tool: str, argument: str, why: str) -> str:
     """Returns that a call was refused."""
-    return f'{tool} "{shortened(argument, LONGEST_SHOWN)}": refused, {why}'
+    return f'{tool} "{shorten(argument, LONGEST_SHOWN)}": refused, {why}'
 
 
 def view(lines: Sequence[str], total: int, history: Iterable[str]) -> str:
@@ -112,11 +112,11 @@ def candidates(lines: Sequence[str]) -> str:
     return f"Candidates ({len(lines)}):\n" + "\n".join(lines)
 
 
-def kept(number: int, of: int) -> str:
+def describe_selection(number: int, of: int) -> str:
     """Returns what the selector did."""
     return f"keep: {number} of {of} candidates"
 
 
 def no_candidate(key: str) -> str:
     """Returns why nothing was kept."""
-    return f"{shortened(key, LONGEST_SHOWN)!r} is not among the candidates"
+    return f"{shorten(key, LONGEST_SHOWN)!r} is not among the candidates"

@@ -30,7 +30,7 @@ class Selector(Protocol):
         """Name in infos and results."""
 
     @property
-    def shown(self) -> bool:
+    def is_visible(self) -> bool:
         """Whether agents may see which papers it prefers, and that it discards some."""
 
     def scores(self, question: Question, papers: NDArray[np.int64]) -> Scores:
@@ -44,7 +44,7 @@ class Gold:
     """
 
     name = "gold"
-    shown = False
+    is_visible = False
 
     def scores(self, question: Question, papers: NDArray[np.int64]) -> Scores:
         """Returns 1 for each gold paper."""
@@ -59,7 +59,7 @@ class Lexical:
     """
 
     name = "lexical"
-    shown = True
+    is_visible = True
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
@@ -97,7 +97,7 @@ class Model:
         name: Name in infos and results.
     """
 
-    shown = True
+    is_visible = True
 
     def __init__(self, corpus: Corpus, scorer: Scorer, name: str) -> None:
         self.name = name

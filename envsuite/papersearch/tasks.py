@@ -14,7 +14,7 @@ from envsuite.papersearch.question import Question
 from envsuite.papersearch.source import official_source
 from envsuite.papersearch.world import Library
 from envsuite.retrieval.corpus import Corpus
-from envsuite.retrieval.corpus_build import OPEN, cached, generated
+from envsuite.retrieval.corpus_build import OPEN, ensure_corpus, open_generated
 from envsuite.retrieval.retrievers import Searched
 
 ENV_ID = "PaperSearch-v0"
@@ -93,17 +93,17 @@ def load(source: str | Path, papers: int = 10_000, corpus_seed: int = 0) -> Coll
     """
     if source in ("builtin", "generated"):
         literature = Literature(papers, corpus_seed)
-        return _generated(literature.papers, literature.seed)
-    return _opened(cached(official_source()) if source == "official" else Path(source).resolve())
+        return _generate_collection(literature.papers, literature.seed)
+    return _open_collection(ensure_corpus(official_source()) if source == "official" else Path(source).resolve())
 
 
 @lru_cache(maxsize=OPEN)
-def _generated(papers: int, corpus_seed: int) -> Collection:
-    return Collection(generated(Literature(papers, corpus_seed)), "builtin")
+def _generate_collection(papers: int, corpus_seed: int) -> Collection:
+    return Collection(open_generated(Literature(papers, corpus_seed)), "builtin")
 
 
 @lru_cache(maxsize=OPEN)
-def _opened(path: Path) -> Collection:
+def _open_collection(path: Path) -> Collection:
     return Collection(Corpus(path), "official")
 
 

@@ -46,7 +46,7 @@ class TeamSession(Session):
         scores = self.selector.scores(self.question, papers)
         self.candidates = tuple(papers.tolist())
         self.pool.update(self.candidates)
-        return self._earned(scores, papers, finders)
+        return self._compute_reward(scores, papers, finders)
 
     def _expand(self, key: str) -> tuple[tuple[int, ...], str, bool]:
         """Returns the papers found, or why the expansion was refused: only papers that were kept can be expanded."""
@@ -69,7 +69,7 @@ class TeamSession(Session):
         hits = len(self.question.gold & {*new})
         papers = np.array(new, dtype=np.int64)
         self._keep(papers)
-        self.history.append(prompts.kept(len(new), len(self.candidates)))
+        self.history.append(prompts.describe_selection(len(new), len(self.candidates)))
         self.candidates = ()
         return (2 * hits / (gold + len(new)) if gold or new else 1.0), None
 
@@ -166,7 +166,7 @@ class PaperSearchTeam(PaperSearchEnv):
         session.judged = self.judged
         self._session = session
         self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
-        return self.goal(task_id), self._outcome(self._shown())
+        return self.goal(task_id), self._outcome(self._turn_text())
 
     def step(  # type: ignore[override]
         self, action: Action
@@ -195,11 +195,11 @@ class PaperSearchTeam(PaperSearchEnv):
                 return self._refuse(error, ())
             self._rewards[SELECTOR] = reward
             text = team.history[-1]
-        outcome = self._outcome(f"{text}\n\n{self._shown()}", sum(self._rewards.values()), error)
+        outcome = self._outcome(f"{text}\n\n{self._turn_text()}", sum(self._rewards.values()), error)
         self._done = outcome.done
         return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
 
-    def _shown(self) -> str:
+    def _turn_text(self) -> str:
         """Returns the text for the agent whose turn it is."""
         team = self.team
         if not team.candidates:
@@ -209,7 +209,7 @@ class PaperSearchTeam(PaperSearchEnv):
 
     def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
         text = f"Invalid action: {problem}. Tools: {', '.join(self.agents[self.agent])}."
-        outcome = self._outcome(f"{text}\n\n{self._shown()}", error=problem)
+        outcome = self._outcome(f"{text}\n\n{self._turn_text()}", error=problem)
         return self._observe(outcome), 0.0, False, False, self._info(outcome)
 
     def _info(self, outcome: Outcome) -> StepInfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.expert import next_calls
 from envsuite.papersearch.tasks import TEAM_ID
@@ -24,7 +24,7 @@ class TeamExpert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = looked_into(env, TEAM_ID, PaperSearchTeam)
+        inner = unwrap_local_env(env, TEAM_ID, PaperSearchTeam)
         if inner.done:
             raise UsageError("TeamExpert.act called before reset; call reset() first")
         team = inner.team

@@ -48,11 +48,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def invented(draw: Draw) -> str:
+def invent_word(draw: Draw) -> str:
     """Returns a made-up word, such as ``Straivexor``."""
     lists = table("words")
-    parts = [draw.one(lists["onsets"]) + draw.one(lists["vowels"]) for _ in range(1 + draw.below(2))]
-    return capital("".join(parts) + draw.one(lists["codas"]))
+    parts = [draw.choose(lists["onsets"]) + draw.choose(lists["vowels"]) for _ in range(1 + draw.below(2))]
+    return capital("".join(parts) + draw.choose(lists["codas"]))
 
 
 def topic_of(key: str, concepts: int) -> Topic:
@@ -68,7 +68,7 @@ def topic_of(key: str, concepts: int) -> Topic:
     inventions = set[str]()
 
     def new() -> str:
-        while (word := invented(draw)) in inventions:
+        while (word := invent_word(draw)) in inventions:
             pass
         inventions.add(word)
         return word
@@ -94,10 +94,10 @@ def topic_of(key: str, concepts: int) -> Topic:
     used = {word for kind in (problems, methods, settings) for names in kind for name in names for word in name.split()}
     free = [word for word in lists["nouns"] if word not in used]
     words = (*draw.sample(free, BACKGROUND - 4), *(new().lower() for _ in range(4)))
-    authors = tuple(f"{draw.one(lists['given'])} {draw.one(lists['family'])}" for _ in range(40))
+    authors = tuple(f"{draw.choose(lists['given'])} {draw.choose(lists['family'])}" for _ in range(40))
     venues = tuple(
-        f"{draw.one(('Journal', 'Transactions', 'Letters', 'Proceedings', 'Annals'))} of "
-        f"{capital(draw.one(lists['adjectives']))} {capital(draw.one(lists['tasks']))}"
+        f"{draw.choose(('Journal', 'Transactions', 'Letters', 'Proceedings', 'Annals'))} of "
+        f"{capital(draw.choose(lists['adjectives']))} {capital(draw.choose(lists['tasks']))}"
         for _ in range(4)
     )
     return Topic((problems, methods, settings), words, authors, venues)

@@ -20,14 +20,14 @@ Sentence = tuple[str, Callable[[Sequence[Any]], Any]]
 """A format, and what takes its arguments from the values of :data:`SLOTS`."""
 
 
-def _compiled(line: str) -> Sentence:
+def _compile_sentence(line: str) -> Sentence:
     if line.startswith("{"):
         line = _SLOT.sub(lambda match: f"{{{match[1].upper()}}}" if match[1] in "pmsw" else match[0], line, count=1)
     places = [SLOTS.index(name) for name in _SLOT.findall(line)]
     return _SLOT.sub("%s", line), itemgetter(*places) if places else lambda values: ()
 
 
-ROLES = {role: [_compiled(line) for line in lines] for role, lines in table("sentences").items()}
+ROLES = {role: [_compile_sentence(line) for line in lines] for role, lines in table("sentences").items()}
 """The sentences of each role."""
 BRIDGES = tuple(
     {"p2": "problem", "m2": "method", "s2": "setting"}[next(name for name in _SLOT.findall(line) if name.endswith("2"))]
@@ -53,7 +53,7 @@ class Fill:
         return cls(topic, capitals, tuple(map(capital, topic.words)))
 
 
-def written(
+def write_paper(
     fill: Fill, concept: Sequence[int], name: Sequence[int], bridge: int, year: int, numbers: Sequence[int]
 ) -> tuple[str, str, dict[str, Any]]:
     """Returns title, abstract, and further fields of a paper.
@@ -131,7 +131,7 @@ def written(
     return text % take(values), abstract, facts
 
 
-def asked(kind: str, names: Mapping[str, str], draw: Draw) -> str:
+def write_query(kind: str, names: Mapping[str, str], draw: Draw) -> str:
     """Returns the words of a query.
 
     Args:
@@ -139,5 +139,5 @@ def asked(kind: str, names: Mapping[str, str], draw: Draw) -> str:
         names: Name of the problem (``p``), the method (``m``) or the setting (``s``).
         draw: Source of randomness.
     """
-    line = draw.one(table("sentences")[kind])
+    line = draw.choose(table("sentences")[kind])
     return capital(_SLOT.sub(lambda match: names[match[1]], line))

@@ -192,7 +192,7 @@ class Session:
             if why:
                 errors.append(why)
                 penalties += charge
-                lines.append(prompts.refused(tool, argument, why))
+                lines.append(prompts.describe_refusal(tool, argument, why))
                 continue
             executions += 1
             new = [number for number in numbers if number not in self.pool]
@@ -201,7 +201,7 @@ class Session:
             finder = (tool == "expand", place)  # sorts searches before expansions
             for paper in new:
                 finders[paper] = min(finder, finders.get(paper, finder))
-            say = prompts.searched if tool == "search" else prompts.expanded
+            say = prompts.describe_search if tool == "search" else prompts.describe_expansion
             lines.append(say(argument.strip(), len(numbers), len(new)))
         reward = self._add(finders) - self.rules.cost * executions - self.rules.penalty * penalties
         self.history += lines
@@ -245,9 +245,9 @@ class Session:
         papers = np.array([*finders], dtype=np.int64)
         scores = self.selector.scores(self.question, papers)
         is_kept = scores >= self.rules.discard
-        reward = self._earned(scores[is_kept], papers[is_kept], finders)
+        reward = self._compute_reward(scores[is_kept], papers[is_kept], finders)
         places = scores
-        if self.selector.shown:
+        if self.selector.is_visible:
             papers, scores = papers[is_kept], scores[is_kept]
             places = scores
         else:  # discarding would tell what the selector prefers
@@ -259,14 +259,14 @@ class Session:
         self._order = None
         return reward
 
-    def _earned(self, scores: NDArray[np.float64], papers: Numbers, finders: Mapping[int, Finder]) -> float:
+    def _compute_reward(self, scores: NDArray[np.float64], papers: Numbers, finders: Mapping[int, Finder]) -> float:
         """Returns the sum of the best scores of the papers that each call found, or of all."""
         by_finder: dict[Finder | None, list[float]] = {}
         for score, paper in zip(scores.tolist(), papers.tolist(), strict=True):
             by_finder.setdefault(finders[paper] if self.rules.reward == "call" else None, []).append(score)
         return float(sum(sum(sorted(group, reverse=True)[: self.rules.best]) for group in by_finder.values()))
 
-    def ranked(self) -> Numbers:
+    def rank_papers(self) -> Numbers:
         """Returns the places of the pool's papers in :attr:`papers`, best first, then the older. Shape: [n]."""
         if self._order is None:
             self._order = np.lexsort((self.papers, -self._places))
@@ -281,7 +281,7 @@ class Session:
             calls: Number of the last calls that the observation has already.
         """
         card, expansions = self.library.card, self.expanded
-        numbers: list[int] = self.papers[self.ranked()[:papers]].tolist()
+        numbers: list[int] = self.papers[self.rank_papers()[:papers]].tolist()
         lines = [f"{card(n, snippet)} [expanded]" if n in expansions else card(n, snippet) for n in numbers]
         earlier = self.history[: len(self.history) - calls] if calls else self.history
         return prompts.view(lines, len(self.papers), earlier[-50:])
@@ -295,7 +295,7 @@ class Session:
         above = self.scores >= self.rules.threshold
         hits, list_size = int((is_gold & above).sum()), int(above.sum())
         recall, precision = hits / len(gold), hits / list_size if list_size else 0.0
-        hits_at = np.cumsum(is_gold[self.ranked()])
+        hits_at = np.cumsum(is_gold[self.rank_papers()])
         return {
             "f1_all": 2 * hits / (len(gold) + list_size),
             "recall_all": recall,
@@ -312,7 +312,7 @@ class Session:
         """Returns the identity of what is known: the pool, the queries and the expanded papers, in any order."""
         return f"{sorted(self.pool)} {sorted(self.asked)} {sorted(self.expanded)}"
 
-    def saved(self) -> Saved:
+    def save(self) -> Saved:
         """Returns the state as plain data."""
         return Saved(
             papers=self.papers.tolist(),

@@ -241,7 +241,7 @@ class Play(App[None]):
         env, commands = session.env, session.observation["commands"]
         action = read_action(line, env.tools, session.profile, commands, env.max_calls)
         count = len(session.saved)
-        await self._called(lambda: session.act(action))
+        await self._run_call(lambda: session.act(action))
         if len(session.saved) > count:
             self.message = f"Saved to {session.save_path}."
 
@@ -249,25 +249,25 @@ class Play(App[None]):
         """Does what a line says that begins with a colon."""
         session, argument = self.session, argument.strip()
         if word == "hint":
-            action = await self._called(session.hint)
-            text = self._written(action)
+            action = await self._run_call(session.hint)
+            text = self._action_text(action)
             self.message = "The expert: " + text.replace("\n", "; ")
             self._base.query_one(Prompt).offer(text if action else "")
         elif word == "undo":
-            await self._called(session.undo)
+            await self._run_call(session.undo)
         elif word == "restart":
-            await self._called(session.start)
+            await self._run_call(session.start)
         elif word in ("next", "previous"):
-            await self._called(lambda: session.move(1 if word == "next" else -1))
+            await self._run_call(lambda: session.move(1 if word == "next" else -1))
         elif word == "random":
-            await self._called(session.random)
+            await self._run_call(session.random)
         elif word == "task" and argument:
-            await self._called(lambda: session.start(argument))
+            await self._run_call(lambda: session.start(argument))
         elif word == "task":
-            self.push_screen(Chooser(session), self._chosen)
+            self.push_screen(Chooser(session), self._choose_task)
         elif word == "type":
             session.choose_type(argument or None)
-            await self._called(lambda: session.start(session.tasks[0]))
+            await self._run_call(lambda: session.start(session.tasks[0]))
         elif word == "save":
             self._save(Path(argument) if argument else None)
         elif word == "help":
@@ -284,11 +284,11 @@ class Play(App[None]):
         warning = "" if session.info["success"] else " It is not solved, and whoever imitates leaves it out."
         self.message = f"Saved to {path}, which has {count} demonstrations.{warning}"
 
-    def _chosen(self, task_id: str | None) -> None:
+    def _choose_task(self, task_id: str | None) -> None:
         if task_id is not None:
             self.post_message(Prompt.Submitted(f":task {task_id}"))
 
-    async def _called(self, call: Callable[[], T]) -> T:
+    async def _run_call(self, call: Callable[[], T]) -> T:
         """Runs a call of the session, which may take a while, in the environment's thread."""
         self._base.query_one("#status", Static).update(Content("… working"))
         return await asyncio.get_running_loop().run_in_executor(self._calls, call)
@@ -301,7 +301,7 @@ class Play(App[None]):
         session = self.session
         return completions(text, session.env.tools, session.profile, session.observation["commands"])
 
-    def _written(self, action: Action) -> str:
+    def _action_text(self, action: Action) -> str:
         if isinstance(action, Unparsed):
             return "(no action)"
         return write_action(action, self.session.env.tools, self.session.profile)
@@ -360,7 +360,7 @@ class Play(App[None]):
         """Returns what was before the last step, and the last step."""
         blocks = [[self._text(self.session.first["text"])]]
         for step in self.session.steps:
-            command = escape_lines(f"> {self._written(step.action)}")
+            command = escape_lines(f"> {self._action_text(step.action)}")
             block = [Content.styled(command, "bold $accent" if step.valid else "bold $error")]
             block.append(self._text(step.observation["text"]))
             if step.reward:

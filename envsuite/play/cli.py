@@ -14,7 +14,7 @@ from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
-from envsuite.evaluation.demonstrations.arguments import made, options_of
+from envsuite.evaluation.demonstrations.arguments import make_tool_env, options_of
 from envsuite.play.session import Session
 from envsuite.remote.making import horizon_of
 from envsuite.remote.pages import address
@@ -99,7 +99,7 @@ def _in_browser(env_id: str, arguments: argparse.Namespace) -> int:
         if value is not None:
             raise UsageError(f"{option} is for play in a terminal, without --browser")
     options = options_of(arguments)
-    return int(pages[env_id].run(arguments, lambda: made(env_id, **options, split=arguments.split)))
+    return int(pages[env_id].run(arguments, lambda: make_tool_env(env_id, **options, split=arguments.split)))
 
 
 def _steps(text: str) -> int:
@@ -112,7 +112,7 @@ def _session(env_id: str, arguments: argparse.Namespace) -> Session:
     """Makes the environment, and begins the first episode."""
     options = options_of(arguments)
     where: dict[str, Any] = {} if arguments.url is None else {"url": arguments.url}
-    env = made(env_id, **options, **where, split=arguments.split)
+    env = make_tool_env(env_id, **options, **where, split=arguments.split)
     try:
         horizon = horizon_of(env_id, options) if arguments.steps is None else arguments.steps or None
         session = Session(

@@ -32,7 +32,7 @@ def read_line(line: str, tools: Sequence[Tool], profile: Profile, commands: Sequ
             return _single(by_name[name], text[len(prefix) :].strip())
     word, _, argument = text.partition(" ")
     if word in by_name and (argument.strip() or not profile.plain or _takes_nothing(by_name[word])):
-        return _called(by_name[word], argument.strip())
+        return _parse_call(by_name[word], argument.strip())
     if profile.plain:
         return _single(by_name[profile.plain], line.rstrip() if profile.code else text)
     return Unparsed(f"{_short(text)} names no tool; a line begins with one of: {', '.join(by_name)}")
@@ -81,10 +81,10 @@ def _as_json(call: ToolCall) -> str:
 
 def _single(tool: Tool, text: str) -> Action:
     name = only_argument(tool)
-    return (ToolCall(tool.name, {name: _value(tool, name, text)}),) if name is not None else _called(tool, text)
+    return (ToolCall(tool.name, {name: _value(tool, name, text)}),) if name is not None else _parse_call(tool, text)
 
 
-def _called(tool: Tool, text: str) -> Action:
+def _parse_call(tool: Tool, text: str) -> Action:
     name = only_argument(tool)
     if text.startswith("{"):
         try:
@@ -100,7 +100,7 @@ def _called(tool: Tool, text: str) -> Action:
     except ValueError as error:
         return Unparsed(f"{_short(text)} cannot be split into arguments ({error})")
     if wrong := next((argument for argument, equals, _ in pairs if not equals), None):
-        return Unparsed(f"{wrong!r} is not NAME=VALUE; {tool.name} takes {_taken(tool)}")
+        return Unparsed(f"{wrong!r} is not NAME=VALUE; {tool.name} takes {_argument_names(tool)}")
     return (ToolCall(tool.name, {argument: _value(tool, argument, value) for argument, _, value in pairs}),)
 
 
@@ -117,7 +117,7 @@ def _takes_nothing(tool: Tool) -> bool:
     return not tool.parameters.get("properties")
 
 
-def _taken(tool: Tool) -> str:
+def _argument_names(tool: Tool) -> str:
     return ", ".join(tool.parameters.get("properties", {})) or "no arguments"
 
 

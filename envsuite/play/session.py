@@ -13,7 +13,7 @@ from envsuite.core.players import Player
 from envsuite.core.tools import Action
 from envsuite.evaluation.demonstrations.demonstration import Demonstration, Step
 from envsuite.evaluation.demonstrations.file import add_demonstration
-from envsuite.evaluation.demonstrations.playing import taken
+from envsuite.evaluation.demonstrations.playing import take_step
 from envsuite.play.profiles import profile_of
 from envsuite.remote.making import make_player
 
@@ -133,7 +133,7 @@ class Session:
         try:
             self._watch()
             before = self._snapshot()
-            step, info = taken(self.env, action)
+            step, info = take_step(self.env, action)
         except WorkerLost as error:
             self.lost = str(error)
             raise
@@ -247,7 +247,7 @@ class Session:
         Raises:
             WorkerLost: The environment is lost.
         """
-        self.start(self._draw.one(self.tasks))
+        self.start(self._draw.choose(self.tasks))
 
     # -- saving ----------------------------------------------------------------------------------------------------
 

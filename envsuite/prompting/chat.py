@@ -155,11 +155,11 @@ class Chat:
         """
         self._history.add(answer.text, (parsed or self.parse(answer)).action, observation)
         if not isinstance(self.spec.memory, Window):
-            message, ids = self._said(answer)
-            text = self._history.said(self._history.observation(self._history.steps))
+            message, ids = self._answer_message(answer)
+            text = self._history.answer_text(self._history.observation(self._history.steps))
             self._turns.append(_Turn(message, ids, text))
 
-    def _said(self, answer: Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _answer_message(self, answer: Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Returns the message of an answer, and the ids of its calls.
 
         Calls that are not well-formed are text in it: servers read the calls of earlier messages, and fail at those.

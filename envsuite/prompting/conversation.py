@@ -99,7 +99,7 @@ class Conversation:
             raise UsageError("truncate='left' could cut an image in two; truncate='episode' ends the episode instead")
         self._history.start(observation)
         self._turns, self._left_out = [], 0
-        if not self.continued and self.spec.prompt_file is None:
+        if not self.continues_prompts and self.spec.prompt_file is None:
             self._stem = self._template.stem(self.tokenizer, *self._history.opening())
         self._ids = None
         self._fold()
@@ -155,7 +155,7 @@ class Conversation:
         return self._ids
 
     @property
-    def continued(self) -> bool:
+    def continues_prompts(self) -> bool:
         """Whether a prompt continues the last one with the sampled tokens or their text, control tokens included."""
         return not isinstance(self.spec.memory, Window)
 
@@ -183,7 +183,7 @@ class Conversation:
             NoRoom: The memory's budget is too small for the task and the observation.
         """
         response = tuple(response_ids)
-        if not self.continued:
+        if not self.continues_prompts:
             parsed = parsed or self.parse(response_text)
             self._history.add(response_text, parsed.action, observation)
             self._ids = None
@@ -191,7 +191,7 @@ class Conversation:
         prompt = self._all_ids()
         self._history.add(response_text, None, observation)
         turn = self._turn_of(response, self._history.gallery.plain(response_text))
-        answer = self._history.said(self._history.observation(self._history.steps))
+        answer = self._history.answer_text(self._history.observation(self._history.steps))
         if isinstance(self.spec.memory, Rendered):
             self._turns.append(_Turn(response, (), answer, turn))
             self._ids = None
@@ -207,7 +207,7 @@ class Conversation:
         Raises:
             UsageError: Before :meth:`start`.
         """
-        name_images = self._history.gallery.named
+        name_images = self._history.gallery.name_images
         return [
             {**message, "content": name_images(message["content"])} if message.get("content") else message
             for message in unbroken(self._messages())
@@ -215,7 +215,7 @@ class Conversation:
 
     def _messages(self) -> Messages:
         messages = self._template.messages("".join(self._history.opening(self._left_out)))
-        if self.continued:
+        if self.continues_prompts:
             for turn in self._turns[self._left_out :]:
                 pair = (turn.said.message, self.codec.reply(turn.said, turn.answer))
                 messages += map(self._template.added.break_message, pair)

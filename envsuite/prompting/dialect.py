@@ -116,7 +116,7 @@ class Dialect:
             return False
         return opening in self.header or self.shape.thought in ("field", "chunk")
 
-    def called(self, calls: Sequence[ToolCall], ids: Sequence[str | None] = ()) -> Called:
+    def add_ids(self, calls: Sequence[ToolCall], ids: Sequence[str | None] = ()) -> Called:
         """Returns ``calls`` with their ids; those without one get one."""
         all_ids = [*ids, *[None] * (len(calls) - len(ids))]
         return [(call, all_ids[i] or self.format.call_id(i, call)) for i, call in enumerate(calls)]
@@ -137,13 +137,13 @@ class Dialect:
 
         A thought that the template does not show stands between the format's tags before the calls.
         """
-        last = self._rendered([_USER, self.message(pairs, thought)], thought)
+        last = self._render([_USER, self.message(pairs, thought)], thought)
         matches = self.find(last, tools) if last is not None else []
         if last is None or not matches:
             return None
         calls = last[matches[0].start : matches[-1].end]
         # As a message of the history, which is what later prompts must start with; the last one may look otherwise.
-        text = self._rendered([_USER, self.message(pairs, thought), self.reply(pairs, _TEXT)], thought)
+        text = self._render([_USER, self.message(pairs, thought), self.reply(pairs, _TEXT)], thought)
         if text is None or (at := text.find(calls)) < 0:
             return last[: matches[-1].end]
         return text[: at + len(calls)]
@@ -151,17 +151,17 @@ class Dialect:
     def text(self, content: str) -> str:
         """Returns ``content`` as the model writes a message without a call."""
         thought = _THOUGHT if self.thinks and self.shape.thought is not None else ""
-        text = self._rendered([_USER, self.message((), thought, content), self.reply((), _TEXT)], thought)
+        text = self._render([_USER, self.message((), thought, content), self.reply((), _TEXT)], thought)
         return content if text is None else text[: text.find(content) + len(content)].replace(_THOUGHT, "Well.")
 
-    def _rendered(self, messages: Messages, thought: str) -> str | None:
+    def _render(self, messages: Messages, thought: str) -> str | None:
         """Returns the text of ``messages`` after the generation prompt that follows the first."""
         whole = self.renderer.attempt(messages, _SCHEMAS, prompt=False)
         if whole is None or not whole.startswith(self.before):
             return None
-        return self.written(whole[len(self.before) :], thought)
+        return self.extract_output(whole[len(self.before) :], thought)
 
-    def written(self, text: str, thought: str) -> str | None:
+    def extract_output(self, text: str, thought: str) -> str | None:
         """Returns the part of a rendered message that the model writes; the generation prompt has written the rest."""
         opening, closing = (tag.strip() for tag in self.format.thought)
         if text.startswith(self.header) and (not thought or thought in text):
@@ -203,7 +203,7 @@ class Dialect:
             tools: The tools, which some templates repeat before each text of a user.
         """
         calls = [(replace(call, arguments=_SHORT), call_id) for call, call_id in pairs]
-        output = self._said(calls) if calls else _TEXT
+        output = self._render_calls(calls) if calls else _TEXT
         tokens = added_tokens(self.renderer.tokenizer)
         message, reply = self.message(calls, "", "" if calls else _TEXT), self.reply(pairs, text)
         messages = [_USER, tokens.break_message(message), {**tokens.break_message(reply), "content": text}]
@@ -212,7 +212,7 @@ class Dialect:
             return None
         return remainder(prompt, at + len(output))
 
-    def _said(self, calls: Called) -> str:
+    def _render_calls(self, calls: Called) -> str:
         """Returns ``calls`` as a message of the history has them; ``""`` if the template cannot."""
         key = tuple((call.name, call_id) for call, call_id in calls)
         if key not in self.cache:
@@ -254,7 +254,7 @@ def find_dialect(renderer: Renderer, specials: re.Pattern[str]) -> Dialect:
 
 def _writes(dialect: Dialect, calls: Sequence[ToolCall], thought: str = "") -> bool:
     """Whether ``calls``, once rendered, are parsed as they were."""
-    text = dialect.completion(dialect.called(calls), thought)
+    text = dialect.completion(dialect.add_ids(calls), thought)
     if text is None or (thought and dialect.format.split(text)[0] != thought):
         return False
     return [match.call for match in dialect.find(text, _TOOLS)] == list(calls)
@@ -265,7 +265,7 @@ def _complete(dialect: Dialect) -> Dialect:
     places: tuple[Literal["field", "chunk", "inline"], ...] = ("field", "chunk", "inline")
     for place in places:
         candidate = replace(dialect, shape=replace(dialect.shape, thought=place))
-        message = candidate.message(candidate.called([_CALL]), _THOUGHT)
+        message = candidate.message(candidate.add_ids([_CALL]), _THOUGHT)
         text = dialect.renderer.attempt([_USER, message], _SCHEMAS, prompt=False)
         if text is not None and text.count(_THOUGHT) == 1 and _writes(candidate, [_CALL], _THOUGHT):
             dialect = candidate
@@ -278,7 +278,7 @@ def _complete(dialect: Dialect) -> Dialect:
 
 def _answers_text(dialect: Dialect) -> bool:
     """Whether a message without a call can be answered in the role ``tool``, as a call is."""
-    pairs = dialect.called([_CALL])
+    pairs = dialect.add_ids([_CALL])
     texts: Messages = [dialect.message((), "", "No."), dialect.reply((), _TEXT)]
     whole = dialect.renderer.attempt(
         [_USER, dialect.message(pairs, ""), dialect.reply(pairs, _TEXT), *texts, *texts], _SCHEMAS

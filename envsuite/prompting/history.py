@@ -57,10 +57,10 @@ class History:
         """
         self.observation(0)
         plain = self.gallery.plain
-        self._observations.append(self.gallery.marked(observation))
-        self._actions.append(plain(self.spec.codec.recalled(response, action)))
+        self._observations.append(self.gallery.mark_images(observation))
+        self._actions.append(plain(self.spec.codec.format_past_step(response, action)))
         if isinstance(self.spec.memory, Summary):
-            self._summary = self.spec.memory.updated(self._summary, plain(response))
+            self._summary = self.spec.memory.update(self._summary, plain(response))
 
     def snapshot(self) -> tuple[Any, ...]:
         """Returns what was recorded, for :meth:`restore` of a history made with the same arguments."""
@@ -87,7 +87,7 @@ class History:
             raise UsageError("Conversation used before start(); call start(observation) first")
         return self._observations[t]
 
-    def said(self, observation: Observation) -> str:
+    def answer_text(self, observation: Observation) -> str:
         """Returns an :meth:`observation` as the world's answer in a conversation."""
         if not observation["commands"] or not self.spec.commands:
             return observation["text"]
@@ -104,11 +104,11 @@ class History:
         task = f"{self.observation(0)['task']}\n\n"
         if not isinstance(self.spec.memory, Window):
             note = f"[{left_out} earlier steps left out]\n\n" if left_out else ""
-            return task, note + self.said(self.observation(left_out))
+            return task, note + self.answer_text(self.observation(left_out))
         past = "".join(
             f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.spec.memory)
         )
-        now = f"Observation: {self.said(self.observation(self.steps))}"
+        now = f"Observation: {self.answer_text(self.observation(self.steps))}"
         if isinstance(self.spec.memory, Summary):
             summary = f"Summary so far: {self._summary or 'none'}\n"
             past = past + summary if self.spec.memory.shares else summary + past

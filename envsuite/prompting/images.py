@@ -47,7 +47,7 @@ def parts_of(ids: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return np.where(ids <= _FIRST, (_FIRST - ids.astype(np.int64)) % PARTS, 0)
 
 
-def renumbered(ids: NDArray[np.integer[Any]], numbers: Sequence[int]) -> NDArray[np.int64]:
+def renumber_images(ids: NDArray[np.integer[Any]], numbers: Sequence[int]) -> NDArray[np.int64]:
     """Returns the token ids with ``numbers[k]`` as the number of image k."""
     image = images_of(ids)
     new = np.asarray(numbers, np.int64)[np.maximum(image, 0)] if len(numbers) else np.zeros(len(ids), np.int64)
@@ -65,7 +65,7 @@ class Gallery:
     def start(self, observation: Observation) -> Observation:
         """Begins an episode; returns its first observation :meth:`marked`."""
         self.images, self.shows = [], "images" in observation
-        return self.marked(observation)
+        return self.mark_images(observation)
 
     def snapshot(self) -> tuple[tuple[Pixels, ...], bool]:
         """Returns the images so far, for :meth:`restore`."""
@@ -76,7 +76,7 @@ class Gallery:
         images, self.shows = token
         self.images = list(images)
 
-    def marked(self, observation: Observation) -> Observation:
+    def mark_images(self, observation: Observation) -> Observation:
         """Adds the images of ``observation``; returns it with marks for them after its text."""
         if not self.shows:
             return observation
@@ -92,7 +92,7 @@ class Gallery:
         """Returns ``text`` without characters that begin a mark: neither a world nor a model can place an image."""
         return text.replace(_OPEN, "\ufffd") if self.shows else text
 
-    def named(self, text: str) -> str:
+    def name_images(self, text: str) -> str:
         """Returns ``text`` with a word for each image, for people."""
         return _MARK.sub("[image]", text) if self.shows else text
 
@@ -145,7 +145,7 @@ class ImageTokenizer:
             if number % 2:
                 image = int(piece)
                 own = np.array(self.form.ids(self.gallery.images[image]), np.int64)
-                ids += renumbered(own, [image]).tolist()
+                ids += renumber_images(own, [image]).tolist()
             elif piece:
                 ids += (
                     added_tokens(self.tokenizer).split(self.tokenizer, piece)
@@ -191,4 +191,4 @@ def in_order(ids: Sequence[int], images: Sequence[Pixels]) -> tuple[tuple[int, .
         return tuple(ids), ()
     numbers = np.zeros(max(order) + 1, np.int64)
     numbers[order] = np.arange(len(order))
-    return tuple(renumbered(array, numbers.tolist()).tolist()), tuple(images[number] for number in order)
+    return tuple(renumber_images(array, numbers.tolist()).tolist()), tuple(images[number] for number in order)

@@ -68,7 +68,7 @@ class Summary(Window):
             f"this summary{steps} and nothing older."
         )
 
-    def updated(self, summary: str, response: str) -> str:
+    def update(self, summary: str, response: str) -> str:
         """Returns the summary after ``response``: the last one in it that is complete, else ``summary``."""
         _, thought, answer = response.partition("</think>")
         before, end, _ = (answer if thought else response).rpartition("</summary>")

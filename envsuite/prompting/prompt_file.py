@@ -107,7 +107,7 @@ class PromptFile:
     def __init__(self, source: str, name: str) -> None:
         self.source = source
         self.name = name
-        self._template, self.variables = _compiled(source, name)
+        self._template, self.variables = _compile_file(source, name)
         for which, history in (("first step, which has no history", ()), ("later step", _SAMPLE_HISTORY)):
             try:
                 self.render(_sample(history))
@@ -129,9 +129,9 @@ class PromptFile:
             for part in self._template.generate(situation.variables()):
                 parts.append(part)
                 if (length := length + len(part)) > LARGEST_PROMPT:
-                    raise _refused(self.name, None, f"the prompt has more than {LARGEST_PROMPT} characters")
+                    raise _file_error(self.name, None, f"the prompt has more than {LARGEST_PROMPT} characters")
         except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise _refused(self.name, _line(error, self.name), str(error)) from error
+            raise _file_error(self.name, _line(error, self.name), str(error)) from error
         return "".join(parts)
 
 
@@ -165,7 +165,7 @@ def _tojson(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-def _compiled(source: str, name: str) -> tuple[Template, frozenset[str]]:
+def _compile_file(source: str, name: str) -> tuple[Template, frozenset[str]]:
     """Compiles a prompt file; returns it with the names of the variables that it uses."""
     environment = _environment()
     from jinja2 import Template, TemplateError, nodes
@@ -178,16 +178,16 @@ def _compiled(source: str, name: str) -> tuple[Template, frozenset[str]]:
             if variable.name in used - set(VARIABLES):
                 near = nearest(variable.name, tuple(VARIABLES), limit=1)
                 hint = f". Nearest: {near[0]!r}" if near else ""
-                raise _refused(name, variable.lineno, f"unknown variable {variable.name!r}{hint}")
+                raise _file_error(name, variable.lineno, f"unknown variable {variable.name!r}{hint}")
         code = environment.compile(tree, name, name)
         return Template.from_code(environment, code, environment.make_globals(None)), used
     except TemplateError as error:
-        raise _refused(name, getattr(error, "lineno", None), str(error.message)) from error
+        raise _file_error(name, getattr(error, "lineno", None), str(error.message)) from error
     except (RecursionError, SyntaxError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
-        raise _refused(name, None, f"{type(error).__name__}: {error}") from error
+        raise _file_error(name, None, f"{type(error).__name__}: {error}") from error
 
 
-def _refused(name: str, line: int | None, problem: str) -> UsageError:
+def _file_error(name: str, line: int | None, problem: str) -> UsageError:
     where = name if line is None else f"{name}, line {line}"
     return UsageError(f"prompt file {where}: {problem.rstrip('.')}. Variables: {', '.join(VARIABLES)}")
 

@@ -90,9 +90,9 @@ class Renderer:
             )
         if _takes_parts(self.tokenizer):
             messages = [_in_parts(message) for message in messages]
-        return self._rendered(messages, tools, prompt)
+        return self._render(messages, tools, prompt)
 
-    def _rendered(self, messages: Messages, tools: Sequence[dict[str, Any]] | None, prompt: bool) -> str:
+    def _render(self, messages: Messages, tools: Sequence[dict[str, Any]] | None, prompt: bool) -> str:
         from jinja2 import TemplateError  # only needed with chat templates
 
         arguments = {name: value for name, value in self.arguments.items() if name != DAY}
@@ -173,13 +173,13 @@ def _takes_parts(tokenizer: ChatTokenizer) -> bool:
     if template not in _TAKES_PARTS:
         probe, render = {"role": "user", "content": "PROBE"}, Renderer(tokenizer)
 
-        def shown(message: dict[str, Any]) -> bool:
+        def shows_probe(message: dict[str, Any]) -> bool:
             try:
-                return "PROBE" in render._rendered([message], None, True)
+                return "PROBE" in render._render([message], None, True)
             except Refused:
                 return False
 
-        _TAKES_PARTS[template] = not shown(probe) and shown(_in_parts(probe))
+        _TAKES_PARTS[template] = not shows_probe(probe) and shows_probe(_in_parts(probe))
     return _TAKES_PARTS[template]
 
 

@@ -10,7 +10,7 @@ from envsuite.core.errors import DataError, nearest
 _SUFFIX = ".jinja"
 
 
-def shipped(folder: str) -> tuple[str, ...]:
+def template_names(folder: str) -> tuple[str, ...]:
     """Returns the names of the templates in ``folder`` of this package."""
     files = (resources.files("envsuite.prompting") / folder).iterdir()
     return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)))
@@ -27,7 +27,7 @@ def read_template(name: str, folder: str, kind: str) -> str:
     Raises:
         DataError: The file is missing, cannot be read or is not UTF-8.
     """
-    names = shipped(folder)
+    names = template_names(folder)
     if name in names:
         file = resources.files("envsuite.prompting") / folder / f"{name}{_SUFFIX}"
         return file.read_text(encoding="utf-8")

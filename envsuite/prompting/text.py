@@ -56,7 +56,7 @@ DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 def read_calls(body: str, many: bool) -> list[ToolCall] | Malformed:
     """Parses ``body`` as the JSON of a call or, with ``many``, of a list of calls."""
-    value = _decoded(body)
+    value = _decode_json(body)
     if isinstance(value, Malformed):
         return value
     items = value if many and isinstance(value, list) else [value]
@@ -74,7 +74,7 @@ def read_calls(body: str, many: bool) -> list[ToolCall] | Malformed:
 
 def read_arguments(text: str) -> dict[str, Any] | Malformed:
     """Parses ``text`` as the JSON of a call's arguments."""
-    value = _decoded(text)
+    value = _decode_json(text)
     if isinstance(value, Malformed):
         return value
     if not isinstance(value, dict):
@@ -82,7 +82,7 @@ def read_arguments(text: str) -> dict[str, Any] | Malformed:
     return _unfit(value, text) or value
 
 
-def _decoded(text: str) -> Any:
+def _decode_json(text: str) -> Any:
     """Returns the value of a JSON text; :class:`Malformed` if it is none."""
     try:
         return DECODER.decode(text)
@@ -142,7 +142,7 @@ def dump(call: ToolCall) -> str:
         raise UsageError(f"the call of {call.name} cannot be written as JSON: {error}") from error
 
 
-def escaped(call: ToolCall) -> str:
+def dump_escaped(call: ToolCall) -> str:
     """Returns the JSON of ``call``, with ``<`` escaped where it contains a tag."""
     text = dump(call)
     return text.replace("<", "\\u003c") if any(tag in text for tag in TAGS) else text

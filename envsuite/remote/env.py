@@ -14,7 +14,7 @@ from envsuite.core.snapshots import check_same
 from envsuite.core.tools import Action, ToolCall
 from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
-from envsuite.remote.session import Described, Session, described, plain, step_of
+from envsuite.remote.session import Described, Session, describe_environment, plain, step_of
 from envsuite.remote.transport import Unreachable
 
 TOKEN = frozenset(("task_id", "steps", "state_key", "url", "snapshot", "of"))
@@ -88,13 +88,13 @@ class RemoteEnv(ToolEnv):
 
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task: as :meth:`ToolEnv.goal`."""
-        return self.identified([task_id])[0].goal
+        return self.identify_tasks([task_id])[0].goal
 
     def identity(self, task_id: str) -> dict[str, Any]:
         """Returns what identifies a task in the original benchmark: as :meth:`ToolEnv.identity`."""
-        return self.identified([task_id])[0].identity
+        return self.identify_tasks([task_id])[0].identity
 
-    def identified(self, task_ids: Sequence[str]) -> list[Identified]:
+    def identify_tasks(self, task_ids: Sequence[str]) -> list[Identified]:
         """Returns goal and identity of several tasks, as the server reads them from the files that it plays.
 
         Raises:
@@ -181,7 +181,7 @@ def _first_description(session: Session) -> Described:
         session.move(session.places.some()[0])
     for url in session.in_turn():
         try:
-            return described(url, session.env_id, session.arguments, session.servers)
+            return describe_environment(url, session.env_id, session.arguments, session.servers)
         except Unreachable as error:
             silent = error
     assert silent is not None

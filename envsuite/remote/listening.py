@@ -325,7 +325,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
         waiting: Iterator[_Channel] | None = None
         leaves: _Channel | None = None
         while True:
-            if full := self._taken >= self.limit:
+            if full := self._connection_count >= self.limit:
                 waiting = self._room(time.time()) if waiting is None else waiting
                 leaves = leaves or next(waiting, None)
                 if leaves is None and len(self._turned_away) >= REFUSED:
@@ -376,7 +376,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
                 self._refresh(channel)
 
     @property
-    def _taken(self) -> int:
+    def _connection_count(self) -> int:
         """Number of connections that are not refused."""
         return len(self.active_channels) - len(self._turned_away)
 

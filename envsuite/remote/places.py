@@ -126,7 +126,7 @@ class Places:
         Raises:
             Unreachable: There was none.
         """
-        return awaited(self.now, str(self), time.monotonic())
+        return wait_for_servers(self.now, str(self), time.monotonic())
 
     def _look(self) -> None:
         try:
@@ -140,7 +140,7 @@ class Places:
         self._looked = time.monotonic()
 
 
-def awaited(look_up: Callable[[], Sequence[str]], where: str, since: float) -> tuple[str, ...]:
+def wait_for_servers(look_up: Callable[[], Sequence[str]], where: str, since: float) -> tuple[str, ...]:
     """Returns the addresses that ``look_up`` returns, once there is one; ``since`` is when there was none at first.
 
     Raises:
@@ -174,10 +174,10 @@ def _in_file(file: Path, instead: str) -> list[str]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"{file}: the list of servers cannot be read ({error})") from error
-    return listed(text, str(file), instead)
+    return parse_addresses(text, str(file), instead)
 
 
-def listed(text: str, file: str, instead: str = TOKEN) -> list[str]:
+def parse_addresses(text: str, file: str, instead: str = TOKEN) -> list[str]:
     """Returns the addresses in the text of a file: one a line; ``#`` begins a comment.
 
     Raises:

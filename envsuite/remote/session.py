@@ -56,7 +56,7 @@ class Described:
     tasks: TaskSet
 
 
-def described(url: str, env_id: str, arguments: Mapping[str, Any], servers: int = 1) -> Described:
+def describe_environment(url: str, env_id: str, arguments: Mapping[str, Any], servers: int = 1) -> Described:
     """Returns the description of ``env_id`` by the server at ``url``, one of ``servers``; requested once per process.
 
     Raises:
@@ -65,21 +65,21 @@ def described(url: str, env_id: str, arguments: Mapping[str, Any], servers: int 
             something outside itself.
         WorkerLost: The server does not answer.
     """
-    return _described(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), servers)
+    return _request_description(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), servers)
 
 
 def described_anew(url: str, env_id: str, arguments: Mapping[str, Any]) -> Described:
     """As :func:`described`; requested each time, as another server may have taken the place."""
-    return _described.__wrapped__(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), 1)
+    return _request_description.__wrapped__(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), 1)
 
 
 @lru_cache(maxsize=64)
-def _described(url: str, env_id: str, arguments: bytes, servers: int) -> Described:
+def _request_description(url: str, env_id: str, arguments: bytes, servers: int) -> Described:
     path = f"/v1/environments/{urllib.parse.quote(env_id, safe=':')}"
     try:
         body = server(url).ask("POST", path, {"arguments": orjson.loads(arguments)}, servers=servers)
     except Refused as error:
-        raise error.raised() from None
+        raise error.local_error() from None
     manifest = body["tasks"]
     splits = {split: tuple(ids) for split, ids in manifest["splits"].items()}
     tasks = TaskSet(manifest["env_id"], manifest["source"], manifest["version"], splits, manifest["types"])
@@ -190,7 +190,7 @@ class Session:
         """
         return self.accept("step", body, self._sure("step", body))
 
-    def batched(self, op: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def batch_entry(self, op: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the call as part of a batch; pass its answer to :meth:`accept`, a failure to :meth:`mend`."""
         return {"op": op, "session": self._name, "number": self._number + 1, **body}
 
@@ -216,7 +216,7 @@ class Session:
             EnvsuiteError: As the environment's own.
             WorkerLost: The world has failed, or no server answers.
         """
-        return self.accept(op, body, self._mended(op, body, failure))
+        return self.accept(op, body, self._repeat_call(op, body, failure))
 
     def open_body(self) -> dict[str, Any]:
         """Returns the body of the call that creates the session."""
@@ -232,7 +232,7 @@ class Session:
         """Whether the session exists on a server, as far as is known."""
         return self._name is not None
 
-    def opened(self, name: str) -> None:
+    def record_opening(self, name: str) -> None:
         """Records that the session was created, as ``name``."""
         self._name, self._process, self._number = name, os.getpid(), 0
 
@@ -273,16 +273,16 @@ class Session:
         try:
             if token["snapshot"] is not None and token["url"] == self.url and self._name is not None:
                 try:
-                    return self._called("restore", {"snapshot": token["snapshot"]})
+                    return self._call("restore", {"snapshot": token["snapshot"]})
                 except Refused as error:
                     if error.kind not in (*LOST, "unknown-snapshot"):
-                        raise error.raised() from None
-            return self._replayed()
+                        raise error.local_error() from None
+            return self._recover_episode()
         except BaseException:
             self._task_id, self._steps, self._state_key = before
             raise
 
-    def _replayed(self) -> dict[str, Any]:
+    def _recover_episode(self) -> dict[str, Any]:
         """Replays the episode; after a failure the next call begins in a new session."""
         try:
             try:
@@ -294,7 +294,7 @@ class Session:
                 return self._replay()
         except Refused as error:
             self._name = None
-            raise error.raised() from None
+            raise error.local_error() from None
         except WorkerLost:
             self._name = None
             raise
@@ -336,10 +336,10 @@ class Session:
         """Makes a call; if the session was lost, repeats it in a new one."""
         try:
             if self._name is None:
-                return self._mended(op, body, None)
-            return self._called(op, body)
+                return self._repeat_call(op, body, None)
+            return self._call(op, body)
         except Refused as error:
-            return self._mended(op, body, error)
+            return self._repeat_call(op, body, error)
         except Unreachable as error:
             silent = error
         if not self.places.fixed:
@@ -348,30 +348,30 @@ class Session:
             self.move(url)
             log.warning("going on at %s", url)
             try:
-                return self._mended(op, body, None)
+                return self._repeat_call(op, body, None)
             except Unreachable as error:
                 silent = error
         raise silent
 
-    def _mended(self, op: str, body: dict[str, Any] | None, failure: Refused | None) -> dict[str, Any]:
+    def _repeat_call(self, op: str, body: dict[str, Any] | None, failure: Refused | None) -> dict[str, Any]:
         """Makes a call in a new session, in which the episode is replayed, unless the call begins another."""
         if failure is not None:
             if failure.kind not in LOST:
                 if failure.kind == "session-lost":
                     self._name = self._task_id = None
-                raise failure.raised() from None
+                raise failure.local_error() from None
             log.info("%s: %s; playing its episode again", self.url, failure.detail)
         self._name = None
         try:
             if op != "reset":
                 self._replay()
-            return self._called(op, body)
+            return self._call(op, body)
         except Refused as error:
             if error.kind in (*LOST, "session-lost"):
                 self._name = self._task_id = None
-            raise error.raised() from None
+            raise error.local_error() from None
 
-    def _called(self, op: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    def _call(self, op: str, body: dict[str, Any] | None) -> dict[str, Any]:
         if self._name is None:
             self._open()
         if op in NUMBERED:
@@ -381,7 +381,7 @@ class Session:
         return answer
 
     def _open(self) -> None:
-        self.opened(self._ask("/v1/sessions", self.open_body())["session"])
+        self.record_opening(self._ask("/v1/sessions", self.open_body())["session"])
 
     def _ask(self, path: str, body: object) -> Any:
         return server(self.url).ask("POST", path, body, servers=self.servers)

@@ -274,7 +274,7 @@ class Refused(Exception):
         self.url, self.status = url, status
         super().__init__(self.detail)
 
-    def raised(self) -> Exception:
+    def local_error(self) -> Exception:
         """Returns the exception that a local environment would have raised."""
         message = self.detail if self.kind == "refused" else f"{self.url}: {self.detail}"
         return ERRORS.get(self.error, UsageError)(message)

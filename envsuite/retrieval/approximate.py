@@ -81,7 +81,7 @@ def build_index(vectors: Vectors, path: Path, progress: Progress | None = None) 
         faiss.write_index(index, faiss.PyCallbackIOWriter(write))
         hasher.update(identity)
         file.write(_TRAILER.pack(identity, hasher.digest(), _MAGIC))
-    progress.done(f"index ({vectors.name})", size)
+    progress.finish(f"index ({vectors.name})", size)
     return path
 
 
@@ -183,14 +183,14 @@ class Approximate:
         options = {"nprobe": self._probes}
         if size < len(self._vectors):
             options["sel"] = faiss.IDSelectorRange(0, size)
-        proposals = self._opened().search(
+        proposals = self._open_index().search(
             vector[None].astype(np.float32), _SURPLUS * k, params=faiss.SearchParametersIVF(**options)
         )
         numbers = np.sort(proposals[1][0])
         numbers = numbers[(numbers >= 0) & (numbers < size)].astype(np.int64)
         return best(numbers, self._vectors.scores(vector, numbers), k)
 
-    def _opened(self) -> Any:
+    def _open_index(self) -> Any:
         """Returns the index, which is checked and memory-mapped on first use."""
         with self._opening:
             if self._index is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
-from envsuite.data.progress import Shown, sized
+from envsuite.data.progress import Shown, format_size
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build, place
 from envsuite.retrieval.documents import Problems, Source
@@ -81,13 +81,13 @@ def run(
         sys.stderr.write("\nenvsuite: interrupted; the same command resumes where this one stopped\n")
         return 130
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sys.stderr.write(f"{time.monotonic() - begin:.0f} s, {sized(peak)} of memory at most\n")
+    sys.stderr.write(f"{time.monotonic() - begin:.0f} s, {format_size(peak)} of memory at most\n")
     for line in source.problems.lines():
         sys.stderr.write(f"{line}\n")
     corpus = Corpus(out)
     facts = {
         "corpus": str(out),
-        "size": sized(out.stat().st_size),
+        "size": format_size(out.stat().st_size),
         "source": corpus.source,
         "documents": f"{len(corpus):,}",
         "links": f"{corpus.number_of_links:,}",

@@ -23,7 +23,7 @@ from envsuite.core.errors import DataError
 from envsuite.data.arrays import ArrayWriter
 from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.bm25 import norm
-from envsuite.retrieval.index import KIND, VERSION, encoded
+from envsuite.retrieval.index import KIND, VERSION, encode_string
 
 RUN = 1 << 22
 """Words in a run, and postings sorted at a time: building needs about 50 bytes of memory for each."""
@@ -223,8 +223,8 @@ class IndexBuilder:
         ends = np.cumsum(self._holding[numbers])
 
         writer = ArrayWriter(file, KIND, VERSION)
-        writer.add_strings("keys", (encoded(self._keys[i]) for i in order))
-        writer.add_strings("terms", map(encoded, words))
+        writer.add_strings("keys", (encode_string(self._keys[i]) for i in order))
+        writer.add_strings("terms", map(encode_string, words))
         writer.add("postings.at", "u8", [np.zeros(1, dtype=np.uint64), ends])
         writer.add("pairs.times", "u4", [self._pairs >> np.uint32(8)])
         writer.add("pairs.norm", "u1", [self._pairs & np.uint32(255)])
@@ -233,7 +233,7 @@ class IndexBuilder:
         # The sorted postings are needed twice, so the codes are stored in a separate file.
         waiting = self._folder / "codes"
         code: np.dtype[Any] = np.dtype(np.uint16 if len(self._pairs) <= 1 << 16 else np.uint32)
-        writer.add("postings.document", "u4", self._sorted(buckets, waiting, code, lambda n: progress(n, total)))
+        writer.add("postings.document", "u4", self._sort_postings(buckets, waiting, code, lambda n: progress(n, total)))
         writer.add("postings.pair", code, _parts(waiting, code))
         writer.close({"documents": self._documents, "words": self._words})
         return writer.offset
@@ -257,7 +257,7 @@ class IndexBuilder:
                         postings[bucket == number].tofile(file)
         return buckets
 
-    def _sorted(
+    def _sort_postings(
         self, buckets: list[Path], codes: Path, code: np.dtype[Any], progress: Callable[[int], object]
     ) -> Iterator[NDArray[np.uint32]]:
         """Yields the documents of all postings in order; writes the pair of each to the file ``codes``."""

@@ -27,7 +27,7 @@ from envsuite.core.errors import DataError, EnvsuiteError
 from envsuite.data import WRITABLE, cache_root
 from envsuite.data.arrays import ArrayWriter
 from envsuite.data.files import write_atomically
-from envsuite.data.locks import locked
+from envsuite.data.locks import hold_lock
 from envsuite.data.progress import Progress, Silent
 from envsuite.data.room import GENERATED, bound_generated
 from envsuite.retrieval.builder import IndexBuilder
@@ -71,7 +71,7 @@ def build(source: Source, out: Path, progress: Progress | None = None, encoders:
     return out
 
 
-def cached(source: Source) -> Path:
+def ensure_corpus(source: Source) -> Path:
     """Returns the corpus of ``source`` in the cache; one process builds it for all if it is missing."""
     path = place(source)
     _ensure(source, path)
@@ -84,7 +84,7 @@ def place(source: Source, is_generated: bool = False) -> Path:
     return (folder / "generated" if is_generated else folder) / f"{FORMAT}-{source.digest()[:20]}.corpus"
 
 
-def generated(source: Source) -> Corpus:
+def open_generated(source: Source) -> Corpus:
     """Opens the corpus of ``source``, which is generated; one process builds it for all if it is missing.
 
     Of generated data the cache keeps :data:`GENERATED` bytes: those that were opened last, and always the one returned.
@@ -205,7 +205,7 @@ class _Stage:
         if not self._numbers:
             raise DataError("; ".join((f"{self._source.name}: has no document", *self._source.problems.lines())))
         self._save()
-        progress.done("documents", len(self._numbers))
+        progress.finish("documents", len(self._numbers))
 
     def _add(self, document: Document) -> None:
         problems = self._source.problems
@@ -254,7 +254,7 @@ class _Stage:
         by_key = rank[[self._numbers[key] for key in sorted(self._numbers)]]
         self._texts.close()
         edges = self._edges(rank, progress)
-        index = self._index.write(file, _told(progress, "index"))
+        index = self._index.write(file, _make_reporter(progress, "index"))
         texts = _Texts(self._folder / "texts", order, self._ends)
         vectors = {encoder.name: write_vectors(file, encoder, texts, progress) for encoder in encoders}
         writer = ArrayWriter(file, KIND, FORMAT)
@@ -288,7 +288,7 @@ class _Stage:
                 progress.advance(len(links))
         pairs = rank[np.frombuffer(ends, dtype=np.uint32)].reshape(-1, 2).astype(np.uint64)
         edges: NDArray[np.uint64] = np.unique(pairs[:, 0] << np.uint64(32) | pairs[:, 1])
-        progress.done("links", len(edges))
+        progress.finish("links", len(edges))
         return edges
 
     def _add_rows(self, writer: ArrayWriter, name: str, edges: NDArray[np.uint64], size: int) -> None:
@@ -303,7 +303,7 @@ class _Stage:
             for number in order:
                 yield texts[self._ends[number] : self._ends[number + 1] - 1]
                 progress.advance(1)
-        progress.done("texts", len(order))
+        progress.finish("texts", len(order))
 
     def _tasks(self, progress: Progress) -> Iterator[bytes]:
         count = 0
@@ -312,7 +312,7 @@ class _Stage:
             yield _json(task)
             count += 1
             progress.advance(1)
-        progress.done("tasks", count)
+        progress.finish("tasks", count)
 
 
 class _Texts:
@@ -344,20 +344,20 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _told(progress: Progress, name: str) -> Any:
+def _make_reporter(progress: Progress, name: str) -> Any:
     """Returns a function that passes the numbers of an index's postings on to ``progress``."""
     before = 0
 
-    def told(count: int, total: int) -> None:
+    def report(count: int, total: int) -> None:
         nonlocal before
         if not before:
             progress.start(name, total, 0)
         progress.advance(count - before)
         before = count
         if count == total:
-            progress.done(name, total)
+            progress.finish(name, total)
 
-    return told
+    return report
 
 
 @contextmanager
@@ -368,7 +368,7 @@ def _lock(out: Path) -> Iterator[None]:
         DataError: The folder cannot be written.
     """
     try:
-        with locked(out.parent / f".{out.name}.lock"):
+        with hold_lock(out.parent / f".{out.name}.lock"):
             yield
     except OSError as error:
         raise DataError(f"{out}: cannot be written ({error}). {WRITABLE}") from error

@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+def _compile(function: Callable[..., None]) -> Callable[..., None]:
     """Compiles the function on its first call, without the GIL; caches the result on disk where possible."""
     kernel: Callable[..., None]
     try:
@@ -20,7 +20,7 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     return kernel
 
 
-@_compiled
+@_compile
 def add(
     scores: NDArray[np.float64],
     documents: NDArray[np.uint32],

@@ -77,11 +77,11 @@ class Hybrid:
         depth = max(k, self._depth)
         rankings = [retriever.search(query, depth, stop) for retriever in self._retrievers]
         if self._fusion == "rrf":
-            return fused([numbers for numbers, _ in rankings], self._weights, self._constant, k)
-        return combined(*normalised(rankings), self._weights, k)
+            return fuse_rankings([numbers for numbers, _ in rankings], self._weights, self._constant, k)
+        return combine_scores(*normalise_scores(rankings), self._weights, k)
 
 
-def fused(rankings: Sequence[NDArray[np.int64]], weights: Sequence[float], constant: float, k: int) -> Found:
+def fuse_rankings(rankings: Sequence[NDArray[np.int64]], weights: Sequence[float], constant: float, k: int) -> Found:
     """Returns the best ``k`` of several rankings, each best first, by the sum of weight / (constant + rank).
 
     Ranks begin with 1; documents of equal score come in the order of their numbers.
@@ -92,7 +92,7 @@ def fused(rankings: Sequence[NDArray[np.int64]], weights: Sequence[float], const
     return best(numbers.astype(np.int64), scores.astype(np.float32), k)
 
 
-def normalised(rankings: Sequence[Found]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def normalise_scores(rankings: Sequence[Found]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Returns all documents that were found, and their scores by each search from 0 to 1.
 
     Of each search, the best document has 1 and the last one 0, as what it did not find, which would be further behind.
@@ -114,7 +114,7 @@ def normalised(rankings: Sequence[Found]) -> tuple[NDArray[np.int64], NDArray[np
     return numbers, rows
 
 
-def combined(numbers: NDArray[np.int64], scores: NDArray[np.float64], weights: Sequence[float], k: int) -> Found:
+def combine_scores(numbers: NDArray[np.int64], scores: NDArray[np.float64], weights: Sequence[float], k: int) -> Found:
     """Returns the best ``k`` documents by the weighted mean of their normalised scores; equal ones by number.
 
     Args:

@@ -50,7 +50,7 @@ Adder = Callable[[NDArray[np.float64], NDArray[np.uint32], NDArray[Any], NDArray
 """Called with scores, documents, pairs, contribution of each pair, first document; adds a term to the scores."""
 
 
-def encoded(string: str) -> bytes:
+def encode_string(string: str) -> bytes:
     """Encodes a key or term as in the file; keeps the order."""
     return string.encode("utf-8", "surrogatepass")
 
@@ -128,7 +128,7 @@ class Index:
 
     def number(self, key: str) -> int | None:
         """Returns the number of the document with this key; ``None`` if there is none."""
-        return self._arrays.find("keys", encoded(key))
+        return self._arrays.find("keys", encode_string(key))
 
     def frequent(self, count: int) -> list[str]:
         """Returns the ``count`` terms that most documents have, the most frequent first."""
@@ -138,7 +138,7 @@ class Index:
 
     def having(self, term: str) -> NDArray[np.uint32]:
         """Returns the numbers of the documents that have an analysed term, ascending. Shape: [n]."""
-        terms = self._known({term: 1})
+        terms = self._find_terms({term: 1})
         return self._arrays.read("postings.document", terms[0].start, terms[0].stop) if terms else _NONE
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
@@ -163,7 +163,7 @@ class Index:
         Returns:
             Numbers of documents, shape [m], and their scores, shape [m]; m is k, or fewer where fewer have a term.
         """
-        query_terms = self._known(terms)
+        query_terms = self._find_terms(terms)
         best = _Best(k)
         if not query_terms or k < 1 or (stop is not None and stop < 1):
             return best.result()
@@ -215,13 +215,13 @@ class Index:
             total[documents[:end]] += addends[:end]
         return total.astype(np.float32)
 
-    def _known(self, terms: Mapping[str, int]) -> list[_Term]:
+    def _find_terms(self, terms: Mapping[str, int]) -> list[_Term]:
         """Returns the query's terms that occur, in a fixed order, so that sums do not depend on the query's order."""
         query_terms = []
         for term in sorted(terms):
             place = self._places.get(term)
             if place is None:
-                number = self._arrays.find("terms", encoded(term))
+                number = self._arrays.find("terms", encode_string(term))
                 read = self._arrays.read
                 place = (0, 0) if number is None else tuple(read("postings.at", number, number + 2).tolist())
                 if len(self._places) >= _REMEMBERED:

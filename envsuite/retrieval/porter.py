@@ -41,8 +41,8 @@ def _stem(word: str) -> str:
     word = _step_1(word)
     if word.endswith("y") and "v" in _shape(word[:-1]):
         word = word[:-1] + "i"
-    word = _replaced(word, _ENDING_2, _STEP_2)
-    word = _replaced(word, _ENDING_3, _STEP_3)
+    word = _replace_ending(word, _ENDING_2, _STEP_2)
+    word = _replace_ending(word, _ENDING_3, _STEP_3)
     ending = _STEP_4.search(word)
     if ending and _measure(word[: ending.start()]) > 1:
         word = word[: ending.start()]
@@ -77,7 +77,7 @@ def _step_5(word: str) -> str:
     return word[:-1] if whole > 1 and word.endswith("ll") else word
 
 
-def _replaced(word: str, endings: re.Pattern[str], instead: dict[str, str]) -> str:
+def _replace_ending(word: str, endings: re.Pattern[str], instead: dict[str, str]) -> str:
     match = endings.search(word)
     if match is None or _measure(word[: match.start()]) == 0:
         return word

@@ -145,7 +145,7 @@ def retriever_of(corpus: Corpus, description: Description) -> Retriever:
         DataError: A file is missing, damaged or of another corpus.
         MissingExtra: A package is not installed.
     """
-    return parsed(description).open(corpus)
+    return parse_search(description).open(corpus)
 
 
 class Searched(Generic[L]):
@@ -159,7 +159,7 @@ class Searched(Generic[L]):
 
     def __init__(self, corpus: Corpus, own: L, make: Callable[[Corpus, Retriever], L]) -> None:
         self._corpus, self._own, self._make = corpus, own, make
-        self._described = lru_cache(maxsize=_KEPT)(self._opened)
+        self._described = lru_cache(maxsize=_KEPT)(self._open_search)
 
     def __call__(self, retriever: Description | Retriever) -> L:
         """Returns what is shared for a search.
@@ -169,13 +169,13 @@ class Searched(Generic[L]):
         """
         if isinstance(retriever, Retriever):
             return self._make(self._corpus, retriever)
-        return self._described(parsed(retriever))
+        return self._described(parse_search(retriever))
 
-    def _opened(self, search: Search) -> L:
+    def _open_search(self, search: Search) -> L:
         return self._own if search == Named(Corpus.name) else self._make(self._corpus, search.open(self._corpus))
 
 
-def parsed(description: Description) -> Search:
+def parse_search(description: Description) -> Search:
     """Checks a description, without opening anything.
 
     Raises:

@@ -146,7 +146,7 @@ class SearchR1:
                 f"{self._server.url}/retrieve found {len(hits)} documents, none of which is in the corpus. Is the "
                 "server one of this corpus?"
             )
-        return _found(list(scores.items()), k)
+        return _rank_pairs(list(scores.items()), k)
 
     def retrieve(self, queries: Sequence[str], k: int) -> list[list[tuple[dict[str, Any], float]]]:
         """Returns documents and scores of each query, as the server gives them. Errors as for :meth:`search`."""
@@ -175,40 +175,40 @@ class _Malformed(ValueError):
 
 def _field(value: object, name: str) -> Any:
     if not isinstance(value, dict) or name not in value:
-        raise _Malformed(f"no {name!r} in {_shown(value)}")
+        raise _Malformed(f"no {name!r} in {_value_excerpt(value)}")
     return value[name]
 
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise _Malformed(f"no list but {_shown(value)}")
+        raise _Malformed(f"no list but {_value_excerpt(value)}")
     return value
 
 
 def _score(value: object) -> float:
     """Returns a score that is a finite number in single precision, too."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HIGHEST:
-        raise _Malformed(f"the score {_shown(value)}")
+        raise _Malformed(f"the score {_value_excerpt(value)}")
     return float(value)
 
 
 def _document(value: object) -> tuple[dict[str, Any], float]:
     document = _field(value, "document")
     if not isinstance(document, dict):
-        raise _Malformed(f"no document but {_shown(document)}")
+        raise _Malformed(f"no document but {_value_excerpt(document)}")
     for name in ("id", "title", "contents"):
         field_value = document.get(name)
         if not isinstance(field_value, str | None) and (name != "id" or type(field_value) is not int):
-            raise _Malformed(f"the {name} {_shown(field_value)}")
+            raise _Malformed(f"the {name} {_value_excerpt(field_value)}")
     return document, _score(_field(value, "score"))
 
 
-def _shown(value: object) -> str:
+def _value_excerpt(value: object) -> str:
     """Returns the beginning of a part of an answer."""
     return repr(value)[:80]
 
 
-def _found(pairs: Sequence[tuple[int, float]], k: int) -> Found:
+def _rank_pairs(pairs: Sequence[tuple[int, float]], k: int) -> Found:
     numbers: NDArray[np.int64] = np.array([number for number, _ in pairs], dtype=np.int64)
     if len(np.unique(numbers)) < len(numbers):
         raise _Malformed("a document twice")

@@ -98,7 +98,7 @@ def write_vectors(file: BinaryIO, encoder: Encoder, texts: Texts, progress: Prog
     facts = encoder.write(writer)
     writer.add("probe", "f4", [encoder.encode([PROBE], "query")[0]])
     writer.close({"name": encoder.name, "dimensions": encoder.dimensions, "size": count, "encoder": facts})
-    progress.done(f"vectors ({encoder.name})", count)
+    progress.finish(f"vectors ({encoder.name})", count)
     return writer.offset
 
 
@@ -165,11 +165,11 @@ class Vectors:
         """Returns the vector of a query. Shape: [d]. Errors as for :meth:`search`."""
         with self._opening:
             if self._encoder is None:
-                self._encoder = self._opened()
+                self._encoder = self._open_encoder()
         vector: NDArray[np.float32] = self._encoder.encode([query], "query")[0]
         return vector
 
-    def _opened(self) -> Encoder:
+    def _open_encoder(self) -> Encoder:
         path, _, encoder, _ = self._source
         encoder = encoder or open_encoder(self._arrays.facts["encoder"])
         before = self._arrays.read("probe", 0, self.dimensions)

@@ -137,17 +137,19 @@ def _grammar(class_names: tuple[frozenset[str], ...]) -> _Tree:
 
     extend = _many(having("extend"))
 
-    def extended(name: str) -> _Tree:
+    def with_extensions(name: str) -> _Tree:
         return _then(having(name), extend)
 
-    letter, hebrew, digit, katakana = map(extended, ("letter", "hebrew", "digit", "katakana"))
-    connectors = _many(extended("connector"))
-    digits = _then(digit, _many(_then(_either(connectors, extended("mid_digit")), digit)))
-    letters = _then(letter, _many(_then(_either(connectors, extended("mid_letter")), letter)))
-    hebrew_letters = _then(hebrew, _either(extended("single_quote"), _then(extended("double_quote"), hebrew)))
+    letter, hebrew, digit, katakana = map(with_extensions, ("letter", "hebrew", "digit", "katakana"))
+    connectors = _many(with_extensions("connector"))
+    digits = _then(digit, _many(_then(_either(connectors, with_extensions("mid_digit")), digit)))
+    letters = _then(letter, _many(_then(_either(connectors, with_extensions("mid_letter")), letter)))
+    hebrew_letters = _then(
+        hebrew, _either(with_extensions("single_quote"), _then(with_extensions("double_quote"), hebrew))
+    )
     kana = _then(katakana, _many(_then(connectors, katakana)))
     unit = _either(kana, _some(_either(hebrew_letters, digits, letters)))
-    tail = _many(_then(extended("connector"), connectors, unit))
+    tail = _many(_then(with_extensions("connector"), connectors, unit))
     word = _then(connectors, unit, tail, connectors)
 
     # A presentation selector ends an emoji, so it is excluded from the characters that extend one.
@@ -160,9 +162,9 @@ def _grammar(class_names: tuple[frozenset[str], ...]) -> _Tree:
     tags = _then(_some(having("tag")), having("tag_end"))
     sequence = _then(element, _either(_many(_then(having("joiner"), element)), tags))
     keycap = _then(having("keycap_base"), plain, _maybe(having("emoji_presentation")), having("keycap"), plain)
-    flag = _then(extended("flag"), extended("flag"))
+    flag = _then(with_extensions("flag"), with_extensions("flag"))
 
-    single = _either(extended("ideograph"), extended("hiragana"), _some(extended("complex")))
+    single = _either(with_extensions("ideograph"), with_extensions("hiragana"), _some(with_extensions("complex")))
     return _either(word, sequence, keycap, flag, single)
 
 

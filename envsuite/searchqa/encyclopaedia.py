@@ -73,7 +73,7 @@ class Encyclopaedia:
         shares = {name: self.questions * len(numbers) // 100 for name, numbers in SPLITS.items()}
         shares["train"] += self.questions - sum(shares.values())
         splits: dict[str, list[dict[str, Any]]] = {name: [] for name in SPLITS}
-        for split, question in Questions(self.world, f"{GENERATOR} {self.seed}").drawn(shares):
+        for split, question in Questions(self.world, f"{GENERATOR} {self.seed}").draw_questions(shares):
             stratum = f"{question.kind}-{question.hops}"
             splits[split].append(
                 {

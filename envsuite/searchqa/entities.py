@@ -84,7 +84,7 @@ class Entity:
     """Relations of :attr:`facts` that no page states."""
     male: bool = False
 
-    def stated(self, relation: str) -> Value | None:
+    def stated_value(self, relation: str) -> Value | None:
         """Returns the value of a relation if the entity's page states it."""
         return None if relation in self.hidden else self.facts.get(relation)
 
@@ -112,15 +112,15 @@ class Entities:
         numbers["person"] = count - sum(numbers.values())
         self._places(numbers)
         self._people(numbers["person"])
-        self._rest(numbers)
+        self._institutions_and_works(numbers)
         for entity in self.all:
             for relation in HIDDEN.get(entity.kind, ()):
                 if relation in entity.facts and self.draw.chance(_UNSTATED):
                     entity.hidden.add(relation)
-        self.index = self._indexed()
+        self.index = self._build_index()
         """(kind, relation, value) -> the entities of which it is true, stated or not."""
 
-    def _indexed(self) -> dict[tuple[str, str, Value], list[Entity]]:
+    def _build_index(self) -> dict[tuple[str, str, Value], list[Entity]]:
         index: dict[tuple[str, str, Value], list[Entity]] = {}
         for entity in self.all:
             for relation, value in entity.facts.items():
@@ -142,32 +142,32 @@ class Entities:
     def _places(self, numbers: dict[str, int]) -> None:
         draw = self.draw
         for _ in range(numbers["country"]):
-            currency = draw.one(table("names")["currencies"])
+            currency = draw.choose(table("names")["currencies"])
             self._new("country", self._place("countries", "country"), "country", currency=currency)
         countries = self.of_kind["country"]
         rivers: dict[int, list[Entity]] = {}
         for _ in range(numbers["river"]):
-            country, name = draw.one(countries).number, self._place("rivers", "river")
+            country, name = draw.choose(countries).number, self._place("rivers", "river")
             river = self._new("river", name, "river", country=country, length=40 + draw.below(1900))
             rivers.setdefault(country, []).append(river)
         for number in range(numbers["town"]):
-            country = (countries[number] if number < len(countries) else draw.one(countries)).number
+            country = (countries[number] if number < len(countries) else draw.choose(countries)).number
             population = 900 + draw.below(9) * 10 ** (2 + draw.below(4)) + draw.below(9000)
             year = 800 + draw.below(950)
             name = self._place("towns", "town")
             town = self._new("town", name, "town", country=country, founded=year, population=population)
             if country in rivers and draw.chance(70):
-                town.facts["river"] = draw.one(rivers[country]).number
+                town.facts["river"] = draw.choose(rivers[country]).number
             self._in_country.setdefault(country, []).append(town)
         for entity in countries:
-            entity.facts["capital"] = draw.one(self._in_country[entity.number]).number
+            entity.facts["capital"] = draw.choose(self._in_country[entity.number]).number
 
     def _place(self, endings: str, descriptor: str) -> str:
         """Returns a name of a place that no other place of the kind has; longer ones where the short ones are used."""
         names = table("names")
         for attempt in range(10_000):
-            middle = "".join(self.draw.one(names["middle"]) for _ in range(attempt // 8 + self.draw.below(2)))
-            name = f"{self.draw.one(names['begin'])}{middle}{self.draw.one(names[endings])}"
+            middle = "".join(self.draw.choose(names["middle"]) for _ in range(attempt // 8 + self.draw.below(2)))
+            name = f"{self.draw.choose(names['begin'])}{middle}{self.draw.choose(names[endings])}"
             is_shared = self.bearers[name] and endings != "towns"
             if (name, descriptor) not in self._taken and not is_shared:
                 return name
@@ -175,19 +175,19 @@ class Entities:
 
     def _surname(self) -> str:
         names = table("names")
-        middle = self.draw.one(names["middle"]) if self.draw.chance(40) else ""
-        return f"{self.draw.one(names['begin'])}{middle}{self.draw.one(names['surnames'])}"
+        middle = self.draw.choose(names["middle"]) if self.draw.chance(40) else ""
+        return f"{self.draw.choose(names['begin'])}{middle}{self.draw.choose(names['surnames'])}"
 
     def _people(self, count: int) -> None:
         """Adds families of up to four generations."""
         while (remainder := count - len(self.of_kind.get("person", []))) > 0:
             draw = self.draw
-            surname, home = self._surname(), draw.one(self.of_kind["country"]).number
+            surname, home = self._surname(), draw.choose(self.of_kind["country"]).number
             line = [self._person(surname, True, 1840 + draw.below(80), home)]
             for elder in line:  # grows while it is walked: children follow
                 if remainder <= len(line) * 2 or not draw.chance(75):
                     continue
-                couple = self._married(elder, home)
+                couple = self._marry(elder, home)
                 line += [self._child(couple, home) for _ in range(1 + draw.below(3)) if self._young(couple)]
 
     def _young(self, couple: tuple[Entity, Entity]) -> bool:
@@ -195,15 +195,15 @@ class Entities:
 
     def _person(self, surname: str, male: bool, year: int, home: int) -> Entity:
         draw, names = self.draw, table("names")
-        profession = draw.weighted(PROFESSIONS)
-        name = f"{draw.one(names['men' if male else 'women'])} {surname}"
+        profession = draw.choose_weighted(PROFESSIONS)
+        name = f"{draw.choose(names['men' if male else 'women'])} {surname}"
         if self._names["person"] and draw.chance(_SHARED_NAME):
-            namesake = draw.one(self._names["person"])
+            namesake = draw.choose(self._names["person"])
             name, male = namesake.name, namesake.male
         while (name, profession) in self._taken:
-            name = f"{draw.one(names['men' if male else 'women'])} {self._surname()}"
-        country = home if draw.chance(75) else draw.one(self.of_kind["country"]).number
-        birthplace = draw.one(self._in_country[country]).number
+            name = f"{draw.choose(names['men' if male else 'women'])} {self._surname()}"
+        country = home if draw.chance(75) else draw.choose(self.of_kind["country"]).number
+        birthplace = draw.choose(self._in_country[country]).number
         person = self._new("person", name, profession, birth=_day(draw, year), birthplace=birthplace)
         person.male = male
         if (died := year + 38 + draw.below(55)) < _LIVING:
@@ -212,7 +212,7 @@ class Entities:
         self._by_profession.setdefault(profession, []).append(person)
         return person
 
-    def _married(self, person: Entity, home: int) -> tuple[Entity, Entity]:
+    def _marry(self, person: Entity, home: int) -> tuple[Entity, Entity]:
         """Returns father and mother of a new couple."""
         year = int(person.facts["birth"]) // 10_000 + self.draw.below(9) - 4
         spouse = self._person(self._surname(), not person.male, year, home)
@@ -228,13 +228,13 @@ class Entities:
         return child
 
     def _by(self, profession: str) -> Entity:
-        return self.draw.one(self._by_profession.get(profession) or self.of_kind["person"])
+        return self.draw.choose(self._by_profession.get(profession) or self.of_kind["person"])
 
-    def _rest(self, numbers: dict[str, int]) -> None:
+    def _institutions_and_works(self, numbers: dict[str, int]) -> None:
         draw = self.draw
         for kind, profession in (("university", "politician"), ("company", "industrialist"), ("museum", "architect")):
             for _ in range(numbers[kind]):
-                person, town = self._by(profession), draw.one(self.of_kind["town"])
+                person, town = self._by(profession), draw.choose(self.of_kind["town"])
                 year = _active(draw, person)
                 name = self._institution(kind, town.name, person.name.rpartition(" ")[2])
                 where, who = ("headquarters" if kind == "company" else "town"), "founder"
@@ -248,36 +248,38 @@ class Entities:
                 work = self._new(kind, name, descriptor, year=year)
                 work.facts |= {role: person.number for role, person in people.items()}
                 if kind != "song":
-                    company = draw.one(self.of_kind["company"]).number
+                    company = draw.choose(self.of_kind["company"]).number
                     work.facts["studio" if kind == "film" else "publisher"] = company
                 self._names["work"].append(work)
         for person in self.of_kind["person"]:
             if draw.chance(70):
-                person.facts["university"] = draw.one(self.of_kind["university"]).number
+                person.facts["university"] = draw.choose(self.of_kind["university"]).number
         for town in self.of_kind["town"]:
             town.facts["mayor"] = self._by("politician").number
 
     def _institution(self, kind: str, town: str, surname: str) -> str:
         plural = {"university": "universities", "company": "companies", "museum": "museums"}[kind]
         while True:
-            name = str(self.draw.one(table("names")[plural])).format(town=town, surname=surname)
+            name = str(self.draw.choose(table("names")[plural])).format(town=town, surname=surname)
             if not self.bearers[name]:
                 return name
-            surname, town = self._surname(), self.draw.one(self.of_kind["town"]).name
+            surname, town = self._surname(), self.draw.choose(self.of_kind["town"]).name
 
     def _title(self, kind: str, year: int) -> tuple[str, str]:
         """Returns name and descriptor of a work; now and then it has the title of an earlier one."""
         draw, names = self.draw, table("names")
         if self._names["work"] and draw.chance(_SHARED_NAME):
-            name = draw.one(self._names["work"]).name
+            name = draw.choose(self._names["work"]).name
             for descriptor in (kind, f"{year} {kind}"):
                 if (name, descriptor) not in self._taken:
                     return name, descriptor
         for attempt in range(10_000):
             noun, noun2 = draw.sample(names["nouns"], 2)
-            words = {"noun": noun, "noun2": noun2, "adjective": draw.one(names["adjectives"])}
-            words |= {"town": draw.one(self.of_kind["town"]).name, "woman": draw.one(names["women"])}
-            name = str(draw.one(names["titles"])).format(**words) + (f" of {self._surname()}" if attempt > 20 else "")
+            words = {"noun": noun, "noun2": noun2, "adjective": draw.choose(names["adjectives"])}
+            words |= {"town": draw.choose(self.of_kind["town"]).name, "woman": draw.choose(names["women"])}
+            name = str(draw.choose(names["titles"])).format(**words) + (
+                f" of {self._surname()}" if attempt > 20 else ""
+            )
             if not self.bearers[name]:
                 return name, kind
         raise AssertionError("titles take surnames until one is free")

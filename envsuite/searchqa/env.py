@@ -158,15 +158,15 @@ class SearchQAEnv(ToolEnv):
         if self.shows == "search-r1" and error is None and len(step.found):
             contents = [self.library.content(number) for number in step.found[: self.shown]]
             return self._outcome(prompts.documents(contents, self.passage_length))
-        return self._outcome("\n".join((*step.lines, "", self._seen(step.found))), error=error)
+        return self._outcome("\n".join((*step.lines, "", self._page_text(step.found))), error=error)
 
-    def _seen(self, last: tuple[int, ...] = ()) -> str:
+    def _page_text(self, last: tuple[int, ...] = ()) -> str:
         return self.session.view(self.shown, self.passage_length, None if self.shows == "all" else last)
 
     def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
         self.session.invalid += 1
         text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.tools)}."
-        outcome = self._outcome(f"{text}\n\n{self._seen()}" if self.shows == "all" else text, error=problem)
+        outcome = self._outcome(f"{text}\n\n{self._page_text()}" if self.shows == "all" else text, error=problem)
         return self._observe(outcome), 0.0, False, False, self._info(outcome)
 
     def _outcome(self, text: str, reward: float = 0.0, error: str | None = None) -> Outcome:
@@ -194,7 +194,7 @@ class SearchQAEnv(ToolEnv):
         return ToolCall("search", {"query": query})
 
     def _save(self) -> Saved:
-        return self.session.saved()
+        return self.session.save()
 
     def _resume(self, task_id: str, world: Saved) -> None:
         self._begin(task_id)

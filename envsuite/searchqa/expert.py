@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import CANNOT_BE_ANSWERED
@@ -28,7 +28,7 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = looked_into(env, ENV_ID, SearchQAEnv)
+        inner = unwrap_local_env(env, ENV_ID, SearchQAEnv)
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
         session = inner.session

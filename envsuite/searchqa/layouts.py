@@ -51,7 +51,7 @@ class Asked:
         return self.id if self.answerable else f"{self.id}/unanswerable"
 
 
-def asked(
+def read_question(
     row: object, place: str, problems: Problems, aliases: Mapping[str, Sequence[str]] | None = None
 ) -> Asked | None:
     """Returns the question of an entry; ``None`` for what is none, which is counted.

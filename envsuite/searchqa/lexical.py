@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.env import Observation
-from envsuite.core.players import played
+from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.searchqa.tasks import ENV_ID
 
@@ -40,7 +40,7 @@ class Lexical:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        return self.answer(played(env, ENV_ID).observation)
+        return self.answer(unwrap_env(env, ENV_ID).observation)
 
     def answer(self, observation: Observation) -> Action:
         """Returns the action for an observation."""
@@ -51,14 +51,14 @@ class Lexical:
         queries = observation["text"].partition("Earlier queries:\n")[2].splitlines()
         if not passages and not queries:
             return (ToolCall("search", {"query": question}),)
-        by_overlap = sorted(passages, key=lambda passage: -_shared(words, f"{passage[0]} {passage[1]}"))
+        by_overlap = sorted(passages, key=lambda passage: -_word_overlap(words, f"{passage[0]} {passage[1]}"))
         titles = [title for title, _ in by_overlap if title.strip() and title not in queries]
         if len(queries) < STEPS and titles:
             return (ToolCall("search", {"query": titles[0]}),)
         return (ToolCall("answer", {"text": _guess(question, words, [text for _, text in by_overlap])[:500]}),)
 
 
-def _shared(words: set[str], text: str) -> float:
+def _word_overlap(words: set[str], text: str) -> float:
     """Returns the share of a text's words that are among ``words``."""
     text_words = set(_WORD.findall(text.lower()))
     return len(text_words & words) / (len(text_words) + 5)
@@ -73,7 +73,7 @@ def _guess(question: str, words: set[str], texts: list[str]) -> str:
         return "yes"
     pattern = _DATE if first in ("when", "on") or " date " in question else _NUMBER if first == "how" else _NAME
     sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.!?]) ", text)]
-    for sentence in sorted(sentences, key=lambda text: -_shared(words, text)):
+    for sentence in sorted(sentences, key=lambda text: -_word_overlap(words, text)):
         for name in pattern.findall(sentence):
             if not set(_WORD.findall(name.lower())) <= words and name not in ("He", "She", "It", "His", "Her", "Its"):
                 return str(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from envsuite.core.env import StepInfo, ToolEnv
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.tasks import ENV_ID
@@ -17,12 +17,12 @@ class Milestones:
     from_observations: ClassVar[bool] = False
 
     def __init__(self, env: ToolEnv) -> None:
-        self._env = looked_into(env, ENV_ID, SearchQAEnv)
+        self._env = unwrap_local_env(env, ENV_ID, SearchQAEnv)
         self._left = set(self._env.session.question.support)
         self._answered = False
         self.count = len(self._left) + 1
 
-    def reached(self, action: Action, info: StepInfo) -> int:
+    def count_reached(self, action: Action, info: StepInfo) -> int:
         """Returns the number of supporting pages that were found for the first time, and 1 for the right answer."""
         new_keys = self._left.intersection(self._env.session.keys())
         self._left -= new_keys

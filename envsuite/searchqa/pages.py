@@ -25,7 +25,7 @@ def mention(entities: Entities, entity: Entity) -> str:
     return f"the {entity.name}" if any(word in entity.name for word in _ARTICLE) else entity.name
 
 
-def written(entities: Entities, relation: str, value: Value, american: bool = False) -> str:
+def value_text(entities: Entities, relation: str, value: Value, american: bool = False) -> str:
     """Returns the value of a relation in a sentence.
 
     Args:
@@ -48,10 +48,10 @@ def answers(entities: Entities, relation: str, value: Value) -> list[str]:
     """Returns the answer that the value of a relation is, and its aliases."""
     if relation in LINKED:
         return names(entities, entities.all[int(value)])
-    first = written(entities, relation, value)
+    first = value_text(entities, relation, value)
     if relation in DATES:
         year, month, day = int(value) // 10_000, int(value) // 100 % 100, int(value) % 100
-        return [first, written(entities, relation, value, american=True), f"{year}-{month:02d}-{day:02d}"]
+        return [first, value_text(entities, relation, value, american=True), f"{year}-{month:02d}-{day:02d}"]
     if relation == "population":
         return [first, f"{first} inhabitants", f"{first} people"]
     if relation == "length":
@@ -87,13 +87,13 @@ def page(entities: Entities, entity: Entity, key: str) -> Document:
     facts = list(entities.chains(entity))
     sentences = [
         _sentence(
-            entities, entity, draw, draw.one(texts[relation]), written(entities, relation, value, draw.chance(30))
+            entities, entity, draw, draw.choose(texts[relation]), value_text(entities, relation, value, draw.chance(30))
         )
         for relation, value in draw.sample(facts, len(facts))
     ]
     for filler in draw.sample(texts["filler"], draw.below(4)):
         sentences.insert(draw.below(len(sentences) + 1), _sentence(entities, entity, draw, filler))
-    definition = draw.one(texts["definition"])
+    definition = draw.choose(texts["definition"])
     if "{life}" in definition and not {"birth", "death"} <= dict(facts).keys():
         definition = texts["definition"][0]
     text = " ".join([_sentence(entities, entity, draw, definition), *sentences])
@@ -110,10 +110,10 @@ def _sentence(entities: Entities, entity: Entity, draw: Draw, template: str, val
         **{"he": "he" if male else "she", "his": "his" if male else "her", "wife": "wife" if male else "husband"},
         **{"He": "He" if male else "She", "His": "His" if male else "Her", "him_or_her": "her" if male else "him"},
         **{"name": entity.name, "value": value, "a_descriptor": _a(entity.descriptor), "product": product},
-        **{"product2": product2, "feature": draw.one(words["features"]), "genre": draw.one(words["genres"])},
-        **{"industry": draw.one(words["industries"]), "subject": draw.one(words["subjects"])},
-        **{"hobby": draw.one(words["hobbies"]), "award": draw.one(words["awards"])},
-        **{"style": draw.one(words["styles"]), "a_noun": _a(draw.one(words["nouns"]).lower())},
+        **{"product2": product2, "feature": draw.choose(words["features"]), "genre": draw.choose(words["genres"])},
+        **{"industry": draw.choose(words["industries"]), "subject": draw.choose(words["subjects"])},
+        **{"hobby": draw.choose(words["hobbies"]), "award": draw.choose(words["awards"])},
+        **{"style": draw.choose(words["styles"]), "a_noun": _a(draw.choose(words["nouns"]).lower())},
         "life": f"{birth_year}-{death_year}",
     }
     text = template.format(**fields)

@@ -65,7 +65,7 @@ def line(text: str) -> str:
     return _BLANKS.sub(" ", _CONTROL.sub(" ", text)).strip()
 
 
-def joined(text: object) -> str:
+def join_sentences(text: object) -> str:
     """Returns a text that is given as such, as a list of sentences, or as a list of such lists.
 
     Sentences that keep their leading blank (HotpotQA's) are joined as they are, others by a blank.
@@ -76,12 +76,12 @@ def joined(text: object) -> str:
         return ""
     paragraph = ""
     for part in text:
-        sentence = part if isinstance(part, str) else joined(part)
+        sentence = part if isinstance(part, str) else join_sentences(part)
         paragraph += sentence if not paragraph or sentence[:1].isspace() else f" {sentence}"
     return paragraph.strip()
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> IO[bytes]:
     """Opens a file, also one whose name ends in ``.gz``.
 
     Raises:
@@ -107,7 +107,7 @@ def rows(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
         DataError: The file cannot be read, or is neither JSON nor JSON lines.
     """
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             if ".jsonl" in path.suffixes or _is_lines(file):
                 yield from _lines(path, file, problems)
                 return
@@ -188,5 +188,5 @@ def passage(row: object) -> Passage | None:
         title = title.strip().removeprefix('"').removesuffix('"')
     else:
         title, text = row.get("title"), row.get("text", row.get("paragraph_text"))
-    text = joined(text)
+    text = join_sentences(text)
     return Passage(title, text) if isinstance(title, str) and line(title) and text else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.searchqa import prompts
 from envsuite.searchqa.entities import LINKED
@@ -32,7 +32,7 @@ _PRONOUNS = {
 _TITLE = re.compile(r"(.*) \(([^()]*)\)")
 
 
-def stated(text: str, relation: str) -> str | None:
+def find_value(text: str, relation: str) -> str | None:
     """Returns the value of a relation as a page's text words it; ``None`` if no sentence states it."""
     for sentence in re.split(r"(?<=[.!?]) ", text):
         for form in _forms(relation):
@@ -41,7 +41,7 @@ def stated(text: str, relation: str) -> str | None:
     return None
 
 
-def spoken(title: str) -> str:
+def spoken_name(title: str) -> str:
     """Returns how questions speak of the entity of a page, without its article."""
     match = _TITLE.fullmatch(title)
     if match is None:
@@ -52,7 +52,7 @@ def spoken(title: str) -> str:
 
 def speaks_of(mention: str, title: str) -> bool:
     """Whether a name, as a question or a page writes it, is that of the page ``title``."""
-    names = (title, spoken(title))
+    names = (title, spoken_name(title))
     return mention in names or mention.removeprefix("the ").removeprefix("The ") in names
 
 
@@ -101,7 +101,7 @@ class Reader:
         Raises:
             UsageError: ``env`` is not a SearchQA, or its question does not start from the name of a generated page.
         """
-        inner = looked_into(env, ENV_ID, SearchQAEnv)
+        inner = unwrap_local_env(env, ENV_ID, SearchQAEnv)
         rash = self.rash > 0.0 and rng.random() < self.rash
         start, path = _formula(inner)
         path = path[:1] if rash else path
@@ -140,12 +140,12 @@ def _next(session: Session, title: str, path: Sequence[str], length: int) -> tup
         path: The relations to follow.
         length: Characters of a page that an agent sees.
     """
-    name, query, thought = spoken(title), spoken(title), ", ".join(path)
+    name, query, thought = spoken_name(title), spoken_name(title), ", ".join(path)
     for relation in path:
-        page = _found(session, name)
+        page = _find_page(session, name)
         if page is None:
             return thought, query, ""
-        value = stated(prompts.shortened(page, length), relation)
+        value = find_value(prompts.shorten_text(page, length), relation)
         if value is None:
             return relation, "", CANNOT_BE_ANSWERED[0]
         name, thought = value, relation
@@ -153,7 +153,7 @@ def _next(session: Session, title: str, path: Sequence[str], length: int) -> tup
     return thought, "", name
 
 
-def _found(session: Session, name: str) -> str | None:
+def _find_page(session: Session, name: str) -> str | None:
     """Returns the text of the page of this name if it was found."""
     pages = (session.library.content(number) for number in session.seen)
     return next((text for title, text in pages if speaks_of(name, title)), None)

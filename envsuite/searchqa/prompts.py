@@ -32,7 +32,7 @@ def task(question: str, may_have_none: bool) -> str:
     return f"Answer the question by searching an encyclopaedia.{none}\n\nQuestion: {question}"
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """Returns a text, or its beginning with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
@@ -42,26 +42,26 @@ def too_long(name: str, length: int, most: int) -> str:
     return f"the {name} has {length:,} characters, more than {most:,}"
 
 
-def searched(query: str, found: int, new: int, again: bool) -> str:
+def search_line(query: str, found: int, new: int, again: bool) -> str:
     """Returns what a search did."""
     note = " (searched before)" if again else ""
-    return f'search "{shortened(query, LONGEST_SHOWN)}": {found} passages, {new} new{note}'
+    return f'search "{shorten_text(query, LONGEST_SHOWN)}": {found} passages, {new} new{note}'
 
 
-def refused(tool: str, argument: str, why: str) -> str:
+def refusal_line(tool: str, argument: str, why: str) -> str:
     """Returns that a call was refused."""
-    return f'{tool} "{shortened(argument, LONGEST_SHOWN)}": refused, {why}'
+    return f'{tool} "{shorten_text(argument, LONGEST_SHOWN)}": refused, {why}'
 
 
 def passage(key: str, text: str, most: int) -> str:
     """Returns a passage as an agent sees it, in one line or more."""
-    return f"[{key}] {shortened(text, most)}"
+    return f"[{key}] {shorten_text(text, most)}"
 
 
 def documents(contents: Iterable[tuple[str, str]], most: int) -> str:
     """Returns passages, keys and texts, in Search-R1's words."""
     return "\n".join(
-        f'Doc {number}(Title: "{key}") {shortened(text, most)}' for number, (key, text) in enumerate(contents, 1)
+        f'Doc {number}(Title: "{key}") {shorten_text(text, most)}' for number, (key, text) in enumerate(contents, 1)
     )
 
 
@@ -69,7 +69,7 @@ def page(key: str, text: str, links: Sequence[str], most_links: int) -> str:
     """Returns a page that was opened."""
     more = f", and {len(links) - most_links} more" if len(links) > most_links else ""
     link_line = f"\nLinks: {', '.join(links[:most_links])}{more}" if links else ""
-    return f'open "{shortened(key, LONGEST_SHOWN)}":\n{text}{link_line}'
+    return f'open "{shorten_text(key, LONGEST_SHOWN)}":\n{text}{link_line}'
 
 
 def view(passages: Sequence[str], total: int, queries: Iterable[str]) -> str:
@@ -82,5 +82,5 @@ def view(passages: Sequence[str], total: int, queries: Iterable[str]) -> str:
     """
     before = f"… {total - len(passages)} earlier ones are not shown\n" if total > len(passages) else ""
     listing = f"Passages found ({total}):\n{before}" + "\n".join(passages) if total else NOTHING
-    query_lines = "\n".join(shortened(query, LONGEST_SHOWN) for query in queries)
+    query_lines = "\n".join(shorten_text(query, LONGEST_SHOWN) for query in queries)
     return f"{listing}\n\nEarlier queries:\n{query_lines}" if query_lines else listing

@@ -10,8 +10,8 @@ from typing import Any
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 from envsuite.searchqa.entities import LINKED, WORKS, Entities, Entity, Value, table
-from envsuite.searchqa.pages import answers, mention, names, written
-from envsuite.searchqa.scoring import normalised
+from envsuite.searchqa.pages import answers, mention, names, value_text
+from envsuite.searchqa.scoring import normalise_answer
 
 STRATA = (
     *((("bridge", 2), 18), (("bridge", 3), 8), (("bridge", 4), 4)),
@@ -97,7 +97,7 @@ class Questions:
         self.draw = Draw(f"{key} questions")
         self._pool = self._pools["train"]
 
-    def drawn(self, counts: Mapping[str, int]) -> Iterator[tuple[str, Question]]:
+    def draw_questions(self, counts: Mapping[str, int]) -> Iterator[tuple[str, Question]]:
         """Yields split and question, of the small splits first.
 
         Args:
@@ -115,7 +115,7 @@ class Questions:
         for split in reversed(SPLITS):
             self._pool = self._pools[split]
             for _ in range(counts[split]):
-                kind, hops = self.draw.weighted(STRATA)
+                kind, hops = self.draw.choose_weighted(STRATA)
                 self._unstated = kind in ("bridge", "composition") and self.draw.chance(UNANSWERABLE)
                 for _ in range(_ATTEMPTS):
                     question = makers[kind](hops)
@@ -141,14 +141,14 @@ class Questions:
         self._forms.add(form)
         return True
 
-    def _one(self, kind: str) -> Entity | None:
+    def _draw_entity(self, kind: str) -> Entity | None:
         pool = self._pool.get(kind)
-        return self.draw.one(pool) if pool else None
+        return self.draw.choose(pool) if pool else None
 
     def _title(self, entity: Entity) -> str:
         return self._titles[entity.number]
 
-    def _named(self, entity: Entity) -> Side:
+    def _name_entity(self, entity: Entity) -> Side:
         """Speaks of an entity by its name."""
         text = mention(self.entities, entity)
         if entity.kind in WORKS:
@@ -157,17 +157,17 @@ class Questions:
             text = f"the river {entity.name}"
         return Side(text, entity, {"from": {"title": self._title(entity)}, "path": []}, said=(entity,))
 
-    def _described(self, entity: Entity) -> Side | None:
+    def _describe_entity(self, entity: Entity) -> Side | None:
         """Speaks of an entity without its name; ``None`` if what is drawn fits others, too."""
         phrases = table("questions")["described"][entity.kind]
         facts = [(relation, value) for relation, value in self.entities.chains(entity) if relation in phrases]
         picks = self.draw.sample(facts, 2)
-        if picks and self.draw.chance(60) and self._fitting(entity.kind, picks[:1]) == 1:
+        if picks and self.draw.chance(60) and self._count_matches(entity.kind, picks[:1]) == 1:
             picks = picks[:1]
-        if not picks or self._fitting(entity.kind, picks) != 1:
+        if not picks or self._count_matches(entity.kind, picks) != 1:
             return None
         clauses = [
-            str(phrases[relation]).format(value=written(self.entities, relation, value)) for relation, value in picks
+            str(phrases[relation]).format(value=value_text(self.entities, relation, value)) for relation, value in picks
         ]
         noun = entity.descriptor if entity.kind == "person" else entity.kind
         where = {relation: self._plain(relation, value) for relation, value in picks}
@@ -175,7 +175,7 @@ class Questions:
         neighbours = tuple(self.entities.all[int(value)] for relation, value in picks if relation in LINKED)
         return Side(f"the {noun} {' and '.join(clauses)}", entity, form, said=neighbours)
 
-    def _fitting(self, kind: str, facts: Sequence[tuple[str, Value]]) -> int:
+    def _count_matches(self, kind: str, facts: Sequence[tuple[str, Value]]) -> int:
         """Returns the number of entities of which all of ``facts`` are true, on a page or not."""
         first, *further_sets = [
             {entity.number for entity in self.entities.index[kind, relation, value]} for relation, value in facts
@@ -189,7 +189,7 @@ class Questions:
         """Follows relations, separated by blanks; ``None`` if a page does not state one, or it leads back."""
         entity, pages = side.entity, list(side.pages)
         for relation in relations.split():
-            value = entity.stated(relation)
+            value = entity.stated_value(relation)
             if value is None or relation not in LINKED:
                 return None
             pages.append(entity)
@@ -199,9 +199,9 @@ class Questions:
         form = {**side.form, "path": [*side.form["path"], *relations.split()]}
         return Side(text, entity, form, tuple(pages), side.said)
 
-    def _worded(self, entry: Mapping[str, Sequence[str]], use: str, text: str) -> str:
+    def _draw_wording(self, entry: Mapping[str, Sequence[str]], use: str, text: str) -> str:
         fitting = [phrase for phrase in entry[use] if "'s" not in phrase or len(text.split()) < 5]
-        return self.draw.one(fitting or entry[use]).format(x=text)
+        return self.draw.choose(fitting or entry[use]).format(x=text)
 
     def _walk(self, side: Side, steps: int) -> Side | None:
         """Follows ``steps`` drawn relations."""
@@ -210,17 +210,17 @@ class Questions:
             ways = [r for r, _ in self.entities.chains(side.entity) if r in LINKED and "phrase" in relations[r]]
             if not ways:
                 return None
-            relation = self.draw.one(ways)
-            further = self._follow(side, relation, self._worded(relations[relation], "phrase", side.text))
+            relation = self.draw.choose(ways)
+            further = self._follow(side, relation, self._draw_wording(relations[relation], "phrase", side.text))
             if further is None:
                 return None
             side = further
         return side
 
-    def _asked(self, kind: str, side: Side, relation: str) -> Question | None:
+    def _ask_relation(self, kind: str, side: Side, relation: str) -> Question | None:
         """Returns the question for a relation of what ``side`` speaks of."""
-        entity, value = side.entity, side.entity.stated(relation)
-        text = _capital(self._worded(table("questions")["relations"][relation], "ask", side.text))
+        entity, value = side.entity, side.entity.stated_value(relation)
+        text = _capital(self._draw_wording(table("questions")["relations"][relation], "ask", side.text))
         if value is not None and relation in LINKED:
             if self.entities.all[int(value)] in (*side.pages, *side.said):
                 return None
@@ -241,105 +241,105 @@ class Questions:
             ways = sorted(side.entity.hidden)
         else:
             ways = [relation for relation, _ in self.entities.chains(side.entity) if relation in wordings]
-        return self._asked(kind, side, self.draw.one(ways)) if ways else None
+        return self._ask_relation(kind, side, self.draw.choose(ways)) if ways else None
 
     def _composition(self, hops: int) -> Question | None:
-        entity = self._one(self.draw.weighted(_STARTS))
-        return None if entity is None else self._last("composition", self._walk(self._named(entity), hops - 1))
+        entity = self._draw_entity(self.draw.choose_weighted(_STARTS))
+        return None if entity is None else self._last("composition", self._walk(self._name_entity(entity), hops - 1))
 
     def _bridge(self, hops: int) -> Question | None:
-        entity = self._one(self.draw.weighted(_STARTS))
-        side = None if entity is None else self._described(entity)
+        entity = self._draw_entity(self.draw.choose_weighted(_STARTS))
+        side = None if entity is None else self._describe_entity(entity)
         return None if side is None else self._last("bridge", self._walk(side, hops - 1))
 
     def _inference(self, hops: int) -> Question | None:
         wordings = table("questions")["inferred"]
-        relations = self.draw.one(list(wordings))
+        relations = self.draw.choose(list(wordings))
         before = 0 if hops == 2 else 1 if hops == 4 else self.draw.below(2)
-        entity = self._one(self.draw.weighted(_STARTS))
-        side = None if entity is None else self._walk(self._named(entity), before)
+        entity = self._draw_entity(self.draw.choose_weighted(_STARTS))
+        side = None if entity is None else self._walk(self._name_entity(entity), before)
         if side is None:
             return None
         if hops - before == 2:
             first, last = relations.split()
             through = self._follow(side, first, side.text)
-            question = None if through is None else self._asked("inference", through, last)
+            question = None if through is None else self._ask_relation("inference", through, last)
             if question is None or not question.answerable:
                 return None
-            text = _capital(self._worded(wordings[relations], "ask", side.text))
+            text = _capital(self._draw_wording(wordings[relations], "ask", side.text))
             inference = Question(
                 **{**{name: getattr(question, name) for name in Question.__annotations__}, "text": text}
             )
             return None if _tells(inference) else inference
-        phrase = self._worded(wordings[relations], "phrase", side.text)
+        phrase = self._draw_wording(wordings[relations], "phrase", side.text)
         return self._last("inference", self._follow(side, relations, phrase))
 
     def _comparison(self, hops: int) -> Question | None:
         if hops == 2:
-            return self._same(1) if self.draw.chance(40) else self._ordered()
+            return self._ask_same(1) if self.draw.chance(40) else self._ask_order()
         if hops == 3:
             return self._ordered_with_a_bridge()
-        return self._same(2) if self.draw.chance(50) else self._owned()
+        return self._ask_same(2) if self.draw.chance(50) else self._ask_order_of_owned()
 
     def _pair(self, kind: str) -> tuple[Entity, Entity] | None:
-        first, second = self._one(kind), self._one(kind)
+        first, second = self._draw_entity(kind), self._draw_entity(kind)
         return None if first is None or second is None or first is second else (first, second)
 
-    def _ordered(self) -> Question | None:
+    def _ask_order(self) -> Question | None:
         """Asks which of two entities comes first or last."""
-        relation, kinds = self.draw.one(_ORDERED)
-        pair = self._pair(self.draw.one(kinds))
+        relation, kinds = self.draw.choose(_ORDERED)
+        pair = self._pair(self.draw.choose(kinds))
         if pair is None:
             return None
-        sides = [self._named(entity) for entity in pair]
-        return self._compared(relation, table("questions")["compared"][relation], sides, "", sides)
+        sides = [self._name_entity(entity) for entity in pair]
+        return self._compare_sides(relation, table("questions")["compared"][relation], sides, "", sides)
 
     def _ordered_with_a_bridge(self) -> Question | None:
         """Asks which of two people comes first or last; one of them is a work's author or the like."""
-        work, person = self._one(self.draw.one(list(WORKS))), self._one("person")
+        work, person = self._draw_entity(self.draw.choose(list(WORKS))), self._draw_entity("person")
         if work is None or person is None:
             return None
-        relation = self.draw.one(list(WORKS[work.kind]))
-        start = self._named(work)
-        phrase = self._worded(table("questions")["relations"][relation], "phrase", start.text)
+        relation = self.draw.choose(list(WORKS[work.kind]))
+        start = self._name_entity(work)
+        phrase = self._draw_wording(table("questions")["relations"][relation], "phrase", start.text)
         end = self._follow(start, relation, phrase)
         if end is None or end.entity is person:
             return None
-        sides = [self._named(person), end]
+        sides = [self._name_entity(person), end]
         if self.draw.chance(50):
             sides.reverse()
-        event = self.draw.one(("birth", "death"))
-        return self._compared(event, table("questions")["compared"][event], sides, "", sides)
+        event = self.draw.choose(("birth", "death"))
+        return self._compare_sides(event, table("questions")["compared"][event], sides, "", sides)
 
-    def _owned(self) -> Question | None:
+    def _ask_order_of_owned(self) -> Question | None:
         """Asks for the one of two entities whose author, town or the like comes first or last."""
-        relations, entry = self.draw.one(list(table("questions")["owned"].items()))
+        relations, entry = self.draw.choose(list(table("questions")["owned"].items()))
         pair = self._pair(entry["kind"])
         if pair is None:
             return None
-        sides = [self._named(entity) for entity in pair]
+        sides = [self._name_entity(entity) for entity in pair]
         through, relation = relations.split()
         ends = [self._follow(side, through, side.text) for side in sides]
         if ends[0] is None or ends[1] is None or ends[0].entity is ends[1].entity:
             return None
-        return self._compared(relation, entry, sides, through, [ends[0], ends[1]])
+        return self._compare_sides(relation, entry, sides, through, [ends[0], ends[1]])
 
-    def _compared(
+    def _compare_sides(
         self, relation: str, wordings: Mapping[str, Any], sides: list[Side], through: str, ends: list[Side]
     ) -> Question | None:
         """Returns the question for the side whose end comes first or last; ``None`` without two different values."""
-        values = [end.entity.stated(relation) for end in ends]
+        values = [end.entity.stated_value(relation) for end in ends]
         if values[0] is None or values[1] is None or values[0] == values[1]:
             return None
-        pick = self.draw.one(("first", "last"))
+        pick = self.draw.choose(("first", "last"))
         winner = sides[0 if (int(values[0]) < int(values[1])) == (pick == "first") else 1]
-        text = self.draw.one(wordings[pick]).format(x=sides[0].text, y=sides[1].text)
+        text = self.draw.choose(wordings[pick]).format(x=sides[0].text, y=sides[1].text)
         pages = [self._title(page) for end in ends for page in (*end.pages, end.entity)]
         query = {"compare": f"{through} {relation}".strip(), "pick": pick, "of": [side.form for side in sides]}
         golds = list(dict.fromkeys([*names(self.entities, winner.entity), winner.text]))
         return Question(_capital(text), golds, list(dict.fromkeys(pages)), "comparison", len(pages), query)
 
-    def _same(self, steps: int) -> Question | None:
+    def _ask_same(self, steps: int) -> Question | None:
         """Asks whether two entities have the same value of a relation; as often yes as no."""
         ways = [
             (kind, relations, texts)
@@ -347,20 +347,20 @@ class Questions:
             for relations, texts in entries.items()
             if len(relations.split()) == steps
         ]
-        kind, relations, texts = self.draw.one(ways)
-        first = self._one(kind)
-        end = None if first is None else self._follow(self._named(first), relations, "")
+        kind, relations, texts = self.draw.choose(ways)
+        first = self._draw_entity(kind)
+        end = None if first is None else self._follow(self._name_entity(first), relations, "")
         if first is None or end is None:
             return None
         for _ in range(60):
-            second = self._one(kind)
+            second = self._draw_entity(kind)
             if second is None or second is first:
                 continue
-            second_end = self._follow(self._named(second), relations, "")
+            second_end = self._follow(self._name_entity(second), relations, "")
             if second_end is None or (second_end.entity is end.entity) != self._yes:
                 continue
-            sides = [self._named(first), self._named(second)]
-            text = self.draw.one(texts).format(x=sides[0].text, y=sides[1].text)
+            sides = [self._name_entity(first), self._name_entity(second)]
+            text = self.draw.choose(texts).format(x=sides[0].text, y=sides[1].text)
             pages = [self._title(page) for side in (end, second_end) for page in side.pages]
             if len(set(pages)) < len(pages):
                 return None
@@ -377,7 +377,7 @@ _ORDERED = (
 
 def _tells(question: Question) -> bool:
     """Whether the text of a question that is no comparison has its answer in it."""
-    return any(f" {normalised(answer)} " in f" {normalised(question.text)} " for answer in question.answers)
+    return any(f" {normalise_answer(answer)} " in f" {normalise_answer(question.text)} " for answer in question.answers)
 
 
 def _capital(text: str) -> str:

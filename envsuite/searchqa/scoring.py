@@ -28,7 +28,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:an?|the)\b")
 
 
-def normalised(text: str) -> str:
+def normalise_answer(text: str) -> str:
     """Returns ``text`` as SQuAD's script compares it.
 
     Lower case; then without ASCII punctuation; then without the articles a, an, the; words joined by one blank. Other
@@ -47,7 +47,7 @@ def exact_match(answer: str, golds: Sequence[str]) -> bool:
 
 def _comparable(text: str, gold: str) -> str:
     """Returns ``text`` normalised, or in lower case where the normalisation leaves nothing of ``gold``."""
-    return normalised(text) if normalised(gold) else " ".join(text.lower().split())
+    return normalise_answer(text) if normalise_answer(gold) else " ".join(text.lower().split())
 
 
 def f1(answer: str, golds: Sequence[str], closed: Collection[str] = CLOSED) -> float:
@@ -65,8 +65,8 @@ def f1(answer: str, golds: Sequence[str], closed: Collection[str] = CLOSED) -> f
     and with nothing else (0). The scripts differ there: MuSiQue's accepts all that normalises to nothing, HotpotQA's F1
     accepts none.
     """
-    return max((_f1(normalised(answer), normalised(gold), closed) for gold in golds), default=0.0) or float(
-        any(not normalised(gold) and exact_match(answer, [gold]) for gold in golds)
+    return max((_f1(normalise_answer(answer), normalise_answer(gold), closed) for gold in golds), default=0.0) or float(
+        any(not normalise_answer(gold) and exact_match(answer, [gold]) for gold in golds)
     )
 
 
@@ -83,7 +83,7 @@ def _f1(answer: str, gold: str, closed: Collection[str]) -> float:
 
 def says_unanswerable(answer: str) -> bool:
     """Whether ``answer`` says that the question cannot be answered (:data:`CANNOT_BE_ANSWERED`)."""
-    return normalised(answer) in CANNOT_BE_ANSWERED
+    return normalise_answer(answer) in CANNOT_BE_ANSWERED
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ class Judgement:
     """F1 in [0, 1]."""
 
 
-def judged(answer: str, golds: Sequence[str], answerable: bool = True, closed: Collection[str] = CLOSED) -> Judgement:
+def judge_answer(
+    answer: str, golds: Sequence[str], answerable: bool = True, closed: Collection[str] = CLOSED
+) -> Judgement:
     """Returns the scores of ``answer``.
 
     Of a question that cannot be answered, an answer that says so is right and every other is wrong. That is MuSiQue's

@@ -10,8 +10,8 @@ from typing import Any
 
 from envsuite.core.errors import DataError, unknown
 from envsuite.retrieval.documents import Document, Problems
-from envsuite.searchqa.layouts import TWO_WIKI, Asked, asked
-from envsuite.searchqa.passages import Keys, Passage, line, opened, passages, rows
+from envsuite.searchqa.layouts import TWO_WIKI, Asked, read_question
+from envsuite.searchqa.passages import Keys, Passage, line, open_file, passages, rows
 
 SPLITS = ("train", "validation", "test")
 VERSION = 2
@@ -86,7 +86,7 @@ class QuestionFiles:
             beside = dict.fromkeys(path for file in self.files if (path := file.parent / ALIASES).is_file())
             for file in (*self.files, *([self.corpus] if self.corpus else []), *beside):
                 split = "corpus" if file == self.corpus else "aliases" if file in beside else self._split_of(file)
-                with opened(file) as content:
+                with open_file(file) as content:
                     try:
                         hasher.update(f"\n{split} {hashlib.file_digest(content, 'sha256').hexdigest()}".encode())  # type: ignore[arg-type]
                     except (OSError, EOFError) as error:
@@ -162,7 +162,7 @@ class QuestionFiles:
             split, aliases = self._split_of(file), self._aliases_beside(file, problems)
             silent = bool(aliases)
             for place, row in rows(file, problems):
-                question = asked(row, place, problems, aliases)
+                question = read_question(row, place, problems, aliases)
                 if question is None:
                     continue
                 if question.data_set == TWO_WIKI and not silent:

@@ -12,7 +12,7 @@ from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
 from envsuite.data import data_root
 from envsuite.retrieval.corpus import Corpus
-from envsuite.retrieval.corpus_build import OPEN, cached, generated
+from envsuite.retrieval.corpus_build import OPEN, ensure_corpus, open_generated
 from envsuite.retrieval.retrievers import Searched
 from envsuite.searchqa.encyclopaedia import DATA_SET, Encyclopaedia
 from envsuite.searchqa.source import SPLITS, question_files
@@ -101,20 +101,20 @@ def load(source: str | Path, entities: int = 3000, questions: int | None = None,
     """
     if source in ("builtin", "generated"):
         encyclopaedia = Encyclopaedia(entities, questions, corpus_seed)
-        return _generated(encyclopaedia.entities, encyclopaedia.questions, encyclopaedia.seed)
+        return _generate_collection(encyclopaedia.entities, encyclopaedia.questions, encyclopaedia.seed)
     path = data_root() / "questions" if source == "official" else Path(source).resolve()
     if path.is_dir() or path.suffix in (".json", ".jsonl", ".gz") or not path.exists():
-        return _opened(cached(question_files(path)))
-    return _opened(path)
+        return _open_collection(ensure_corpus(question_files(path)))
+    return _open_collection(path)
 
 
 @lru_cache(maxsize=OPEN)
-def _generated(entities: int, questions: int, corpus_seed: int) -> Collection:
-    return Collection(generated(Encyclopaedia(entities, questions, corpus_seed)))
+def _generate_collection(entities: int, questions: int, corpus_seed: int) -> Collection:
+    return Collection(open_generated(Encyclopaedia(entities, questions, corpus_seed)))
 
 
 @lru_cache(maxsize=OPEN)
-def _opened(path: Path) -> Collection:
+def _open_collection(path: Path) -> Collection:
     return Collection(Corpus(path))
 
 

@@ -10,7 +10,7 @@ from typing import TypedDict
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
 from envsuite.searchqa import prompts
-from envsuite.searchqa.scoring import CLOSED, Judgement, judged, support_scores
+from envsuite.searchqa.scoring import CLOSED, Judgement, judge_answer, support_scores
 
 LONGEST_QUERY = 1_000
 """Characters of the longest query that is searched, and of the longest answer."""
@@ -38,7 +38,7 @@ class Question:
     def judge(self, answer: str) -> Judgement:
         """Returns the scores of an answer, by the rules of the data set's script."""
         closed_answers = () if self.data_set == "musique" else CLOSED
-        return judged(answer, self.answers, self.answerable, closed_answers)
+        return judge_answer(answer, self.answers, self.answerable, closed_answers)
 
 
 class Saved(TypedDict):
@@ -124,7 +124,7 @@ class Session:
                 line, why = self._open(argument) if tool == "open" else self._answer(argument)
             if why:
                 errors.append(why)
-            lines.append(prompts.refused(tool, argument, why) if why else line)
+            lines.append(prompts.refusal_line(tool, argument, why) if why else line)
             if self.answer is not None:
                 break
         self.invalid += bool(errors)
@@ -144,7 +144,7 @@ class Session:
         numbers = self.library.search(words, self.results)
         new = sum(number not in self.seen for number in numbers)
         hits.update(dict.fromkeys(numbers))
-        return prompts.searched(words, len(numbers), new, again), ""
+        return prompts.search_line(words, len(numbers), new, again), ""
 
     def _open(self, key: str) -> tuple[str, str]:
         key = key.strip()
@@ -155,7 +155,7 @@ class Session:
         self.seen[number] = None
         if number not in self.opened:
             self.opened.append(number)
-        return prompts.page(page.key, prompts.shortened(page.text, LONGEST_PAGE), page.links, MOST_LINKS), ""
+        return prompts.page(page.key, prompts.shorten_text(page.text, LONGEST_PAGE), page.links, MOST_LINKS), ""
 
     def _answer(self, text: str) -> tuple[str, str]:
         if not text.strip():
@@ -205,7 +205,7 @@ class Session:
             f"{self.question.text}\n{sorted(self.seen)}\n{sorted(self.queries)}\n{sorted(self.opened)}\n{self.answer}"
         )
 
-    def saved(self) -> Saved:
+    def save(self) -> Saved:
         """Returns the state as plain data."""
         return Saved(
             seen=[*self.seen],

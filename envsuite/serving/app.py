@@ -17,7 +17,7 @@ from envsuite.serving.direct import batch as answer_batch
 from envsuite.serving.front import Front
 from envsuite.serving.host import Answer
 from envsuite.serving.openapi import document
-from envsuite.serving.schemas import parsed
+from envsuite.serving.schemas import parse_body
 
 log = logging.getLogger("envsuite.serving")
 OPEN = ("/healthz", "/readyz", "/openapi.json")
@@ -84,7 +84,7 @@ def _body(op: str) -> dict[str, Any]:
     if request.mimetype != JSON_TYPE:
         media_type = request.mimetype or "nothing"
         raise Problem(415, "media-type", f"Content-Type is {media_type}; send {JSON_TYPE}", field="Content-Type")
-    return parsed(op, request.get_data(cache=False))
+    return parse_body(op, request.get_data(cache=False))
 
 
 def _calls(front: Front) -> Blueprint:
@@ -160,7 +160,7 @@ def _listings(front: Front) -> Blueprint:
     def tasks(env_id: str) -> Response:
         split = request.args.get("split")
 
-        def listed(description: dict[str, Any]) -> dict[str, Any]:
+        def list_tasks(description: dict[str, Any]) -> dict[str, Any]:
             manifest = description["tasks"]
             if split is not None and split not in manifest["splits"]:
                 detail = f"split: {env_id} has no split {split!r}; it has {', '.join(manifest['splits'])}"
@@ -173,7 +173,7 @@ def _listings(front: Front) -> Blueprint:
             ]
             return {"environment": env_id, **{k: manifest[k] for k in ("source", "version", "hash")}, "tasks": rows}
 
-        return _part(env_id, listed)
+        return _part(env_id, list_tasks)
 
     def _part(env_id: str, part: Callable[[dict[str, Any]], dict[str, Any]]) -> Response:
         status, body = front.call("describe", {"environment": env_id})

@@ -17,7 +17,7 @@ import orjson
 from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, Problem
 from envsuite.serving.front import Front
 from envsuite.serving.host import Answer
-from envsuite.serving.schemas import parsed
+from envsuite.serving.schemas import parse_body
 
 log = logging.getLogger("envsuite.serving")
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -43,7 +43,7 @@ class Direct:
         began = time.perf_counter()
         op, session = call
         try:
-            body = parsed(op, environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+            body = parse_body(op, environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
             if session:
                 body["session"] = session
             status, answer = batch(self._front, body) if op == "batch" else self._front.call(op, body)

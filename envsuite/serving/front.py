@@ -20,9 +20,9 @@ from envsuite.core import EnvsuiteError, ToolEnv, UsageError
 from envsuite.core.errors import DataError, unknown
 from envsuite.core.options import PATH, SEARCH, Options
 from envsuite.core.registration import ENVIRONMENTS
-from envsuite.core.tools import shortened
+from envsuite.core.tools import shorten_reason
 from envsuite.remote.protocol import Problem
-from envsuite.retrieval.retrievers import parsed
+from envsuite.retrieval.retrievers import parse_search
 from envsuite.serving.host import Answer, Host
 from envsuite.serving.schemas import REQUEST_CHECKS
 from envsuite.serving.settings import Settings
@@ -66,14 +66,14 @@ class Metrics:
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} counter"]
             for (metric, labels), value in counts:
                 if metric == name:
-                    inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+                    inside = ",".join(f'{label}="{_escape_label(text)}"' for label, text in labels)
                     lines.append(f"{name}{{{inside}}} {value:.17g}" if inside else f"{name} {value:.17g}")
         for name, (help_text, value) in gauges.items():
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge", f"{name} {value:.17g}"]
         return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -225,7 +225,7 @@ class Front:
         for record in records:
             self._end(record, "the server ends")
 
-    def lost(self, place: Place, why: str) -> None:
+    def drop_place(self, place: Place, why: str) -> None:
         """Drops the sessions of a place that is gone."""
         with self._lock:
             for record in [record for record in self._records.values() if record.place is place]:
@@ -328,7 +328,9 @@ class Front:
                 self._check_access(name, value, offer.arguments[name])
             except EnvsuiteError as error:
                 problem = f"arguments.{name}: {error}" if name in offer.arguments else str(error)
-                raise Problem(422, "invalid", shortened(problem), field=field, error=type(error).__name__) from error
+                raise Problem(
+                    422, "invalid", shorten_reason(problem), field=field, error=type(error).__name__
+                ) from error
 
     def _check_access(self, name: str, value: Any, form: Mapping[str, Any]) -> None:
         """Raises :class:`DataError` where an argument reads what this server does not open to its clients."""
@@ -337,7 +339,7 @@ class Front:
         if form.get("format") == PATH and value is not None and value not in form["examples"]:
             files = (value,)
         elif form.get("format") == SEARCH:
-            files, addresses = parsed(value).reads()
+            files, addresses = parse_search(value).reads()
         refusals = [f"the path {file!r} (--source-folder)" for file in files if not self._opens(file)]
         servers = self.settings.search_servers
         refusals += [f"the server {address!r} (--search-server)" for address in addresses if address not in servers]
@@ -427,4 +429,4 @@ def _offer(env_id: str, workers: int) -> Offer:
     entry = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     if not isinstance(entry, type) or not issubclass(entry, ToolEnv):
         raise UsageError(f"{env_id} is not a ToolEnv; a server offers environments of envsuite's contract")
-    return Offer(env_id, spec.max_episode_steps, entry.takes, entry.offered(), workers == 0)
+    return Offer(env_id, spec.max_episode_steps, entry.takes, entry.argument_schemas(), workers == 0)

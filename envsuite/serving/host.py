@@ -102,12 +102,14 @@ class Host:
         try:
             return self._answer(call)
         except Problem as problem:
-            return self._told(problem, call)
+            return self._client_problem(problem, call)
         except Exception as error:  # a bug in one world must not end the sessions of the others
             if isinstance(error, EnvsuiteError) and not isinstance(error, CodeError):
-                return self._told(problem_of(error), call)
+                return self._client_problem(problem_of(error), call)
             detail = f"the world failed: {reason(error)}; its session has ended"
-            answer = self._told(Problem(410, "session-lost", detail, field="session", error="WorkerLost"), call)
+            answer = self._client_problem(
+                Problem(410, "session-lost", detail, field="session", error="WorkerLost"), call
+            )
             self._close(call.get("session", ""))
             return answer
 
@@ -127,7 +129,7 @@ class Host:
         with session.lock:
             return self._operations[op](session, call)
 
-    def _told(self, problem: Problem, call: Mapping[str, Any]) -> Answer:
+    def _client_problem(self, problem: Problem, call: Mapping[str, Any]) -> Answer:
         """Returns the problem for the client: without paths of this machine that the client has not named."""
         session = self._sessions.get(call.get("session", ""))
         arguments = call.get("arguments", {}) if session is None else session.arguments
@@ -186,7 +188,7 @@ class Host:
         body = {"session": call["session"], "environment": session.env_id, "next": session.number + 1}
         return 200, orjson.dumps({**body, "idle_seconds": call["idle_seconds"]})
 
-    def _numbered(self, session: _Session, call: Mapping[str, Any], execute: Callable[[], dict[str, Any]]) -> Answer:
+    def _answer_once(self, session: _Session, call: Mapping[str, Any], execute: Callable[[], dict[str, Any]]) -> Answer:
         """Executes the session's next call, or repeats the answer to its last one."""
         number = call["number"]
         if number == session.number and session.last is not None:
@@ -208,7 +210,7 @@ class Host:
             session.steps = 0
             return {"observation": as_json(observation), "info": info}
 
-        return self._numbered(session, call, execute)
+        return self._answer_once(session, call, execute)
 
     def _step(self, session: _Session, call: Mapping[str, Any]) -> Answer:
         def execute() -> dict[str, Any]:
@@ -229,7 +231,7 @@ class Host:
                 "info": _changing(info),
             }
 
-        return self._numbered(session, call, execute)
+        return self._answer_once(session, call, execute)
 
     def _snapshot(self, session: _Session, call: Mapping[str, Any]) -> Answer:
         token = session.env.snapshot()
@@ -255,7 +257,7 @@ class Host:
             session.steps = snapshot[1]
             return {"observation": as_json(observation), "episode": session.env.episode, "done": session.env.done}
 
-        return self._numbered(session, call, execute)
+        return self._answer_once(session, call, execute)
 
     def _propose(self, session: _Session, call: Mapping[str, Any]) -> Answer:
         space, before = session.env.action_space, call["generator"]
@@ -284,7 +286,7 @@ class Host:
         return 200, orjson.dumps(body, option=_JSON)
 
     def _identify(self, session: _Session, call: Mapping[str, Any]) -> Answer:
-        tasks = session.env.identified(call["tasks"])
+        tasks = session.env.identify_tasks(call["tasks"])
         return 200, orjson.dumps({"tasks": [task._asdict() for task in tasks]}, option=_JSON)
 
 

@@ -300,7 +300,7 @@ class Checker:
 REQUEST_CHECKS = {name: Checker(schema) for name, schema in REQUESTS.items()}
 
 
-def parsed(op: str, body: bytes) -> dict[str, Any]:
+def parse_body(op: str, body: bytes) -> dict[str, Any]:
     """Parses and checks the body of a request ``op``.
 
     Raises:

@@ -49,13 +49,13 @@ class Server:
         # Loads the shared data now: the first clients would all do so at once. Missing data are reported to them.
         self._inline.submit([{"op": "describe", "environment": env_id} for env_id in quick])
         pooled_ids = [offer.env_id for offer in self.front.offers.values() if not offer.inline]
-        self._pool = Pool(settings.workers, pooled_ids, settings.deadline, self._lost)
+        self._pool = Pool(settings.workers, pooled_ids, settings.deadline, self._drop_worker)
         self.app = make_app(self.front, self._ready, blueprints)
         try:
             self._http = Listener(
                 self.app, settings.host, settings.port, settings.max_body, threads=THREADS,
                 guard=Guard(is_private(settings.host), settings.token, OPEN),
-                dispatcher=Dispatcher(self._quick, _makes_worlds), refused=self._refused,
+                dispatcher=Dispatcher(self._quick, _makes_worlds), refused=self._count_refusal,
             )  # fmt: skip
         except (OSError, ValueError) as error:
             self._close()
@@ -98,11 +98,11 @@ class Server:
     def _ready(self) -> bool:
         return self._pool.ready
 
-    def _lost(self, worker: Worker, why: str) -> None:
+    def _drop_worker(self, worker: Worker, why: str) -> None:
         self.front.metrics.count("envsuite_workers_replaced_total")
-        self.front.lost(worker, why)
+        self.front.drop_place(worker, why)
 
-    def _refused(self) -> None:
+    def _count_refusal(self) -> None:
         self.front.metrics.count("envsuite_connections_refused_total")
 
     def _close(self) -> None:

@@ -35,20 +35,20 @@ def serve(channel: socket.socket) -> None:
 
     def answer(message: dict[str, Any], makes: bool) -> None:
         if makes:
-            send(packed(message["id"], []))  # its time begins
+            send(pack_answers(message["id"], []))  # its time begins
         answers: list[Answer] = []
         last_flush = time.monotonic()
         for call in message["calls"]:
             answers.append(host.execute(call))
             if time.monotonic() - last_flush > FLUSH_SECONDS:
-                send(packed(message["id"], answers))
+                send(pack_answers(message["id"], answers))
                 answers, last_flush = [], time.monotonic()
         if answers:
-            send(packed(message["id"], answers))
+            send(pack_answers(message["id"], answers))
 
     for env_id in orjson.loads(receive_body(channel)):  # loads the shared data; sessions report missing ones
         host.execute({"op": "describe", "environment": env_id})
-    send(packed(0, []))
+    send(pack_answers(0, []))
     with ThreadPoolExecutor(THREADS) as players, ThreadPoolExecutor(MAKERS) as makers:
         while True:
             message = orjson.loads(receive_body(channel))
@@ -61,13 +61,13 @@ def makes_worlds(calls: Sequence[Mapping[str, Any]]) -> bool:
     return any(call["op"] in ("create", "describe") for call in calls)
 
 
-def packed(number: int, answers: Sequence[Answer]) -> list[bytes]:
+def pack_answers(number: int, answers: Sequence[Answer]) -> list[bytes]:
     """Encodes the answers to message ``number``."""
     head = orjson.dumps({"id": number, "answers": [[status, len(body)] for status, body in answers]})
     return [head, b"\n", *(body for _, body in answers)]
 
 
-def unpacked(body: bytes) -> tuple[int, list[Answer]]:
+def unpack_answers(body: bytes) -> tuple[int, list[Answer]]:
     """Decodes the number of the message and the answers from :func:`packed`."""
     end = body.index(b"\n")
     head = orjson.loads(body[:end])

@@ -16,7 +16,7 @@ import orjson
 from envsuite.core.processes import Child, frame, receive_body
 from envsuite.remote.protocol import Problem
 from envsuite.serving.host import Answer
-from envsuite.serving.worker import makes_worlds, unpacked
+from envsuite.serving.worker import makes_worlds, unpack_answers
 
 log = logging.getLogger("envsuite.serving")
 START_SECONDS = 900.0
@@ -95,7 +95,7 @@ class Worker:
             ):
                 if time.monotonic() >= self._limit(message):
                     self._end(f"a call took more than {self.deadline:g} s", overdue=message)
-            return self._completed(message)
+            return self._complete_answers(message)
 
         return collect
 
@@ -109,7 +109,7 @@ class Worker:
             return self._started + START_SECONDS
         return max(message.since, self._ready) + self.deadline
 
-    def _completed(self, message: _Message) -> list[Answer]:
+    def _complete_answers(self, message: _Message) -> list[Answer]:
         """Returns all answers: those received, and problems in place of missing ones."""
         answers = list(message.answers)
         for position in range(len(answers), message.calls):
@@ -125,7 +125,7 @@ class Worker:
         channel = self._child.socket
         try:
             while True:
-                number, answers = unpacked(receive_body(channel))
+                number, answers = unpack_answers(receive_body(channel))
                 now = time.monotonic()
                 if number == 0:
                     self._ready = now
@@ -198,9 +198,9 @@ class Pool:
             worker.close()
 
     def _start(self, index: int) -> Worker:
-        return Worker(index, self._environments, self._deadline, self._gone)
+        return Worker(index, self._environments, self._deadline, self._report_loss)
 
-    def _gone(self, worker: Worker, why: str) -> None:
+    def _report_loss(self, worker: Worker, why: str) -> None:
         if not self._closed:
             log.warning("worker lost: %s; its %d sessions have ended", why, worker.sessions)
         self._tell(worker, why)

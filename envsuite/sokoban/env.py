@@ -144,23 +144,23 @@ class SokobanEnv(ToolEnv):
 
     def _call(self, call: ToolCall) -> Outcome:
         world, direction = self.world, call.arguments["direction"]
-        before = 0 if self.reward == "gym-sokoban" and not self._moves else world.placed
+        before = 0 if self.reward == "gym-sokoban" and not self._moves else world.placed_boxes
         effect = world.move(direction)
         self._moves += 1
         reward = 0.0
         if self.reward != "sparse":
-            change = (world.placed > before) - (world.placed < before)
+            change = (world.placed_boxes > before) - (world.placed_boxes < before)
             reward = -0.1 + change + (10.0 if world.solved else 0.0)
         elif world.solved:
             reward = 1.0
         if effect == BLOCKED:
-            return self._outcome(prompts.blocked(direction, world.box_at(direction)), reward, refused=True)
+            return self._outcome(prompts.blocked_text(direction, world.box_at(direction)), reward, refused=True)
         return self._outcome("", reward)
 
     def _outcome(self, text: str, reward: float, refused: bool = False) -> Outcome:
         world = self.world
         is_solved = world.solved
-        is_lost = self.end_on_deadlock and world.deadlocked() and not is_solved
+        is_lost = self.end_on_deadlock and world.is_deadlocked() and not is_solved
         over = is_solved or is_lost
         return Outcome(
             text=prompts.SOLVED if is_solved else prompts.LOST if is_lost else text,
@@ -173,9 +173,9 @@ class SokobanEnv(ToolEnv):
 
     def _info(self, outcome: Outcome) -> StepInfo:
         world = self.world
-        deadlock = world.deadlocked() and not world.solved
+        deadlock = world.is_deadlocked() and not world.solved
         info = super()._info(outcome)
-        info["score"] = world.placed / world.level.boxes.bit_count()
+        info["score"] = world.placed_boxes / world.level.boxes.bit_count()
         info["metrics"] = {"pushes": float(world.pushes), "moves": float(self._moves), "deadlock": float(deadlock)}
         return info
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.level import Level
@@ -38,7 +38,7 @@ class Expert:
             UsageError: ``env`` is another environment, has no running episode, or is in a position from which no
                 solution was found.
         """
-        inner = looked_into(env, ENV_ID, SokobanEnv)
+        inner = unwrap_local_env(env, ENV_ID, SokobanEnv)
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
         moves = self.moves(inner.world)[: min(self.calls, inner.max_calls)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
-from envsuite.sokoban.level import Level, cells_of, moved, reachable, steps
+from envsuite.sokoban.level import Level, cells_of, reachable, shift_cells, steps
 
 _EFFORT = 400_000  # positions that are looked at before a search for a level is given up
 _ROOM = 50  # what a room costs besides, in positions
@@ -67,19 +67,19 @@ def generate(kind: Kind, draw: Draw, keep: range | None = None) -> tuple[Level, 
     looked_at = rooms = 0
     while looked_at < _EFFORT:
         looked_at += _ROOM
-        floor = _carved(kind, draw)
+        floor = _carve_room(kind, draw)
         targets = sum(1 << cell for cell in draw.sample(list(cells_of(floor)), kind.boxes))
         if keep is not None and share(kind, floor, targets) not in keep:
             continue
-        positions = _pulled(kind, floor, targets)
+        positions = _pull_boxes(kind, floor, targets)
         rooms += 1
         looked_at += sum(map(len, positions))
         pushes = range(kind.pushes[0], min(kind.pushes[1], len(positions) - 1) + 1)
         if not pushes:
             continue
-        count = draw.one(pushes)
-        boxes, region = draw.one(positions[count])
-        player = 1 << draw.one(list(cells_of(reachable(region, floor & ~boxes, kind.width))))
+        count = draw.choose(pushes)
+        boxes, region = draw.choose(positions[count])
+        player = 1 << draw.choose(list(cells_of(reachable(region, floor & ~boxes, kind.width))))
         walls = (1 << kind.width * kind.height) - 1 & ~floor
         return Level(kind.width, kind.height, walls, targets, boxes, player), count
     low, high = kind.pushes
@@ -95,7 +95,7 @@ def share(kind: Kind, floor: int, targets: int) -> int:
     return Draw("\n".join(level.canonical(pieces=False))).below(100)
 
 
-def _carved(kind: Kind, draw: Draw) -> int:
+def _carve_room(kind: Kind, draw: Draw) -> int:
     """Returns the floor of a connected room, without the cells of the edge."""
     width, height = kind.width, kind.height
     low, high = (share * (width - 2) * (height - 2) // 100 for share in _OPEN)
@@ -103,14 +103,14 @@ def _carved(kind: Kind, draw: Draw) -> int:
     row, column = 1 + draw.below(height - 2), 1 + draw.below(width - 2)
     floor = 1 << row * width + column
     while floor.bit_count() < size:
-        down, right = draw.one(((-1, 0), (1, 0), (0, -1), (0, 1)))
+        down, right = draw.choose(((-1, 0), (1, 0), (0, -1), (0, 1)))
         for _ in range(1 + draw.below(3)):
             row, column = min(max(row + down, 1), height - 2), min(max(column + right, 1), width - 2)
             floor |= 1 << row * width + column
     return floor
 
 
-def _pulled(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]:
+def _pull_boxes(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]:
     """Returns the positions that are 0, 1, 2, … pushes from a solved one: boxes, and the first cell in reach."""
     width = kind.width
     ways = tuple(steps(width).values())
@@ -127,12 +127,12 @@ def _pulled(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]
             empty = floor & ~boxes
             reach = reachable(region, empty, width)
             for step in ways:  # the player stands at box + step and goes to box + 2 step
-                can = boxes & moved(reach, -step) & moved(empty, -2 * step)
+                can = boxes & shift_cells(reach, -step) & shift_cells(empty, -2 * step)
                 while can:
                     box = can & -can
                     can ^= box
-                    after = boxes ^ box ^ moved(box, step)
-                    here = reachable(moved(box, 2 * step), floor & ~after, width)
+                    after = boxes ^ box ^ shift_cells(box, step)
+                    here = reachable(shift_cells(box, 2 * step), floor & ~after, width)
                     position = (after, here & -here)
                     if position not in positions:
                         positions.add(position)

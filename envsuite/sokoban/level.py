@@ -48,18 +48,18 @@ class Level:
         alive = self.targets
         front = alive
         while front:
-            front = self.pulled(front) & ~alive
+            front = self.pull_cells(front) & ~alive
             alive |= front
         return alive
 
-    def pulled(self, cells: int) -> int:
+    def pull_cells(self, cells: int) -> int:
         """Returns the cells to which a box in one of ``cells``, alone on the board, can be pulled at once.
 
         A player who goes from c + d to c + 2 d pulls the box from c to c + d.
         """
         reach = 0
         for step in steps(self.width).values():
-            reach |= moved(cells, step) & self.floor & moved(self.floor, -step)
+            reach |= shift_cells(cells, step) & self.floor & shift_cells(self.floor, -step)
         return reach
 
     def text(self, boxes: int | None = None, player: int | None = None) -> str:
@@ -95,10 +95,10 @@ class Level:
         """
         rows = (self.text() if pieces else self.text(0, 0)).split("\n")
         columns = ["".join(column) for column in zip(*rows, strict=True)]
-        return min(image for board in (rows, columns) for image in _mirrored(board))
+        return min(image for board in (rows, columns) for image in _mirror_images(board))
 
 
-def _mirrored(rows: list[str]) -> Iterator[tuple[str, ...]]:
+def _mirror_images(rows: list[str]) -> Iterator[tuple[str, ...]]:
     for upright in (rows, rows[::-1]):
         yield tuple(upright)
         yield tuple(row[::-1] for row in upright)
@@ -109,7 +109,7 @@ def steps(width: int) -> dict[str, int]:
     return dict(zip(DIRECTIONS, (-width, width, -1, 1), strict=True))
 
 
-def moved(cells: int, step: int) -> int:
+def shift_cells(cells: int, step: int) -> int:
     """Returns ``cells``, each moved by a step of :func:`steps`, or several of one."""
     return cells << step if step > 0 else cells >> -step
 
@@ -165,10 +165,15 @@ def read_level(rows: Sequence[str], where: str) -> Level:
             f"known: {SYMBOLS!r}"
         )
 
-    def those(kinds: dict[int, str]) -> int:
+    def cells_of_kinds(kinds: dict[int, str]) -> int:
         return int(symbols[::-1].translate(kinds), 2)
 
-    player, boxes, targets, walls = those(_WITH_PLAYER), those(_WITH_BOX), those(_WITH_TARGET), those(_WALLS)
+    player, boxes, targets, walls = (
+        cells_of_kinds(_WITH_PLAYER),
+        cells_of_kinds(_WITH_BOX),
+        cells_of_kinds(_WITH_TARGET),
+        cells_of_kinds(_WALLS),
+    )
     if player.bit_count() != 1:
         raise DataError(f"{where}: the level has {player.bit_count()} players ('@' or '+'), not one")
     if not boxes or boxes.bit_count() != targets.bit_count():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.level import DIRECTIONS
@@ -37,13 +37,13 @@ class Pusher:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
         from envsuite.sokoban.env import SokobanEnv
 
-        sokoban = looked_into(env, "Sokoban-v0", SokobanEnv)
+        sokoban = unwrap_local_env(env, "Sokoban-v0", SokobanEnv)
         rash = self.rash > 0.0 and rng.random() < self.rash
         stray = 0.5 if rash else self.stray
         expert, is_lost = Expert(), False
         while True:
             world = sokoban.world  # another one after a restored snapshot
-            direction = "" if is_lost else _planned(expert, world)
+            direction = "" if is_lost else _plan_move(expert, world)
             is_lost = not direction
             is_stray = is_lost or rng.random() < stray
             if is_stray:
@@ -51,7 +51,7 @@ class Pusher:
             yield Move("", (ToolCall("move", {"direction": direction}),), slip=is_stray and not rash)
 
 
-def _planned(expert: Expert, world: Sokoban) -> str:
+def _plan_move(expert: Expert, world: Sokoban) -> str:
     """Returns the expert's next move; empty if the level is lost, or was not solved in time."""
     try:
         return expert.moves(world)[0]

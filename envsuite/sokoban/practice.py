@@ -21,5 +21,5 @@ def texts() -> list[str]:
     for style in prompts.STYLES:
         observation, _ = SokobanEnv(style=style).reset(seed=0)
         texts += [observation["task"], observation["text"]]
-    texts += [prompts.blocked(direction, box) for direction in DIRECTIONS for box in (False, True)]
+    texts += [prompts.blocked_text(direction, box) for direction in DIRECTIONS for box in (False, True)]
     return [*texts, *phrases(SokobanEnv.tools), "Invalid action"]

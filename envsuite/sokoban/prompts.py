@@ -30,7 +30,7 @@ class Style(NamedTuple):
     """Writes a level with these boxes and this player."""
 
 
-def _drawn(symbols: dict[str, str], between: str = "") -> Style:
+def _grid_style(symbols: dict[str, str], between: str = "") -> Style:
     entries = (f"'{symbols[kind].strip() or ' '}' {name}" for kind, name in _NAMES.items())
     legend = f"Symbols: {', '.join(entries)}."
     translation = str.maketrans(symbols)
@@ -42,7 +42,7 @@ def _drawn(symbols: dict[str, str], between: str = "") -> Style:
     return Style(lambda level: legend, board)
 
 
-def _listed(level: Level, boxes: int, player: int) -> str:
+def _list_places(level: Level, boxes: int, player: int) -> str:
     return "\n".join(
         (
             f"Player: {_places(level, player)}",
@@ -71,11 +71,11 @@ _NAMES = {
 }  # fmt: skip
 _RAGEN = {WALL: "#", FLOOR: "_", TARGET: "O", BOX: "X", BOX_ON_TARGET: "√", PLAYER: "P", PLAYER_ON_TARGET: "S"}
 STYLES = {
-    "symbols": _drawn({kind: kind for kind in _NAMES}),
-    "ragen": _drawn(_RAGEN),
-    "tabbed": _drawn({kind: f" {symbol} \t" for kind, symbol in _RAGEN.items()}),
-    "spaced": _drawn(_RAGEN, " "),
-    "coordinates": Style(_room, _listed),
+    "symbols": _grid_style({kind: kind for kind in _NAMES}),
+    "ragen": _grid_style(_RAGEN),
+    "tabbed": _grid_style({kind: f" {symbol} \t" for kind, symbol in _RAGEN.items()}),
+    "spaced": _grid_style(_RAGEN, " "),
+    "coordinates": Style(_room, _list_places),
 }
 """Styles by name: the symbols of level files; RAGEN's, with the tabs of its first version, or with spaces between;
 lists of coordinates."""
@@ -96,6 +96,6 @@ def task(level: Level, style: Style) -> str:
     return f"{RULES}\n{style.legend(level)}"
 
 
-def blocked(direction: str, box: bool) -> str:
+def blocked_text(direction: str, box: bool) -> str:
     """Returns why a move was refused."""
     return f"You cannot go {direction}: the box there cannot move." if box else f"You cannot go {direction}: a wall."

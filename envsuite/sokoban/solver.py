@@ -7,7 +7,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from math import inf
 
-from envsuite.sokoban.level import Level, cells_of, moved, reachable, steps
+from envsuite.sokoban.level import Level, cells_of, reachable, shift_cells, steps
 from envsuite.sokoban.world import frozen
 
 Push = tuple[int, str]
@@ -61,7 +61,9 @@ def solve(
         _, _, _, boxes, player = heappop(queue)
         pushes = best[boxes, player]
         if boxes == targets:
-            return Solution(_walked(level, *first, _pushes(came, (boxes, player))), pushes, len(closed_set) + 1, True)
+            return Solution(
+                _join_walks(level, *first, _pushes(came, (boxes, player))), pushes, len(closed_set) + 1, True
+            )
         reach = reachable(player, floor & ~boxes, width)
         if (boxes, reach & -reach) in closed_set:
             continue
@@ -70,11 +72,11 @@ def solve(
         closed_set.add((boxes, reach & -reach))
         room = alive & ~boxes
         for direction, step in ways:
-            can = boxes & moved(reach, step) & moved(room, -step)
+            can = boxes & shift_cells(reach, step) & shift_cells(room, -step)
             while can:
                 box = can & -can
                 can ^= box
-                after = boxes ^ box ^ moved(box, step)
+                after = boxes ^ box ^ shift_cells(box, step)
                 cost = pushes + 1
                 if best.get((after, box), inf) <= cost:
                     continue
@@ -106,12 +108,12 @@ class _Estimate:
             elif len(self._to_target) > _MATCHED:
                 lower_bound = sum(self._to_any[cell] for cell in cells_of(boxes))
             else:
-                lower_bound = _matched([[d.get(cell, inf) for d in self._to_target] for cell in cells_of(boxes)])
+                lower_bound = _least_matching([[d.get(cell, inf) for d in self._to_target] for cell in cells_of(boxes)])
             self._known[boxes] = lower_bound
         return lower_bound
 
 
-def _matched(costs: list[list[float]]) -> float:
+def _least_matching(costs: list[list[float]]) -> float:
     """Returns the least sum of one cost in each row, all of different columns."""
     sums = {0: 0.0}
     for row in costs:
@@ -131,7 +133,7 @@ def _distances(level: Level, target: int) -> dict[int, int]:
     area = target
     while front:
         distances.update(dict.fromkeys(cells_of(front), distance))
-        front = level.pulled(front) & ~area
+        front = level.pull_cells(front) & ~area
         area |= front
         distance += 1
     return distances
@@ -145,15 +147,15 @@ def _pushes(came: dict[tuple[int, int], tuple[tuple[int, int], Push] | None], st
     return pushes[::-1]
 
 
-def _walked(level: Level, boxes: int, player: int, pushes: list[Push]) -> tuple[str, ...]:
+def _join_walks(level: Level, boxes: int, player: int, pushes: list[Push]) -> tuple[str, ...]:
     """Returns the moves that make ``pushes``, with the shortest walks between them."""
     step_to = steps(level.width)
     moves: list[str] = []
     for box, direction in pushes:
         step = step_to[direction]
-        moves += _path(level, player, moved(box, -step), level.floor & ~boxes)
+        moves += _path(level, player, shift_cells(box, -step), level.floor & ~boxes)
         moves.append(direction)
-        boxes ^= box | moved(box, step)
+        boxes ^= box | shift_cells(box, step)
         player = box
     return tuple(moves)
 
@@ -165,14 +167,14 @@ def _path(level: Level, start: int, goal: int, free: int) -> list[str]:
     while not layers[-1] & goal:
         wider = 0
         for step in ways.values():
-            wider |= moved(layers[-1], step)
+            wider |= shift_cells(layers[-1], step)
         layers.append(wider & free & ~area)
         area |= layers[-1]
     path = []
     for layer in reversed(layers[:-1]):
         for direction, step in ways.items():
-            if moved(goal, -step) & layer:
-                goal = moved(goal, -step)
+            if shift_cells(goal, -step) & layer:
+                goal = shift_cells(goal, -step)
                 path.append(direction)
                 break
     return path[::-1]

@@ -80,7 +80,7 @@ class Generated(Levels):
         Raises:
             UsageError: No such level was found; see :func:`generate`.
         """
-        return _generated(self.kind, task_id, self.listed[task_id][0])
+        return _generate_level(self.kind, task_id, self.listed[task_id][0])
 
     def identity(self, task_id: str) -> dict[str, Any]:
         """Returns the arguments of the generator, the number of the level, and its board."""
@@ -89,7 +89,7 @@ class Generated(Levels):
 
 
 @lru_cache(maxsize=4096)
-def _generated(kind: Kind, task_id: str, split: str) -> Level:
+def _generate_level(kind: Kind, task_id: str, split: str) -> Level:
     return generate(kind, Draw(f"{GENERATOR} {task_id}"), SHARES[split])[0]
 
 
@@ -119,7 +119,7 @@ class Folder(Levels):
         for path in sorted(path for path in folder.rglob("*.txt") if path.is_file()):
             text = _text(path)
             inner = path.relative_to(folder).with_suffix("")
-            description = _described((folder.name, *inner.parts))
+            description = _split_and_type((folder.name, *inner.parts))
             for number, board in enumerate(_boards(text)):
                 if not number:
                     hasher.update(f"{inner.as_posix()} {len(text)} {text}".encode())
@@ -160,7 +160,7 @@ class Folder(Levels):
         return {"file": f"{name}.txt", "index": int(number), **_board(_rows(self._files[name], int(number)))}
 
 
-def _described(parts: tuple[str, ...]) -> tuple[str, str]:
+def _split_and_type(parts: tuple[str, ...]) -> tuple[str, str]:
     """Returns split and type of the levels of a file, from the names of its folder, of those in it, and of the file."""
     splits = [next((split for start, split in _SPLITS if part.lower().startswith(start)), "") for part in parts]
     split = next((name for name in reversed(splits) if name), "test")

@@ -43,14 +43,14 @@ def load(source: str, kind: Kind = KIND, level_seed: int = 0, count: int = 1000)
         DataError: The folder has no level files.
     """
     if source == "generated":
-        return _generated(kind, level_seed, count)
+        return _generate_levels(kind, level_seed, count)
     if source == "builtin":
         return _folder(BUILTIN, "builtin")
     return _folder(official_folder() if source == "official" else Path(source).resolve(), "official")
 
 
 @made_once(8)
-def _generated(kind: Kind, level_seed: int, count: int) -> tuple[Levels, TaskSet]:
+def _generate_levels(kind: Kind, level_seed: int, count: int) -> tuple[Levels, TaskSet]:
     levels = Generated(kind, level_seed, count)
     return levels, task_set(levels, "generated")
 

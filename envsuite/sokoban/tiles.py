@@ -31,11 +31,11 @@ def _tiles() -> dict[str, Pixels]:
     """Returns the tile of each symbol of the level files."""
     row, column = np.mgrid[0:SIZE, 0:SIZE]
     from_centre = np.hypot(row - 7.5, column - 7.5)
-    floor = _painted(None, ((row == 0) | (column == 0), _GRID), start=_FLOOR)
+    floor = _paint_tile(None, ((row == 0) | (column == 0), _GRID), start=_FLOOR)
     joints = (row % 5 == 4) | (column == np.where(row // 5 % 2 == 0, 4, 11))
-    target = _painted(floor, (from_centre < 4.6, _TARGET), (from_centre < 2.6, _FLOOR))
+    target = _paint_tile(floor, (from_centre < 4.6, _TARGET), (from_centre < 2.6, _FLOOR))
     return {
-        WALL: _painted(None, (joints, _JOINT), start=_WALL),
+        WALL: _paint_tile(None, (joints, _JOINT), start=_WALL),
         FLOOR: floor,
         TARGET: target,
         BOX: _box(floor, _BOX),
@@ -50,17 +50,17 @@ def _box(ground: Pixels, colour: tuple[int, int, int]) -> Pixels:
     inside = (row >= 2) & (row <= 13) & (column >= 2) & (column <= 13)
     rim = inside & ((row == 2) | (row == 13) | (column == 2) | (column == 13))
     cross = inside & ((row == column) | (row + column == SIZE - 1))
-    return _painted(ground, (inside, colour), (rim | cross, _EDGE))
+    return _paint_tile(ground, (inside, colour), (rim | cross, _EDGE))
 
 
 def _player(ground: Pixels) -> Pixels:
     row, column = np.mgrid[0:SIZE, 0:SIZE]
     body = np.hypot(row - 13.5, column - 7.5) < 5.2
     head = np.hypot(row - 5.5, column - 7.5) < 3.4
-    return _painted(ground, (body & (row <= 13), _BODY), (head, _HEAD))
+    return _paint_tile(ground, (body & (row <= 13), _BODY), (head, _HEAD))
 
 
-def _painted(
+def _paint_tile(
     ground: Pixels | None, *layers: tuple[NDArray[np.bool_], tuple[int, int, int]], start: tuple[int, int, int] = _FLOOR
 ) -> Pixels:
     """Returns ``ground``, or a tile of the colour ``start``, under layers of colours where their masks are true."""

@@ -62,7 +62,7 @@ class Sokoban:
         return self.boxes == self.level.targets
 
     @property
-    def placed(self) -> int:
+    def placed_boxes(self) -> int:
         """Number of boxes on targets."""
         return (self.boxes & self.level.targets).bit_count()
 
@@ -77,7 +77,7 @@ class Sokoban:
                 free.append(direction)
         return tuple(free)
 
-    def deadlocked(self) -> bool:
+    def is_deadlocked(self) -> bool:
         """Whether no pushes can bring the boxes to the targets, as far as two rules tell.
 
         A box is on a cell from which none could be pushed to a target even if it were alone; or some boxes off their

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from envsuite.core.caches import remembered
+from envsuite.core.caches import cache_by_owner
 from envsuite.core.draws import Draw
 from envsuite.core.env import Observation, Outcome, ToolEnv
 from envsuite.core.options import SEED, Options, option, source
@@ -19,7 +19,7 @@ from envsuite.core.tools import Tool, ToolCall
 from envsuite.textcraft import prompts
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
-from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, item_id, spoken
+from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, item_id, spoken_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class TextCraft(ToolEnv):
         """
         self._describe(task_id)
         item = NAMESPACE + goal_of(task_id)
-        texts = "\n".join(sorted(recipe.text for recipe in self.book.needed(item)))
+        texts = "\n".join(sorted(recipe.text for recipe in self.book.needed_recipes(item)))
         facts = {
             "item": item,
             "depth": self.book.depth[item],
@@ -118,10 +118,10 @@ class TextCraft(ToolEnv):
     def _observe(self, outcome: Outcome) -> Observation:
         items = sorted(self.world.inventory.items())
         if self.show_inventory and items and not outcome.text.startswith("Inventory: "):
-            listing = " ".join(f"[{spoken(item)}] ({count})" for item, count in items)
+            listing = " ".join(f"[{spoken_name(item)}] ({count})" for item, count in items)
             outcome = replace(outcome, text=f"{outcome.text}\nInventory: {listing}")
         if self.world.stock is not None:
-            stock = ", ".join(f"{count} {spoken(item)}" for item, count in self.world.stock.items() if count)
+            stock = ", ".join(f"{count} {spoken_name(item)}" for item, count in self.world.stock.items() if count)
             outcome = replace(outcome, text=f"{outcome.text}\nLeft to get: {stock or 'nothing'}")
         return super()._observe(outcome)
 
@@ -137,7 +137,7 @@ class TextCraft(ToolEnv):
             command = "inventory"
         elif kind < 4:
             part = recipe.inputs[int(rng.integers(len(recipe.inputs)))]
-            command = f"get {int(rng.integers(1, 9))} {spoken(part.name)}"
+            command = f"get {int(rng.integers(1, 9))} {spoken_name(part.name)}"
         else:
             command = recipe.text
         return ToolCall("env_step", {"command": command})
@@ -174,7 +174,7 @@ def stock_of(book: RecipeBook, goal: str, recipes: Iterable[Recipe], spare: int)
     return {item: max(needs[item], count) + spare for item, count in sorted(most.items())}
 
 
-@remembered(4096)
+@cache_by_owner(4096)
 def instruct(book: RecipeBook, task_id: str, max_distractors: int = 10) -> tuple[tuple[Recipe, ...], str]:
     """Returns the recipes that a task shows, and its instruction.
 
@@ -182,8 +182,8 @@ def instruct(book: RecipeBook, task_id: str, max_distractors: int = 10) -> tuple
     book's version and the task id determine draws and order.
     """
     goal = NAMESPACE + goal_of(task_id)
-    goal_recipes = book.needed(goal)
+    goal_recipes = book.needed_recipes(goal)
     draw = Draw(f"{book.version} {task_id}")
     recipes = [*goal_recipes, *draw.sample(book.distractors(goal_recipes), max_distractors)]
     task_recipes = tuple(draw.sample(recipes, len(recipes)))
-    return task_recipes, prompts.task([recipe.text for recipe in task_recipes], spoken(goal))
+    return task_recipes, prompts.task([recipe.text for recipe in task_recipes], spoken_name(goal))

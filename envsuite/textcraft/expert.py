@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.planning import Choices, choices, plan
@@ -26,7 +26,7 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = looked_into(env, ENV_ID, TextCraft)
+        inner = unwrap_local_env(env, ENV_ID, TextCraft)
         world = inner.world
         commands = [] if inner.done else plan(world.book, world.goal, world.inventory)
         if not commands:

@@ -74,15 +74,15 @@ class _Author:
     def phrase(self) -> str:
         """Draws words for a name."""
         while True:
-            name = "_".join(self.draw.sample(self.words, self.draw.weighted(NAME_LENGTHS)))
+            name = "_".join(self.draw.sample(self.words, self.draw.choose_weighted(NAME_LENGTHS)))
             if self.free(name):
                 return name
 
     def akin(self, parts: Sequence[Ingredient]) -> str | None:
         """Returns a new name that shares words with one of ``parts``, as in Minecraft; ``None`` if it is taken."""
-        words = self.draw.one(parts).name.removeprefix(NAMESPACE).split("_")
+        words = self.draw.choose(parts).name.removeprefix(NAMESPACE).split("_")
         stem_words = words if len(words) == 1 or self.draw.chance(50) else words[:-1]
-        new = self.draw.one(self.words)
+        new = self.draw.choose(self.words)
         name = "_".join([*stem_words, new] if self.draw.chance(70) else [new, *stem_words])
         return name if self.free(name) else None
 
@@ -95,7 +95,7 @@ class _Author:
     def range_word(self, stems: Sequence[str]) -> str:
         """Returns a word that gives an available name after every one of ``stems``."""
         while True:
-            word = self.draw.one(self.words)
+            word = self.draw.choose(self.words)
             if all(self.free(f"{stem}_{word}") for stem in stems):
                 return word
 
@@ -104,7 +104,7 @@ class _Author:
         words = self.draw.sample(self.words, count)
         stems = words[:1]
         for word in words[1:]:
-            suffix = self.draw.one(stems)
+            suffix = self.draw.choose(stems)
             stems.append(f"{word}_{suffix}" if "_" not in suffix and self.draw.chance(20) else word)
         return stems
 
@@ -160,7 +160,7 @@ class _Author:
 
     def amount(self, item: Ingredient) -> Ingredient:
         """Draws an amount of ``item``."""
-        return take(item, self.draw.weighted(AMOUNTS))
+        return take(item, self.draw.choose_weighted(AMOUNTS))
 
 
 def take(item: Ingredient, count: int) -> Ingredient:
@@ -214,7 +214,7 @@ def _wood(author: _Author, common: list[Ingredient]) -> tuple[list[Ingredient], 
     stems = author.stems(3 + draw.below(6))
     raw_word, word = author.range_word(stems), author.range_word(stems)
     kind = word if word not in author.taken else author.phrase()
-    count = draw.one((4, 4, 3, 2, 1, 6))
+    count = draw.choose((4, 4, 3, 2, 1, 6))
     family = author.family(kind, 1, count, 2)
     members = []
     for stem in stems:
@@ -224,14 +224,14 @@ def _wood(author: _Author, common: list[Ingredient]) -> tuple[list[Ingredient], 
             members.append((stem, member))
     rod: Ingredient | None
     if draw.chance(70):
-        rod = author.item(1, [take(draw.one(common), 1 + draw.below(3))])
+        rod = author.item(1, [take(draw.choose(common), 1 + draw.below(3))])
         if rod is not None:
             author.again(rod, 4, [take(family, 2)])
     else:
         rod = author.item(4, [take(family, 2)])
     rod = rod or common[0]
     for _ in range(2 + draw.below(3)):
-        makes, takes = draw.one(SHAPES)
+        makes, takes = draw.choose(SHAPES)
         extra = [take(rod, 1 + draw.below(4))] if draw.chance(25) else []
         product = author.range_word([stem for stem, _ in members])
         for stem, member in members:
@@ -265,7 +265,7 @@ def _colours(author: _Author, common: list[Ingredient], rod: Ingredient) -> list
             dyes[stem] = dye
     pale, *colours = dyes
     cloth_family = author.family(author.phrase(), 1, 1, 2)
-    plain = author.item(1, [take(draw.one(common), 1 + draw.below(6))], f"{pale}_{cloth_word}", cloth_family)
+    plain = author.item(1, [take(draw.choose(common), 1 + draw.below(6))], f"{pale}_{cloth_word}", cloth_family)
     if plain is None:
         return []
     cloths = {pale: plain}
@@ -274,14 +274,14 @@ def _colours(author: _Author, common: list[Ingredient], rod: Ingredient) -> list
         if cloth is not None:
             cloths[stem] = cloth
     for _ in range(2):
-        makes, takes = draw.one(((1, 3), (1, 6), (3, 2), (1, 4), (2, 2)))
-        extra = draw.sample([take(rod, 1 + draw.below(3)), author.amount(draw.one(common))], draw.below(2))
+        makes, takes = draw.choose(((1, 3), (1, 6), (3, 2), (1, 4), (2, 2)))
+        extra = draw.sample([take(rod, 1 + draw.below(3)), author.amount(draw.choose(common))], draw.below(2))
         product = author.range_word(list(cloths))
         for stem, cloth in cloths.items():
             author.item(makes, [take(cloth, takes), *extra], f"{stem}_{product}")
     for _ in range(1 + draw.below(2)):
-        makes, takes = draw.one(TINTS)
-        ground = take(draw.one(common), takes)
+        makes, takes = draw.choose(TINTS)
+        ground = take(draw.choose(common), takes)
         product = author.range_word(list(dyes))
         for stem, dye in dyes.items():
             author.item(makes, draw.sample([ground, dye], 2), f"{stem}_{product}")
@@ -296,12 +296,14 @@ def _tools(author: _Author, common: list[Ingredient], rod: Ingredient) -> list[I
         raw = f"{stem}_{author.range_word([stem])}" if draw.chance(60) else None
         material: Ingredient | None = author.base(raw)
         if draw.chance(65) and material is not None:
-            material = author.item(1, [take(material, draw.one((1, 2, 4, 9)))], f"{stem}_{author.range_word([stem])}")
+            material = author.item(
+                1, [take(material, draw.choose((1, 2, 4, 9)))], f"{stem}_{author.range_word([stem])}"
+            )
         if material is not None:
             materials[stem] = material
     for _ in range(3 + draw.below(4)):
         word = author.range_word(list(materials))
-        count = draw.weighted(AMOUNTS)
+        count = draw.choose_weighted(AMOUNTS)
         shaft = [take(rod, 1 + draw.below(2))] if draw.chance(85) else []
         for stem, material in materials.items():
             author.item(1, [*shaft, take(material, count)], f"{stem}_{word}")
@@ -311,12 +313,12 @@ def _tools(author: _Author, common: list[Ingredient], rod: Ingredient) -> list[I
 def _stone(author: _Author, common: list[Ingredient], rod: Ingredient) -> list[Ingredient]:
     """Writes a material in stages (rough, cut, polished …), each with the same shapes."""
     draw = author.draw
-    stem = draw.one(author.words)
+    stem = draw.choose(author.words)
     stage: Ingredient | None = author.base(stem if author.free(stem) else None)
     if draw.chance(40):
         parts = [author.amount(part) for part in draw.sample(common, 1 + draw.below(2))]
-        stage = author.item(draw.weighted(OUTPUTS), parts, f"{stem}_{author.range_word([stem])}")
-    shapes = [(draw.one(author.words), *draw.one(SHAPES)) for _ in range(2 + draw.below(2))]
+        stage = author.item(draw.choose_weighted(OUTPUTS), parts, f"{stem}_{author.range_word([stem])}")
+    shapes = [(draw.choose(author.words), *draw.choose(SHAPES)) for _ in range(2 + draw.below(2))]
     stages: list[Ingredient] = []
     prefix = stem
     while stage is not None and len(stages) < 3:
@@ -325,11 +327,11 @@ def _stone(author: _Author, common: list[Ingredient], rod: Ingredient) -> list[I
             for word, makes, takes in shapes:
                 if author.free(f"{prefix}_{word}"):
                     author.item(makes, [take(stage, takes)], f"{prefix}_{word}")
-        word = draw.one(author.words)
+        word = draw.choose(author.words)
         prefix = f"{word}_{stem}" if draw.chance(50) else f"{prefix}_{word}"
         if not author.free(prefix):
             break
-        count = draw.one((1, 4, 4, 9))
+        count = draw.choose((1, 4, 4, 9))
         stage = author.item(count if draw.chance(60) else 1, [take(stage, count)], prefix)
     return stages
 
@@ -337,16 +339,16 @@ def _stone(author: _Author, common: list[Ingredient], rod: Ingredient) -> list[I
 def _single(author: _Author, pool: list[Ingredient], common: list[Ingredient]) -> None:
     """Writes a single item, from parts of its district."""
     draw = author.draw
-    target = min(draw.weighted(DEPTHS), author.max_depth)
+    target = min(draw.choose_weighted(DEPTHS), author.max_depth)
     deepest = [part for part in pool if author.depth[part.name] == target - 1]
     if not deepest:
         deepest = [part for part in pool if author.depth[part.name] == 1]
-    size = draw.weighted(SIZES)
-    parts = [draw.one(deepest)]
+    size = draw.choose_weighted(SIZES)
+    parts = [draw.choose(deepest)]
     while len(parts) < size:
-        extra = draw.one(common) if draw.chance(55) else draw.one(pool)
+        extra = draw.choose(common) if draw.chance(55) else draw.choose(pool)
         if all(extra.name != part.name for part in parts):
             parts.append(extra)
-    item = author.item(draw.weighted(OUTPUTS), [author.amount(part) for part in draw.sample(parts, size)])
+    item = author.item(draw.choose_weighted(OUTPUTS), [author.amount(part) for part in draw.sample(parts, size)])
     if item is not None:
         pool.append(item)

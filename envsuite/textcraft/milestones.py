@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from envsuite.core.env import StepInfo, ToolEnv
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.planning import choices
@@ -22,11 +22,11 @@ class Milestones:
     from_observations: ClassVar[bool] = False
 
     def __init__(self, env: ToolEnv) -> None:
-        self._world = looked_into(env, ENV_ID, TextCraft).world
+        self._world = unwrap_local_env(env, ENV_ID, TextCraft).world
         self._left = goods(self._world.book, self._world.goal)
         self.count = len(self._left)
 
-    def reached(self, action: Action, info: StepInfo) -> int:
+    def count_reached(self, action: Action, info: StepInfo) -> int:
         """Returns the number of goods that the agent has now for the first time."""
         inventory, family_of = self._world.inventory, self._world.book.family_of
         new_goods = self._left.intersection((*inventory, *(family_of[item] for item in inventory if item in family_of)))

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from envsuite.core.caches import remembered
-from envsuite.textcraft.world import Recipe, RecipeBook, spoken
+from envsuite.core.caches import cache_by_owner
+from envsuite.textcraft.world import Recipe, RecipeBook, spoken_name
 
 IMPOSSIBLE = math.inf
 
@@ -26,7 +26,7 @@ class Choices:
     """Family -> its members, the cheapest first."""
 
 
-@remembered(50_000)
+@cache_by_owner(50_000)
 def choices(book: RecipeBook, goal: str) -> Choices:
     """Returns the choices for ``goal``; cached."""
     search = _Search(book, goal)
@@ -54,7 +54,7 @@ class _Search:
     def _arrange(self, goal: str) -> None:
         """Orders items and their recipes such that ingredients come first, so that no recipe is circular."""
         pending: dict[str, list[Recipe]] = {}
-        for recipe in self.book.needed(goal):
+        for recipe in self.book.needed_recipes(goal):
             if _sayable(recipe, self.book.families):
                 pending.setdefault(recipe.output, []).append(recipe)
         members = {
@@ -62,12 +62,14 @@ class _Search:
             for family, names in self.book.members.items()
         }
 
-        def known(name: str) -> bool:
+        def is_obtainable(name: str) -> bool:
             return name in self.book.base or name in self._ways
 
         def at_hand(recipe: Recipe, enough: Callable[[Iterable[bool]], bool]) -> bool:
             return all(
-                enough(map(known, members.get(i.name, ()))) and bool(members.get(i.name)) if i.family else known(i.name)
+                enough(map(is_obtainable, members.get(i.name, ()))) and bool(members.get(i.name))
+                if i.family
+                else is_obtainable(i.name)
                 for i in recipe.inputs
             )
 
@@ -80,7 +82,7 @@ class _Search:
             for item in ready:
                 ways = [way for way in pending.pop(item) if at_hand(way, any)]
                 for i in (i for way in ways for i in way.inputs if i.family):
-                    self._usable.setdefault(i.name, [m for m in members[i.name] if known(m)])
+                    self._usable.setdefault(i.name, [m for m in members[i.name] if is_obtainable(m)])
                 self._ways[item] = ways
 
     def steps(self, name: str, amount: int) -> float:
@@ -135,7 +137,7 @@ def plan(book: RecipeBook, goal: str, inventory: Mapping[str, int] | None = None
             return obtain(next(ready, choice.members[name][0]), amount)
         short = amount - (stock[name] - reserve[name])
         if short > 0 and name in book.base:
-            commands.append(f"get {short} {spoken(name)}")
+            commands.append(f"get {short} {spoken_name(name)}")
             stock[name] += short
         elif short > 0:
             make(choice.recipe[name], short)
@@ -148,8 +150,8 @@ def plan(book: RecipeBook, goal: str, inventory: Mapping[str, int] | None = None
             item = obtain(i.name, i.count * crafts)
             reserve[item] += i.count * crafts
             ingredients.append((item, i.count))
-        using = ", ".join(f"{count} {spoken(item)}" for item, count in ingredients)
-        commands.extend([f"craft {recipe.count} {spoken(recipe.output)} using {using}"] * crafts)
+        using = ", ".join(f"{count} {spoken_name(item)}" for item, count in ingredients)
+        commands.extend([f"craft {recipe.count} {spoken_name(recipe.output)} using {using}"] * crafts)
         for item, count in ingredients:
             reserve[item] -= count * crafts
             stock[item] -= count * crafts

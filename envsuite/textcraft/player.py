@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.textcraft.planning import Choices, choices
-from envsuite.textcraft.world import Ingredient, Recipe, RecipeBook, spoken
+from envsuite.textcraft.world import Ingredient, Recipe, RecipeBook, spoken_name
 
 if TYPE_CHECKING:
     import gymnasium
@@ -39,8 +39,9 @@ class Part:
     def text(self) -> str:
         """Formats the part in a plan, e.g. ``8 planks: B craft 4 oak planks using 1 oak logs; 2 times``."""
         if self.recipe is not None:
-            return f"{self.count} {spoken(self.listed)}: {self.label} {self.recipe.text}; {self.times} times"
-        return f"{self.count} {spoken(self.listed)}: get{'' if self.item == self.listed else f' {spoken(self.item)}'}"
+            return f"{self.count} {spoken_name(self.listed)}: {self.label} {self.recipe.text}; {self.times} times"
+        item = "" if self.item == self.listed else f" {spoken_name(self.item)}"
+        return f"{self.count} {spoken_name(self.listed)}: get{item}"
 
 
 def outline(
@@ -62,7 +63,7 @@ def outline(
     """
     choice = choices(book, goal)
     if goal not in choice.recipe:
-        raise UsageError(f"no recipe leads to {spoken(goal)!r}; choose a goal of the task set")
+        raise UsageError(f"no recipe leads to {spoken_name(goal)!r}; choose a goal of the task set")
     parts = [Part(goal, goal, 1, choice.recipe[goal], 1, label(0))]
     plan = []
     for part in parts:
@@ -98,7 +99,7 @@ def say(plan: list[tuple[Part, list[Part]]]) -> str:
     """Formats a plan: the goal's recipe, then every part in the order in which the recipes name it."""
     goal = plan[0][0]
     parts = [part.text for _, below in plan for part in below]
-    return ". ".join([f"{spoken(goal.item)}: {goal.label} {goal.recipe.text if goal.recipe else ''}", *parts])
+    return ". ".join([f"{spoken_name(goal.item)}: {goal.label} {goal.recipe.text if goal.recipe else ''}", *parts])
 
 
 class Planner:
@@ -126,7 +127,7 @@ class Planner:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
         from envsuite.textcraft.env import TextCraft
 
-        craft = looked_into(env, "TextCraft-v0", TextCraft)
+        craft = unwrap_local_env(env, "TextCraft-v0", TextCraft)
         rash = self.rash > 0.0 and rng.random() < self.rash
         while True:
             plan = outline(craft.world.book, craft.world.goal, 1.0 if rash else self.careless, rng)
@@ -146,9 +147,9 @@ class Planner:
                 thought = f"{part.label} {time} of {part.times}"
                 for child in below:
                     if child.recipe is None and not (self.hasty and rng.random() < self.hasty):
-                        yield thought, f"get {child.count} {spoken(child.item)}"
+                        yield thought, f"get {child.count} {spoken_name(child.item)}"
                         thought = ""
                 recipe = part.recipe
                 if recipe is not None:
-                    using = ", ".join(f"{child.count} {spoken(child.item)}" for child in below)
-                    yield thought, f"craft {recipe.count} {spoken(recipe.output)} using {using}"
+                    using = ", ".join(f"{child.count} {spoken_name(child.item)}" for child in below)
+                    yield thought, f"craft {recipe.count} {spoken_name(recipe.output)} using {using}"

@@ -43,7 +43,7 @@ def load(source: str, book_seed: int = 0, goals: int = 1000) -> tuple[RecipeBook
         MissingExtra: The package with Minecraft's recipes and words is not installed.
     """
     if source == "generated":
-        return _generated(book_seed, goals)
+        return _generate_book(book_seed, goals)
     if source == "builtin":
         return _builtin()
     return _folder(official_folder() if source == "official" else Path(source).resolve())
@@ -55,7 +55,7 @@ def _builtin() -> tuple[RecipeBook, TaskSet]:
 
 
 @made_once(8)
-def _generated(book_seed: int, goals: int) -> tuple[RecipeBook, TaskSet]:
+def _generate_book(book_seed: int, goals: int) -> tuple[RecipeBook, TaskSet]:
     book = generated_book(book_seed, goals)
     return book, task_set(book, "generated")
 

@@ -17,7 +17,7 @@ NAMESPACE = "minecraft:"
 EMPTY = "You are not carrying anything."
 
 
-def spoken(item: str) -> str:
+def spoken_name(item: str) -> str:
     """Returns the spoken name of an item id: ``minecraft:oak_planks`` -> ``oak planks``."""
     return item.replace(NAMESPACE, "").replace("_", " ")
 
@@ -53,8 +53,8 @@ class Recipe:
     @cached_property
     def text(self) -> str:
         """Returns the command that crafts it, e.g. ``craft 4 stick using 2 planks``."""
-        using = ", ".join(f"{i.count} {spoken(i.name)}" for i in self.inputs)
-        return f"craft {self.count} {spoken(self.output)} using {using}"
+        using = ", ".join(f"{i.count} {spoken_name(i.name)}" for i in self.inputs)
+        return f"craft {self.count} {spoken_name(self.output)} using {using}"
 
 
 class RecipeBook:
@@ -176,7 +176,7 @@ class RecipeBook:
                     by_ingredient.setdefault(name, []).append(recipe)
         return {name: tuple(recipes) for name, recipes in by_ingredient.items()}
 
-    def needed(self, goal: str) -> tuple[Recipe, ...]:
+    def needed_recipes(self, goal: str) -> tuple[Recipe, ...]:
         """Returns every recipe that making ``goal`` may need, all alternatives included, without repeated texts."""
         recipes: dict[str, Recipe] = {}
         names = {goal}
@@ -281,14 +281,14 @@ class Crafting:
         if (get := _GET(command)) is not None:
             return self._get(command, get[1], get[2])
         if command.startswith("inventory"):
-            return Result(self.carried(), True, False)
+            return Result(self.inventory_text(), True, False)
         return Result(f"Could not execute {command}", False, False)
 
-    def carried(self) -> str:
+    def inventory_text(self) -> str:
         """Returns the inventory, as the command ``inventory`` shows it."""
         if not self.inventory:
             return f"Inventory: {EMPTY}"
-        return "Inventory: " + "".join(f"[{spoken(item)}] ({n}) " for item, n in self.inventory.items())
+        return "Inventory: " + "".join(f"[{spoken_name(item)}] ({n}) " for item, n in self.inventory.items())
 
     def _get(self, command: str, digits: str, text: str) -> Result:
         item = item_id(text)

@@ -21,7 +21,7 @@ from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.core.processes import frame, receive
 from envsuite.vector.base import EnvFactory
 from envsuite.vector.runner import Runner
-from envsuite.vector.worker import READY, answered
+from envsuite.vector.worker import READY, answer_calls
 from envsuite.vector.workers import WorkerVector
 
 OPTIONS: Mapping[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
@@ -81,7 +81,7 @@ class _Actor:
 
     def answer(self, calls: list[tuple[object, ...]]) -> Iterator[list[bytes]]:
         """Yields the answers to calls."""
-        yield from answered(self._runner, calls)
+        yield from answer_calls(self._runner, calls)
 
     def close(self) -> None:
         """Closes every environment."""

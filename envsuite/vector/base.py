@@ -92,7 +92,7 @@ class Wait:
         return f"{self.what}, for {time.monotonic() - self.since:.0f} s"
 
 
-def failed(slot: int, error: str) -> Event:
+def failure_event(slot: int, error: str) -> Event:
     """Returns the event of a call that failed."""
     return Event(slot, None, 0.0, False, False, None, error)
 
@@ -250,7 +250,7 @@ class Vector(ABC):
         if slot in self._called:
             raise UsageError(f"{call} of slot {slot} before its {self._called[slot]} was answered; poll() first")
 
-    def _answered(self, events: list[Event]) -> list[Event]:
+    def _finish_calls(self, events: list[Event]) -> list[Event]:
         for event in events:
             del self._called[event.slot]
             if event.terminated or event.truncated or event.error is not None:

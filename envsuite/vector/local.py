@@ -13,7 +13,7 @@ from envsuite.core.boundary import Overdue
 from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import Description, EnvFactory, Event, Snapshot, Vector, Wait, failed
+from envsuite.vector.base import Description, EnvFactory, Event, Snapshot, Vector, Wait, failure_event
 from envsuite.vector.runner import Runner
 
 
@@ -49,7 +49,9 @@ class LocalVector(Vector):
         self._runner = Runner(self.factories, snapshots)
         self._events: list[Event] = []
         self._closed = False
-        self._descriptions = [checked(factory, self._runner.describe(i)) for i, factory in enumerate(self.factories)]
+        self._descriptions = [
+            check_description(factory, self._runner.describe(i)) for i, factory in enumerate(self.factories)
+        ]
 
     def tools(self, env: int) -> tuple[Tool, ...]:
         """Returns the tools of environment ``env``."""
@@ -66,7 +68,7 @@ class LocalVector(Vector):
     def poll(self, timeout: float | None = None) -> list[Event]:
         """Returns the events of all calls since the last poll; never waits."""
         events, self._events = self._events, []
-        return self._answered(events)
+        return self._finish_calls(events)
 
     def waiting_for(self) -> Wait | None:
         """Returns ``None``: no call is ever outstanding."""
@@ -97,7 +99,7 @@ class LocalVector(Vector):
             with suppress(Overdue), _alarm(self.deadline):
                 self._runner.drop(slot, env)
             what = f"{call} of slot {slot} ({self.factories[env].env_id})"
-            event = failed(slot, f"DeadlineExceeded: {what} took more than {self.deadline:g} s")
+            event = failure_event(slot, f"DeadlineExceeded: {what} took more than {self.deadline:g} s")
         self._events.append(event)
 
     def _admit(self, slot: int, call: str) -> None:
@@ -129,7 +131,7 @@ def _alarm(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def checked(factory: EnvFactory, description: Description | str) -> Description:
+def check_description(factory: EnvFactory, description: Description | str) -> Description:
     """Returns the description; raises :class:`UsageError` if it is an error message."""
     if isinstance(description, str):
         raise UsageError(f"{factory.env_id} cannot be made: {description}")

@@ -9,8 +9,8 @@ from typing import Any
 
 from envsuite.core.boundary import reason
 from envsuite.core.errors import DataError, EnvsuiteError, UsageError
-from envsuite.remote.places import News, Places, awaited, tell
-from envsuite.remote.session import Described, described, described_anew
+from envsuite.remote.places import News, Places, tell, wait_for_servers
+from envsuite.remote.session import Described, describe_environment, described_anew
 from envsuite.remote.transport import Unreachable
 
 DOWN_SECONDS = 30.0
@@ -38,7 +38,7 @@ class Members:
             urls = places.some()
             for url in urls:
                 try:
-                    descriptions[url] = described(url, env_id, arguments, len(urls))
+                    descriptions[url] = describe_environment(url, env_id, arguments, len(urls))
                 except Unreachable as error:
                     silent = error
         except (EnvsuiteError, TypeError, ValueError) as error:
@@ -62,19 +62,21 @@ class Members:
         urls = self._present()
         return [url for url in urls if self.answers(url)] or urls
 
-    def some(self) -> tuple[str, ...]:
+    def wait_for_servers(self) -> tuple[str, ...]:
         """Returns the servers, at least one; waits while there is none.
 
         Raises:
             Unreachable: There has been none for :data:`~envsuite.remote.places.EMPTY_SECONDS`.
         """
-        return tuple(self._present()) or awaited(self._present, str(self._places), self._since or time.monotonic())
+        return tuple(self._present()) or wait_for_servers(
+            self._present, str(self._places), self._since or time.monotonic()
+        )
 
     def answers(self, url: str) -> bool:
         """Returns whether a server answered when it was asked last, or that was long ago."""
         return self._down.get(url, 0.0) <= time.monotonic()
 
-    def lost(self, url: str, why: str) -> None:
+    def mark_silent(self, url: str, why: str) -> None:
         """Records that a server does not answer."""
         with self._lock:
             new = url in self._fit and url not in self._down
@@ -82,7 +84,7 @@ class Members:
         if new:
             tell(News(url, self._env_id, False, why))
 
-    def heard(self, url: str) -> None:
+    def mark_reachable(self, url: str) -> None:
         """Records that a server answers."""
         with self._lock:
             again = url in self._down and self.answers(url)

@@ -44,7 +44,7 @@ class Milestones(Protocol):
         """Number of milestones of the task; 0 where the way to its solution is not known."""
         ...
 
-    def reached(self, action: Action, info: StepInfo) -> int:
+    def count_reached(self, action: Action, info: StepInfo) -> int:
         """Returns how many further milestones the step reached that was just taken.
 
         Args:
@@ -93,19 +93,19 @@ class Listed:
         self._place = 0
         self.count = len(actions)
 
-    def reached(self, action: Action, info: Mapping[str, Any]) -> int:
+    def count_reached(self, action: Action, info: Mapping[str, Any]) -> int:
         """Returns 1 if ``action`` is the next one, else 0."""
         if self._place == self.count or not info["valid"]:
             return 0
         target = self._actions[self._place]
         alike = action == target
         if not alike and self._similarity is not None:
-            alike = SequenceMatcher(None, spoken(action), spoken(target)).ratio() >= self._similarity
+            alike = SequenceMatcher(None, action_text(action), action_text(target)).ratio() >= self._similarity
         self._place += alike
         return int(alike)
 
 
-def spoken(action: Action) -> str:
+def action_text(action: Action) -> str:
     """Returns the values of an action's arguments as one text, or the names of tools without."""
     return "; ".join(" ".join(map(str, call.arguments.values())) or call.name for call in action)
 
@@ -127,10 +127,10 @@ class Guide:
         """Returns the expert's valid actions; none where it does not solve the task."""
         with self._lock:
             if task_id not in self._known:
-                self._known[task_id] = self._played(task_id)
+                self._known[task_id] = self._play_task(task_id)
             return self._known[task_id]
 
-    def _played(self, task_id: str) -> tuple[Action, ...]:
+    def _play_task(self, task_id: str) -> tuple[Action, ...]:
         if self._env is None:
             self._env = self._factory.make()
         expert = expert_of(self._factory.env_id)
@@ -204,15 +204,15 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
             self._milestones = self._kind(inner)
         elif self._guide is not None:
             self._milestones = Listed(self._guide.actions(info["task_id"]), self._similarity)
-        return observation, self._noted(info, 0)
+        return observation, self._note_milestones(info, 0)
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Takes a step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        count = self._milestones.reached(action, info) if info["valid"] else 0  # type: ignore[arg-type]
-        return observation, float(reward), terminated, truncated, self._noted(info, count)
+        count = self._milestones.count_reached(action, info) if info["valid"] else 0  # type: ignore[arg-type]
+        return observation, float(reward), terminated, truncated, self._note_milestones(info, count)
 
-    def _noted(self, info: dict[str, Any], count: int) -> dict[str, Any]:
+    def _note_milestones(self, info: dict[str, Any], count: int) -> dict[str, Any]:
         self._reached += count
         metrics = {TOTAL: float(self._reached), UNGUIDED: float(self._milestones.count == 0)}
         return {**info, REACHED: count > 0, "metrics": {**info["metrics"], **metrics}}

@@ -23,7 +23,7 @@ from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import CLOSE_SECONDS, Session, plain, step_of
 from envsuite.remote.transport import Refused, Unreachable, server
-from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait, failed
+from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait, failure_event
 from envsuite.vector.members import Members
 
 BATCH = 256
@@ -155,7 +155,7 @@ class RemoteVector(Vector):
         slots = [slot for slot in self._due if slot in events]
         for slot in slots:
             del self._due[slot]
-        return self._answered([events[slot] for slot in slots])
+        return self._finish_calls([events[slot] for slot in slots])
 
     def waiting_for(self) -> Wait | None:
         """Returns the call that has been outstanding for longest."""
@@ -221,8 +221,8 @@ class RemoteVector(Vector):
                 continue
             self._seats.pop((slot, call.env), None)
             seconds = f"{2 * self.deadline:g} s"
-            call.seat.members.lost(call.seat.session.url, f"a call was not answered for {seconds}")
-            events[slot] = failed(slot, f"DeadlineExceeded: {call} was not answered for {seconds}")
+            call.seat.members.mark_silent(call.seat.session.url, f"a call was not answered for {seconds}")
+            events[slot] = failure_event(slot, f"DeadlineExceeded: {call} was not answered for {seconds}")
         return events
 
     def _send(self) -> None:
@@ -284,22 +284,22 @@ def _serve(
 ) -> None:
     """Makes requests until told to end."""
     while (calls := work.get()) is not None:
-        answers = [_restored(calls[0])] if calls[0].op == "restore" else _answers(calls, seconds)
+        answers = [_answer_restore(calls[0])] if calls[0].op == "restore" else _answers(calls, seconds)
         for call, answer in zip(calls, answers, strict=True):
             try:
                 event = _event(call, answer, snapshots)
             except Exception as error:  # a server may answer anything; the thread has to go on
-                event = failed(call.slot, f"the server's answer is not of the protocol: {reason(error)}")
+                event = failure_event(call.slot, f"the server's answer is not of the protocol: {reason(error)}")
             events.put((call, event))
     work.put(None)  # for the next thread
 
 
-def _restored(call: _Call) -> dict[str, Any] | Exception:
+def _answer_restore(call: _Call) -> dict[str, Any] | Exception:
     """Returns the answer to the call of a :meth:`RemoteVector.restore`, or the error."""
     session = call.seat.session
     try:
         if not session.url:
-            urls = call.seat.members.some()
+            urls = call.seat.members.wait_for_servers()
             session.move(urls[call.slot % len(urls)])
         return session.restore(call.body["snapshot"].world)
     except (EnvsuiteError, TypeError, ValueError) as error:
@@ -314,22 +314,22 @@ def _answers(calls: list[_Call], seconds: float) -> list[dict[str, Any] | Except
         if url and (members.answers(url) or members.alone):
             members.check(url)
             results = _batch(url, calls, seconds)
-            members.heard(url)
+            members.mark_reachable(url)
     except Unreachable as error:
-        members.lost(url, str(error))
+        members.mark_silent(url, str(error))
         if members.alone:
             return [error] * len(calls)
     except Refused as refused:
-        return [refused.raised()] * len(calls)
+        return [refused.local_error()] * len(calls)
     answers: list[dict[str, Any] | Exception] = []
     until = time.monotonic() + transport.UNREACHABLE_SECONDS
     for call, result in zip(calls, results, strict=True):
         try:
-            answers.append(_settled(call, result, url, until))
+            answers.append(_settle_call(call, result, url, until))
         except (EnvsuiteError, TypeError, ValueError) as error:
             answers.append(error)
         except Refused as refused:
-            answers.append(refused.raised())
+            answers.append(refused.local_error())
     return answers
 
 
@@ -343,17 +343,17 @@ def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] 
         reply = there.ask("POST", "/v1/batch", {"calls": makings}, seconds, servers)
         for call, result in zip(new, reply["results"], strict=True):
             if result["status"] == 200:
-                call.seat.session.opened(result["body"]["session"])
+                call.seat.session.record_opening(result["body"]["session"])
             else:
                 refusals[call.slot] = result
     open_calls = [call for call in calls if call.seat.session.open]
-    body = {"calls": [call.seat.session.batched(call.op, call.body) for call in open_calls]}
+    body = {"calls": [call.seat.session.batch_entry(call.op, call.body) for call in open_calls]}
     results = there.ask("POST", "/v1/batch", body, seconds, servers)["results"] if open_calls else []
     by_slot = {call.slot: result for call, result in zip(open_calls, results, strict=True)}
     return [by_slot.get(call.slot, refusals.get(call.slot)) for call in calls]
 
 
-def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float) -> dict[str, Any]:
+def _settle_call(call: _Call, result: dict[str, Any] | None, url: str, until: float) -> dict[str, Any]:
     """Returns the body of one answer; repeats the call once if its session was lost, and while no server answers.
 
     Raises:
@@ -369,7 +369,7 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float)
     members = call.seat.members
     silent: Unreachable | None = None
     while True:
-        peers = [peer for peer in members.some() if peer != url or silent is not None] or [url]
+        peers = [peer for peer in members.wait_for_servers() if peer != url or silent is not None] or [url]
         first = call.slot % len(peers)
         # Those that answered when they were asked last come first.
         for peer in sorted(peers[first:] + peers[:first], key=lambda peer: not members.answers(peer)):
@@ -377,10 +377,10 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float)
             try:
                 members.check(peer)
                 answer = session.mend(call.op, call.body, None)
-                members.heard(peer)
+                members.mark_reachable(peer)
                 return answer
             except Unreachable as error:
-                members.lost(peer, str(error))
+                members.mark_silent(peer, str(error))
                 silent = error
         if silent is not None and time.monotonic() >= until:
             raise silent
@@ -389,7 +389,7 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str, until: float)
 
 def _event(call: _Call, answer: dict[str, Any] | Exception, snapshots: bool) -> Event:
     if isinstance(answer, Exception):
-        return failed(call.slot, reason(answer))
+        return failure_event(call.slot, reason(answer))
     if call.op == "restore":
         snapshot: Snapshot = call.body["snapshot"]
         call.seat.task, call.seat.episode = answer["observation"]["task"], answer["episode"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from envsuite.core.boundary import reason
 from envsuite.core.processes import frame, receive
-from envsuite.vector.base import EnvFactory, Event, Snapshot, failed
+from envsuite.vector.base import EnvFactory, Event, Snapshot, failure_event
 from envsuite.vector.runner import Runner
 
 READY = "ready"
@@ -30,11 +30,11 @@ def serve(channel: socket.socket) -> None:
         except EOFError:
             runner.close()
             raise
-        for answers in answered(runner, calls):
+        for answers in answer_calls(runner, calls):
             channel.sendall(frame(answers))
 
 
-def answered(runner: Runner, calls: Iterable[tuple[object, ...]]) -> Iterator[list[bytes]]:
+def answer_calls(runner: Runner, calls: Iterable[tuple[object, ...]]) -> Iterator[list[bytes]]:
     """Yields the answers to calls, those of :data:`FLUSH_SECONDS` together."""
     answers: list[bytes] = []
     last_flush = time.monotonic()
@@ -65,4 +65,4 @@ def _answer(runner: Runner, call: tuple[object, ...]) -> bytes:
         return pickle.dumps(answer)
     except Exception as error:  # a world may put anything into its info
         assert isinstance(answer, Event)
-        return pickle.dumps(failed(answer.slot, f"the answer cannot be sent: {reason(error)}"))
+        return pickle.dumps(failure_event(answer.slot, f"the answer cannot be sent: {reason(error)}"))

@@ -17,8 +17,17 @@ from typing import Any, Protocol
 from envsuite.core.errors import UsageError
 from envsuite.core.processes import START_SECONDS, Channel, Child
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import COLLATERAL_FAILURE, Description, EnvFactory, Event, Snapshot, Vector, Wait, failed
-from envsuite.vector.local import checked
+from envsuite.vector.base import (
+    COLLATERAL_FAILURE,
+    Description,
+    EnvFactory,
+    Event,
+    Snapshot,
+    Vector,
+    Wait,
+    failure_event,
+)
+from envsuite.vector.local import check_description
 from envsuite.vector.worker import READY
 
 CLOSE_SECONDS = 1.0
@@ -138,7 +147,7 @@ class WorkerVector(Vector):
                 self._post(0, _Call("describe", self.factories[env].env_id, None), ("describe", env))
                 while len(self._described) <= env:
                     self._advance(None)
-            self._descriptions = list(map(checked, self.factories, self._described))
+            self._descriptions = list(map(check_description, self.factories, self._described))
         except BaseException:
             self.close()
             raise
@@ -165,7 +174,7 @@ class WorkerVector(Vector):
                 break
             self._advance(remaining)
         events, self._events = self._events, []
-        return self._answered(events)
+        return self._finish_calls(events)
 
     def waiting_for(self) -> Wait | None:
         """Returns the call that has been running for longest."""
@@ -193,7 +202,7 @@ class WorkerVector(Vector):
 
     def _step(self, slot: int, action: Action) -> None:
         if slot in self._lost:
-            self._events.append(failed(slot, self._lost.pop(slot)))
+            self._events.append(failure_event(slot, self._lost.pop(slot)))
         else:
             self._post(slot, _Call("step", self._env_ids[slot], slot), ("step", int(slot), action))
 
@@ -261,7 +270,7 @@ class WorkerVector(Vector):
                 self._described.append(why)
             else:
                 slots.add(call.slot)
-                self._events.append(failed(call.slot, f"{COLLATERAL_FAILURE}{why}" if position else why))
+                self._events.append(failure_event(call.slot, f"{COLLATERAL_FAILURE}{why}" if position else why))
         for slot in self._live - slots:
             if slot % len(self._workers) == worker.index:
                 self._lost[slot] = f"{COLLATERAL_FAILURE}{why}"

@@ -16,7 +16,7 @@ import orjson
 
 from envsuite.core.errors import DataError
 from envsuite.data import WRITABLE, cache_root
-from envsuite.data.locks import locked
+from envsuite.data.locks import hold_lock
 from envsuite.data.progress import Progress, Silent
 from envsuite.data.room import bound_generated
 from envsuite.retrieval.builder import IndexBuilder
@@ -84,18 +84,18 @@ def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: Progress) -> N
 def _write(index: IndexBuilder, file: BinaryIO, progress: Progress) -> None:
     before = 0
 
-    def told(position: int, total: int) -> None:
+    def report_progress(position: int, total: int) -> None:
         nonlocal before
         if not before:
             progress.start("index", total, 0)
         progress.advance(position - before)
         before = position
 
-    index.write(file, told)  # SQLite ignores everything after its last page
-    progress.done("index", before)
+    index.write(file, report_progress)  # SQLite ignores everything after its last page
+    progress.finish("index", before)
 
 
-def cached(stock: Stock) -> Path:
+def cached_catalogue(stock: Stock) -> Path:
     """Returns the catalogue of ``stock`` in the cache; one process builds it for all if it is missing."""
     path = place(stock)
     if not path.is_file():
@@ -149,7 +149,7 @@ def _lock(out: Path) -> Iterator[None]:
         DataError: The folder cannot be written.
     """
     try:
-        with locked(out.parent / f".{out.name}.lock"):
+        with hold_lock(out.parent / f".{out.name}.lock"):
             yield
     except (OSError, sqlite3.OperationalError) as error:
         raise DataError(f"{out}: cannot be written ({error}). {WRITABLE}") from error

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
-from envsuite.data.progress import Shown, sized
+from envsuite.data.progress import Shown, format_size
 from envsuite.webshop.build import build, default_tagger, place
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.generate import Shop
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write("\nenvsuite: interrupted; the same command resumes where this one stopped\n")
         return 130
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sys.stderr.write(f"{time.monotonic() - start:.0f} s, {sized(peak)} of memory at most\n")
-    for key, value in {"catalogue": str(out), "size": sized(out.stat().st_size), **Catalogue(out).meta}.items():
+    sys.stderr.write(f"{time.monotonic() - start:.0f} s, {format_size(peak)} of memory at most\n")
+    for key, value in {"catalogue": str(out), "size": format_size(out.stat().st_size), **Catalogue(out).meta}.items():
         sys.stdout.write(f"{key}: {value}\n")
     return 0
 

@@ -53,7 +53,7 @@ class Catalogue:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection, self.index_at = _opened(path)
+        self._connection, self.index_at = _open_catalogue(path)
         """Size of the tables in bytes: the offset of the search index."""
         self.meta: Mapping[str, str] = dict(self._rows("SELECT key, value FROM meta"))
         try:
@@ -115,9 +115,9 @@ class Catalogue:
             raise DataError(
                 f"{self.path}: no product {asin!r} among {len(self):,}; if it was listed, the file is damaged. {REMEDY}"
             )
-        return self._unpacked(rows[0])
+        return self._unpack_product(rows[0])
 
-    def _unpacked(self, row: Sequence[Any]) -> Product:
+    def _unpack_product(self, row: Sequence[Any]) -> Product:
         try:
             return unpack(*row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -131,7 +131,7 @@ class Catalogue:
         """
         for number in range(1, len(self) + 1):
             for row in self._rows("SELECT asin, title, price_tag, body FROM products WHERE number = ?", str(number)):
-                yield self._unpacked(row)
+                yield self._unpack_product(row)
 
     def cards(self, asins: Sequence[str]) -> list[Card]:
         """Returns the entries of a page of results for ``asins``, in their order; skips unknown ASINs."""
@@ -295,7 +295,7 @@ def _open(path: Path, _: int) -> Catalogue:
     return catalogue
 
 
-def _opened(path: Path) -> tuple[sqlite3.Connection, int]:
+def _open_catalogue(path: Path) -> tuple[sqlite3.Connection, int]:
     """Opens a complete catalogue of this version read-only; returns the connection and the size of its tables."""
     try:
         size = path.stat().st_size

@@ -24,7 +24,7 @@ from envsuite.webshop.source import SETS
 from envsuite.webshop.tasks import load, published_order, task_set
 from envsuite.webshop.world import SEARCH, Search, Session, State
 
-MODES = {"text": pages.text, "structured": pages.structured}
+MODES = {"text": pages.text, "structured": pages.structured_text}
 """Renderings of a page, by name."""
 REWARDS: Mapping[str, Callable[[Score], float]] = {
     "graded": lambda score: score.total,
@@ -165,7 +165,7 @@ class WebShop(ToolEnv):
             query = call.arguments["query"]
             return self._outcome(None if session.search(query) else prompts.EMPTY_QUERY)
         element, page = call.arguments["element"], session.state.page
-        return self._outcome(None if session.click(element) else prompts.refused(element, page))
+        return self._outcome(None if session.click(element) else prompts.refusal_text(element, page))
 
     def _outcome(self, error: str | None = None) -> Outcome:
         session = self.session

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into, played
+from envsuite.core.players import unwrap_env, unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.webshop.catalogue import ENV_ID
 from envsuite.webshop.env import WebShop
@@ -37,7 +37,7 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        session = looked_into(env, ENV_ID, WebShop).session
+        session = unwrap_local_env(env, ENV_ID, WebShop).session
         if session.done:
             raise UsageError("the episode has ended; call reset() first")
         target = session.catalogue.product(session.goal.asin)
@@ -90,11 +90,11 @@ class Lexical:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        return self.answer(played(env, ENV_ID).observation)
+        return self.answer(unwrap_env(env, ENV_ID).observation)
 
     def answer(self, observation: Observation) -> Action:
         """Returns the action for an observation."""
-        goal_words, limit = _asked(observation["task"])
+        goal_words, limit = _parse_instruction(observation["task"])
         commands = observation["commands"]
         if not commands or self._task != observation["task"]:
             self._task, self._clicked = observation["task"], set()
@@ -170,7 +170,7 @@ _ASIN = re.compile(r"[A-Z0-9]{10}")
 _PRICE = re.compile(r"\$([\d.]+)")
 
 
-def _asked(task: str) -> tuple[set[str], float]:
+def _parse_instruction(task: str) -> tuple[set[str], float]:
     """Returns the words of an instruction, and its price limit in dollars."""
     limit = _LIMIT.search(task)
     return set(_WORD.findall(_LIMIT.sub("", task).lower())), float(limit[1]) if limit else float("inf")

@@ -22,7 +22,7 @@ from envsuite.data.progress import Progress
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop.catalogue import APPLICATION, FORMAT, KINDS
 from envsuite.webshop.documents import text_of
-from envsuite.webshop.goals import PRICE_SEED, Wish, composed, count, draw_price, order, written
+from envsuite.webshop.goals import PRICE_SEED, Wish, composed_wish, count, draw_price, human_wish, order
 from envsuite.webshop.nouns import Tagger
 from envsuite.webshop.products import Product, pack, unpack
 from envsuite.webshop.source import UNKNOWN_ATTRIBUTE, RawProduct, Stock
@@ -89,7 +89,7 @@ class Filling:
         self._open()
         try:
             self._connection.execute("ATTACH DATABASE ? AS staged", (str(self._folder / "staged"),))
-            if self._done("record") == record:
+            if self._read_step("record") == record:
                 self._index.resume(self._progress()[1])
                 return True
         except (sqlite3.DatabaseError, DataError):
@@ -115,11 +115,11 @@ class Filling:
             DataError: ``stock`` is damaged, or has no products.
         """
         human = stock.wishes_of_people()  # before the long part, so that a damaged file is detected at once
-        if self._done("attributes") is None:
+        if self._read_step("attributes") is None:
             self._stage(stock, progress)
-        if self._done("products") is None:
+        if self._read_step("products") is None:
             self._add_products(stock, find_nouns, progress)
-        if self._done("goals") is None:
+        if self._read_step("goals") is None:
             self._add_goals(stock, human, digest, find_nouns.name, progress)
         return self._index
 
@@ -131,13 +131,13 @@ class Filling:
 
     # Progress of the build.
 
-    def _done(self, what: str) -> Any:
+    def _read_step(self, what: str) -> Any:
         row = self._connection.execute("SELECT value FROM staged.done WHERE what = ?", (what,)).fetchone()
         return None if row is None else orjson.loads(row[0])
 
     def _progress(self) -> tuple[int, int, Any]:
         """Returns the number of products, of runs of the index, and the state of the price generator."""
-        step = self._done("step")
+        step = self._read_step("step")
         if step is None:
             return 0, 0, random.Random(PRICE_SEED).getstate()
         products, runs, (version, state, spare) = step
@@ -169,13 +169,13 @@ class Filling:
             total += len(batch)
             progress.advance(len(batch))
         self._end(attributes=total)
-        progress.done("attributes", total)
+        progress.finish("attributes", total)
 
     def _add_products(self, stock: Stock, find_nouns: Tagger, progress: Progress) -> None:
         total, _, state = self._progress()
         rng = random.Random()
         rng.setstate(state)
-        progress.start("products", self._done("attributes"), total)
+        progress.start("products", self._read_step("attributes"), total)
         if total:
             progress.note(f"going on after {total:,} products")
         batches = _batches(stock.raw_products(total), BATCH)
@@ -191,15 +191,15 @@ class Filling:
         self._begin()
         self._run(_INDICES)
         self._end(products=total)
-        progress.done("products", total)
+        progress.finish("products", total)
 
     def _add_batch(self, batch: Sequence[RawProduct], first: int, find_nouns: Tagger, rng: random.Random) -> None:
         rows: list[Row] = []
         later: list[tuple[int, *Later]] = []
-        entries = self._known([raw.asin for raw in batch])
+        entries = self._read_attributes([raw.asin for raw in batch])
         for number, (raw, nouns) in enumerate(zip(batch, find_nouns([raw.title for raw in batch]), strict=True), first):
             entry = entries.get(raw.asin, {})
-            product = _finished(raw, entry, nouns, rng)
+            product = _finish_product(raw, entry, nouns, rng)
             self._index.add(product.asin, text_of(product.title, product.description, product.bullets, product.options))
             rows.append((product.asin, product.title, product.price_tag, pack(product)))
             if "instruction" in entry:
@@ -207,7 +207,7 @@ class Filling:
         self._connection.executemany("INSERT INTO products (asin, title, price_tag, body) VALUES (?, ?, ?, ?)", rows)
         self._connection.executemany("INSERT INTO staged.composed VALUES (?, ?, ?, ?, ?, ?, ?)", later)
 
-    def _known(self, asins: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def _read_attributes(self, asins: Sequence[str]) -> dict[str, dict[str, Any]]:
         marks = ", ".join("?" * len(asins))
         rows = self._connection.execute(f"SELECT asin, body FROM staged.attributes WHERE asin IN ({marks})", asins)
         return {asin: orjson.loads(body) for asin, body in rows}
@@ -222,7 +222,9 @@ class Filling:
         for kind in KINDS:
             rng = random.Random()
             rng.setstate(state)  # the original draws the limits of either kind right after the prices
-            goals[kind] = self._store(kind, self._written(human, rng) if kind == "human" else self._composed(rng))
+            goals[kind] = self._store(
+                kind, self._wishes_of_people(human, rng) if kind == "human" else self._composed_wishes(rng)
+            )
             progress.advance(goals[kind])
         meta = {
             "products": str(total),
@@ -234,9 +236,9 @@ class Filling:
         }
         self._connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
         self._end(goals=goals)
-        progress.done("goals", sum(goals.values()))
+        progress.finish("goals", sum(goals.values()))
 
-    def _written(
+    def _wishes_of_people(
         self, human: Mapping[str, list[dict[str, Any]]], rng: random.Random
     ) -> Iterator[tuple[str, str, int, Wish]]:
         columns = "SELECT asin, title, price_tag, body FROM products WHERE asin = ?"
@@ -246,14 +248,14 @@ class Filling:
         for asin in asins:
             product = unpack(*self._connection.execute(columns, (asin,)).fetchone())
             for entry in human[asin]:
-                if (wish := written(entry, product.price, rng)) is not None:
+                if (wish := human_wish(entry, product.price, rng)) is not None:
                     yield asin, product.category, 1, wish
 
-    def _composed(self, rng: random.Random) -> Iterator[tuple[str, str, int, Wish]]:
+    def _composed_wishes(self, rng: random.Random) -> Iterator[tuple[str, str, int, Wish]]:
         columns = "asin, category, combinations, price, instruction, attributes"
         rows = self._connection.execute(f"SELECT {columns} FROM staged.composed ORDER BY number")
         for asin, category, combinations, price, instruction, attributes in rows:
-            wish = composed(instruction, orjson.loads(attributes), price, rng)
+            wish = composed_wish(instruction, orjson.loads(attributes), price, rng)
             if wish is not None:
                 yield asin, category, combinations, wish
 
@@ -274,7 +276,7 @@ class Filling:
         return first
 
 
-def _finished(raw: RawProduct, entry: Mapping[str, Any], nouns: tuple[str, ...], rng: random.Random) -> Product:
+def _finish_product(raw: RawProduct, entry: Mapping[str, Any], nouns: tuple[str, ...], rng: random.Random) -> Product:
     """Returns ``raw`` with attributes, a price and the nouns of the title."""
     return Product(
         asin=raw.asin,

@@ -134,7 +134,7 @@ class Shop:
     def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
         """Yields the products from number ``skip`` on, in order."""
         for number, plan in self._plans(skip, self.products):
-            yield self._written(number, plan)
+            yield self._write_product(number, plan)
 
     def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields ASIN and attributes of every product, with an instruction for composed goals."""
@@ -143,7 +143,7 @@ class Shop:
             if plan.composed:
                 dice = Dice(f"composed {EDITION} {self.seed} {number}")
                 facts = plan.facts[: 1 + dice.below(3)]
-                entry["instruction"] = wording.composed(plan.kind, facts, dice)
+                entry["instruction"] = wording.compose_instruction(plan.kind, facts, dice)
                 entry["instruction_attributes"] = tuple(fact.attribute for fact in facts)
             yield self.asin(number), entry
 
@@ -162,7 +162,7 @@ class Shop:
     def _wish(self, plan: Plan, dice: Dice) -> dict[str, Any]:
         facts = [*plan.facts[:1], *dice.sample(plan.facts[1:], dice.below(3))]
         options = [
-            (name, dice.one(values)) for at, (name, values) in enumerate(plan.options) if not at or dice.chance(60)
+            (name, dice.choose(values)) for at, (name, values) in enumerate(plan.options) if not at or dice.chance(60)
         ]
         return {
             "instruction": wording.wish(plan.kind, facts, options, self.difficulty.vagueness, dice),
@@ -195,13 +195,13 @@ class Shop:
             start = family * size
             for number in range(max(start, first), min(start + size, end)):
                 member = number - start
-                yield number, _varied(model, spare_values, member, Dice(f"member {EDITION} {self.seed} {number}"))
+                yield number, _vary_model(model, spare_values, member, Dice(f"member {EDITION} {self.seed} {number}"))
 
     def _model(self, dice: Dice) -> tuple[Plan, tuple[str, ...]]:
         """Draws the first product of a family, and the values of its deciding option in other products."""
-        kind = dice.one(kinds())
+        kind = dice.choose(kinds())
         facets = dice.sample(kind.facets, self.difficulty.attributes)
-        facts = tuple(dice.one(facet) for facet in facets)
+        facts = tuple(dice.choose(facet) for facet in facets)
         options: list[tuple[str, tuple[str, ...]]] = []
         spare_values: tuple[str, ...] = ()
         number = min(self.difficulty.options, len(kind.options))
@@ -214,12 +214,12 @@ class Shop:
         low, high = kind.cents
         # Many cheap products and few expensive ones: whole dollars, then the cents that shops like.
         share = dice.below(1000) * dice.below(1000)
-        price = (low + (high - low) * share // 1_000_000) // 100 * 100 + dice.one((99, 99, 95, 50, 0, 49, 88))
+        price = (low + (high - low) * share // 1_000_000) // 100 * 100 + dice.choose((99, 99, 95, 50, 0, 49, 88))
         return Plan(
             kind, facts, tuple(options), (price,), dice.chance(self.difficulty.hidden), dice.chance(COMPOSED)
         ), spare_values
 
-    def _written(self, number: int, plan: Plan) -> RawProduct:
+    def _write_product(self, number: int, plan: Plan) -> RawProduct:
         dice = Dice(f"words {EDITION} {self.seed} {number}")
         kind = plan.kind
         maker = wording.brand(dice)
@@ -248,7 +248,7 @@ class Shop:
         )
 
 
-def _varied(model: Plan, spare_values: tuple[str, ...], member: int, dice: Dice) -> Plan:
+def _vary_model(model: Plan, spare_values: tuple[str, ...], member: int, dice: Dice) -> Plan:
     """Returns the ``member``-th product of the family of ``model``, which is itself the 0-th."""
     (price,) = model.cents
     if not member:

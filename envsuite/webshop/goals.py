@@ -66,7 +66,7 @@ def draw_limit(price: float, rng: random.Random) -> float:
     return max(rng.sample(above, 2)) if len(above) >= 2 else NO_LIMIT
 
 
-def written(entry: Mapping[str, Any], price: float, rng: random.Random) -> Wish | None:
+def human_wish(entry: Mapping[str, Any], price: float, rng: random.Random) -> Wish | None:
     """Returns the wish of an entry of ``items_human_ins.json``; ``None`` where it names no attribute."""
     if not entry["instruction_attributes"]:
         return None
@@ -75,7 +75,7 @@ def written(entry: Mapping[str, Any], price: float, rng: random.Random) -> Wish 
     return Wish(text, tuple(entry["instruction_attributes"]), tuple(entry["instruction_options"]), limit)
 
 
-def composed(instruction: str | None, attributes: Sequence[str], price: float, rng: random.Random) -> Wish | None:
+def composed_wish(instruction: str | None, attributes: Sequence[str], price: float, rng: random.Random) -> Wish | None:
     """Returns the wish of the product's own instruction; ``None`` if it has none, or it names no attribute."""
     if instruction is None or not attributes:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from envsuite.core.env import StepInfo, ToolEnv
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action
 from envsuite.webshop.catalogue import ENV_ID
 from envsuite.webshop.env import WebShop
@@ -21,14 +21,14 @@ class Milestones:
     from_observations: ClassVar[bool] = False
 
     def __init__(self, env: ToolEnv) -> None:
-        self._session = looked_into(env, ENV_ID, WebShop).session
+        self._session = unwrap_local_env(env, ENV_ID, WebShop).session
         self._target = self._session.catalogue.product(self._session.goal.asin)
         choices = plan(self._target, self._session.goal).items()
         self._options = {name: value for name, value in choices if reachable(self._target, name, value)}
         self._next = ["results", "item", *(["options"] if self._options else []), "bought"]
         self.count = len(self._next)
 
-    def reached(self, action: Action, info: StepInfo) -> int:
+    def count_reached(self, action: Action, info: StepInfo) -> int:
         """Returns 1 if the session has come to the next milestone, else 0."""
         if not self._next or not self._holds(self._next[0]):
             return 0

@@ -75,7 +75,7 @@ def _visible(piece: str) -> bool:
     return bool(piece) and ("\n" not in piece or piece.strip(_SPACES) != "")
 
 
-def structured(session: Session) -> str:
+def structured_text(session: Session) -> str:
     """Renders the page in plain lines, with the chosen options marked; the instruction is part of the task only."""
     state = session.state
     if state.page == "search":

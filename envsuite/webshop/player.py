@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import looked_into
+from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move
 from envsuite.webshop.assortment import facets, kind_of
 from envsuite.webshop.catalogue import ENV_ID
@@ -59,7 +59,7 @@ class Shopper:
         Raises:
             UsageError: ``env`` is not a WebShop with a built-in shop.
         """
-        shop = looked_into(env, ENV_ID, WebShop)
+        shop = unwrap_local_env(env, ENV_ID, WebShop)
         rash = self.rash > 0.0 and rng.random() < self.rash
         last_thought = target = ""
         while not (session := shop.session).done:  # another one after a restored snapshot
@@ -67,20 +67,20 @@ class Shopper:
                 yield Move("", click(slip), slip=True)
                 continue
             if session.state.page == "search":
-                yield Move("", search(_thing(session.goal) if rash else query(session.goal)))
+                yield Move("", search(_kind_name(session.goal) if rash else query(session.goal)))
             elif session.state.page == "results":
                 if session.state.number > 1:
                     yield Move("", click(PREVIOUS))
                     continue
                 if not session.cards:
                     return
-                thought, target = judged(session.cards, NO_LIMIT if rash else session.goal.price_upper)
+                thought, target = judge_cards(session.cards, NO_LIMIT if rash else session.goal.price_upper)
                 last_thought = ""
                 yield Move(thought, click(target))
             elif session.state.page != "item" or session.state.asin != target:
                 yield Move("", click(PREVIOUS))
             else:
-                open_values = [] if rash else _left(session)
+                open_values = [] if rash else _missing_values(session)
                 thought = ", ".join(open_values)
                 yield Move("" if last_thought else thought, click(open_values[0] if open_values else BUY))
                 last_thought = last_thought or thought
@@ -106,7 +106,7 @@ def query(goal: Goal) -> str:
     labels = {fact.attribute: fact.label.lower() for facet in facets().values() for fact in facet}
     text = goal.instruction.lower()
     attributes = [attribute if attribute in text else labels.get(attribute, attribute) for attribute in goal.attributes]
-    phrases = [phrase for phrase in (_thing(goal), *attributes) if phrase in text]
+    phrases = [phrase for phrase in (_kind_name(goal), *attributes) if phrase in text]
     start = min(text.index(phrase) for phrase in phrases)
     end = max(text.index(phrase) + len(phrase) for phrase in phrases)
     parts = [", ".join((text[start:end], *(phrase for phrase in attributes if phrase not in phrases)))]
@@ -114,7 +114,7 @@ def query(goal: Goal) -> str:
     return "; ".join(parts + ([", ".join(options)] if options else []))
 
 
-def judged(cards: Sequence[Card], limit: float) -> tuple[str, str]:
+def judge_cards(cards: Sequence[Card], limit: float) -> tuple[str, str]:
     """Returns the thought about a page of results, and the product to open: the first below ``limit`` dollars.
 
     If none is below the limit, it is the first.
@@ -131,7 +131,7 @@ def judged(cards: Sequence[Card], limit: float) -> tuple[str, str]:
     return "", cards[0].asin
 
 
-def _left(session: Session) -> list[str]:
+def _missing_values(session: Session) -> list[str]:
     """Returns the values of options yet to be chosen, in the order of the instruction."""
     picks = dict(session.state.options)
     product = session.product
@@ -139,7 +139,7 @@ def _left(session: Session) -> list[str]:
     return [value for name, value in choices.items() if picks.get(name) != value and reachable(product, name, value)]
 
 
-def _thing(goal: Goal) -> str:
+def _kind_name(goal: Goal) -> str:
     """Returns the name of the kind of product in instructions."""
     kind = kind_of(goal.query)
     if kind is None:

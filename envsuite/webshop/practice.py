@@ -30,7 +30,7 @@ def texts() -> list[str]:
         *sentences(),
         *_SHOP.splitlines(),
         prompts.EMPTY_QUERY,
-        *(prompts.refused(element, page) for element in ("x", "x…") for page in ("search", "item")),
+        *(prompts.refusal_text(element, page) for element in ("x", "x…") for page in ("search", "item")),
         *phrases(WebShop.tools),
     ]
 

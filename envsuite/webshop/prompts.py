@@ -13,7 +13,7 @@ ELEMENT = "The name of the element, e.g. `b07hrfsnl4`, `navy blue` or `buy now`.
 """Description of its argument."""
 
 
-def refused(element: str, page: str) -> str:
+def refusal_text(element: str, page: str) -> str:
     """Explains why a click changed nothing."""
     if page == "search":
         return f"nothing to click on the search page ({_short(element)!r}): use search"

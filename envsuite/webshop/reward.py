@@ -100,7 +100,7 @@ def title_share(nouns: tuple[str, ...], wanted: tuple[str, ...]) -> float:
 def options_matched(chosen: Iterable[str], wanted: Iterable[Option]) -> int:
     """Returns the number of ``wanted`` options that some ``chosen`` value matches."""
     values = [_colour(value) for value in chosen]
-    return sum(any(alike(value, _wanted(option)) for value in values) for option in wanted)
+    return sum(any(alike(value, _compared_form(option)) for value in values) for option in wanted)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -113,7 +113,7 @@ def _words(text: str) -> str:
     return default_process(text.translate(_LATIN_1))
 
 
-def _wanted(option: Option) -> str:
+def _compared_form(option: Option) -> str:
     """Returns the form in which an option of a goal is compared: its colour, or the original's text of it.
 
     For a pair, the original looks for a colour that *equals* name or value, and otherwise compares the printed pair.

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from envsuite.core.errors import unknown
 from envsuite.data import cache_root
-from envsuite.data.locks import locked
+from envsuite.data.locks import hold_lock
 from envsuite.data.room import bound_generated, hold
 from envsuite.retrieval.lucene import LuceneIndex
 from envsuite.webshop.catalogue import Catalogue, made_folder
@@ -42,7 +42,7 @@ def search_of(name: str, catalogue: Catalogue) -> Search:
 def _lucene(catalogue: Catalogue) -> Search:
     is_generated = catalogue.path.parent == made_folder().resolve()
     folder = (made_folder() if is_generated else cache_root() / "webshop") / f"{catalogue.meta['digest'][:20]}.lucene"
-    with locked(folder.with_name(f".{folder.name}.lock")):
+    with hold_lock(folder.with_name(f".{folder.name}.lock")):
         if not folder.is_dir():
             LOG.warning("building Lucene's index of %s once, in %s", catalogue.path, folder)
             partial = folder.with_name(f".{folder.name}.building")

@@ -9,7 +9,7 @@ from pathlib import Path
 from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
 from envsuite.data import data_root
-from envsuite.webshop.build import cached
+from envsuite.webshop.build import cached_catalogue
 from envsuite.webshop.catalogue import Catalogue, open_catalogue
 from envsuite.webshop.generate import DEFAULT, Difficulty, Shop
 from envsuite.webshop.source import SETS, WHICH, has_official, official_files, set_named
@@ -40,15 +40,15 @@ def load(
         UsageError: ``products``, ``shop_seed`` or ``difficulty`` is out of range.
     """
     if source in ("builtin", "generated") or (source is None and not has_official(data_root() / "webshop")):
-        return open_catalogue(cached(Shop(shop_seed, products, difficulty)))
+        return open_catalogue(cached_catalogue(Shop(shop_seed, products, difficulty)))
     if source is None or source in SETS:
-        return open_catalogue(cached(official_files(source)))
+        return open_catalogue(cached_catalogue(official_files(source)))
     if source == "official":
         raise DataError(f"WebShop-v0: there are two official sets. {WHICH}")
     path = Path(source)
     if path.suffix == ".json":
         raise DataError(f"{path}: give the folder that has the official files, or a catalogue built from them")
-    return open_catalogue(cached(official_files(path)) if path.is_dir() else path)
+    return open_catalogue(cached_catalogue(official_files(path)) if path.is_dir() else path)
 
 
 @lru_cache(maxsize=8)

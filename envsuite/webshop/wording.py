@@ -152,15 +152,15 @@ def sentences() -> list[str]:
 
 def brand(dice: Dice) -> str:
     """Draws the name of a brand."""
-    middle = dice.one(_MIDDLES) if dice.below(3) else ""
-    return (dice.one(_STARTS) + middle + dice.one(_ENDS)).capitalize()
+    middle = dice.choose(_MIDDLES) if dice.below(3) else ""
+    return (dice.choose(_STARTS) + middle + dice.choose(_ENDS)).capitalize()
 
 
 def title(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
     """Draws the title of a product that shows some ``facts``."""
     before = [fact.label for fact in facts if not _follows(fact)]
     after = [fact.label for fact in facts if _follows(fact)]
-    code = f"{dice.one(_CODES)}{dice.one(_CODES)}{dice.below(9000) + 1000}"
+    code = f"{dice.choose(_CODES)}{dice.choose(_CODES)}{dice.below(9000) + 1000}"
     shape = dice.below(4)
     if shape == 0:
         parts = [" ".join((maker, *before[:1], kind.name, *after[:1])), *before[1:], *after[1:]]
@@ -176,17 +176,17 @@ def title(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
 
 def description(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
     """Draws a description, which states ``facts``."""
-    parts = [dice.one(_INTROS)]
+    parts = [dice.choose(_INTROS)]
     for fact in facts:
         way, label = dice.below(4), fact.label[0].upper() + fact.label[1:]
         if way == 0:
             parts.append(f"{label}: {fact.told}")
         elif way == 1:
-            parts.append(f"{dice.one(_WANTED).replace('{asked}', dice.one(fact.asked))} {fact.told}")
+            parts.append(f"{dice.choose(_WANTED).replace('{asked}', dice.choose(fact.asked))} {fact.told}")
         else:
             parts.append(f"{label}. {fact.told}")
     parts += dice.sample(_FILLER, dice.below(5))
-    return _filled(" ".join(parts), kind, maker)
+    return _fill_marks(" ".join(parts), kind, maker)
 
 
 def bullets(kind: Kind, maker: str, facts: Sequence[Fact], last: Sequence[Fact], dice: Dice) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def bullets(kind: Kind, maker: str, facts: Sequence[Fact], last: Sequence[Fact],
     lines = [f"{label}: {fact.told}" for label, fact in zip(labels, (*facts, *last), strict=True)]
     if not facts:
         lines.insert(0, filler.pop())
-    return tuple(_filled(line, kind, maker) for line in (*lines, *filler))
+    return tuple(_fill_marks(line, kind, maker) for line in (*lines, *filler))
 
 
 def reviews(kind: Kind, maker: str, dice: Dice) -> tuple[str, tuple[Review, ...]]:
@@ -209,7 +209,7 @@ def reviews(kind: Kind, maker: str, dice: Dice) -> tuple[str, tuple[Review, ...]
     texts = dice.sample(_REVIEWS, number)
     tenths = (sum(stars) * 20 + number) // (2 * number)
     entries = tuple(
-        Review(_filled(head, kind, maker), f"{score}.0", _filled(body, kind, maker))
+        Review(_fill_marks(head, kind, maker), f"{score}.0", _fill_marks(body, kind, maker))
         for (head, body), score in zip(texts, stars, strict=True)
     )
     return f"{tenths // 10}.{tenths % 10}", entries
@@ -229,25 +229,26 @@ def wish(kind: Kind, facts: Sequence[Fact], chosen: Sequence[tuple[str, str]], v
     after: list[str] = []
     for fact in facts:
         if dice.chance(vagueness):
-            after.append(dice.one(fact.asked))
+            after.append(dice.choose(fact.asked))
         else:
             (after if _follows(fact) else before).append(fact.label.lower())
     options = [_option(name, value, vagueness, dice) for name, value in chosen]
     apart = bool(options) and dice.chance(30)
-    phrase = " ".join((_with_words(kind.one, before), *([_listed(after)] if after else [])))
+    phrase = " ".join((_with_words(kind.one, before), *([_join_words(after)] if after else [])))
     if options and not apart:
-        phrase += f"{',' if after else ''} {_listed(options)}"
-    text = dice.one(_OPENINGS).format(phrase)
+        phrase += f"{',' if after else ''} {_join_words(options)}"
+    text = dice.choose(_OPENINGS).format(phrase)
     if apart:
-        text += f". {dice.one(('i want it', 'it should be', 'please make it', 'i would take it'))} {_listed(options)}"
+        wish = dice.choose(("i want it", "it should be", "please make it", "i would take it"))
+        text += f". {wish} {_join_words(options)}"
     return text
 
 
-def composed(kind: Kind, facts: Sequence[Fact], dice: Dice) -> str:
+def compose_instruction(kind: Kind, facts: Sequence[Fact], dice: Dice) -> str:
     """Draws the instruction to which the shop appends every combination of options."""
     before = [fact.attribute for fact in facts if not _follows(fact)]
     after = [fact.label for fact in facts if _follows(fact)]
-    return " ".join((dice.one(_COMPOSED), *([", ".join(before)] if before else []), kind.query, *after))
+    return " ".join((dice.choose(_COMPOSED), *([", ".join(before)] if before else []), kind.query, *after))
 
 
 def _follows(fact: Fact) -> bool:
@@ -260,7 +261,7 @@ def _option(name: str, value: str, vagueness: int, dice: Dice) -> str:
         value = _OTHER_WORDS[value]
         if name == "pack":
             return value
-    return dice.one(_OPTIONS.get(name, (f"in the {{}} {name}", f"with {name} {{}}"))).format(value)
+    return dice.choose(_OPTIONS.get(name, (f"in the {{}} {name}", f"with {name} {{}}"))).format(value)
 
 
 def _with_words(phrase: str, words: Sequence[str]) -> str:
@@ -274,11 +275,11 @@ def _with_words(phrase: str, words: Sequence[str]) -> str:
     return f"{head}{separator or ' '}{', '.join(words)} {noun}"
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _join_words(parts: Sequence[str]) -> str:
     return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _filled(text: str, kind: Kind, maker: str) -> str:
+def _fill_marks(text: str, kind: Kind, maker: str) -> str:
     if "{" not in text:
         return text
     for mark, word in kind.words:

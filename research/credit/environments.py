@@ -28,7 +28,7 @@ from envsuite.data import write_atomically
 from envsuite.evaluation.players import Random
 from envsuite.exits import status_of
 from envsuite.remote.making import make_player
-from trainers.credit.diagnosis import MEASURES, Measure, diagnosed, untold
+from trainers.credit.diagnosis import MEASURES, Measure, diagnose, untold
 from trainers.credit.map import AXES, load, nearest
 from trainers.credit.rows import by_agent
 from trainers.imitation.erring import TRIES, Erring, Following
@@ -100,7 +100,7 @@ def measured(env_id: str, **options: Any) -> tuple[dict[str, Any], dict[str, Mea
         if min(tried.values(), default=1.0) >= WANTED:
             tried[share] = float(np.mean([one.success for one in played(share, range(TRIED))]))
     share = min(tried, key=lambda one: abs(tried[one] - WANTED))
-    found = diagnosed(by_agent(StepTable.from_episodes(played(share, range(TRIED, TRIED + EPISODES)))))
+    found = diagnose(by_agent(StepTable.from_episodes(played(share, range(TRIED, TRIED + EPISODES)))))
     env.close()
     return {"share": share, "tried": tried}, {name: one for name, one in found.items() if not name.startswith(_TEXTS)}
 

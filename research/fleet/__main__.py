@@ -19,7 +19,7 @@ from research.fleet.model import Failures
 from research.fleet.scenario import OPTIONS, scenario_of
 from research.fleet.shown import as_json, parts
 from trainers.planning.program import WORKLOAD, sizes
-from trainers.processes.distributed import guarded
+from trainers.processes.distributed import run_guarded
 from trainers.run.cli import ORDER, Command, Program, parse
 from trainers.run.config import TrainConfig
 
@@ -44,7 +44,7 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
-    return guarded(lambda: _run(parse(arguments, FLEET)))
+    return run_guarded(lambda: _run(parse(arguments, FLEET)))
 
 
 def _run(command: Command) -> int:

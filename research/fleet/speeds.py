@@ -40,8 +40,10 @@ def speeds_of(config: TrainConfig, training: Planner, generation: Planner) -> Sp
     one = training.plan(config)
     two = training.plan(replace(config, rollout=replace(config.rollout, tasks=2 * config.rollout.tasks)))
     ranks = training.where.ranks
-    token = (_update(two.seconds) - _update(one.seconds)) / ((two.work.trained - one.work.trained) * ranks)
-    fixed = max(0.0, _update(one.seconds) - token * one.work.trained * ranks)
+    token = (_update(two.seconds) - _update(one.seconds)) / (
+        (two.work.training_tokens - one.work.training_tokens) * ranks
+    )
+    fixed = max(0.0, _update(one.seconds) - token * one.work.training_tokens * ranks)
     there = one if generation is training else generation.plan(_divisible(config, generation.where.ranks))
     update = UpdateSpeed(token, fixed, one.seconds.get("sync", 0.0))
     return Speeds(generation.engine(config, there.dry), update, one.work.notes, one)

@@ -24,7 +24,7 @@ from research.lab.methods import methods
 from research.lab.tables import Record, all_tables
 from research.lab.worlds import delayed
 from trainers.settings import AtLeastOne, Seed, Text
-from trainers.settings.words import parsed
+from trainers.settings.words import parse_settings
 
 DESCRIPTION = """Measure every estimator against exact advantages, without a language model.
 
@@ -194,7 +194,7 @@ def parse(arguments: Sequence[str] | None) -> LabConfig:
     Raises:
         ConfigError: An option does not exist or has an invalid value.
     """
-    return parsed(LabConfig, arguments, "python -m research.lab", DESCRIPTION)
+    return parse_settings(LabConfig, arguments, "python -m research.lab", DESCRIPTION)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from envsuite.alfworld import published as record
 from envsuite.alfworld import verifying
 from envsuite.alfworld.game_file import GAME, TRAJECTORY
-from envsuite.alfworld.published import FILE, published
+from envsuite.alfworld.published import FILE, published_checksums
 from envsuite.alfworld.tasks import load
-from envsuite.alfworld.verifying import Report, played, verify_games
+from envsuite.alfworld.verifying import Report, play_game, verify_games
 from envsuite.cli import main
 
 SEEN = {"pick_heat_then_place_in_recep-Potato-None-Fridge-12/trial_T20190908_014451_271080"}
@@ -40,7 +40,7 @@ def whole(builtin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     root = tmp_path / "mine" / "json_2.1.1"
     shutil.copytree(builtin, root)
     monkeypatch.setattr(verifying, "PUBLISHED", {"train": 6, "valid_seen": 6, "valid_unseen": 6})
-    monkeypatch.setattr(verifying, "published", dict)
+    monkeypatch.setattr(verifying, "published_checksums", dict)
     return root
 
 
@@ -152,7 +152,7 @@ def test_folders_without_a_game_are_a_fact_where_the_count_is_right(whole: Path)
 def test_the_real_games_of_valid_seen_are_the_published_ones_and_are_won(seen: Path) -> None:
     report = verify_games(seen)
     assert report.findings == () and report.games == {"valid_seen": 140}
-    assert set(published()["valid_seen"]) >= SEEN and len(published()["valid_seen"]) == 140
+    assert set(published_checksums()["valid_seen"]) >= SEEN and len(published_checksums()["valid_seen"]) == 140
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_any_changed_byte_of_a_published_game_is_found(games_root: Path, tmp_pat
     content = bytearray((source / GAME).read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     (trial / GAME).write_bytes(content)
-    assert "altered" in {finding.kind for finding in verifying._inspected("valid_seen", trial)}
+    assert "altered" in {finding.kind for finding in verifying._inspect("valid_seen", trial)}
 
 
 @given(place=st.integers(0, 10**6), mask=st.integers(1, 255), name=st.sampled_from([GAME, TRAJECTORY]))
@@ -201,7 +201,7 @@ def test_a_changed_byte_of_any_game_gives_findings_and_no_error(
     content[place % len(content)] ^= mask
     for one in (GAME, TRAJECTORY):
         (trial / one).write_bytes(content if one == name else (source / one).read_bytes())
-    found = list(verifying._inspected("train", trial))
+    found = list(verifying._inspect("train", trial))
     if all(finding.kind != "damaged" for finding in found):
         verifying._game(trial)
 
@@ -224,8 +224,8 @@ def test_the_record_is_compared_with_games_or_written(
 
 def test_a_game_without_walkthrough_is_won_by_the_expert(builtin: Path) -> None:
     trial = trials(builtin, "train")[0]
-    assert played(trial / GAME, ()) == "expert"
-    assert played(trial / GAME, ("go nowhere",)) == "expert"
+    assert play_game(trial / GAME, ()) == "expert"
+    assert play_game(trial / GAME, ("go nowhere",)) == "expert"
 
 
 def test_a_game_in_the_words_of_people_is_not_called_unsolvable(whole: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_game_in_the_words_of_people_is_not_called_unsolvable(whole: Path) -> 
 
 def test_the_expert_gives_up_where_what_it_needs_is_not_there(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envsuite.alfworld.verifying.LONGEST", 1)
-    assert played(placing(whole) / GAME, ()) == "lost"
+    assert play_game(placing(whole) / GAME, ()) == "lost"
 
 
 def test_the_command_has_exit_codes(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

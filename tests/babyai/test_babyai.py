@@ -74,14 +74,14 @@ def test_worlds_missions_rewards_and_ends_are_those_of_minigrid(level: str) -> N
         ended = False
         while not ended:
             command = draw.choice(COMMANDS) if draw.random() < 0.3 else advised(expert, env, draw)
-            before = (whole(inner), env.world.done)
+            before = (whole(inner), env.world.done_parts)
             _, reward, terminated, truncated, info = env.step(act(command))
             seen, their_reward, their_end, their_cut, _ = inner.step(COMMANDS.index(command))
             assert whole(inner) == whole(env.world.inner) and np.array_equal(seen["image"], env.world.image)
             done = their_reward > 0
             assert (reward, info["success"], info["score"]) == (float(done), done, float(done))
             assert terminated == their_end and truncated == (their_cut and not their_end)
-            assert info["valid"] == (terminated or (whole(inner), env.world.done) != before)
+            assert info["valid"] == (terminated or (whole(inner), env.world.done_parts) != before)
             ended = terminated or truncated
         won += info["success"]
     assert won >= 3
@@ -108,9 +108,9 @@ def test_commands_are_those_that_change_something_and_others_are_refused_with_th
     level, seed, commands = play
     world = World(level, seed)
     for command in commands:
-        possible, before = world.possible(), (whole(world.inner), world.done)
+        possible, before = world.possible(), (whole(world.inner), world.done_parts)
         error = world.do(command)
-        changed = (whole(world.inner), world.done) != before
+        changed = (whole(world.inner), world.done_parts) != before
         assert (error is None) == (changed or world.over)
         assert (command in possible) <= changed <= (command in possible or bool(world.parts))
         assert error is None or error.startswith(f"You cannot {command}: ")
@@ -126,7 +126,7 @@ def test_the_full_view_determines_the_state(play: tuple[str, int, list[str]]) ->
     for command in ["", *commands]:
         if command:
             world.do(command)
-        state = (whole(world.inner), world.done)
+        state = (whole(world.inner), world.done_parts)
         assert states.setdefault(text.full(world), state) == state
         assert read(text.full(world)) == (*state[0][1:3], described(world))
         if world.over:
@@ -163,7 +163,7 @@ def test_the_agent_s_view_has_exactly_the_objects_that_minigrid_shows(play: tupl
     for x, y in np.ndindex(7, 7):
         cell, side, ahead = grid.get(x, y), x - 3, 6 - y
         if cell is not None and visible[x, y] and cell.type != "wall" and (side, ahead) != (0, 0):
-            wanted.append((text.named(*cell.encode()), side, ahead))
+            wanted.append((text.describe_object(*cell.encode()), side, ahead))
     for side, ahead in walls:
         cells = [(n, 3 + n * side, 6 - n * ahead) for n in range(1, 7) if 0 <= 3 + n * side < 7]
         seen = [
@@ -171,7 +171,7 @@ def test_the_agent_s_view_has_exactly_the_objects_that_minigrid_shows(play: tupl
         ]
         walls[side, ahead] = min(seen, default=0)
     wanted += [("a wall", side * steps, ahead * steps) for (side, ahead), steps in walls.items() if steps]
-    view = text.seen(world)
+    view = text.describe_view(world)
     told, _, rest = view.removeprefix("You see ").partition(". ")
     assert sorted(map(place, told.split(", "))) == sorted(wanted) if told != "nothing" else not wanted
     assert rest == f"You carry {text.of(world.carrying)}."
@@ -212,7 +212,7 @@ def test_a_snapshot_after_any_commands_is_the_state(level: str) -> None:
             break
         token = env.snapshot()
         other.restore(token)
-        assert whole(env.world.inner) == whole(other.world.inner) and env.world.done == other.world.done
+        assert whole(env.world.inner) == whole(other.world.inner) and env.world.done_parts == other.world.done_parts
         action = act(draw.choice(COMMANDS))
         assert env.step(action) == other.step(action)
         env.restore(token)

@@ -247,7 +247,7 @@ def test_milestones_are_the_forks_that_are_passed_and_the_end(mistake: str) -> N
         while not env.done:
             action = take(env.commands[rng.integers(3)])
             before, info = env.passed, env.step(action)[-1]
-            reached = milestones.reached(action, info)
+            reached = milestones.count_reached(action, info)
             assert reached == env.passed - before + info["success"]
             total += reached
         assert milestones.count == 4 and (total == 4) == info["success"] and total == env.passed + info["success"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.core.addresses import address, shown
+from envsuite.core.addresses import address, redact_address
 from envsuite.core.errors import UsageError
 from envsuite.data.catalog import data_sets
 from envsuite.data.manager import fetch
@@ -71,6 +71,6 @@ def test_an_address_that_no_request_can_name_is_refused_before_there_is_one(url:
 
 
 def test_what_is_shown_is_the_address_without_secrets() -> None:
-    assert shown("http://me:hush@host:1/v1?key=hush") == "http://host:1/v1"
-    assert shown("http://host:1/v1") == "http://host:1/v1"
-    assert shown("localhost:8000") == "localhost:8000"
+    assert redact_address("http://me:hush@host:1/v1?key=hush") == "http://host:1/v1"
+    assert redact_address("http://host:1/v1") == "http://host:1/v1"
+    assert redact_address("localhost:8000") == "localhost:8000"

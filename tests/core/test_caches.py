@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from envsuite.core.caches import made_once, remembered
+from envsuite.core.caches import cache_by_owner, made_once
 
 
 class Book:
@@ -53,7 +53,7 @@ def test_what_could_not_be_made_is_tried_again() -> None:
 def test_results_are_forgotten_with_what_they_are_of_and_bounded_for_each() -> None:
     asked = []
 
-    @remembered(2)
+    @cache_by_owner(2)
     def title(book: Book, number: int) -> str:
         asked.append(number)
         return f"{book.name} {number}"

@@ -18,7 +18,7 @@ from third_party import files_of
 from envsuite import Environment, register
 from envsuite.cli import main
 from envsuite.core import Outcome, ToolCall, ToolEnv, UsageError
-from envsuite.core.functions import drawn, schema_of
+from envsuite.core.functions import draw_value, schema_of
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS, NAMED
 from envsuite.core.tools import Tool
@@ -174,13 +174,13 @@ SIMPLE = st.sampled_from([
 @given(st.recursive(SIMPLE, lambda one: st.builds(lambda kind: list[kind], one), max_leaves=3), st.integers(0, 99))
 def test_sampled_arguments_fit_their_schema(hint: Any, seed: int) -> None:
     tool = Tool("t", "", {"type": "object", "properties": {"x": schema_of(hint)}})
-    assert tool.problem({"x": drawn(schema_of(hint), np.random.default_rng(seed))}) is None
+    assert tool.problem({"x": draw_value(schema_of(hint), np.random.default_rng(seed))}) is None
 
 
 def test_sampled_numbers_lie_around_zero() -> None:
     rng = np.random.default_rng(0)
     for hint in (int, float):
-        numbers = [drawn(schema_of(hint), rng) for _ in range(200)]
+        numbers = [draw_value(schema_of(hint), rng) for _ in range(200)]
         assert -100 <= min(numbers) < -50 and 50 < max(numbers) <= 100
 
 

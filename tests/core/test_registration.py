@@ -24,7 +24,7 @@ from gymnasium.wrappers import (
 from envsuite.core import ToolCall, Unparsed
 from envsuite.core.errors import UnknownName
 from envsuite.core.registration import BUILTIN, ENVIRONMENTS
-from envsuite.core.tools import shortened
+from envsuite.core.tools import shorten_reason
 
 IDS = list(ENVIRONMENTS)
 SMALL = {
@@ -194,7 +194,7 @@ def test_a_vector_of_processes_leaves_nothing_behind(tmp_path: Path, monkeypatch
     envs = gymnasium.make_vec("TextCraft-v0", 2, "async", vector_kwargs={"context": "spawn", "copy": False})
     seen, _ = envs.reset(seed=[1, 2])
     envs.step([(ToolCall("env_step", {"command": command}),) for command in ("x" * 100_000, "inventory")])
-    texts = (shortened("Could not execute " + "x" * 100_000), "Inventory: You are not carrying anything.")
+    texts = (shorten_reason("Could not execute " + "x" * 100_000), "Inventory: You are not carrying anything.")
     assert seen["text"][:] == texts and seen["text"][-1] == texts[1], "it is no copy, but what is there now"
     assert list(seen["commands"]) == [(), ()]
     assert list(tmp_path.iterdir())

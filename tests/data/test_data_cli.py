@@ -9,7 +9,7 @@ from faulty_server import Faulty
 from small_catalog import CONTENT
 
 from envsuite.cli import main
-from envsuite.data.progress import sized
+from envsuite.data.progress import format_size
 
 Said = Callable[..., tuple[int, str, str]]
 
@@ -49,8 +49,8 @@ def test_fetch_says_what_and_where_and_one_line_a_file(root: Path, said: Said) -
     assert err.splitlines() == [
         "house (json): chores",
         "license: MIT",
-        f"games.zip  {sized(len(CONTENT['/games.zip']))}",
-        f"states.zip  {sized(len(CONTENT['/states.zip']))}",
+        f"games.zip  {format_size(len(CONTENT['/games.zip']))}",
+        f"states.zip  {format_size(len(CONTENT['/states.zip']))}",
         "unpacked 3 files of games.zip  900 B",
         "unpacked 3 files of states.zip  1.0 KiB",
     ]

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.data.locks import locked, try_locked
+from envsuite.data.locks import hold_lock, try_locked
 from envsuite.data.room import make_room
 
 
@@ -43,11 +43,11 @@ def test_a_killed_build_takes_room_and_is_removed_with_its_lock(tmp_path: Path) 
     building = tmp_path / ".a.corpus.building"
     building.mkdir()
     _file(building, "texts", 10, used=1)
-    with locked(tmp_path / ".a.corpus.lock"):
+    with hold_lock(tmp_path / ".a.corpus.lock"):
         pass
     make_room(tmp_path, 20, kept)
     assert building.is_dir()
-    with locked(tmp_path / ".c.corpus.lock"):  # of a build that failed
+    with hold_lock(tmp_path / ".c.corpus.lock"):  # of a build that failed
         pass
     make_room(tmp_path, 20, kept)
     assert building.is_dir() and not (tmp_path / ".c.corpus.lock").exists()
@@ -58,7 +58,7 @@ def test_a_killed_build_takes_room_and_is_removed_with_its_lock(tmp_path: Path) 
 def test_what_is_being_built_stays(tmp_path: Path) -> None:
     old, new = _file(tmp_path, "a.corpus", 10, used=1), _file(tmp_path, "b.corpus", 10, used=2)
     kept = _file(tmp_path, "c.corpus", 10, used=3)
-    with locked(tmp_path / ".a.corpus.lock"):
+    with hold_lock(tmp_path / ".a.corpus.lock"):
         make_room(tmp_path, 20, kept)
     assert old.is_file() and not new.exists()
 
@@ -81,12 +81,12 @@ def test_a_lock_whose_file_its_holder_removes_goes_on_excluding(tmp_path: Path) 
     path, inside, leave = tmp_path / "lock", threading.Event(), threading.Event()
 
     def wait() -> None:
-        with locked(path):
+        with hold_lock(path):
             inside.set()
             leave.wait(20)
 
     waiting = threading.Thread(target=wait)
-    with locked(path):
+    with hold_lock(path):
         waiting.start()
         assert not inside.wait(0.2)
         path.unlink()

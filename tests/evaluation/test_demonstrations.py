@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from envsuite.core import DataError, ToolCall, ToolEnv, Unparsed, UsageError
 from envsuite.core.registration import builtin
 from envsuite.evaluation.demonstrations import FORMS, Demonstration, Step, demonstrate, read_demonstrations, replay
-from envsuite.evaluation.demonstrations.arguments import made
+from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.evaluation.demonstrations.collecting import Order, collect
 from envsuite.evaluation.demonstrations.file import COLUMNS, add_demonstration, line_of, read_rows
 from envsuite.evaluation.demonstrations.messages import messages_of
-from envsuite.evaluation.demonstrations.playing import taken
+from envsuite.evaluation.demonstrations.playing import take_step
 from envsuite.prompting import make_codec
 from envsuite.remote.making import horizon_of, make_player
 
@@ -36,7 +36,10 @@ FEW = {"ALFWorld-v0": {"source": "builtin", "games": 18}}
 @pytest.fixture(scope="module")
 def worlds(data_folder: Path) -> Worlds:
     """Two environments of each id."""
-    return {env_id: (made(env_id, **FEW.get(env_id, {})), made(env_id, **FEW.get(env_id, {}))) for env_id in IDS}
+    return {
+        env_id: (make_tool_env(env_id, **FEW.get(env_id, {})), make_tool_env(env_id, **FEW.get(env_id, {})))
+        for env_id in IDS
+    }
 
 
 def some_episode(env: ToolEnv, task_id: str | None = None, seed: int = 0, wild: int = 0) -> Demonstration:
@@ -113,7 +116,7 @@ def test_a_replay_that_differs_is_said_with_its_step(worlds: Worlds) -> None:
 def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(worlds: Worlds) -> None:
     env, other = worlds["TextCraft-v0"]
     first, _ = env.reset(options={"task_id": env.tasks.ids("train")[0]})
-    step, info = taken(env, (ToolCall("env_step", {"command": "get \ud800"}),))
+    step, info = take_step(env, (ToolCall("env_step", {"command": "get \ud800"}),))
     shown = Demonstration.of(env, first, [step], info, env_options={}, player="test")
     assert isinstance(shown.steps[0].action, Unparsed) and replay(other, shown) == shown
     assert messages_of(shown)[0][-1]["role"] == "user"  # no action, no message
@@ -132,7 +135,7 @@ def test_thoughts_are_said_before_the_calls(worlds: Worlds) -> None:
 
 
 def test_images_are_refused() -> None:
-    env = made("Sokoban-v0", observation="both")
+    env = make_tool_env("Sokoban-v0", observation="both")
     with pytest.raises(UsageError, match="shows images"):
         some_episode(env)
 

@@ -13,7 +13,7 @@ from test_demonstrations import some_episode
 
 from envsuite.core import DataError, Unparsed
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations, write_demonstrations
-from envsuite.evaluation.demonstrations.arguments import made
+from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.evaluation.demonstrations.collecting import Order, collect
 from envsuite.textcraft.practice import texts as textcraft_texts
 from trainers.imitation.config import Architecture, ImitateConfig
@@ -30,7 +30,7 @@ FEW = {"source": "generated", "goals": 60, "max_distractors": 0}
 
 def test_a_file_is_read_as_a_folder_of_episodes_is(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
-    env = made("TextCraft-v0")
+    env = make_tool_env("TextCraft-v0")
     shown = [some_episode(env, task, 0, wild) for task, wild in zip(env.tasks.ids("train"), (0, 4, 4), strict=False)]
     failed = replace(shown[0], success=False)
     write_demonstrations(path, [*shown, failed])
@@ -89,7 +89,7 @@ def recorded(shown: Demonstration, number: int) -> Episode:
 
 
 def test_episodes_of_a_run_become_the_demonstrations_that_they_are(tmp_path: Path, console: Console) -> None:
-    env, out = made("TextCraft-v0", **FEW), tmp_path / "out.jsonl"
+    env, out = make_tool_env("TextCraft-v0", **FEW), tmp_path / "out.jsonl"
     shown = [some_episode(env, task, 1, wild) for task, wild in zip(env.tasks.ids("train"), (0, 5), strict=False)]
     lost = replace(some_episode(env, env.tasks.ids("train")[2], 0, 0), success=False)
     write_episodes(tmp_path / "run" / "episodes.parquet", [recorded(one, n) for n, one in enumerate([*shown, lost])])

@@ -18,8 +18,8 @@ import pytest
 
 from envsuite.core import ToolEnv
 from envsuite.core.registration import builtin
-from envsuite.evaluation.panels import Panel, PanelTask, panel_of, shipped
-from envsuite.evaluation.panels.files import listed
+from envsuite.evaluation.panels import Panel, PanelTask, panel_of, shipped_panel
+from envsuite.evaluation.panels.files import shipped_splits
 from envsuite.sokoban.level import read_level
 
 Key = Callable[[PanelTask], Hashable]
@@ -79,7 +79,7 @@ def shared_by(panels: Mapping[str, Panel], key: Key) -> dict[str, int]:
 
 @cache
 def builtin(env_id: str) -> dict[str, Panel]:
-    return {split: shipped(env_id, split) for split in listed()[env_id]}
+    return {split: shipped_panel(env_id, split) for split in shipped_splits()[env_id]}
 
 
 def played(env_id: str, source: Path, **arguments: Any) -> tuple[ToolEnv, dict[str, Panel]]:

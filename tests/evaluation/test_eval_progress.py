@@ -25,7 +25,7 @@ def shown(out: io.StringIO, label: str, ended: int, waits: str | None = None) ->
     display.begin(label, 10, 0)
     for number in range(ended):
         clock[0] += 2
-        display.ended(result(success=number == 0) if number != 1 else result(**BROKEN))
+        display.add_result(result(success=number == 0) if number != 1 else result(**BROKEN))
     clock[0] += 100
     display.waits(waits)
     return out.getvalue()

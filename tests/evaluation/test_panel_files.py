@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from envsuite.core import DataError, UnknownName, UnknownTask, UsageError
 from envsuite.core.registration import builtin
-from envsuite.evaluation.panels import Panel, PanelTask, files, making, read_panel, shipped, write_panel
+from envsuite.evaluation.panels import Panel, PanelTask, files, making, read_panel, shipped_panel, write_panel
 from envsuite.evaluation.panels.exports import export
-from envsuite.evaluation.panels.files import FORMAT, from_bytes, listed, to_bytes
+from envsuite.evaluation.panels.files import FORMAT, from_bytes, shipped_splits, to_bytes
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
@@ -73,13 +73,13 @@ def test_a_cut_file_is_refused(panel: Panel, cut: float, gzipped: bool) -> None:
 
 
 def test_a_newer_format_and_a_missing_file_are_named(tmp_path: Path) -> None:
-    body = orjson.loads(to_bytes(shipped("TextCraft-v0", "validation")))
+    body = orjson.loads(to_bytes(shipped_panel("TextCraft-v0", "validation")))
     with pytest.raises(DataError, match="format 2; this version of envsuite reads 1"):
         from_bytes(orjson.dumps(body | {"format": 2}), "x")
     with pytest.raises(DataError, match="cannot be read"):
         read_panel(tmp_path / "none.json")
     with pytest.raises(DataError, match="cannot be written"):
-        write_panel(shipped("TextCraft-v0", "validation"), Path("/proc/nowhere/x.json"))
+        write_panel(shipped_panel("TextCraft-v0", "validation"), Path("/proc/nowhere/x.json"))
 
 
 def test_the_command_compares_the_shipped_panels_or_writes_them(
@@ -102,11 +102,11 @@ def test_the_command_compares_the_shipped_panels_or_writes_them(
 
 def test_unknown_panels_and_targets_are_named() -> None:
     with pytest.raises(UnknownName, match=r"Nearest: 'TextCraft-v0'"):
-        shipped("TextCraft", "test")
+        shipped_panel("TextCraft", "test")
     with pytest.raises(UnknownTask, match=r"validation"):
-        shipped("TextCraft-v0", "valid")
+        shipped_panel("TextCraft-v0", "valid")
     with pytest.raises(UnknownName, match="verl-agent"):
-        export(shipped("Sokoban-v0", "validation"), "verl")
+        export(shipped_panel("Sokoban-v0", "validation"), "verl")
 
 
 def example(env_id: str, source: str, *identities: dict[str, Any], split: str = "valid_seen") -> Panel:
@@ -147,11 +147,11 @@ def test_agentgym_gets_item_ids_and_the_server_s_list_of_games() -> None:
 @pytest.mark.parametrize(
     ("panel", "target", "message"),
     [
-        (shipped("TextCraft-v0", "validation"), "verl-agent", "it plays ALFWorld-v0 and WebShop-v0"),
-        (shipped("Sokoban-v0", "validation"), "verl-agent", "cannot be told to play tasks of Sokoban-v0"),
-        (shipped("PythonMath-v0", "validation"), "agentgym", "ALFWorld-v0 and TextCraft-v0 and WebShop-v0"),
-        (shipped("WebShop-v0", "dev"), "verl-agent", "give an official --source"),
-        (shipped("TextCraft-v0", "test"), "agentgym", "give an official --source"),
+        (shipped_panel("TextCraft-v0", "validation"), "verl-agent", "it plays ALFWorld-v0 and WebShop-v0"),
+        (shipped_panel("Sokoban-v0", "validation"), "verl-agent", "cannot be told to play tasks of Sokoban-v0"),
+        (shipped_panel("PythonMath-v0", "validation"), "agentgym", "ALFWorld-v0 and TextCraft-v0 and WebShop-v0"),
+        (shipped_panel("WebShop-v0", "dev"), "verl-agent", "give an official --source"),
+        (shipped_panel("TextCraft-v0", "test"), "agentgym", "give an official --source"),
         (example("WebShop-v0", "official-1k", GOAL | {"goals": "human"}), "agentgym", "synthetic goals of the shop"),
         (example("WebShop-v0", "official-1k", GOAL | {"products": 5}), "agentgym", "synthetic goals of the shop"),
     ],
@@ -165,11 +165,11 @@ def test_what_a_framework_cannot_play_is_refused(panel: Panel, target: str, mess
 
 def test_the_command_lists_and_shows_panels(console: Console) -> None:
     lines = console("envs panels list")[0].splitlines()
-    assert len(lines) == 1 + sum(map(len, listed().values()))
+    assert len(lines) == 1 + sum(map(len, shipped_splits().values()))
     assert lines[0].split()[:3] == ["environment", "split", "tasks"]
     out, err = console("envs panels show TextCraft-v0 validation")
     head, *rows = [line.split("\t") for line in out.splitlines()]
-    panel = shipped("TextCraft-v0", "validation")
+    panel = shipped_panel("TextCraft-v0", "validation")
     assert head == ["task_id", "stratum", "goal", "identity"] and panel.hash in err
     for row, task in zip(rows, panel.tasks, strict=True):
         assert row[:2] == [task.task_id, task.stratum] and json.loads(row[3]) == task.identity
@@ -187,7 +187,7 @@ def test_a_panel_that_was_exported_is_verified(tmp_path: Path, console: Console)
 
 
 def test_what_differs_is_named(tmp_path: Path, console: Console) -> None:
-    panel = shipped("Sokoban-v0", "validation")
+    panel = shipped_panel("Sokoban-v0", "validation")
     first, second, third, *rest = panel.tasks
     identity = {**first.identity, "board": "#####", "index": 7}
     changed = replace(first, identity=identity), replace(second, goal=f"{second.goal}!"), replace(third, task_id="gone")

@@ -14,8 +14,8 @@ from walk_world import Walk
 
 from envsuite.core import ToolEnv, UnknownTask, UsageError
 from envsuite.core.registration import builtin
-from envsuite.evaluation.panels import panel_of, shipped
-from envsuite.evaluation.panels.files import SHIPPED, listed, shipped_file
+from envsuite.evaluation.panels import panel_of, shipped_panel
+from envsuite.evaluation.panels.files import SHIPPED, shipped_file, shipped_splits
 from envsuite.evaluation.panels.making import builtin_panels
 
 IDS = [spec.id for spec in builtin()]
@@ -32,16 +32,16 @@ def made(env_id: str, **arguments: Any) -> ToolEnv:
 
 def some_split(env_id: str) -> str:
     """The smallest split."""
-    return min(listed()[env_id], key=lambda split: shipped_file(env_id, split).stat().st_size)
+    return min(shipped_splits()[env_id], key=lambda split: shipped_file(env_id, split).stat().st_size)
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_shipped_panels_are_what_the_environment_plays(env_id: str, every: bool) -> None:
-    splits = [split for split in listed()[env_id] if every or split != "train"]
+    splits = [split for split in shipped_splits()[env_id] if every or split != "train"]
     computed = {panel.split: panel for panel in builtin_panels(env_id, None if every else splits)}
     assert set(computed) == set(splits), "python -m envsuite.evaluation.panels.making --write"
-    assert {split: shipped(env_id, split) for split in computed} == computed
+    assert {split: shipped_panel(env_id, split) for split in computed} == computed
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -59,7 +59,7 @@ def test_a_panel_disturbs_no_episode(env_id: str) -> None:
 @pytest.mark.parametrize("env_id", IDS)
 def test_a_filtered_panel_has_its_own_hash(env_id: str) -> None:
     split = some_split(env_id)
-    whole = shipped(env_id, split)
+    whole = shipped_panel(env_id, split)
     kept = [task.task_id for task in whole.tasks[:3]]
     part = panel_of(made(env_id, tasks=kept), split)
     assert part.tasks == whole.tasks[:3] and part.hash != whole.hash
@@ -85,7 +85,7 @@ def test_what_lies_beside_a_split_changes_no_panel(tmp_path: Path) -> None:
 
 def test_another_shop_is_another_panel() -> None:
     larger = made("WebShop-v0", products=1010)
-    ids = [task.task_id for task in shipped("WebShop-v0", "dev").tasks]
+    ids = [task.task_id for task in shipped_panel("WebShop-v0", "dev").tasks]
     kept = [task_id for task_id in ids if task_id in larger.tasks.types][:5]
     assert len(kept) == 5
     here, there = (panel_of(made("WebShop-v0", tasks=kept, products=n), "dev") for n in (1000, 1010))
@@ -95,17 +95,19 @@ def test_another_shop_is_another_panel() -> None:
 
 def test_how_tasks_are_shown_changes_no_panel_and_what_is_shown_does() -> None:
     shown = panel_of(made("Sokoban-v0", style="coordinates", max_calls=5), "validation")
-    assert shown.hash == shipped("Sokoban-v0", "validation").hash
+    assert shown.hash == shipped_panel("Sokoban-v0", "validation").hash
     fewer = panel_of(made("TextCraft-v0", max_distractors=5), "validation")
-    assert fewer.hash != shipped("TextCraft-v0", "validation").hash
-    assert [task.task_id for task in fewer.tasks] == [t.task_id for t in shipped("TextCraft-v0", "validation").tasks]
+    assert fewer.hash != shipped_panel("TextCraft-v0", "validation").hash
+    assert [task.task_id for task in fewer.tasks] == [
+        t.task_id for t in shipped_panel("TextCraft-v0", "validation").tasks
+    ]
 
 
 def test_identities_name_nothing_of_this_machine() -> None:
     home, folder = str(Path.home()), str(SHIPPED)
     for env_id in IDS:
-        for split in listed()[env_id]:
-            for task in shipped(env_id, split).tasks:
+        for split in shipped_splits()[env_id]:
+            for task in shipped_panel(env_id, split).tasks:
                 text = orjson.dumps(task.identity).decode()
                 assert home not in text and folder not in text and "/tmp" not in text
                 assert json.loads(json.dumps(task.identity)) == task.identity, "plain JSON"
@@ -126,7 +128,7 @@ def test_a_generated_source_says_what_it_was_drawn_from() -> None:
 
 def test_the_answer_to_a_problem_is_not_in_its_panel() -> None:
     env = made("PythonMath-v0")
-    for task in shipped("PythonMath-v0", "validation").tasks[:50]:
+    for task in shipped_panel("PythonMath-v0", "validation").tasks[:50]:
         problem = env.problems.problem(task.task_id)  # type: ignore[attr-defined]
         assert task.goal == problem.text and set(task.identity) == {"generated", "index", "sha256"}
         assert hashlib.sha256(f"{problem.text}\n{problem.answer}".encode()).hexdigest() == task.identity["sha256"]
@@ -146,15 +148,15 @@ def test_other_environments_have_panels_before_their_first_episode() -> None:
 
 def test_a_panel_is_the_same_in_any_wrapper() -> None:
     env = gymnasium.wrappers.TimeLimit(made("Sokoban-v0"), 3)
-    assert panel_of(env, "validation") == shipped("Sokoban-v0", "validation")
+    assert panel_of(env, "validation") == shipped_panel("Sokoban-v0", "validation")
 
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_a_panel_is_the_same_on_a_server(env_id: str, server: str) -> None:
     env, split = made(env_id, url=server), some_split(env_id)
-    assert panel_of(env, split) == shipped(env_id, split)
+    assert panel_of(env, split) == shipped_panel(env_id, split)
     seen, _ = env.reset(options={"task_id": env.tasks.ids(split)[0]})
-    assert panel_of(env, split) == shipped(env_id, split) and env.observation == seen
+    assert panel_of(env, split) == shipped_panel(env_id, split) and env.observation == seen
     with pytest.raises(UnknownTask, match="nothing"):
         env.identity("nothing")
     env.close()

@@ -57,7 +57,7 @@ def _computed(
     checkpointing: bool = False,
 ) -> tuple[np.ndarray, torch.Tensor]:
     """Log-probabilities of the table's response tokens, and the whole gradient, in float32 on the CPU."""
-    kernels._compiled.cache_clear()  # a run has fewer models, for which the limit is
+    kernels._compile.cache_clear()  # a run has fewer models, for which the limit is
     table, model = _table(), gpu_model(name).to(device)
     choose_kernel(model, kernel)
     if checkpointing:
@@ -141,7 +141,7 @@ def test_rows_of_many_lengths_are_computed_by_flex_attention_without_a_matrix_of
     device: torch.device,
 ) -> None:
     _available("flex")
-    kernels._compiled.cache_clear()
+    kernels._compile.cache_clear()
     model = gpu_model("llama").to(device)
     choose_kernel(model, "flex")
     policy = Policy(model, compute_dtype="bfloat16")

@@ -45,7 +45,7 @@ def test_a_module_that_cannot_be_imported_is_named_and_the_others_are_tried(
     stand_in: StandIn, body: str, words: str
 ) -> None:
     stand_in("yaml", body)
-    told = probes.imported(["json", "yaml", "csv"])
+    told = probes.try_imports(["json", "yaml", "csv"])
     assert told["json"] == told["csv"] == "" and words in told["yaml"]
 
 
@@ -183,7 +183,7 @@ def test_an_extra_tells_what_is_missing_from_what_is_of_another_version() -> Non
     st.integers(10, 120),
 )
 def test_lines_fit_the_terminal_and_no_word_is_broken(found: list[Check], width: int) -> None:
-    text = doctor.shown(found, width)
+    text = doctor.format_checks(found, width)
     words = {word for check in found for word in check.found.split()}
     assert words <= set(text.split())
     head = max(len(check.name) for check in found) + 12
@@ -209,7 +209,7 @@ def test_a_check_that_fails_leaves_the_others() -> None:
 
     found = doctor.examine((("data", breaks), ("limits", machine.limits)))
     assert found[0].status == "broken" and "of all things" in found[0].found
-    assert len(found) > 3 and "of all things" in doctor.shown(found)
+    assert len(found) > 3 and "of all things" in doctor.format_checks(found)
 
 
 def test_text_and_json_and_exit_status_agree(

@@ -29,7 +29,7 @@ def test_an_extra_whose_packages_fit_but_do_not_work_is_broken(
 ) -> None:
     stand_in("waitress", "")
     stand_in("flask", "raise ImportError('cannot import name escape from jinja2')")
-    monkeypatch.setattr(extras, "_installed", lambda: ["webshop-play", "images"])
+    monkeypatch.setattr(extras, "_installed_extras", lambda: ["webshop-play", "images"])
     found = by_name(extras.environments())
     assert found["[images]"].status == "ok"
     shop = found["[webshop-play]"]
@@ -39,8 +39,8 @@ def test_an_extra_whose_packages_fit_but_do_not_work_is_broken(
 
 def test_a_step_that_does_not_end_in_time_is_no_proof_of_a_broken_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"serve": "it ends the process: gave no answer within 300 s"}
-    monkeypatch.setattr(extras, "tried", lambda *_: told)
-    monkeypatch.setattr(extras, "_installed", lambda: ["serve"])
+    monkeypatch.setattr(extras, "try_names", lambda *_: told)
+    monkeypatch.setattr(extras, "_installed_extras", lambda: ["serve"])
     (check,) = extras.environments()
     assert check.status == "warning" and "gave no answer" in check.found and check.remedy
 
@@ -51,7 +51,7 @@ def test_an_adapter_that_transformers_refuses_is_told(tmp_path: Path, monkeypatc
     body = "import transformers.integrations.peft as found; found.MIN_PEFT_VERSION = '99.0'"
     (tmp_path / "sitecustomize.py").write_text(body)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(extras, "_installed", lambda: ["train", "lora"])
+    monkeypatch.setattr(extras, "_installed_extras", lambda: ["train", "lora"])
     found = by_name(extras.trainer())
     assert found["[train]"].status == "ok" and found["[train]"].required
     assert found["[lora]"].status == "broken" and "99.0" in found["[lora]"].found

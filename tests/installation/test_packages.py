@@ -13,7 +13,7 @@ from packaging.requirements import Requirement as Theirs
 from packaging.version import Version
 
 from envsuite.installation import packages
-from envsuite.installation.packages import Requirement, fits, lacking, needed, parse
+from envsuite.installation.packages import Requirement, fits, lacking, parse, requirements_of
 
 NUMBERS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 OPERATORS = st.sampled_from([">=", "<=", "==", "!=", "<", ">"])
@@ -58,7 +58,7 @@ def test_an_extra_needs_what_the_extras_in_it_need() -> None:
         "b": (Requirement("envsuite", extras=("a", "c")), Requirement("two")),
         "c": (Requirement("three"),),
     }
-    assert {requirement.name for requirement in needed("a", known)} == {"one", "two", "three"}
+    assert {requirement.name for requirement in requirements_of("a", known)} == {"one", "two", "three"}
 
 
 def test_what_an_extra_lacks_is_named_as_pip_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from envsuite.core.draws import Draw
 from envsuite.core.tasks import TaskSet
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.files import read
-from envsuite.mathematics.generate import BY_STRATUM, KINDS, LEVELS, SHARES, drawn, generated, share
+from envsuite.mathematics.generate import BY_STRATUM, KINDS, LEVELS, SHARES, draw_problem, generate_problem, share
 from envsuite.mathematics.kinds import FAMILIES
 from envsuite.mathematics.problem import Family
 from envsuite.mathematics.source import COUNTS, Files
@@ -68,7 +68,7 @@ def numbers_in(text: str) -> list[str]:
 
 def test_arithmetic_of_level_one_is_short_and_small() -> None:
     for number in range(300):
-        problem = generated(f"short {number}", "arithmetic-1", "train")
+        problem = generate_problem(f"short {number}", "arithmetic-1", "train")
         assert len(problem.text) <= 50 and len(problem.code) <= 20 and abs(int(problem.answer)) < 10_000
 
 
@@ -77,7 +77,7 @@ def test_splits_have_nothing_in_common(task_type: str) -> None:
     draw = Draw("splits")
     for split in SHARES:
         for _ in range(20):
-            family, parameters, _ = drawn(draw, task_type, split)
+            family, parameters, _ = draw_problem(draw, task_type, split)
             assert share(family.content(parameters)) in SHARES[split]
     assert sorted(itertools.chain(*SHARES.values())) == list(range(100))
 
@@ -112,7 +112,7 @@ def test_a_space_of_problems_that_is_exhausted_is_said() -> None:
             return True
 
     with pytest.raises(UsageError, match="no further problem of type arithmetic-1 for test"):
-        drawn(Draw(""), "arithmetic-1", "test", Everything())  # type: ignore[arg-type]
+        draw_problem(Draw(""), "arithmetic-1", "test", Everything())  # type: ignore[arg-type]
 
 
 def write(folder: Path, name: str, *rows: Any) -> Path:

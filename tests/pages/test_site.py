@@ -90,7 +90,7 @@ def test_the_site_has_a_page_for_every_environment_method_command_and_setting(si
     for module in commands.programs():
         assert (site / f"commands/{module}.html").is_file(), module
     settings = (site / "configuration-train.html").read_text(encoding="utf-8")
-    assert all(f">{setting.path}<" in settings for setting in reference.described(reference.TrainConfig))
+    assert all(f">{setting.path}<" in settings for setting in reference.describe_settings(reference.TrainConfig))
 
 
 @pytest.mark.slow

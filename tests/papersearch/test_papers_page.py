@@ -35,7 +35,7 @@ def test_an_episode_on_the_page_is_that_of_the_environment(tab: Tab, hundred: Pa
         _, reward, terminated, _, info = env.step(action(calls))
         total += reward
         session = env.session
-        ranked = session.papers[session.ranked()].tolist()
+        ranked = session.papers[session.rank_papers()].tolist()
         assert [paper["id"] for paper in tab.state["papers"]] == [session.library.key(number) for number in ranked]
         assert {paper["id"] for paper in tab.state["papers"] if paper["expanded"]} == {HUB} & {
             *map(env.library.key, session.expanded)
@@ -183,7 +183,7 @@ def test_an_export_has_the_whole_pool(tab: Tab, hundred: Path, monkeypatch: pyte
     assert [row["id"] for row in rows[:7]] == [paper["id"] for paper in tab.state["papers"]]
     assert 'filename="pool.csv"' in response.headers["Content-Disposition"]
     session = played(hundred, *WAY).session
-    ranked = session.papers[session.ranked()].tolist()
+    ranked = session.papers[session.rank_papers()].tolist()
     papers = [session.library.corpus.document(number) for number in ranked]
     assert tab.get("/api/export/bibtex").text == bibtex(papers)
     assert tab.get("/api/export/pickle").status_code == 404

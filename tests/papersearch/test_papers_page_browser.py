@@ -222,7 +222,7 @@ def test_the_selected_paper_and_its_neighbours_are_marked_in_the_graph_and_liste
     typist = Typist(driver, address, size)
     typist.hundred()
     session = played(hundred, *WAY[:2]).session
-    corpus, ranked = session.library.corpus, session.papers[session.ranked()].tolist()
+    corpus, ranked = session.library.corpus, session.papers[session.rank_papers()].tolist()
     for place in (1, 7):
         typist.keys(Keys.HOME, *["j"] * place)
         number = ranked[place]
@@ -411,7 +411,7 @@ def test_the_pool_is_downloaded_as_the_command_writes_it(
     typist.keys(Keys.ENTER)
     WebDriverWait(driver, 60).until(lambda _: (tmp_path / "pool.csv").exists())
     session = played(hundred, *WAY[:2]).session
-    ranked = session.papers[session.ranked()].tolist()
+    ranked = session.papers[session.rank_papers()].tolist()
     papers = [session.library.corpus.document(number) for number in ranked]
     assert (tmp_path / "pool.csv").read_bytes().decode() == as_csv(papers)
     assert typist.text("#said") == "100 papers written to pool.csv."

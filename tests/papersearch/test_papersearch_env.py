@@ -163,7 +163,7 @@ def test_milestones_are_the_gold_papers_found(seven: Path) -> None:
     assert milestones.count == 4
     for word, reached in (("beta", 2), ("alpha", 1), ("omega", 0), ("gamma", 1)):
         calls = [search(word)]
-        assert milestones.reached(calls, env.step(calls)[4]) == reached
+        assert milestones.count_reached(calls, env.step(calls)[4]) == reached
 
 
 def test_with_one_call_a_step_as_the_configs_train_the_rewards_of_calls_and_steps_are_equal(root: Path) -> None:

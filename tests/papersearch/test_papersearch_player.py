@@ -135,6 +135,7 @@ def test_the_papers_that_are_shown_are_read_as_they_are(papers: list[Any], more:
         prompts.paper(key, date, name, text, 20, 100) + (" [expanded]" if expanded else "")
         for key, name, text, expanded, date in papers
     ]
-    said = prompts.searched("Papers", 1, 1)
-    text = f"{said}\n\n{prompts.view(lines, len(lines) + (more if lines else 0), [prompts.expanded('P1', 1, 0)])}"
+    said = prompts.describe_search("Papers", 1, 1)
+    expansions = [prompts.describe_expansion("P1", 1, 0)]
+    text = f"{said}\n\n{prompts.view(lines, len(lines) + (more if lines else 0), expansions)}"
     assert papers_of(text) == [Shown(key, name, expanded) for key, name, _, expanded, _ in papers]

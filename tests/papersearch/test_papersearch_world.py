@@ -215,7 +215,7 @@ def test_the_pool_is_shown_best_first_and_gold_by_words(begin: Callable[..., Ses
     for selector, order in ((judged, ["g1", "g3", "side", "old"]), ("gold", ["g1", "old", "g4", "side", "g3"])):
         session = begin(selector)
         session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])
-        assert [session.library.corpus.key(n) for n in session.papers[session.ranked()].tolist()] == order
+        assert [session.library.corpus.key(n) for n in session.papers[session.rank_papers()].tolist()] == order
 
 
 def star(tmp_path: Path) -> Library:

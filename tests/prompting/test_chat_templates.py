@@ -3,11 +3,11 @@
 import pytest
 from families import tokenizer_of
 
-from envsuite.prompting.shipped import shipped
+from envsuite.prompting.shipped import template_names
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("name", shipped("chat_templates"))
+@pytest.mark.parametrize("name", template_names("chat_templates"))
 def test_without_tools_a_conversation_looks_as_in_the_model_s_own_template(smol, name):
     assert name == "smollm2", "another model's template is compared with its own"
     talk = [{"role": role, "content": f"Text of the {role}."} for role in ("system", "user", "assistant", "user")]

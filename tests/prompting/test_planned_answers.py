@@ -38,7 +38,7 @@ def test_blocks_are_closed_follow_each_other_and_come_after_the_thought(answer: 
 def test_a_plan_changes_no_action_that_is_read(answer: str, lowercase: bool):
     one, other = (make_codec("tags", plan=plan, lowercase=lowercase) for plan in (False, True))
     assert one.parse(answer, COMMAND, 1) == other.parse(answer, COMMAND, 1)
-    assert isinstance(other.recalled(answer, None), str)
+    assert isinstance(other.format_past_step(answer, None), str)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_instructions_show_the_form_and_a_history_the_subgoal():
         assert list(read_plan(form).spans) == list(BLOCKS) and "KEEP" in told and "SWITCH" in told
         assert "<switch>" not in make_codec(name).system(COMMAND, 1)
         look = (ToolCall("act", {"command": "look"}),)
-        assert codec.recalled(ANSWER, look) == f"<subgoal>find a mug</subgoal>{codec.show(look)}"
-        assert codec.recalled("<action>look</action>", look) == codec.show(look)
-        assert codec.recalled("?", None) == "none"
+        assert codec.format_past_step(ANSWER, look) == f"<subgoal>find a mug</subgoal>{codec.show(look)}"
+        assert codec.format_past_step("<action>look</action>", look) == codec.show(look)
+        assert codec.format_past_step("?", None) == "none"

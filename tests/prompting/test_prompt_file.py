@@ -11,7 +11,7 @@ from envsuite.core import Observation, UsageError
 from envsuite.core.errors import DataError, MissingExtra
 from envsuite.prompting import Compact, Full, NoRoom, PromptFile, ToolsCodec, Window, load_prompt_file, prompt_file
 from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, Past, Situation
-from envsuite.prompting.shipped import shipped
+from envsuite.prompting.shipped import template_names
 
 ALL = (
     "{{ task }}|{{ observation }}|{{ commands | join(';') }}|{{ step_count }}|{{ current_step }}|{{ max_calls }}|"
@@ -153,7 +153,7 @@ def test_files_are_found_by_name_or_path_and_refused_with_what_is_wrong(tmp_path
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.jinja").write_text("{{ task }} é", encoding="utf-8")
     assert load_prompt_file("mine.jinja").render(situation()) == "Find it. é"
-    assert set(shipped("templates")) >= {"steps", "sections", "shared"}
+    assert set(template_names("templates")) >= {"steps", "sections", "shared"}
     with pytest.raises(DataError, match=r"prompt file stps: no such file in .*Did you mean 'steps'\? Shipped are"):
         load_prompt_file("stps")
     (tmp_path / "latin").write_bytes("é".encode("latin-1"))
@@ -243,7 +243,7 @@ BARE = {
 }
 
 
-@pytest.mark.parametrize("name", shipped("templates"))
+@pytest.mark.parametrize("name", template_names("templates"))
 def test_a_shipped_file_has_no_blank_line_too_many(name):
     file = load_prompt_file(name)
     assert file.render(situation()) == SHOWN[name]

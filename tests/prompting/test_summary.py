@@ -49,18 +49,18 @@ def test_the_last_summary_is_shown_with_the_last_steps_and_asked_for(words):
     ],
 )
 def test_the_last_complete_summary_after_the_thought_counts(text, summary):
-    assert Summary(2).updated("old", text) == summary
+    assert Summary(2).update("old", text) == summary
 
 
 @given(HOSTILE, HOSTILE)
 def test_any_answer_gives_a_summary_and_one_without_tags_is_shown_as_it_was_written(text, old):
-    assert isinstance(Summary(2).updated(old, text), str)
-    assert Summary(2).updated(old, noted(text)) == text.strip()
+    assert isinstance(Summary(2).update(old, text), str)
+    assert Summary(2).update(old, noted(text)) == text.strip()
 
 
 @given(st.lists(st.sampled_from(["<summary>", "</summary>", "</think>", "a"])).map("".join))
 def test_a_summary_is_part_of_the_answer_and_has_no_tag_in_it(text):
-    summary = Summary(2).updated("", text)
+    summary = Summary(2).update("", text)
     assert summary in text and "<summary>" not in summary
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from envsuite.core.errors import DataError
 from envsuite.retrieval import corpus_build
 from envsuite.retrieval.corpus import REMEDY, Corpus
-from envsuite.retrieval.corpus_build import build, cached, generated
+from envsuite.retrieval.corpus_build import build, ensure_corpus, open_generated
 from envsuite.retrieval.documents import Document, InMemory, Problems, day
 
 PAPERS = (
@@ -169,11 +169,11 @@ def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path: Path) -> N
 
 def test_a_corpus_in_the_cache_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    path = cached(InMemory("test", PAPERS))
+    path = ensure_corpus(InMemory("test", PAPERS))
     before = path.stat().st_ino
-    assert cached(InMemory("test", PAPERS)) == path
+    assert ensure_corpus(InMemory("test", PAPERS)) == path
     assert path.stat().st_ino == before
-    assert cached(InMemory("test", PAPERS[:2])) != path
+    assert ensure_corpus(InMemory("test", PAPERS[:2])) != path
 
 
 def test_generated_corpora_take_no_more_than_their_share_of_the_disk(
@@ -181,17 +181,17 @@ def test_generated_corpora_take_no_more_than_their_share_of_the_disk(
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     sources = [InMemory("test", (*PAPERS, Document(f"k{number}", "Gamma", "rays"))) for number in range(3)]
-    first = generated(sources[0])
+    first = open_generated(sources[0])
     size, titles = first.path.stat().st_size, _titles(first)
     monkeypatch.setattr(corpus_build, "GENERATED", 2 * size + 100)
     os.utime(first.path, ns=(1, 1))
-    second = generated(sources[1])
-    assert generated(sources[0]).path.is_file()  # used once more, so the other is removed
+    second = open_generated(sources[1])
+    assert open_generated(sources[0]).path.is_file()  # used once more, so the other is removed
     os.utime(second.path, ns=(1, 1))
-    third = generated(sources[2])
+    third = open_generated(sources[2])
     assert sorted(first.path.parent.glob("*.corpus")) == sorted((first.path, third.path))
     assert not second.path.exists() and len(second.search("gamma", 3)[0]) > 0, "who has it open goes on"
-    again = generated(sources[1])
+    again = open_generated(sources[1])
     assert again.path == second.path and again.path.read_bytes() == build(sources[1], tmp_path / "x").read_bytes()
     assert _titles(first) == titles
 
@@ -199,7 +199,7 @@ def test_generated_corpora_take_no_more_than_their_share_of_the_disk(
 def test_a_cache_that_cannot_be_made_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "file" / "data"))
-    for build_once in (generated, cached):
+    for build_once in (open_generated, ensure_corpus):
         with pytest.raises(DataError, match=r"cannot be written .*set ENVSUITE_DATA to a folder"):
             build_once(InMemory("test", PAPERS))
 
@@ -217,10 +217,10 @@ def test_a_corpus_that_is_removed_before_it_is_open_is_built_again(
         return Corpus(path)
 
     monkeypatch.setattr(corpus_build, "Corpus", late)
-    assert len(generated(source)) == len(PAPERS) and removed
+    assert len(open_generated(source)) == len(PAPERS) and removed
     removed[0].write_bytes(b"damaged")
     with pytest.raises(DataError, match="is no corpus"):
-        generated(source)
+        open_generated(source)
 
 
 def _titles(corpus: Corpus) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envsuite.core.errors import UnknownName, UsageError
 from envsuite.retrieval.documents import Found
-from envsuite.retrieval.hybrid import Fusion, Hybrid, fused
+from envsuite.retrieval.hybrid import Fusion, Hybrid, fuse_rankings
 
 rankings = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=10), min_size=1, max_size=3)
 
@@ -139,7 +139,7 @@ def test_a_fusion_is_the_sum_over_the_rankings_whatever_their_order(found: list[
     expected = sorted(scores, key=lambda number: (-np.float32(scores[number]), number))[:k]
     for order in itertools.permutations(found):
         arrays = [np.array(ranking, dtype=np.int64) for ranking in order]
-        assert fused(arrays, [1.0] * len(found), 60, k)[0].tolist() == expected
+        assert fuse_rankings(arrays, [1.0] * len(found), 60, k)[0].tolist() == expected
 
 
 def test_a_hybrid_that_makes_no_sense_is_an_error() -> None:

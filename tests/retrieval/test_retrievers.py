@@ -25,7 +25,7 @@ from envsuite.retrieval.retrievers import (
     Fused,
     Named,
     Searched,
-    parsed,
+    parse_search,
     retriever_of,
     vectors_of,
 )
@@ -49,7 +49,9 @@ SAME = {
 @pytest.mark.parametrize("text", SAME)
 def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text: str) -> None:
     given = json.loads(text) if "{" in text else text
-    assert parsed(text) == parsed(given) == parsed(yaml.safe_load(yaml.safe_dump(given))) == SAME[text]
+    assert (
+        parse_search(text) == parse_search(given) == parse_search(yaml.safe_load(yaml.safe_dump(given))) == SAME[text]
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_a_description_of_another_form_is_told_where_and_what_to_write(
     given: Any, error: type[EnvsuiteError], message: str
 ) -> None:
     with pytest.raises(error, match=message) as caught:
-        parsed(given)
+        parse_search(given)
     assert "secret" not in str(caught.value)
 
 
@@ -103,7 +105,7 @@ def test_anything_is_a_search_or_an_error_of_the_user_also_as_text(given: Any) -
     found = []
     for description in (given, json.dumps(given) if isinstance(given, Mapping) else given):
         try:
-            search = parsed(description)
+            search = parse_search(description)
         except EnvsuiteError as error:
             found.append(None)
             assert str(error)
@@ -117,8 +119,8 @@ def test_anything_is_a_search_or_an_error_of_the_user_also_as_text(given: Any) -
 def test_what_a_search_reads_is_all_files_and_addresses_in_it() -> None:
     inner = {"fuse": ["bm25", {"faiss": "f", "vectors": "v"}, {"search-r1": "http://q"}]}
     both = {"fuse": [inner, {"search-r1": "http://s"}]}
-    assert parsed(both).reads() == (("f",), ("http://q", "http://s"))
-    assert parsed("bm25+drawn").reads() == ((), ())
+    assert parse_search(both).reads() == (("f",), ("http://q", "http://s"))
+    assert parse_search("bm25+drawn").reads() == ((), ())
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_an_index_of_other_vectors_or_a_damaged_one_is_noticed(many: Vectors, tm
     for other in (b"", b"no index", content[:-40] + content[-72:-40], content[:-1], content[1:-72] + content[-72:]):
         path.write_bytes(other)
         with pytest.raises(DataError, match=r"Build it again with build_index"):
-            Approximate(many, path)._opened()
+            Approximate(many, path)._open_index()
 
 
 @FAISS

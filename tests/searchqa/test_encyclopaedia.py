@@ -13,9 +13,9 @@ from envsuite.core.errors import UsageError
 from envsuite.retrieval.documents import LONGEST_KEY, Document
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.entities import DATES, LINKED
-from envsuite.searchqa.pages import mention, written
+from envsuite.searchqa.pages import mention, value_text
 from envsuite.searchqa.questions import NO_ANSWER
-from envsuite.searchqa.scoring import normalised
+from envsuite.searchqa.scoring import normalise_answer
 
 SIZES = ((3000, None, 0), (3000, 1000, 7), (100, 20, 1), (12_000, 4000, 3))
 
@@ -44,7 +44,7 @@ def test_a_search_over_all_facts_finds_the_answer_of_each_question_and_no_other(
         (value,) = found
         relation = task["query"].get("path", [""])[-1]
         if relation in DATES or relation == "length":
-            value = written(world, relation, value)
+            value = value_text(world, relation, value)
         elif relation == "population":
             value = f"{int(value):,}"
         assert str(value) in task["answers"], task
@@ -74,7 +74,7 @@ def test_supporting_pages_state_the_facts_and_hidden_ones_are_on_no_page(size: t
     for entity in world.all:
         text = pages[world.title(entity)].text
         for relation, value in entity.facts.items():
-            shown = [written(world, relation, value, american) for american in (False, True)]
+            shown = [value_text(world, relation, value, american) for american in (False, True)]
             stated = any(one in text or f"{one[:1].upper()}{one[1:]}" in text for one in shown)
             if relation in entity.hidden:
                 assert not stated or relation in ("population", "university", "birthplace"), (text, relation, shown)
@@ -144,8 +144,8 @@ def test_no_question_but_a_comparison_says_its_answer() -> None:
     for size in SIZES:
         for task in made(*size)[2]:
             if task["kind"] != "comparison":
-                text = f" {normalised(task['text'])} "
-                assert not any(f" {normalised(answer)} " in text for answer in task["answers"]), task
+                text = f" {normalise_answer(task['text'])} "
+                assert not any(f" {normalise_answer(answer)} " in text for answer in task["answers"]), task
 
 
 def _digest(source: Encyclopaedia) -> str:

@@ -16,7 +16,7 @@ from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.expert import Expert
 from envsuite.searchqa.lexical import Lexical
 from envsuite.searchqa.milestones import Milestones
-from envsuite.searchqa.scoring import normalised
+from envsuite.searchqa.scoring import normalise_answer
 from envsuite.searchqa.source import QuestionFiles
 
 SMALL: dict[str, Any] = {"entities": 600, "questions": 200}
@@ -251,8 +251,10 @@ def test_no_observation_has_the_answer_before_a_page_with_it_is_found() -> None:
         for task in ids:
             env.reset(options={"task_id": task})
             question = env.session.question
-            golds = {f" {normalised(gold)} " for gold in question.answers if gold not in ("yes", "no", "unanswerable")}
-            golds = {gold for gold in golds if gold not in f" {normalised(env.observation['task'])} "}
+            golds = {
+                f" {normalise_answer(gold)} " for gold in question.answers if gold not in ("yes", "no", "unanswerable")
+            }
+            golds = {gold for gold in golds if gold not in f" {normalise_answer(env.observation['task'])} "}
             for key in question.support:
                 if env.done:
                     break
@@ -260,9 +262,9 @@ def test_no_observation_has_the_answer_before_a_page_with_it_is_found() -> None:
                 text = env.observation["text"]
                 pages = " ".join(" ".join(env.collection.corpus.content(number)) for number in env.session.seen)
                 for gold in golds:
-                    if gold not in f" {normalised(pages)} ":
+                    if gold not in f" {normalise_answer(pages)} ":
                         looked += 1
-                        assert gold not in f" {normalised(text)} "
+                        assert gold not in f" {normalise_answer(text)} "
             for support in question.support:
                 assert support not in str(env.observation["commands"])
     assert looked > 100
@@ -274,7 +276,7 @@ def test_milestones_are_the_supporting_pages_and_the_answer(three: Path) -> None
     assert milestones.count == 3
     reached = []
     for action in ([search("moon film")], [search("moon film")], [search("director Ann")], [answer("Rome")]):
-        reached.append(milestones.reached(action, env.step(action)[4]))
+        reached.append(milestones.count_reached(action, env.step(action)[4]))
     assert reached == [1, 0, 1, 1]
 
 

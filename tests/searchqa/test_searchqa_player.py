@@ -16,8 +16,8 @@ from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.entities import LINKED
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.pages import answers, page
-from envsuite.searchqa.player import Reader, speaks_of, stated
-from envsuite.searchqa.scoring import judged
+from envsuite.searchqa.player import Reader, find_value, speaks_of
+from envsuite.searchqa.scoring import judge_answer
 
 TYPES = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]
 SMALL = {"entities": 300, "questions": 300, "tasks": TYPES, "observation": "new"}
@@ -41,9 +41,13 @@ def test_every_fact_of_every_page_is_read_as_it_was_written() -> None:
     for entity in made.world.all:
         text = page(made.world, entity, "reading").text
         for relation, value in made.world.chains(entity):
-            read = stated(text, relation)
+            read = find_value(text, relation)
             assert read is not None, (relation, text)
-            assert judged(read, tuple(answers(made.world, relation, value)), True, ()).em == 1.0, (relation, read, text)
+            assert judge_answer(read, tuple(answers(made.world, relation, value)), True, ()).em == 1.0, (
+                relation,
+                read,
+                text,
+            )
             if relation in LINKED:
                 assert speaks_of(read, made.world.title(made.world.all[int(value)]))
 
@@ -53,7 +57,7 @@ def test_a_page_that_does_not_state_a_fact_has_none_of_it() -> None:
     for entity in made.world.all:
         text = page(made.world, entity, "reading").text
         for relation in entity.hidden:
-            assert stated(text, relation) is None, (relation, text)
+            assert find_value(text, relation) is None, (relation, text)
 
 
 def test_a_careful_reader_answers_nearly_every_question_rightly(env: Any) -> None:

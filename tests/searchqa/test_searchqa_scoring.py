@@ -16,8 +16,8 @@ from envsuite.searchqa.scoring import (
     Judgement,
     exact_match,
     f1,
-    judged,
-    normalised,
+    judge_answer,
+    normalise_answer,
     says_unanswerable,
     support_scores,
 )
@@ -38,16 +38,16 @@ from envsuite.searchqa.scoring import (
     ],
 )
 def test_normalisation_is_lower_case_then_punctuation_then_articles_then_blanks(text: str, wanted: str) -> None:
-    assert normalised(text) == wanted == squad_normal_form(text)
+    assert normalise_answer(text) == wanted == squad_normal_form(text)
 
 
 def test_of_an_unanswerable_question_the_claim_that_it_is_is_right_and_the_hidden_answer_wrong() -> None:
-    assert judged("Unanswerable.", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
-    assert judged("The question cannot be answered", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
-    assert judged("Rome", ["Rome"], answerable=False) == Judgement(0.0, 0.0)
-    assert judged("unanswerable", ["Rome"]) == Judgement(0.0, 0.0)
-    assert judged("Rome", ["Rome"]) == Judgement(1.0, 1.0)
-    assert all(normalised(text) == text and says_unanswerable(text) for text in CANNOT_BE_ANSWERED)
+    assert judge_answer("Unanswerable.", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
+    assert judge_answer("The question cannot be answered", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
+    assert judge_answer("Rome", ["Rome"], answerable=False) == Judgement(0.0, 0.0)
+    assert judge_answer("unanswerable", ["Rome"]) == Judgement(0.0, 0.0)
+    assert judge_answer("Rome", ["Rome"]) == Judgement(1.0, 1.0)
+    assert all(normalise_answer(text) == text and says_unanswerable(text) for text in CANNOT_BE_ANSWERED)
 
 
 def _perturbed(text: str, rng: random.Random) -> str:
@@ -88,7 +88,7 @@ def test_scores_equal_the_official_scripts_on_perturbed_gold_answers(shared: Pat
             given_ = _perturbed(rng.choice(golds), rng)
             if rng.random() < 0.3:
                 given_ = _perturbed(given_, rng)
-            assert normalised(given_) == squad_normal_form(given_)
+            assert normalise_answer(given_) == squad_normal_form(given_)
             assert exact_match(given_, golds) == bool(max(hotpot_em(given_, gold) for gold in golds))
             assert f1(given_, golds) == max(hotpot_f1(given_, gold) for gold in golds)
             assert f1(given_, golds, closed=()) == max(musique_f1(given_, gold) for gold in golds)
@@ -103,12 +103,12 @@ texts = (
 )
 
 
-@given(texts, st.lists(texts.filter(normalised), max_size=3))
+@given(texts, st.lists(texts.filter(normalise_answer), max_size=3))
 def test_scores_equal_the_official_scripts_on_any_text(answer: str, golds: list[str]) -> None:
     assert exact_match(answer, golds) == any(hotpot_em(answer, gold) for gold in golds)
     assert f1(answer, golds) == max((hotpot_f1(answer, gold) for gold in golds), default=0.0)
     assert f1(answer, golds, closed=()) == max((musique_f1(answer, gold) for gold in golds), default=0.0)
-    assert 0.0 <= judged(answer, golds).f1 <= 1.0
+    assert 0.0 <= judge_answer(answer, golds).f1 <= 1.0
 
 
 @given(st.sampled_from(["The The", "A", "!!!", "the", "a an"]), texts)

@@ -26,9 +26,9 @@ from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import LONGEST_KEY, Problems
 from envsuite.searchqa import layouts, passages, source
-from envsuite.searchqa.layouts import asked
-from envsuite.searchqa.passages import Keys, Passage, joined, passage, rows
-from envsuite.searchqa.scoring import judged
+from envsuite.searchqa.layouts import read_question
+from envsuite.searchqa.passages import Keys, Passage, join_sentences, passage, rows
+from envsuite.searchqa.scoring import judge_answer
 from envsuite.searchqa.source import QuestionFiles
 
 
@@ -88,7 +88,9 @@ def test_2wikimultihopqa_s_official_aliases_are_right_answers(tmp_path: Path) ->
             ["1900"],
         ]
         assert problems.counts == {layouts.PAST_THE_END: 3, source.BROKEN_ALIASES: 1}
-    assert judged("Lee, Ann", tasks[0]["answers"]).em == judged("the Italian", tasks[1]["answers"]).em == 1.0
+    assert (
+        judge_answer("Lee, Ann", tasks[0]["answers"]).em == judge_answer("the Italian", tasks[1]["answers"]).em == 1.0
+    )
     assert QuestionFiles([tmp_path]).digest() == QuestionFiles([file]).digest() != before
 
 
@@ -329,7 +331,7 @@ fields = ["question", "answer", "answer_aliases", "context", "supporting_facts",
 )
 def test_no_content_of_an_entry_raises(row: dict[str, Any], changes: dict[str, Any]) -> None:
     problems = Problems()
-    found = asked({**row, **changes}, "here", problems)
+    found = read_question({**row, **changes}, "here", problems)
     assert found is not None or problems.counts
     if found is not None:
         assert found.text and found.answers and found.answers[0] and found.task_id
@@ -339,7 +341,7 @@ def test_no_content_of_an_entry_raises(row: dict[str, Any], changes: dict[str, A
 def test_no_passage_raises(row: Any) -> None:
     found = passage(row)
     assert found is None or (found.title.strip() and found.text)
-    assert isinstance(joined(row), str)
+    assert isinstance(join_sentences(row), str)
 
 
 @given(st.binary(max_size=60) | st.lists(values).map(lambda v: json.dumps(v).encode()))

@@ -24,7 +24,7 @@ from waiting import until
 from envsuite.core import ToolCall, UsageError
 from envsuite.remote import RemoteEnv, transport
 from envsuite.remote import places as place
-from envsuite.remote.places import News, Places, listed, listening
+from envsuite.remote.places import News, Places, listening, parse_addresses
 from envsuite.remote.session import described_anew
 from envsuite.serving.server import Server
 from envsuite.vector import EnvFactory, Event, Vector, make_vector, members
@@ -270,7 +270,7 @@ def test_a_server_that_a_proxy_does_not_find_yet_joins_later(
     monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
-    refusals = [transport.Refused(second.url, 502, {}).raised() for _ in range(2)]
+    refusals = [transport.Refused(second.url, 502, {}).local_error() for _ in range(2)]
 
     def refused(url: str, *arguments: Any) -> Any:
         if url == second.url and refusals:
@@ -354,13 +354,13 @@ COMMENT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])).ma
 
 @given(st.lists(st.tuples(BLANK, st.one_of(URLS, st.just("")), BLANK, st.one_of(COMMENT, st.just("")))))
 def test_the_addresses_in_a_file_are_those_before_comments(lines: list[tuple[str, str, str, str]]) -> None:
-    assert listed("\n".join(map("".join, lines)), "file") == [url for _, url, _, _ in lines if url]
+    assert parse_addresses("\n".join(map("".join, lines)), "file") == [url for _, url, _, _ in lines if url]
 
 
 @given(st.text())
 def test_whatever_else_is_in_a_file_is_an_error_of_one_line_that_names_the_line(text: str) -> None:
     try:
-        found = listed(text, "servers.txt")
+        found = parse_addresses(text, "servers.txt")
     except UsageError as error:
         assert str(error).startswith("line ") and " of servers.txt " in str(error)
     else:

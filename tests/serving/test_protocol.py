@@ -34,7 +34,7 @@ def test_a_session_is_played_as_the_environment_is(server: str) -> None:
 
 def test_the_listings_say_what_there_is(server: str) -> None:
     listed = ask(server, "GET", "/v1/environments").body["environments"]
-    assert {"id": "TextCraft-v0", "max_episode_steps": 50, "arguments": dict(TextCraft.offered())} in listed
+    assert {"id": "TextCraft-v0", "max_episode_steps": 50, "arguments": dict(TextCraft.argument_schemas())} in listed
     tools = ask(server, "GET", "/v1/environments/TextCraft-v0/tools").body["tools"]
     assert tools == [tool.as_openai() for tool in TextCraft.tools]
     tasks = ask(server, "GET", "/v1/environments/TextCraft-v0/tasks?split=test").body

@@ -74,7 +74,7 @@ def test_a_search_that_may_not_look_far_is_given_up() -> None:
 def test_more_boxes_than_are_matched_are_solved_too() -> None:
     rows = ["###########", "#@        #", "# $ $ $ $ #", "#         #", "# $ $ $   #", "#.......  #", "###########"]
     seven = read_level(rows, "a test")
-    assert seven.boxes.bit_count() == 7 and not Sokoban(seven).deadlocked()
+    assert seven.boxes.bit_count() == 7 and not Sokoban(seven).is_deadlocked()
     assert pushes_of(seven, solve(seven, greed=3.0)) >= 7
 
 

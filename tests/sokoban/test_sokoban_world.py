@@ -41,7 +41,7 @@ def random_play(text: list[str], seed: int, moves: int) -> None:
         assert (result != BLOCKED) == plain.move(direction)
         assert (result == PUSHED) == (world.boxes != boxes) and (result == BLOCKED) == (world.player == player)
         assert level.text(world.boxes, world.player) == plain.text()
-        assert world.solved == plain.solved and world.placed == len(plain.boxes & plain.targets)
+        assert world.solved == plain.solved and world.placed_boxes == len(plain.boxes & plain.targets)
 
 
 def _moves(plain: PlainSokoban, direction: str) -> bool:
@@ -67,7 +67,7 @@ def test_random_play_in_generated_levels_is_that_of_the_plain_world(level: Level
 @given(SMALL, st.lists(st.sampled_from(DIRECTIONS), max_size=40))
 def test_what_is_called_a_deadlock_cannot_be_solved(level: Level, moves: list[str]) -> None:
     world = play(level, moves)
-    if world.deadlocked():
+    if world.is_deadlocked():
         assert fewest_pushes(rows(level, world)) is None
 
 
@@ -82,7 +82,7 @@ def test_what_is_called_a_deadlock_cannot_be_solved(level: Level, moves: list[st
     ],
 )
 def test_deadlocks(text: list[str], lost: bool) -> None:
-    assert Sokoban(read_level(text, "a test")).deadlocked() == lost
+    assert Sokoban(read_level(text, "a test")).is_deadlocked() == lost
 
 
 @given(SMALL)

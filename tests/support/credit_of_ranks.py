@@ -29,7 +29,7 @@ from trainers.credit.rows import as_played
 from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
-from trainers.processes.distributed import all_gather_object, guarded, make_accelerator
+from trainers.processes.distributed import all_gather_object, make_accelerator, run_guarded
 from trainers.settings import make
 from trainers.steps import Episode, Step, StepTable
 from trainers.steps.columns import (
@@ -218,4 +218,4 @@ def _columns(table: StepTable, advantage: np.ndarray, keep: np.ndarray) -> np.nd
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(Path(sys.argv[1]), sys.argv[2:] == ["team"])))
+    sys.exit(run_guarded(lambda: main(Path(sys.argv[1]), sys.argv[2:] == ["team"])))

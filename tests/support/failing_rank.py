@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from envsuite.core import DataError
 from trainers.processes import peers
 from trainers.processes.activity import ACTIVITY
-from trainers.processes.distributed import all_gather_object, guarded, make_accelerator, on_main, sharing_failures
+from trainers.processes.distributed import all_gather_object, make_accelerator, on_main, run_guarded, sharing_failures
 
 
 def _work(accelerator: Accelerator, how: str, struck: int) -> int:
@@ -94,4 +94,4 @@ def strike(rank: int, ranks: int, port: int, how: str, struck: int, folder: str)
         Path(folder, f"{rank}.met").touch()
         return _work(accelerator, how, struck)
 
-    sys.exit(guarded(work))
+    sys.exit(run_guarded(work))

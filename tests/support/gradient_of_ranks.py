@@ -11,7 +11,7 @@ from tiny_runs import gradient_cases, model, share_of
 from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
-from trainers.processes.distributed import guarded, make_accelerator
+from trainers.processes.distributed import make_accelerator, run_guarded
 
 
 def main() -> int:
@@ -27,4 +27,4 @@ def main() -> int:
     return 0
 
 
-sys.exit(guarded(main))
+sys.exit(run_guarded(main))

@@ -31,7 +31,7 @@ from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import make_engine
 from trainers.rollout.vllm import engine as direct
-from trainers.rollout.vllm.transfer import rounded, write_adapter
+from trainers.rollout.vllm.transfer import round_weights, write_adapter
 from trainers.settings import ConfigError
 
 CASES: dict[str, list[Callable[[Any, PreTrainedModel], None]]] = {}
@@ -109,16 +109,16 @@ def an_update_that_does_not_arrive_stops_the_run(engine: Any, policy: PreTrained
     change(policy, by=0.02)
 
     def disabled(weights: WEIGHTS, dtype: torch.dtype, found: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
-        for _ in rounded(weights, dtype, found):
+        for _ in round_weights(weights, dtype, found):
             pass
         yield from old
 
-    direct.rounded = disabled
+    direct.round_weights = disabled
     engine.submit([Request(0, [5, 6], Sampling(max_tokens=4))])
     groups = r"embed_tokens, layers\.0, layers\.1, layers\.2, norm"
     raised(EngineFailed, f"not the trainer's in {groups}", lambda: engine.sync(policy.named_parameters(), 2))
     raised(UsageError, "an update failed", lambda: engine.poll(0.1))
-    direct.rounded = rounded
+    direct.round_weights = round_weights
     engine.sync(policy.named_parameters(), 2)
     assert engine.poll()[0].policy_version.tolist() == [2] * 4
 
@@ -126,16 +126,16 @@ def an_update_that_does_not_arrive_stops_the_run(engine: Any, policy: PreTrained
 @case("tied", "untied")
 def a_layer_that_arrives_otherwise_is_named(engine: Any, policy: PreTrainedModel) -> None:
     def corrupted(weights: WEIGHTS, dtype: torch.dtype, found: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in rounded(weights, dtype, found):
+        for name, tensor in round_weights(weights, dtype, found):
             if name == "model.layers.1.self_attn.v_proj.weight":
                 tensor = tensor.clone()
                 tensor[0, 0] += 1e-6
             yield name, tensor
 
-    direct.rounded = corrupted
+    direct.round_weights = corrupted
     said = r"vLLM in this process: .* not the trainer's in layers\.1: they are stale"
     raised(EngineFailed, said, lambda: engine.sync(policy.named_parameters(), 3))
-    direct.rounded = rounded
+    direct.round_weights = round_weights
     engine.sync(policy.named_parameters(), 3)
 
 
@@ -147,9 +147,9 @@ def weights_are_loaded_under_vllms_configuration(engine: Any, policy: PreTrained
 
     def watched(weights: WEIGHTS, dtype: torch.dtype, found: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
         seen.append(get_current_vllm_config_or_none())
-        yield from rounded(weights, dtype, found)
+        yield from round_weights(weights, dtype, found)
 
-    direct.rounded = watched
+    direct.round_weights = watched
     engine.sync(policy.named_parameters(), 1)
     assert seen and all(config is not None for config in seen)
 
@@ -194,7 +194,7 @@ def the_time_of_an_update(engine: Any, policy: PreTrainedModel) -> None:
 @case("adapter")
 def an_adapter_goes_alone(engine: Any, policy: PreTrainedModel) -> None:
     whole = []
-    direct.rounded = lambda *given: whole.append(1) or rounded(*given)
+    direct.round_weights = lambda *given: whole.append(1) or round_weights(*given)
     engine.sync(merged_weights(policy), 0)
     for version in (1, 2):
         change(policy, by=0.02)
@@ -264,7 +264,7 @@ def main(setup: str) -> None:
             except Exception:
                 results[function.__name__] = traceback.format_exc()
             finally:
-                direct.rounded, direct.write_adapter = rounded, write_adapter
+                direct.round_weights, direct.write_adapter = round_weights, write_adapter
         engine.close()
         engine.close()
         results["the_process_group_is_gone"] = "it is there" if torch.distributed.is_initialized() else ""

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from sharding_cases import CASES, computed
 from torch import Tensor
 
-from trainers.processes.distributed import guarded, make_accelerator
+from trainers.processes.distributed import make_accelerator, run_guarded
 
 
 def main() -> int:
@@ -24,4 +24,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_guarded(main))

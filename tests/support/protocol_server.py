@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch.distributed import ProcessGroupGloo, TCPStore
 from transformers import PreTrainedModel
 
-from trainers.rollout.vllm.server.envsuite_stream import address_towards, joined, received
+from trainers.rollout.vllm.server.envsuite_stream import address_towards, join_group, receive
 from trainers.rollout.vllm.server.envsuite_weights import fingerprints
 
 Answer = tuple[int, Any]
@@ -149,12 +149,12 @@ class ProtocolServer:
 
     def _join(self, address: str, port: int, size: int, seconds: float) -> None:
         store = TCPStore(address, port, wait_for_workers=False)
-        self._group = joined(store, 1, size, address_towards(address, port, seconds), seconds)
+        self._group = join_group(store, 1, size, address_towards(address, port, seconds), seconds)
 
     def _receive(self) -> None:
         assert self._group is not None
         try:
-            self._take(received(self._group))
+            self._take(receive(self._group))
             self._failure = None
         except (RuntimeError, ConnectionError) as error:
             self._group, self._failure = None, str(error)

@@ -39,7 +39,7 @@ def check_tree(cache: RadixCache, running: Sequence[Running]) -> None:
         assert len(set(states)) == len(states) == cache.states.used, "each slot has one holder"
         assert cache.states.count <= 1 + cache._rows + cache.state_bound or cache.states.count <= 9
     if not running:
-        assert cache.pages.used * PAGE <= cache.bound
+        assert cache.pages.used * PAGE <= cache.capacity
 
 
 def read(cache: RadixCache, sequence: Running) -> list[int]:

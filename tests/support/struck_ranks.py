@@ -45,7 +45,7 @@ def disturb() -> None:
     from trainers.rollout.manager import RolloutManager
     from trainers.run import checkpoint
 
-    run, update, flushed, poll = RolloutManager.run, Updater.update, checkpoint._flushed, HFEngine.poll
+    run, update, flushed, poll = RolloutManager.run, Updater.update, checkpoint._flush_files, HFEngine.poll
     # Stands in for a vLLM server: a child that is polled.
     server = subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -74,7 +74,7 @@ def disturb() -> None:
             raise EngineFailed(f"the server: it was killed by {signal.Signals(-server.poll()).name}")
         return poll(self, *rest, **named)
 
-    RolloutManager.run, Updater.update, checkpoint._flushed, HFEngine.poll = playing, updating, flushing, polling
+    RolloutManager.run, Updater.update, checkpoint._flush_files, HFEngine.poll = playing, updating, flushing, polling
 
 
 if moment:

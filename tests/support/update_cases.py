@@ -14,7 +14,7 @@ from tiny_runs import model, step_table
 from trainers.policy.accumulation import Accumulator, Batch, Tally, log_probabilities
 from trainers.policy.adapter import adapter_tensors, add_adapter, as_reference
 from trainers.policy.attention import checkpoint_activations
-from trainers.policy.balance import balanced
+from trainers.policy.balance import balance_batch
 from trainers.policy.config import AdapterConfig, OptimConfig
 from trainers.policy.guard import Diverged
 from trainers.policy.loss import ObjectiveConfig
@@ -81,7 +81,7 @@ def gradients(accelerator: Accelerator) -> dict[str, tuple[torch.Tensor, float]]
         Accumulator(accelerator, policy, config, objective)(replace(own, old=old), tally, seed=5, first=True)
         gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
         policy.zero_grad()
-        merged = tally.merged(accelerator)
+        merged = tally.gather_metrics(accelerator)
         found[name] = gradient, sum(value for key, value in merged.items() if key.endswith("_loss"))
     return found
 
@@ -172,7 +172,7 @@ def exchanged(accelerator: Accelerator) -> dict[str, Any]:
             )
         return found
 
-    new, moved = balanced(accelerator, own, parts, 1, True)
+    new, moved = balance_batch(accelerator, own, parts, 1, True)
     return {
         "before": rows(own, parts), "after": rows(new, moved), "episodes": new.table.episode_id.tolist(),
         "came": sorted(set(new.table.episode_id.tolist()) - set(own.table.episode_id.tolist())),

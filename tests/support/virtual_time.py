@@ -15,7 +15,7 @@ from envsuite.core import Tool
 from envsuite.core.tools import Action
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, Event, Vector, Wait
-from envsuite.vector.base import COLLATERAL_FAILURE, failed
+from envsuite.vector.base import COLLATERAL_FAILURE, failure_event
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.rollout.engine import Completion, Engine, Request
 from trainers.rollout.manager import RolloutManager
@@ -93,12 +93,12 @@ class VirtualVector(Vector):
         wait = max(0.0, first - self.clock())
         self.clock.wait("env", wait if timeout is None else min(wait, timeout))
         ready = [slot for slot, (_, end, _) in self.due.items() if end <= self.clock()]
-        return self._answered([self._event(slot, self.due.pop(slot)[2]) for slot in ready])
+        return self._finish_calls([self._event(slot, self.due.pop(slot)[2]) for slot in ready])
 
     def _event(self, slot: int, how: str) -> Event:
         if how in ("hangs", "collateral"):
             self.over += 1
-            return failed(slot, f"{COLLATERAL_FAILURE if how == 'collateral' else ''}DeadlineExceeded: so it is")
+            return failure_event(slot, f"{COLLATERAL_FAILURE if how == 'collateral' else ''}DeadlineExceeded: so it is")
         self.over += how == "ends"
         observation: Any = {"task": "Go.", "text": "go", "commands": ()}
         info: Any = {

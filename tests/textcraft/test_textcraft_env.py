@@ -24,7 +24,7 @@ def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others() -> None:
         head, _, tail = observation["task"].partition("\n\n")
         assert tail == f"Goal: craft {task_id.replace('_', ' ')}."
         lines = head.removeprefix("Crafting commands:\n").split("\n")
-        needed = {recipe.text for recipe in env.book.needed(env.world.goal)}
+        needed = {recipe.text for recipe in env.book.needed_recipes(env.world.goal)}
         assert needed <= set(lines) and len(set(lines)) == len(lines) <= len(needed) + 10
         assert observation["text"] == "You are not carrying anything." and observation["commands"] == ()
 

@@ -42,7 +42,7 @@ def solve(source: str, arguments: dict[str, int]) -> None:
     book, tasks = load(source, **arguments)
     for name in tasks.types:
         goal = NAMESPACE + name
-        shown = {recipe.text for recipe in book.needed(goal)}
+        shown = {recipe.text for recipe in book.needed_recipes(goal)}
         world = Crafting(book, goal)
         commands = plan(book, goal)
         assert 0 < len(commands) <= HORIZON

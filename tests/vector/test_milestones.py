@@ -121,7 +121,7 @@ def test_alfworlds_objects_count_by_their_type_and_a_second_one_must_be_another(
     env.unwrapped = env
     found = milestones_of("ALFWorld-v0")(env)
     told: list[Any] = [{"valid": True, "success": text == wins} for text in commands]
-    assert [found.reached(command(text), info) for text, info in zip(commands, told, strict=True)] == expected
+    assert [found.count_reached(command(text), info) for text, info in zip(commands, told, strict=True)] == expected
 
 
 def test_webshops_milestones_are_the_targets_and_come_in_order() -> None:
@@ -170,14 +170,14 @@ def test_a_box_that_comes_back_to_a_target_counts_once() -> None:
 @pytest.mark.parametrize("similarity", [None, 0.95])
 def test_only_the_ratio_takes_neighbours_for_each_other(similarity: float | None) -> None:
     listed = Listed([command("go to cabinet 11"), command("open cabinet 11")], similarity)
-    done = [listed.reached(command(text), {"valid": True}) for text in ("go to cabinet 1", "open cabinet 11")]
+    done = [listed.count_reached(command(text), {"valid": True}) for text in ("go to cabinet 1", "open cabinet 11")]
     assert done == ([0, 0] if similarity is None else [1, 1])
 
 
 def test_listed_actions_count_in_their_order_once_and_only_where_they_are_valid() -> None:
     listed = Listed([command("a"), command("b"), command("a")])
     said = [("b", True), ("a", False), ("a", True), ("a", True), ("b", True), ("a", True), ("a", True)]
-    assert [listed.reached(command(text), {"valid": valid}) for text, valid in said] == [0, 0, 1, 0, 1, 1, 0]
+    assert [listed.count_reached(command(text), {"valid": valid}) for text, valid in said] == [0, 0, 1, 0, 1, 1, 0]
 
 
 def test_an_expert_plays_a_task_once_for_all_environments_that_are_made_alike() -> None:

@@ -235,12 +235,12 @@ def test_the_parts_that_are_explained_make_up_the_score(shop: Catalogue, data: s
     session.click("buy now")
     found, score = receipt(session), session.state.score
     assert score is not None
-    assert found.met / len(found.lines) * score.r_type == pytest.approx(score.total, abs=1e-12)
-    matched, asked = found.counted("Attribute")
+    assert found.met_count / len(found.lines) * score.r_type == pytest.approx(score.total, abs=1e-12)
+    matched, asked = found.count_lines("Attribute")
     assert matched / asked == score.r_att
-    matched, asked = found.counted("Option")
+    matched, asked = found.count_lines("Option")
     assert (matched / asked if asked else None) == score.r_option
-    assert found.counted("Price") == (int(score.r_price), 1)
+    assert found.count_lines("Price") == (int(score.r_price), 1)
     assert len(found.shared_categories) >= 2 or not score.category_match
     assert len(found.shared_nouns) / found.nouns == score.title_score
     assert (found.queries[0] == found.queries[1]) is score.query_match

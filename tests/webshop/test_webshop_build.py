@@ -19,10 +19,10 @@ from envsuite.cli import main
 from envsuite.core import DataError
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop import filling
-from envsuite.webshop.build import build, cached
+from envsuite.webshop.build import build, cached_catalogue
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.nouns import Builtin
-from envsuite.webshop.pages import structured, text
+from envsuite.webshop.pages import structured_text, text
 from envsuite.webshop.products import Review
 from envsuite.webshop.source import RawProduct
 from envsuite.webshop.tasks import load
@@ -233,11 +233,11 @@ def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(building, "tagger", lambda name: Builtin())
     files = write_shop(tmp_path)
-    path = cached(files)
+    path = cached_catalogue(files)
     made = path.stat().st_ino
-    assert path.is_relative_to(tmp_path / "data") and cached(files).stat().st_ino == made
+    assert path.is_relative_to(tmp_path / "data") and cached_catalogue(files).stat().st_ino == made
     files.products.write_text(files.products.read_text() + " ")
-    assert cached(files) != path, "other files, another catalogue"
+    assert cached_catalogue(files) != path, "other files, another catalogue"
 
 
 def test_the_command_takes_a_folder_or_the_name_of_an_official_set(
@@ -329,4 +329,4 @@ def test_another_stock_goes_the_same_way_and_its_reviews_are_shown(tmp_path: Pat
     assert session.search(product.title) and session.click(product.asin.lower())
     assert "[SEP] Rating: 4.5 [SEP]" in text(session)
     assert session.click("reviews") and text(session).endswith('< Prev [SEP] "Good" [SEP] 5.0 [SEP] It shines.')
-    assert structured(session).endswith('"Good"\n5.0\nIt shines.')
+    assert structured_text(session).endswith('"Good"\n5.0\nIt shines.')

@@ -58,7 +58,12 @@ def test_with_both_official_sets_the_one_that_is_named_is_played_and_results_tel
     for source in (None, "official"):
         with pytest.raises(DataError, match=r"'official-1k' \(1,000 products\) or 'official-full' \(1.18 million\)"):
             WebShop(source=source)
-    assert set(WebShop.offered()["source"]["examples"]) == {"builtin", "generated", "official-1k", "official-full"}
+    assert set(WebShop.argument_schemas()["source"]["examples"]) == {
+        "builtin",
+        "generated",
+        "official-1k",
+        "official-full",
+    }
 
 
 def test_a_shop_is_made_once_with_a_note_and_found_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from envsuite.webshop.catalogue import goal_for
 from envsuite.webshop.documents import document
 from envsuite.webshop.expert import plan
 from envsuite.webshop.generate import COMPOSED, WISHES, Difficulty, Shop
-from envsuite.webshop.goals import Goal, choose, composed, count, draw_price, written
+from envsuite.webshop.goals import Goal, choose, composed_wish, count, draw_price, human_wish
 from envsuite.webshop.nouns import Builtin
 from envsuite.webshop.products import Product
 from envsuite.webshop.reward import score
@@ -65,9 +65,9 @@ def goals(shop: Shop, product: Product) -> Iterator[Goal]:
     """All goals whose target is ``product``."""
     known, people = _asked(shop)
     entry, rng = known[product.asin], random.Random(product.asin)
-    wishes = [written(wish, product.price, rng) for wish in people.get(product.asin, [])]
+    wishes = [human_wish(wish, product.price, rng) for wish in people.get(product.asin, [])]
     if "instruction" in entry:
-        wishes.append(composed(entry["instruction"], entry["instruction_attributes"], product.price, rng))
+        wishes.append(composed_wish(entry["instruction"], entry["instruction_attributes"], product.price, rng))
     for wish in wishes:
         assert wish is not None
         for number in range(count(wish, product.options)):

@@ -11,12 +11,12 @@ from envsuite.webshop.goals import (
     NO_LIMIT,
     Wish,
     choose,
-    composed,
+    composed_wish,
     count,
     draw_limit,
     draw_price,
+    human_wish,
     order,
-    written,
 )
 
 OPTIONS = st.dictionaries(
@@ -58,9 +58,9 @@ def test_a_price_lies_between_those_that_the_tag_names(prices: list[float], seed
 def test_only_drawn_limits_use_the_generator_and_no_limit_is_said() -> None:
     rng = random.Random(1)
     state = rng.getstate()
-    assert composed(None, ("a",), 5.0, rng) is None and composed("Find me", (), 5.0, rng) is None
-    assert written({"instruction": "x", "instruction_attributes": [], "instruction_options": []}, 5.0, rng) is None
-    dear = written(
+    assert composed_wish(None, ("a",), 5.0, rng) is None and composed_wish("Find me", (), 5.0, rng) is None
+    assert human_wish({"instruction": "x", "instruction_attributes": [], "instruction_options": []}, 5.0, rng) is None
+    dear = human_wish(
         {"instruction": "a kettle..", "instruction_attributes": ["a"], "instruction_options": []}, 985.0, rng
     )
     assert dear == Wish("a kettle", ("a",), (), NO_LIMIT) and rng.getstate() == state

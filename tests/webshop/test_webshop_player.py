@@ -10,7 +10,7 @@ from teaching import played
 
 from envsuite.core.errors import UsageError
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.player import Shopper, judged, query
+from envsuite.webshop.player import Shopper, judge_cards, query
 from envsuite.webshop.products import Card
 
 EASY = {"attributes": 2, "hidden": 0, "vagueness": 0}
@@ -47,8 +47,8 @@ def test_each_word_that_a_careful_player_says_or_does_stands_in_the_instruction_
 
 def test_the_first_product_that_is_cheap_enough_is_opened_and_those_before_it_are_said_to_be_too_dear() -> None:
     cards = [Card("GH12CD34EF", "a kettle", "$70.5"), Card("KD12CD34EF", "a kettle", "$16.0 to $19.0")]
-    assert judged(cards, 40.0) == ("gh 70 > 40. kd 16 < 40", "KD12CD34EF")
-    assert judged(cards, 10.0) == ("", "GH12CD34EF")
+    assert judge_cards(cards, 40.0) == ("gh 70 > 40. kd 16 < 40", "KD12CD34EF")
+    assert judge_cards(cards, 10.0) == ("", "GH12CD34EF")
 
 
 def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env: Any) -> None:

@@ -90,7 +90,7 @@ def test_a_page_after_the_last_shows_nothing_and_one_can_go_back(shop: Catalogue
     shopping.click("next >")
     total = len(shopping.state.hits)
     assert pages.text(shopping).endswith(f"Page 2 (Total results: {total}) [SEP] < Prev [SEP] Next >")
-    assert pages.structured(shopping).startswith("No more results")
+    assert pages.structured_text(shopping).startswith("No more results")
     shopping.click("< prev")
     assert pages.text(shopping) == first
 
@@ -103,7 +103,7 @@ def test_blank_pieces_are_shown_as_the_original_shows_them(shop: Catalogue) -> N
     for sub_page in ("description", "reviews"):
         shopping.click(sub_page)
         assert pages.text(shopping).endswith("Back to Search [SEP] < Prev")
-        assert pages.structured(shopping).endswith("(none)")
+        assert pages.structured_text(shopping).endswith("(none)")
         shopping.click("< prev")
 
 
@@ -117,7 +117,7 @@ def test_a_piece_of_a_page_is_kept_where_it_has_words_or_no_line_break(piece: st
 
 def test_markup_stays_text(shop: Catalogue) -> None:
     shopping = at(shop, "B000000002")
-    assert MARKUP in pages.text(shopping) and MARKUP in pages.structured(shopping)
+    assert MARKUP in pages.text(shopping) and MARKUP in pages.structured_text(shopping)
     assert shopping.click('it\'s "blue"') and shopping.click("<I>RED< | I>")
     assert shopping.click("buy now")
     assert 'options [SEP] {"colour": "\\u003ci\\u003ered\\u003c | i\\u003e"} [SEP]' in pages.text(shopping)
@@ -147,10 +147,10 @@ def test_an_id_in_lower_case_can_be_opened(shop: Catalogue) -> None:
 
 def test_structured_pages_mark_what_was_chosen(shop: Catalogue) -> None:
     shopping = at(shop, "B000000001")
-    assert pages.structured(shopping).endswith("Chosen: nothing.")
+    assert pages.structured_text(shopping).endswith("Chosen: nothing.")
     shopping.click("red")
-    assert "color: navy | blue, [red]\n" in pages.structured(shopping)
-    assert pages.structured(shopping).endswith("Chosen with color = red.")
+    assert "color: navy | blue, [red]\n" in pages.structured_text(shopping)
+    assert pages.structured_text(shopping).endswith("Chosen with color = red.")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
@@ -167,6 +167,6 @@ def test_whatever_is_done_pages_can_be_shown_and_rewards_lie_in_the_unit_interva
         else:
             changed = shopping.do(action) or shopping.search(action)
         assert changed or shopping.state == before
-        assert pages.text(shopping) is not None and pages.structured(shopping)
+        assert pages.text(shopping) is not None and pages.structured_text(shopping)
         if shopping.state.score is not None:
             assert 0.0 <= shopping.state.score.total <= 1.0

@@ -77,18 +77,18 @@ class Blocks(Provider):
 
     def begins(self, ids: Sequence[int]) -> tuple[str, NDArray[np.int64]]:
         """Returns the text of a response, and of each token the place of its first character; they never decrease."""
-        text = self._decoded(ids)
+        text = self._decode(ids)
         pieces = [self._piece(token) for token in ids]
         if "".join(pieces) == text:
             return text, np.cumsum([0, *map(len, pieces)], dtype=np.int64)[:-1]
         # Tokens that are parts of characters, or whose text depends on those before.
-        parts = self._streamed(ids)
+        parts = self._stream_pieces(ids)
         if parts is not None and text.startswith("".join(parts)):  # a character may be cut off at the end
             return text, np.cumsum([0, *map(len, parts)], dtype=np.int64)[:-1]
-        places = [len(self._decoded(ids[:count]).rstrip(_BROKEN)) for count in range(len(ids))]
+        places = [len(self._decode(ids[:count]).rstrip(_BROKEN)) for count in range(len(ids))]
         return text, np.minimum(np.maximum.accumulate(np.array(places, np.int64)), len(text))
 
-    def _streamed(self, ids: Sequence[int]) -> list[str] | None:
+    def _stream_pieces(self, ids: Sequence[int]) -> list[str] | None:
         """Returns the text that each token completes; ``None`` where it cannot be told, as of broken characters."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
@@ -101,8 +101,8 @@ class Blocks(Provider):
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:
-            self._pieces[token] = self._decoded([token])
+            self._pieces[token] = self._decode([token])
         return self._pieces[token]
 
-    def _decoded(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

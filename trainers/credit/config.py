@@ -172,7 +172,7 @@ class MethodConfig:
         return self.objective.kl != "none" or "kl_penalty" in self.shapers
 
     @property
-    def supplied(self) -> dict[str, tuple[str, ...]]:
+    def supplies(self) -> dict[str, tuple[str, ...]]:
         """The columns that each setting of this section can supply, by the setting's name."""
         columns = {
             "critic": (self.critic is not None, VALUES),

@@ -21,7 +21,7 @@ from trainers.credit.hindsight import Hindsight, HindsightPrompts
 from trainers.credit.inertness import Inertness, term_metrics
 from trainers.credit.method import Method
 from trainers.credit.providers import Entropy, GreedyReturn, HiddenStates, OldLogprobs, Provider, Reference
-from trainers.credit.rows import estimation_order, unshaped
+from trainers.credit.rows import estimation_order, unshaped_steps
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.model import Policy
 from trainers.processes.distributed import all_gather_object
@@ -56,7 +56,7 @@ class Continued(Protocol):
         """Episodes from the states on."""
         ...
 
-    def valued(self, steps: StepTable, continued: StepTable, gamma: float) -> StepTable:
+    def with_oracle_values(self, steps: StepTable, continued: StepTable, gamma: float) -> StepTable:
         """Returns the steps with the columns ``mc_value`` and ``next_mc_value``.
 
         Args:
@@ -161,11 +161,11 @@ class Crediting:
         if isinstance(self.estimator, Calibrating):
             self.estimator = make(type(self.estimator), state["estimator"], "option")
 
-    def shaped(self, table: StepTable, *, rewards_only: bool = False) -> StepTable:
+    def shape_rewards(self, table: StepTable, *, rewards_only: bool = False) -> StepTable:
         """The steps of whole groups of this process with their rewards shaped.
 
         Args:
-            table: Steps as :func:`~trainers.credit.rows.unshaped` has them.
+            table: Steps as :func:`~trainers.credit.rows.unshaped_steps` has them.
             rewards_only: Compute no column that the shapers do not read.
         """
         read = {name for shaper in self.shapers for name in shaper.needs}
@@ -183,7 +183,7 @@ class Crediting:
             episodes: Whole groups of this process.
             iteration: In which they were played, from 1.
         """
-        steps = self.shaped(unshaped(episodes, iteration), rewards_only=True)
+        steps = self.shape_rewards(unshaped_steps(episodes, iteration), rewards_only=True)
         samples = steps.take(np.flatnonzero(~steps.extra[GREEDY]))
         return sum(all_gather_object(self.accelerator, len(np.unique(samples.group_id[ZeroVariance()(samples)]))))
 
@@ -197,10 +197,10 @@ class Crediting:
             iteration: In which they were played, from 1.
             continued: Episodes that went on from the states of their steps, where the method reads these values.
         """
-        steps = self.shaped(unshaped(episodes, iteration))
+        steps = self.shape_rewards(unshaped_steps(episodes, iteration))
         if continued is not None:
-            shaped_steps = self.shaped(unshaped(continued.episodes, iteration), rewards_only=True)
-            steps = continued.valued(steps, shaped_steps, self.estimator.gamma)
+            shaped_steps = self.shape_rewards(unshaped_steps(continued.episodes, iteration), rewards_only=True)
+            steps = continued.with_oracle_values(steps, shaped_steps, self.estimator.gamma)
         for provider in self.providers:
             if not provider.before_shaping:
                 steps = provider.columns(steps)
@@ -208,9 +208,9 @@ class Crediting:
         if isinstance(self.estimator, ValueBased):
             steps = self.estimator.with_value_targets(steps)
         needs = {*self.estimator.needs, *(name for filter_ in self.filters.values() for name in filter_.needs)}
-        whole, own = gathered(self.accelerator, steps, needs | SHAPED | self.inertness.columns)
+        whole, own = gather_steps(self.accelerator, steps, needs | SHAPED | self.inertness.columns)
         if isinstance(self.estimator, Calibrating) and self.estimator.open:
-            self.estimator = self.estimator.calibrated(whole)
+            self.estimator = self.estimator.calibrate(whole)
         advantage = self.estimator(whole)
         for level, message in self.inertness(whole, advantage):
             if self.accelerator.is_main_process:
@@ -227,7 +227,7 @@ class Crediting:
         return metrics
 
 
-def gathered(accelerator: Accelerator, steps: StepTable, needs: set[str]) -> tuple[StepTable, NDArray[np.int64]]:
+def gather_steps(accelerator: Accelerator, steps: StepTable, needs: set[str]) -> tuple[StepTable, NDArray[np.int64]]:
     """The steps of all processes, the same in each, and where this process's rows are among them.
 
     Rows are ordered by group, episode and t, so that nothing computed from them depends on the number of processes.
@@ -246,7 +246,7 @@ def gathered(accelerator: Accelerator, steps: StepTable, needs: set[str]) -> tup
         token_extra={name: column for name, column in steps.token_extra.items() if name in needs},
     )
     tables = all_gather_object(accelerator, slim)
-    whole = StepTable.joined(tables)
+    whole = StepTable.join(tables)
     order = estimation_order(whole)
     place = np.empty(len(whole), np.int64)
     place[order] = np.arange(len(whole))

@@ -152,7 +152,7 @@ class _Visits:
         return np.asarray(np.bincount(group, np.broadcast_to(values, group.shape), self.group.max() + 1), np.float64)
 
 
-def explained(values: Floats, cell: Ints, part: Ints) -> tuple[Floats, Floats]:
+def explained_squares(values: Floats, cell: Ints, part: Ints) -> tuple[Floats, Floats]:
     """Sums of squares between the parts of each cell beyond what chance gives, and the most that they can be.
 
     Their ratio is the adjusted share of the variance that the parts explain (ε² of Kelley 1935): 1 where the values of
@@ -189,7 +189,7 @@ def in_halves(values: Floats, cell: Ints, part: Ints, half: NDArray[np.bool_]) -
     for number, rows in enumerate((half, ~half)):
         codes = group_codes(cell[rows])
         heads, size = first_rows(codes), np.bincount(codes)
-        beyond, most = explained(values[rows], codes, part[rows])
+        beyond, most = explained_squares(values[rows], codes, part[rows])
         whole = size * group_statistics(values[rows], codes).std[heads] ** 2
         # Without bias: beyond (n - 1) / (n - parts), where most is whole (n - parts) / (n - 1).
         halves[number, cell[rows][heads]] = np.divide(beyond * whole, most, out=np.zeros(len(size)), where=most > 0.0)
@@ -242,7 +242,7 @@ def token_overlap(steps: StepTable, rows: Ints) -> Floats:
     return np.array([len(first & second) / len(first | second) for first, second in pairs], np.float64)
 
 
-def diagnosed(steps: StepTable) -> dict[str, Measure]:
+def diagnose(steps: StepTable) -> dict[str, Measure]:
     """Measures the environment that episodes were played in, for the policy that played them; returns them by name.
 
     Args:
@@ -347,7 +347,7 @@ def _aliasing(visits: _Visits) -> Sums:
         history[row] = path
     sums: Sums = {}
     for name, part in (("alias_step", visits.place), ("alias_previous", visits.before), ("alias_history", history)):
-        beyond, most = explained(values, cell, part[visits.first])
+        beyond, most = explained_squares(values, cell, part[visits.first])
         sums[name] = visits.sums(beyond, heads), visits.sums(most, heads)
     texts = np.array([visits.steps.prompt[row].tobytes() for row in visits.first], object)
     prompt = group_codes(cell, texts)
@@ -367,7 +367,7 @@ def _decisions(visits: _Visits) -> Sums:
     cell, values = visits.key[rows], visits.to_go[rows]
     episodes, steps = visits.sums(1.0, visits.begins), visits.sums(1.0)
     action = group_codes(cell, visits.steps.column("action", "a diagnosis", "the rollout")[rows])
-    beyond, most = explained(values, cell, action)
+    beyond, most = explained_squares(values, cell, action)
     comparable = (most > 0.0)[cell]
     codes, weight = group_codes(cell[comparable]), np.zeros(len(rows))
     weight[comparable] = beyond_chance(values[comparable], codes, action[comparable])[codes]

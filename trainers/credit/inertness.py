@@ -53,7 +53,7 @@ def term_metrics(steps: StepTable, advantage: Advantage) -> dict[str, float]:
         members = group_codes(steps.group_id)[once] if group is None else group
         size = np.bincount(members)
         metrics |= {
-            f"{name}/touched": float(_touched(steps, advantage, term).mean()) if len(steps) else 0.0,
+            f"{name}/touched": float(_nonzero_rows(steps, advantage, term).mean()) if len(steps) else 0.0,
             f"{name}/abs": mean_abs(term),
             f"{name}/group_size": float(size[size > 0].mean()) if len(members) else 0.0,
             f"{name}/singletons": float((size == 1).sum() / max(len(members), 1)),
@@ -61,7 +61,7 @@ def term_metrics(steps: StepTable, advantage: Advantage) -> dict[str, float]:
     return metrics
 
 
-def _touched(steps: StepTable, advantage: Advantage, term: Floats) -> Rows:
+def _nonzero_rows(steps: StepTable, advantage: Advantage, term: Floats) -> Rows:
     """Whether ``term`` of each step, or of one of its tokens, is other than 0 but for rounding, shape (N,)."""
     nonzero = np.abs(term) > ROUNDING
     if advantage.per_token is None:
@@ -209,9 +209,9 @@ class Watched:
         summands = advantage.summands
         names = self.terms or tuple(summands)
         if self.terms:
-            active = np.logical_or.reduce([_touched(steps, advantage, summands[name]) for name in names])
+            active = np.logical_or.reduce([_nonzero_rows(steps, advantage, summands[name]) for name in names])
         else:
-            active = _touched(steps, advantage, advantage.whole)
+            active = _nonzero_rows(steps, advantage, advantage.whole)
         groups = [advantage.groups[name] for name in names if name in advantage.groups]
         nothing = np.zeros(len(steps), np.bool_)
         if not groups or not len(steps):

@@ -80,7 +80,7 @@ def best_of(spot: Spot) -> str:
     return max({"grpo": 0.0, **gains}.items(), key=lambda pair: pair[1])[0]
 
 
-def told(atlas: Map, measures: Mapping[str, float | None]) -> list[str]:
+def describe_nearest(atlas: Map, measures: Mapping[str, float | None]) -> list[str]:
     """Returns lines for a reader: the nearest cell, what was measured there, and a suggestion or why there is none."""
     if not atlas.spots:
         return []

@@ -47,7 +47,7 @@ class Method:
             check_supply(f"shaper {key}", shaper.needs, {})
         for key, filter_ in method.filters.items():
             check_supply(f"filter {key}", filter_.needs, {})
-        columns = config.supplied
+        columns = config.supplies
         if "critic" in columns and isinstance(method.estimator, ValueBased):
             columns["critic"] = tuple(value.name for value in method.estimator.values)  # a package's may have others
         check_supply(name, method.estimator.needs, columns)

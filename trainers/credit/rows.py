@@ -20,7 +20,7 @@ _IDS, _AGENTS = 1 << 40, (1 << 22) - 1
 """Numbers of episodes, and of agents: one of each make a number of 62 bits."""
 
 
-def unshaped(episodes: Sequence[Episode], iteration: int) -> StepTable:
+def unshaped_steps(episodes: Sequence[Episode], iteration: int) -> StepTable:
     """Steps of ``episodes`` with their own rewards; failed episodes are left out.
 
     Greedy episodes are there, too, each in a group of its own (:func:`greedy_group`); steps of several agents are as
@@ -32,7 +32,7 @@ def unshaped(episodes: Sequence[Episode], iteration: int) -> StepTable:
     """
     greedy = [replace(e, greedy=False, group_id=greedy_group(e.group_id)) for e in episodes if e.greedy]
     tables = [StepTable.from_episodes(episodes), StepTable.from_episodes(greedy)]
-    table = StepTable.joined(tables)
+    table = StepTable.join(tables)
     return by_agent(table.with_columns(**{
         ITERATION: np.full(len(table), iteration, np.int64),
         ENV_REWARD: table.reward,

@@ -36,7 +36,7 @@ from trainers.rollout.manager import Watcher
 from trainers.rollout.rollout import Keeper
 from trainers.rollout.timing import Timing
 from trainers.settings import ConfigError
-from trainers.settings.shipped import located
+from trainers.settings.shipped import locate_path
 from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Played:
         self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
         """The same as OpenAI's function schemas."""
 
-    def joined(self, session: Session) -> None:
+    def join_session(self, session: Session) -> None:
         """Has what happens belong to a session."""
         self._session = session
         session.played = self
@@ -123,7 +123,7 @@ class Played:
                 self._session.truncated = truncated and not terminated
             return self.text
 
-    def advised(self, player: Player) -> Action | None:
+    def advise(self, player: Player) -> Action | None:
         """The action that a player takes now; ``None`` when the episode is over.
 
         Raises:
@@ -179,7 +179,7 @@ class Client:
         request = {"model": self.model, "messages": messages, "tools": list(tools) or None, **more}
         session, asking = self.gateway.ask(self.api_key, read(read_json(orjson.dumps(request))))
         choices = asking.done.result()
-        self.gateway.delivered(session, asking)
+        self.gateway.deliver(session, asking)
         message: dict[str, Any] = answer(session, asking, choices)["choices"][0]["message"]
         return message
 
@@ -239,7 +239,7 @@ class FunctionAgent(Agent):
         self.place = place
         try:
             file, _, name = place.rpartition(":")
-            self.function = function_in(f"{located(file)}:{name}" if file else place)
+            self.function = function_in(f"{locate_path(file)}:{name}" if file else place)
         except UsageError as error:
             raise ConfigError(f"rollout.agent.function: {error}") from error
 
@@ -349,8 +349,8 @@ class AgentManager:
                 if (outcome := self._outcome(run)) is None:
                     continue
                 running.remove(run)
-                episode = self._ended(run, outcome)
-                if outcome.error is not None and ledger.failed(run.plan.episode_id, False):
+                episode = self._finish(run, outcome)
+                if outcome.error is not None and ledger.enter_failure(run.plan.episode_id, False):
                     _LOG.warning("task %s: %s; it is started again", run.plan.task_id, outcome.error)
                     self.timing.repeated += 1
                     waiting.appendleft(run.plan)
@@ -390,7 +390,7 @@ class AgentManager:
             job.ended.set_result(Outcome(error=failure))
             return _Running(plan, job, None, time.monotonic())
         if game is not None:
-            game.joined(session)
+            game.join_session(session)
             if isinstance(self.engine, ExpertEngine):
                 self.engine.join(plan.episode_id, game, make_player(env_id, self.engine.name))
         self.agent.start(job)
@@ -431,10 +431,10 @@ class AgentManager:
         waits = self.agent.grace if self.agent.plays else self.config.reward_within * (session.reward is None)
         return Outcome(error=failure) if now > run.over + waits else None
 
-    def _ended(self, run: _Running, outcome: Outcome) -> Episode:
+    def _finish(self, run: _Running, outcome: Outcome) -> Episode:
         session = run.job.session
         self.gateway.end(session)
-        self.timing.dropped_tokens += session.undelivered
+        self.timing.dropped_tokens += session.lost_tokens
         game = run.job.client.env
         if run.env is not None and run.job.ended.done() and (game is None or game.leave()):  # else it may be played
             if game is None or game.failure is None:

@@ -36,9 +36,9 @@ def read(fields: Fields, counting: bool = False) -> Ask:
     Raises:
         Refused: It is not as Anthropic has them, or asks for what a text model without stored state cannot give.
     """
-    for name in fields.given("mcp_servers", "container"):
+    for name in fields.present_names("mcp_servers", "container"):
         raise wrong(name, "is not served: tools are called by the agent", "unsupported_parameter")
-    system = (Message("system", fields.content("system")),) if fields.given("system") else ()
+    system = (Message("system", fields.content("system")),) if fields.present_names("system") else ()
     messages = tuple(message for entry in fields.objects("messages") for message in _messages(entry))
     if messages and messages[-1].role == "assistant":
         raise wrong("messages", "the last is the assistant's; an answer cannot go on from a text that was not sampled")
@@ -50,7 +50,7 @@ def read(fields: Fields, counting: bool = False) -> Ask:
         max_tokens=None if counting else fields.need("max_tokens", int, 1),
         stop=fields.texts("stop_sequences"),
         masking=tuple(_masking(fields, tools)),
-        replaced=fields.given("temperature", "top_p", "top_k"),
+        replaced=fields.present_names("temperature", "top_p", "top_k"),
         **episode_of(fields),
         body=b"messages" + canonical(fields, "stream", "service_tier"),
         shown={"stream": fields.may("stream", bool)},
@@ -82,7 +82,7 @@ def _messages(fields: Fields) -> Iterator[Message]:
             texts.append(block.text())
     if role == "assistant":
         yield Message("assistant", "\n".join(texts), tuple(calls), "\n".join(thoughts))
-    elif texts or not fields.given("content"):
+    elif texts or not fields.present_names("content"):
         yield Message("user", "\n".join(texts))
 
 
@@ -102,7 +102,7 @@ def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
         yield "tool_choice"
     if choice.may("disable_parallel_tool_use", bool):
         yield "tool_choice.disable_parallel_tool_use"
-    if fields.given("output_format") or fields.object("output_config").given("format"):
+    if fields.present_names("output_format") or fields.object("output_config").present_names("format"):
         yield "output_format"
 
 

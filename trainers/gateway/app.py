@@ -81,14 +81,14 @@ class _Connection(TimedConnection, H11Protocol):
         transport.set_write_buffer_limits(0)  # what is sent has left this process when the next part is
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def sent(self, session: Session, record: Asked) -> None:
+    def note_sent(self, session: Session, record: Asked) -> None:
         """An answer was handed to the system."""
         with self.gateway.lock:
             if not self.over:
                 self.waiting.append((session, record))
-                record.sent.append(self.arrived)
+                record.sent.append(self.has_arrived)
 
-    def arrived(self) -> bool:
+    def has_arrived(self) -> bool:
         """Whether the client has what was sent, or is still there to read it; of any thread."""
         with self.gateway.lock:
             return not self.over and self._whole()
@@ -112,9 +112,9 @@ class _Connection(TimedConnection, H11Protocol):
         """Says of all answers that were sent whether they have arrived."""
         with self.gateway.lock:
             for session, record in self.waiting:
-                record.sent.remove(self.arrived)
+                record.sent.remove(self.has_arrived)
                 if whole:
-                    session.delivered(record)
+                    session.deliver(record)
             self.waiting = []
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -135,7 +135,7 @@ class _Answer(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body[:-1], "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits until the system has that
-        _connection(scope).sent(self.session, self.asked)  # before any client can have the last byte
+        _connection(scope).note_sent(self.session, self.asked)  # before any client can have the last byte
         await send({"type": "http.response.body", "body": self.body[-1:]})
 
 
@@ -163,14 +163,14 @@ class _App:
             Route("/sessions/{number:int}/end", self.operate, methods=["POST"]),
         ]
         kinds = (Refused, HTTPException, ClientDisconnect, Exception)
-        self.app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+        self.app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _error_response))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request; what was sent before it on the same connection has been read."""
         _connection(scope).settle(True)
         request = Request(scope)
         if (refusal := self.guard.refusal(request.method, request.url.path, request.headers.get)) is not None:
-            await _failed(request, Refused(refusal.status, "forbidden", refusal.detail))(scope, receive, send)
+            await _error_response(request, Refused(refusal.status, "forbidden", refusal.detail))(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -190,7 +190,7 @@ class _App:
         if isinstance(outcome := await self.in_thread(session, take), str):
             return await self.forward(request, key, outcome, body)
         ask, record = outcome
-        choices = await _answered(record.done, request)
+        choices = await _await_answer(record.done, request)
         if ask.shown["stream"]:
             stream = b"".join(api.chunks(session, record, choices, ask.shown))
             return _Answer(stream, "text/event-stream", session, record)
@@ -204,7 +204,7 @@ class _App:
 
     async def play(self, request: Request) -> ASGIApp:
         """Plays the environment of a session, by MCP, whose package the first agent that asks for one imports."""
-        if (environment := self.gateway.played(_key(request))) is None:
+        if (environment := self.gateway.environment(_key(request))) is None:
             raise Refused(404, "no_environment", "this episode has no environment to play; only ask the model")
         from trainers.gateway.environment import Environment
 
@@ -271,7 +271,7 @@ class _App:
             self.gateway.reward(number, float(read_json(await self.body(request)).need("reward", float)))
         elif request.url.path.endswith("/end"):
             self.gateway.finish(number)
-        session = self.gateway.numbered(number)
+        session = self.gateway.session_of(number)
         prompts = [record.prompt for record in list(session.asked) if len(record.prompt.ids)]
         sequences = sum(prompt.parent is None for prompt in prompts)
         return _json({
@@ -309,7 +309,7 @@ class _App:
         return bytes(content)
 
 
-async def _answered(future: Future[list[Choice]], request: Request) -> list[Choice]:
+async def _await_answer(future: Future[list[Choice]], request: Request) -> list[Choice]:
     """Waits for an answer.
 
     Raises:
@@ -348,7 +348,7 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
     return Response(orjson.dumps(value), status, headers, "application/json")
 
 
-def _failed(request: Request, error: Exception) -> Response:
+def _error_response(request: Request, error: Exception) -> Response:
     """The answer to a request that failed, in the form of its interface."""
     if isinstance(error, HTTPException):
         text = f"{request.method} {request.url.path[:200]}: {error.detail}; agents ask at {', '.join(_APIS)}"

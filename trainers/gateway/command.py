@@ -80,7 +80,7 @@ class Program:
         return None if path is None else _absolute(path)
 
     @property
-    def named(self) -> list[str]:
+    def argument_files(self) -> list[str]:
         """Files that the arguments name."""
         return [_absolute(word) for word in self.words[1:] if os.path.isfile(word)]
 
@@ -93,7 +93,7 @@ class Program:
     def root(self) -> dict[str, Any]:
         """The root of its sandbox: paths with those of the machine, links, and folders that are to be empty."""
         file = self.file or ""
-        paths = [file, *self.named, *map(_absolute, self.reads), sys.prefix, sys.base_prefix]
+        paths = [file, *self.argument_files, *map(_absolute, self.reads), sys.prefix, sys.base_prefix]
         for program in (file, os.path.realpath(file)):
             if (environment := Path(program).parent.parent / "pyvenv.cfg").is_file():
                 base = re.search(r"^home\s*=\s*(.+)$", environment.read_text("utf-8"), re.MULTILINE)
@@ -104,7 +104,7 @@ class Program:
         readable |= {at: os.path.realpath(path) for path in paths for at in (path, os.path.realpath(path))}
         readable = {at: path for at, path in readable.items() if at in system or not at.startswith(_BELOW)}
         hidden = [os.path.dirname(os.path.realpath(package.__file__ or "")) for package in (envsuite, trainers)]
-        return {"readable": readable, "links": links, "hidden": hidden, "needs": [file, *self.named]}
+        return {"readable": readable, "links": links, "hidden": hidden, "needs": [file, *self.argument_files]}
 
 
 _BELOW = tuple(f"{path}/" for path in _SYSTEM)
@@ -368,10 +368,10 @@ class CommandAgent(Agent):
         fresh = SCRATCH if self.config.sandbox else tempfile.mkdtemp(prefix="envsuite-test-")
         # Python finds modules beside the files that the test names, and none in the folder, where the command wrote.
         common |= {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"} | _folders(fresh, f"{fresh}/{HOME}")
-        common["PYTHONPATH"] = os.pathsep.join(os.path.dirname(path) for path in self.test.named)
+        common["PYTHONPATH"] = os.pathsep.join(os.path.dirname(path) for path in self.test.argument_files)
         outcome = place.run(self.test, common, self.config.test_seconds, text, fresh)
         job.output += outcome["output"]
-        return self._graded(outcome, self.test)
+        return self._grade(outcome, self.test)
 
     def _problem(self, report: Mapping[str, Any], program: Program) -> str | None:
         """Why a command failed; ``None`` where it did not."""
@@ -389,7 +389,7 @@ class CommandAgent(Agent):
         how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"
         return f"{name} {how}, and printed last: {_last(report['output'])[:300] or 'nothing'}"
 
-    def _graded(self, report: Mapping[str, Any], test: Program) -> Outcome:
+    def _grade(self, report: Mapping[str, Any], test: Program) -> Outcome:
         """The reward of a test."""
         if report["why"] or report["refusal"]:
             return Outcome(error=f"the test {self._problem(report, test)}")

@@ -145,7 +145,7 @@ class Gateway:
         session.spend()
         return session
 
-    def played(self, key: str) -> Playable | None:
+    def environment(self, key: str) -> Playable | None:
         """The environment of an agent's key; ``None`` where its session has none.
 
         Raises:
@@ -237,10 +237,10 @@ class Gateway:
             self._told.add(text)
             _LOG.warning("gateway: %s", text)
 
-    def delivered(self, session: Session, request: Asked) -> None:
+    def deliver(self, session: Session, request: Asked) -> None:
         """Says that a client has got the answer."""
         with self.lock:
-            session.delivered(request)
+            session.deliver(request)
 
     def offer(self, session: Session) -> None:
         """Has a service elsewhere play the session: it asks for one with :meth:`next`."""
@@ -262,7 +262,7 @@ class Gateway:
             Refused: There is no such session, or the value is beyond the session's limit.
         """
         with self.lock:
-            self.numbered(number).post(value)
+            self.session_of(number).post(value)
             self._arrived.notify_all()
 
     def finish(self, number: int) -> None:
@@ -272,10 +272,10 @@ class Gateway:
             Refused: There is no such session.
         """
         with self.lock:
-            self.numbered(number).end("the agent is done", truncated=False)
+            self.session_of(number).end("the agent is done", truncated=False)
             self._arrived.notify_all()
 
-    def numbered(self, number: int) -> Session:
+    def session_of(self, number: int) -> Session:
         """The session of a number; episodes of training and of evaluation have the same ids.
 
         Raises:
@@ -322,7 +322,7 @@ class Gateway:
                     if session is not None and request is not None:
                         if isinstance(completion, ChatCompletion):
                             completion = in_tokens(completion, request.prompt, self.writer)
-                        session.answered(request, choice, completion)
+                        session.take_answer(request, choice, completion)
             return
         with self.lock:
             if not self._waiting:

@@ -35,7 +35,7 @@ def listener(server: uvicorn.Server) -> Listen:
             time.sleep(_TICK)
         loop, here = server.servers[0].get_loop(), WeakSet[asyncio.BaseProtocol]()
 
-        def connected() -> asyncio.BaseProtocol:
+        def make_protocol() -> asyncio.BaseProtocol:
             if len(here & server.server_state.connections) >= CONNECTIONS:
                 return _Closed()
             protocol: asyncio.BaseProtocol = server.config.http_protocol_class(  # type: ignore[call-arg]
@@ -44,7 +44,9 @@ def listener(server: uvicorn.Server) -> Listen:
             here.add(protocol)
             return protocol
 
-        socket_server = asyncio.run_coroutine_threadsafe(loop.create_server(connected, sock=listening), loop).result()
+        socket_server = asyncio.run_coroutine_threadsafe(
+            loop.create_server(make_protocol, sock=listening), loop
+        ).result()
 
         def end() -> None:
             loop.call_soon_threadsafe(socket_server.close)

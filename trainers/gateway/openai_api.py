@@ -32,7 +32,7 @@ def read(fields: Fields) -> Ask:
     Raises:
         Refused: It is not as OpenAI has them, or asks for what a text model without stored state cannot give.
     """
-    for name in fields.given("functions", "function_call", "audio", "web_search_options"):
+    for name in fields.present_names("functions", "function_call", "audio", "web_search_options"):
         raise wrong(name, "is not served; calls are asked for by tools", "unsupported_parameter")
     if fields.may("top_logprobs", int, 0):
         raise wrong("top_logprobs", "only the tokens that were sampled have log-probabilities", "unsupported_parameter")
@@ -45,7 +45,7 @@ def read(fields: Fields) -> Ask:
         max_tokens=next(filter(None, [fields.may(name, int, 1) for name in _MOST]), None),
         stop=fields.texts("stop"),
         masking=tuple(masking(fields, tools)),
-        replaced=fields.given(*_SAMPLING),
+        replaced=fields.present_names(*_SAMPLING),
         **episode_of(fields),
         body=b"chat" + canonical(fields, *_SHOWN),
         shown={
@@ -86,7 +86,10 @@ def tool(fields: Fields, flat: bool = False) -> Tool:
 
 def strict(fields: Fields) -> Iterator[str]:
     """Yields ``strict`` where a tool has it: arguments are checked by the agent."""
-    if any(tool.given("strict") or tool.object("function").given("strict") for tool in fields.objects("tools")):
+    if any(
+        tool.present_names("strict") or tool.object("function").present_names("strict")
+        for tool in fields.objects("tools")
+    ):
         yield "strict"
 
 
@@ -101,7 +104,7 @@ def masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
         yield "parallel_tool_calls"
     if fields.object("response_format").value.get("type", "text") != "text":
         yield "response_format"
-    yield from fields.given(*_MASKS)
+    yield from fields.present_names(*_MASKS)
 
 
 def answer(
@@ -119,7 +122,7 @@ def answer(
     entries = [
         {
             "index": i,
-            "message": _said(choice.message),
+            "message": _answer_message(choice.message),
             "logprobs": _logprobs(session, choice) if about.get("logprobs") else None,
             "finish_reason": choice.finish_reason,
         }
@@ -189,12 +192,12 @@ def json_of(call: ToolCall) -> str:
 def message_of(message: Message) -> dict[str, Any]:
     """A message as requests have it."""
     if message.role == "assistant":
-        return {name: value for name, value in _said(message).items() if name != "refusal"}
+        return {name: value for name, value in _answer_message(message).items() if name != "refusal"}
     answers = {"tool_call_id": message.call_id} if message.role == "tool" else {}
     return {"role": message.role, "content": message.text, **answers}
 
 
-def _said(message: Message) -> dict[str, Any]:
+def _answer_message(message: Message) -> dict[str, Any]:
     calls = {"tool_calls": _calls(message)} if message.calls else {}
     thought = {"reasoning_content": message.thought} if message.thought else {}
     content = None if calls and not message.text else message.text

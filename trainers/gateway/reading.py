@@ -82,7 +82,7 @@ class Fields:
         """A field that is an array of objects; none where it is absent."""
         return [Fields(entry, f"{self.path(name)}[{i}]") for i, entry in enumerate(self.may(name, list) or ())]
 
-    def given(self, *names: str) -> tuple[str, ...]:
+    def present_names(self, *names: str) -> tuple[str, ...]:
         """Those of the names that are there, and are neither null, false nor empty."""
         values = {name: self.get(name) for name in names}
         return tuple(name for name, value in values.items() if value is not False and value not in (None, {}, [], ""))
@@ -90,7 +90,7 @@ class Fields:
     def unread(self, *harmless: str) -> tuple[str, ...]:
         """Paths of the fields that are there and nothing has read, besides those that are harmless."""
         unread = [name for name in self.value if name not in self._read and name not in harmless]
-        return tuple(self.path(name) for name in self.given(*unread))
+        return tuple(self.path(name) for name in self.present_names(*unread))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A field that is a text, or an array of texts, none of which is empty."""

@@ -27,7 +27,7 @@ def read(fields: Fields) -> Ask:
     Raises:
         Refused: It is not as OpenAI has them, or asks for stored state or what a text model cannot give.
     """
-    for name in fields.given(*_STATE):
+    for name in fields.present_names(*_STATE):
         raise wrong(name, "no state is stored; send the whole conversation as input", "unsupported_parameter")
     tools = tuple(tool(entry, flat=True) for entry in fields.objects("tools"))
     text = fields.object("text")
@@ -38,7 +38,7 @@ def read(fields: Fields) -> Ask:
         tools=tools,
         max_tokens=fields.may("max_output_tokens", int, 1),
         masking=(*masking(fields, tools), *formats),
-        replaced=fields.given("temperature", "top_p"),
+        replaced=fields.present_names("temperature", "top_p"),
         **episode_of(fields),
         body=b"responses" + canonical(fields, "stream", "store", "stream_options", "service_tier"),
         shown={"stream": fields.may("stream", bool), "tools": fields.get("tools") or []},
@@ -48,7 +48,7 @@ def read(fields: Fields) -> Ask:
 
 def _messages(fields: Fields) -> Iterator[Message]:
     """The messages of the items: what the model said at once is one message."""
-    if fields.given("instructions"):
+    if fields.present_names("instructions"):
         yield Message("system", fields.need("instructions", str))
     if isinstance(text := fields.get("input"), str):
         yield Message("user", text)

@@ -136,7 +136,7 @@ class Writer:
         except Unrenderable as error:
             raise Refused(400, "invalid_messages", str(error)) from error
 
-    def ended(self, ids: Sequence[int]) -> bool:
+    def has_end(self, ids: Sequence[int]) -> bool:
         """Whether an answer ends with a control token that ends it."""
         last = str(self.tokenizer.decode([int(ids[-1])])) if len(ids) else ""
         inner = frozenset() if self.codec is None else self.codec.inner_tokens
@@ -157,7 +157,7 @@ class Writer:
         if self.codec is None:
             return Message("assistant", plain), ""
         text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False)).removesuffix(tail)
-        answer = self.codec.said(text, tools)
+        answer = self.codec.split_completion(text, tools)
         problem = answer.problem or _unwritable(answer.called)
         cut = bool(tail) and not answer.called and not answer.thought  # as it was said, white space included
         if cut or (problem and answer.called):  # one that is malformed was made along with the others
@@ -193,7 +193,7 @@ class Writer:
         before = self.conversation(prompt.messages, prompt.tools)
         if self.codec is None or not whole.startswith(before):
             return None
-        return self.codec.dialect.written(whole[len(before) :], answer.thought)
+        return self.codec.dialect.extract_output(whole[len(before) :], answer.thought)
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token: together they are those of the text, also where a character has several tokens."""
@@ -294,7 +294,7 @@ class Sequences:
             return None
         return self.writer.ids(text, last.end() if end.ended else last.start())
 
-    def said(self, request: int, prompt: Prompt, answer: Message, ids: Tokens) -> None:
+    def record_answer(self, request: int, prompt: Prompt, answer: Message, ids: Tokens) -> None:
         """Records an answer that the agent has got, from which requests may go on.
 
         Args:
@@ -309,4 +309,4 @@ class Sequences:
         ids = as_tokens(ids)
         text = prompt.text + str(self.writer.tokenizer.decode(ids.tolist(), skip_special_tokens=False))
         whole = np.concatenate([prompt.ids, ids])
-        self._ends[hashes[-1]] = _End(request, whole, prompt.text, text, self.writer.ended(ids.tolist()))
+        self._ends[hashes[-1]] = _End(request, whole, prompt.text, text, self.writer.has_end(ids.tolist()))

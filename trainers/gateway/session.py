@@ -99,7 +99,7 @@ class Playable(Protocol):
         """Calls a tool; returns what it answers. ``call_id`` is the call's in the model's answer."""
         ...
 
-    def advised(self, player: Player) -> Action | None:
+    def advise(self, player: Player) -> Action | None:
         """The action that a player takes now; ``None`` when the episode is over."""
         ...
 
@@ -286,7 +286,7 @@ class Session:
             if not request.done.done():
                 request.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
 
-    def answered(self, request: Asked, number: int, completion: Completion) -> None:
+    def take_answer(self, request: Asked, number: int, completion: Completion) -> None:
         """Takes the engine's answer."""
         self.tokens += completion.count
         self.kept -= request.most
@@ -323,20 +323,20 @@ class Session:
         self._calls += 1
         return f"call{self._calls % 100_000:05}"
 
-    def delivered(self, request: Asked) -> None:
+    def deliver(self, request: Asked) -> None:
         """Records that a client has got the answer: requests may go on from it, and it becomes a step."""
         if request.delivered or not request.done.done() or request.done.exception() is not None:
             return
         request.delivered = True
         request.clients.clear()
         for choice in request.done.result():
-            self.sequences.said(request.number, request.prompt, choice.message, choice.completion.token_ids)
+            self.sequences.record_answer(request.number, request.prompt, choice.message, choice.completion.token_ids)
 
     def settle(self, which: Callable[[Asked], bool] = lambda request: True) -> None:
         """Has the answers that were sent count as delivered where they have arrived."""
         for request in self.asked:
             if request.sent and not request.delivered and which(request) and any(check() for check in request.sent):
-                self.delivered(request)
+                self.deliver(request)
 
     def observe(self, action: EnvStep) -> None:
         """Records a step of the environment."""
@@ -351,7 +351,7 @@ class Session:
         return sum(request.delivered for request in self.asked)
 
     @property
-    def undelivered(self) -> int:
+    def lost_tokens(self) -> int:
         """Sampled tokens that reached nobody."""
         choices = [c for request in self.asked if not request.delivered for c in request.choices.values()]
         return sum(choice.completion.count for choice in choices)

@@ -88,14 +88,14 @@ class ExpertEngine(ChatEngine):
 
     def submit(self, requests: Sequence[ChatRequest]) -> None:
         """Answers requests."""
-        self._done += [self._answered(request) for request in requests]
+        self._done += [self._answer(request) for request in requests]
 
-    def _answered(self, request: ChatRequest) -> ChatCompletion:
+    def _answer(self, request: ChatRequest) -> ChatCompletion:
         if request.session not in self._games:
             return ChatCompletion(request.request_id, Answer(""), "error", _OVER)
         game, expert = self._games[request.session]
         try:
-            action = game.advised(expert)
+            action = game.advise(expert)
         except EnvsuiteError as error:  # it knows no move from here
             return ChatCompletion(request.request_id, Answer(""), "error", f"the expert: {error}")
         if action is None:

@@ -109,7 +109,7 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
     return Demonstrations(tuple(players), len(mine), agent_episodes)
 
 
-def transcribed(episode: Episode, max_steps: int, vocabulary: str) -> Game:
+def transcribe_requests(episode: Episode, max_steps: int, vocabulary: str) -> Game:
     """Returns the requests and answers of an agent's episode; one that was cut, or refused by the world, is a mistake.
 
     Args:

@@ -33,12 +33,12 @@ from envsuite.core.errors import unknown
 from envsuite.core.images import Pool
 from envsuite.core.practice import Teacher
 from envsuite.prompting import Conversation
-from envsuite.prompting.images import renumbered
+from envsuite.prompting.images import renumber_images
 from envsuite.prompting.rendering import vocabulary_of
 from envsuite.remote.making import make_player, practice_of
 from trainers.imitation.attention import prepare_head
 from trainers.imitation.config import ImitateConfig, Play, Stage
-from trainers.imitation.demonstrations import demonstrations, transcribed
+from trainers.imitation.demonstrations import demonstrations, transcribe_requests
 from trainers.imitation.erring import Erring, Following
 from trainers.imitation.play import (
     ANSWER,
@@ -132,7 +132,7 @@ class Transcripts:
             self._world += 1
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
         if self._shown is not None and self._shown.asked:
-            game = transcribed(self._rng.choice(self._shown.asked), stage.max_steps, self._vocabulary)
+            game = transcribe_requests(self._rng.choice(self._shown.asked), stage.max_steps, self._vocabulary)
         else:
             game = self._transcribe(play, stage.max_steps)
         self.played += 1
@@ -224,7 +224,7 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreT
     return model
 
 
-def started(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+def load_start(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Loads the model in the folder ``name`` for the vocabulary of ``tokenizer``.
 
     Words of its own vocabulary keep their embeddings; those of other words are drawn with the same mean and spread.
@@ -283,7 +283,7 @@ def _tree(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> T
     pool = Pool()
     firsts = np.cumsum([0, *map(len, places)])
     sequences = [
-        TokenSequence.of(renumbered(transcript.tokens, pool.numbers(transcript.images)), own, first)
+        TokenSequence.of(renumber_images(transcript.tokens, pool.numbers(transcript.images)), own, first)
         for transcript, own, first in zip(batch, places, firsts.tolist(), strict=False)
     ]
     return token_tree(sequences, images=pool.images)
@@ -317,7 +317,7 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         return load_model(config.model), tokenizer
     here = practice_of(config.env)
     tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.spelling)
-    return (new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)), tokenizer
+    return (new_model(config, tokenizer) if config.start is None else load_start(config.start, tokenizer)), tokenizer
 
 
 def _of_words(model: PreTrainedModel) -> list[Tensor]:
@@ -359,7 +359,8 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
         for i, batch in zip(range(stage.steps), source.batches(stage), strict=False):
             if step == 0:
                 _LOG.info(
-                    "expected: about %s, an estimate from a short piece", duration(_expected(policy, batch, total))
+                    "expected: about %s, an estimate from a short piece",
+                    duration(_estimate_seconds(policy, batch, total)),
                 )
             rate = stage.lr + (stage.lr_end - stage.lr) * i / stage.steps
             rate *= min(1.0, (step + 1) / max(1, config.warmup))
@@ -391,7 +392,7 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     _LOG.info("games played %d, won by the player %d", source.played, source.won)
 
 
-def _expected(policy: Policy, batch: Sequence[Transcript], steps: int) -> float:
+def _estimate_seconds(policy: Policy, batch: Sequence[Transcript], steps: int) -> float:
     """Seconds of so many optimiser steps, each on as many tokens as ``batch`` has."""
     lengths = [len(transcript.tokens) for transcript in batch]
     return steps * sum(lengths) * seconds_per_token(policy.model, policy.compute_dtype, max(lengths), train=True)

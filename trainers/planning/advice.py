@@ -32,11 +32,11 @@ def alternatives(planner: Planner, plan: Plan, largest: int | None) -> list[Advi
     """
     proposals = [Advice(setting, planner.plan(config)) for setting, config in _changes(plan, largest)]
     proposals.sort(
-        key=lambda advice: (not advice.plan.fits, advice.plan.iteration if advice.plan.fits else advice.plan.needed)
+        key=lambda advice: (not advice.plan.fits, advice.plan.iteration if advice.plan.fits else advice.plan.peak)
     )
     if plan.fits:
         return [advice for advice in proposals if advice.plan.fits and advice.plan.iteration < 0.98 * plan.iteration]
-    return [advice for advice in proposals if advice.plan.fits or advice.plan.needed < 0.98 * plan.needed]
+    return [advice for advice in proposals if advice.plan.fits or advice.plan.peak < 0.98 * plan.peak]
 
 
 def _changes(plan: Plan, largest: int | None) -> Iterator[tuple[str, TrainConfig]]:

@@ -139,27 +139,32 @@ class Trial:
     """Whether the optimiser treats all weights in one operation, as on a GPU."""
 
     @property
-    def sharded(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether the policy is spread over the processes."""
         return self.model.shard != "none" and self.ranks > 1
 
     def run(self) -> DryRun:
         """Runs the whole model, or two shallow ones that stand for it."""
         layers = int(self.shape.get_text_config(decoder=True).num_hidden_layers)
-        least = _least_depth(self.shape, SHARDED if self.sharded else SHALLOW)
+        least = _least_depth(self.shape, SHARDED if self.is_sharded else SHALLOW)
         if layers > 2 * least:
             small, large = (replace(self, shape=_of_depth(self.shape, n))._run() for n in (least, 2 * least))
             times = (layers - least) / least
             few, more = small.sizes.parameters, large.sizes.parameters
             if round(few + times * (more - few)) == _parameters(self.shape):
-                return _grown(small, large, times)
-        return _joined(self._run())
+                return _extrapolate(small, large, times)
+        return _join_stretches(self._run())
 
     def _run(self) -> _Parts:
         model = self._model()
-        with self._processes() as mesh, FakeTensorMode(allow_non_fake_inputs=True), _one_group(), self._told():
+        with (
+            self._processes() as mesh,
+            FakeTensorMode(allow_non_fake_inputs=True),
+            _one_group(),
+            self._explain_errors(),
+        ):
             _as_fake(model)
-            keys, states = _kept(model)
+            keys, states = _cache_sizes(model)
             policy = _Planned(model, self.temperature, self.model.compute_dtype).train()
             whole = _whole_sizes(policy.model, self.model.compute_dtype)
             trainable = sum(p.numel() for p in policy.parameters() if p.requires_grad)
@@ -168,15 +173,15 @@ class Trial:
                 with torch.no_grad():
                     policy(one_token())
             own = [(local(p), p.requires_grad) for p in policy.parameters()]
-            scoring = self._scored(policy)
+            scoring = self._score(policy)
             optimizer = make_optimizer(policy.parameters(), replace(self.optim, state="float32"))
             for group in optimizer.param_groups:
                 group["foreach"] = self.grouped
             _give_gradients(policy)
             optimizer.step()  # makes the moments
             _give_gradients(policy)
-            marks, last = self._updated(policy)
-            step = self._stepped(policy, optimizer)
+            marks, last = self._update(policy)
+            step = self._step(policy, optimizer)
         sizes = Sizes(
             **whole,
             trained=trainable,
@@ -200,7 +205,7 @@ class Trial:
         return model
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -212,7 +217,7 @@ class Trial:
     @contextmanager
     def _processes(self) -> Iterator[DeviceMesh | None]:
         """The mesh of the processes, of which this one is the first and the only one."""
-        if not self.sharded:
+        if not self.is_sharded:
             yield None
             return
         dist.init_process_group("fake", rank=0, world_size=self.ranks, store=FakeStore())
@@ -230,14 +235,14 @@ class Trial:
         shapes = frozenset(tuple(p.shape) for p in policy.parameters() if p.dim() > 1)
         return Meter(vocabulary, shapes, self.rows.tokens)
 
-    def _scored(self, policy: Policy) -> Amounts:
+    def _score(self, policy: Policy) -> Amounts:
         batch, meter = self.rows.tree(), self._meter(policy)
         with evaluating(policy), meter:
             stats = policy(batch)
             del stats
         return meter.amounts()
 
-    def _updated(self, policy: Policy) -> tuple[list[Amounts], Amounts]:
+    def _update(self, policy: Policy) -> tuple[list[Amounts], Amounts]:
         batch, meter = self.rows.tree(), self._meter(policy)
         with meter:
             stats = policy(batch)
@@ -246,7 +251,7 @@ class Trial:
             loss.backward()
         return meter.marks, meter.amounts()
 
-    def _stepped(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Amounts:
+    def _step(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Amounts:
         parameters = [p for p in policy.parameters() if p.grad is not None]
         with (meter := self._meter(policy)):
             norm = total_norm(p.grad for p in parameters if p.grad is not None)
@@ -265,7 +270,7 @@ class _Parts:
     tokens: int
 
 
-def _joined(parts: _Parts) -> DryRun:
+def _join_stretches(parts: _Parts) -> DryRun:
     """The stretches of the update after each other."""
     highest = max(parts.update, key=lambda stretch: stretch.peak)
     update = replace(
@@ -278,15 +283,15 @@ def _joined(parts: _Parts) -> DryRun:
     return DryRun(parts.sizes, update, parts.step, parts.scoring, parts.tokens, parts.tokens)
 
 
-def _grown(small: _Parts, large: _Parts, times: float) -> DryRun:
+def _extrapolate(small: _Parts, large: _Parts, times: float) -> DryRun:
     def whole(name: str) -> int:
         a, b = float(getattr(small.sizes, name)), float(getattr(large.sizes, name))
         return round(a + times * (b - a))
 
     sizes = Sizes(**{name: whole(name) for name in Sizes.__dataclass_fields__})
-    update = tuple(a.grown(b, times) for a, b in zip(small.update, large.update, strict=True))
-    step, scoring = small.step.grown(large.step, times), small.scoring.grown(large.scoring, times)
-    return _joined(_Parts(sizes, update, step, scoring, small.tokens))
+    update = tuple(a.extrapolate(b, times) for a, b in zip(small.update, large.update, strict=True))
+    step, scoring = small.step.extrapolate(large.step, times), small.scoring.extrapolate(large.scoring, times)
+    return _join_stretches(_Parts(sizes, update, step, scoring, small.tokens))
 
 
 def _least_depth(shape: PreTrainedConfig, least: int) -> int:
@@ -331,7 +336,7 @@ def _one_group() -> Iterator[None]:
         torch._grouped_mm = own
 
 
-def _kept(model: PreTrainedModel) -> tuple[int, int]:
+def _cache_sizes(model: PreTrainedModel) -> tuple[int, int]:
     """Numbers that generation keeps of a token: keys and values, and states after it.
 
     They are those of transformers' cache; of a model that is computed by rows keys and values of all layers.

@@ -41,7 +41,7 @@ class Amounts:
     operations: float = 0.0
     """Number of operations that compute something."""
 
-    def grown(self, target: Amounts, times: float) -> Amounts:
+    def extrapolate(self, target: Amounts, times: float) -> Amounts:
         """``self + times * (target - self)``, amount by amount."""
 
         def between(a: float, b: float) -> float:

@@ -83,7 +83,7 @@ class Plan:
         return {name: base + sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
-    def needed(self) -> float:
+    def peak(self) -> float:
         """Bytes of one process at its peak."""
         return max(self.peaks.values())
 
@@ -95,7 +95,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether every phase fits."""
-        return self.needed <= self.room
+        return self.peak <= self.room
 
     @property
     def iteration(self) -> float:
@@ -156,7 +156,7 @@ class Planner:
         if not few.fits:
             return None
         counts = [(few.room - few.peaks[name]) / max(more.peaks[name] - few.peaks[name], 1.0) for name in few.peaks]
-        return length * min(1 + int(min(counts)), max(1, ceil(work.trained / length)))
+        return length * min(1 + int(min(counts)), max(1, ceil(work.training_tokens / length)))
 
     def with_tokens(self, config: TrainConfig, tokens: int) -> Plan:
         """The plan with another size of micro-batches."""
@@ -190,8 +190,8 @@ class Planner:
                 reference = 0.0
         rollout, engine = self._engine(config, work, dry, is_sharded)
         baseline |= engine
-        scoring = {"reference, while it scores": reference, **_named(dry.scoring)}
-        update = {"gradients": float(sizes.gradients), **_named(dry.update)}
+        scoring = {"reference, while it scores": reference, **_by_kind(dry.scoring)}
+        update = {"gradients": float(sizes.gradients), **_by_kind(dry.update)}
         step = {"gradients": float(sizes.gradients), "optimiser step": dry.step.peak}
         phases = {"rollout": rollout, "scoring": scoring, "update": update, "optimiser step": step}
         return baseline, {name: {k: v for k, v in parts.items() if v} for name, parts in phases.items()}
@@ -221,7 +221,7 @@ class Planner:
         options = config.rollout.engine_options
         if config.rollout.engine == "hf":
             text = self.shape.get_text_config(decoder=True)
-            scoring = {name: v * min(1.0, _PREFILL / dry.scoring_tokens) for name, v in _named(dry.scoring).items()}
+            scoring = {name: v * min(1.0, _PREFILL / dry.scoring_tokens) for name, v in _by_kind(dry.scoring).items()}
             logits = 3 * 4.0 * work.slots * text.vocab_size
             cache = _token_bytes(config, dry) * kept_tokens(work, options)
             rollout = {KEYS: cache, STATES: _kept_states(work, options, dry), "engine: logits": logits, **scoring}
@@ -251,7 +251,7 @@ class Planner:
         context = work.prompt + work.response / 2
         decode = depth * self.engine(config, dry).iteration(rows, rows * context)
 
-        passes = work.trained / dry.update_tokens
+        passes = work.training_tokens / dry.update_tokens
         optim, method = config.optim, config.method
         steps = optim.minibatches * optim.epochs
         if optim.minibatch_rows is not None:
@@ -263,7 +263,7 @@ class Planner:
         gather, reduce = self._link(config, 4.0 * sizes.parameters), self._link(config, 4.0 * sizes.trained)
         per_pass = 2 * gather + reduce if is_sharded else 0.0
         times = {
-            "prefill": work.prefilled / dry.scoring_tokens * forward,
+            "prefill": work.prefill_tokens / dry.scoring_tokens * forward,
             "decode": decode,
             "old log-probabilities": passes * (forward + (gather if is_sharded else 0.0)) if recomputes else 0.0,
             "reference, critic, hidden states": score_passes * passes * (forward + (gather if is_sharded else 0.0)),
@@ -327,7 +327,7 @@ def sleeps(options: Mapping[str, Any], on_cpu: bool) -> bool:
     return not on_cpu and (not options.get("urls") if setting is None else bool(setting))
 
 
-def _named(amounts: Amounts) -> dict[str, float]:
+def _by_kind(amounts: Amounts) -> dict[str, float]:
     return {name: max(size, 0.0) for name, size in amounts.kinds.items()}
 
 

@@ -20,7 +20,7 @@ from trainers.planning.shown import as_json, parts
 from trainers.policy.adapter import check_adapter
 from trainers.policy.loading import settings_of
 from trainers.policy.source import find
-from trainers.processes.distributed import guarded
+from trainers.processes.distributed import run_guarded
 from trainers.rollout.limits import check_limits
 from trainers.run.cli import ORDER, Command, Program, parse
 from trainers.run.config import TrainConfig
@@ -101,7 +101,7 @@ examples:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status."""
     log_to_stderr(logging.ERROR, "%(levelname)s %(name)s: %(message)s")
-    return guarded(lambda: _plan(parse(arguments, PLAN)))
+    return run_guarded(lambda: _plan(parse(arguments, PLAN)))
 
 
 def _plan(command: Command) -> int:

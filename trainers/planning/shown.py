@@ -24,16 +24,16 @@ def as_json(plan: Plan, largest: int | None, advice: Sequence[Advice]) -> dict[s
         "parameters": sizes.parameters,
         "trained": sizes.trained,
         "fits": plan.fits,
-        "needed": round(plan.needed),
+        "needed": round(plan.peak),
         "room": round(plan.room),
         "held": {name: round(size) for name, size in plan.held.items()},
         "phases": {name: {k: round(v) for k, v in parts.items()} for name, parts in plan.phases.items()},
         "largest_microbatch": largest,
         "seconds": plan.seconds,
-        "sampled_tokens": work.sampled * plan.where.ranks,
-        "trained_tokens": work.trained * plan.where.ranks,
+        "sampled_tokens": work.response_tokens * plan.where.ranks,
+        "trained_tokens": work.training_tokens * plan.where.ranks,
         "advice": [
-            {"setting": a.setting, "fits": a.plan.fits, "needed": round(a.plan.needed), "seconds": a.plan.iteration}
+            {"setting": a.setting, "fits": a.plan.fits, "needed": round(a.plan.peak), "seconds": a.plan.iteration}
             for a in advice
         ],
         "assumed": [*work.notes, *assumptions(plan)],
@@ -49,12 +49,12 @@ def parts(plan: Plan, largest: int | None, advice: Sequence[Advice]) -> Iterator
     yield _memory(plan)
     least = plan.work.longest_prompt + plan.work.longest_response
     tokens = config.optim.tokens_per_microbatch
-    verdict = f"needs {plan.needed / GIB:.1f} of {plan.room / GIB:.1f} GiB in each process"
+    verdict = f"needs {plan.peak / GIB:.1f} of {plan.room / GIB:.1f} GiB in each process"
     most = f"not even one row of {least:,} fits" if largest is None else f"at most {largest:,} fit"
     yield f"\n{'It fits' if plan.fits else 'IT DOES NOT FIT'}: {verdict}. Micro-batch of {tokens:,} tokens: {most}.\n"
     yield _times(plan)
     work, ranks = plan.work, plan.where.ranks
-    rate, training_rate = work.sampled * ranks / plan.iteration, work.trained * ranks / plan.iteration
+    rate, training_rate = work.response_tokens * ranks / plan.iteration, work.training_tokens * ranks / plan.iteration
     yield f"\n{rate:,.0f} sampled and {training_rate:,.0f} trained tokens/s, time in environments not counted.\n"
     if advice:
         yield _advice(plan, advice)
@@ -116,7 +116,5 @@ def _advice(plan: Plan, advice: Sequence[Advice]) -> Table:
     for column in ("GiB", "fits", "seconds"):
         table.add_column(column, justify="right")
     for a in advice:
-        table.add_row(
-            a.setting, f"{a.plan.needed / GIB:.1f}", "yes" if a.plan.fits else "no", f"{a.plan.iteration:,.1f}"
-        )
+        table.add_row(a.setting, f"{a.plan.peak / GIB:.1f}", "yes" if a.plan.fits else "no", f"{a.plan.iteration:,.1f}")
     return table

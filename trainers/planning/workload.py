@@ -100,12 +100,12 @@ class Workload:
         return self.slots * (self.longest_prompt + self.longest_response + PAGE)
 
     @property
-    def sampled(self) -> float:
+    def response_tokens(self) -> float:
         """Response tokens."""
         return self.episodes * self.steps * self.response
 
     @property
-    def trained(self) -> float:
+    def training_tokens(self) -> float:
         """Tokens that one pass over the episodes computes.
 
         Prompts that grow evenly to twice their mean are computed once where they continue each other.
@@ -114,7 +114,7 @@ class Workload:
         return self.episodes * max(tokens, self.prompt + self.response)
 
     @property
-    def prefilled(self) -> float:
+    def prefill_tokens(self) -> float:
         """Tokens of prompts that the engine computes."""
         tokens = 2 * self.prompt - self.steps * self.response if self.merges else self.steps * self.prompt
         return self.episodes * max(tokens, self.prompt)

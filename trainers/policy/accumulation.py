@@ -57,12 +57,12 @@ class Batch:
         return Batch(self.table.take(rows), self.advantage[tokens], factor, old)
 
     @classmethod
-    def joined(cls, batches: Sequence[Batch]) -> Batch:
+    def join(cls, batches: Sequence[Batch]) -> Batch:
         """Returns the rows of all batches, one after the other; each has the same columns, or no row."""
         parts = [batch for batch in batches if len(batch.table)] or list(batches[:1])
         factor, old = ([getattr(part, name) for part in parts] for name in ("factor", "old"))
         return cls(
-            StepTable.joined([part.table for part in parts]),
+            StepTable.join([part.table for part in parts]),
             np.concatenate([part.advantage for part in parts]),
             None if factor[0] is None else np.concatenate(factor),
             None if old[0] is None else np.concatenate(old),
@@ -97,7 +97,7 @@ class Tally:
     culprit: str | None = None
     """The first quantity that was not finite, and where; see :data:`trainers.policy.guard.REMEDIES`."""
 
-    def merged(self, accelerator: Accelerator) -> dict[str, float]:
+    def gather_metrics(self, accelerator: Accelerator) -> dict[str, float]:
         """Returns metrics over all processes; each must call this.
 
         Losses are sums over the optimiser steps, others means.
@@ -188,7 +188,7 @@ class Accumulator:
         if self.objective.kl != "none":
             columns["reference"] = table.token_column(REFERENCE, "objective.kl", "the reference policy")
         if self.objective.loss in SELECTING:
-            columns["selected"] = self._selected(batch, seed, present)
+            columns["selected"] = self._select_tokens(batch, seed, present)
         row_of = table.response.row_of
         policy: Policy = self.accelerator.unwrap_model(self.policy)
         pieces = self._with_balance_loss(policy, _trees(policy, table, self.config, _RECOMPUTED))
@@ -217,7 +217,7 @@ class Accumulator:
                     loss = replace(loss, loss=loss.loss + balance, metrics={**loss.metrics, **more})
                 self.accelerator.backward(loss.loss)
             # Neither may keep the graph of this pass, whose masks are large, while the next one is made.
-            loss, stats = replace(loss, loss=loss.loss.detach()), stats.detached()
+            loss, stats = replace(loss, loss=loss.loss.detach()), stats.detach()
             if tally.culprit is None and not math.isfinite(float(loss.loss)):
                 tally.culprit = self._culprit(batch, piece, stats)
             tally.losses.append(loss)
@@ -267,7 +267,7 @@ class Accumulator:
             correction=self.config.correction if corrected else None,
         )
 
-    def _selected(self, batch: Batch, seed: int, present: bool) -> NDArray[np.bool_]:
+    def _select_tokens(self, batch: Batch, seed: int, present: bool) -> NDArray[np.bool_]:
         """Selects the tokens that the loss picks, by a forward pass of its own over the whole batch."""
         table = batch.table
         new = log_probabilities(self.accelerator.unwrap_model(self.policy), table, self.config, as_trained=True)

@@ -375,7 +375,7 @@ def as_reference(model: PreTrainedModel) -> Iterator[None]:
         model.set_adapter(_TRAINED)
 
 
-def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """``model`` with the adapter in ``folder``, of any kind that peft can merge, merged into its weights.
 
     Raises:

@@ -83,7 +83,7 @@ def rows_of(
     if plan.past is not None:
         layer = module.layer_idx
         assert isinstance(layer, int)
-        keys, values = plan.past.joined(layer, keys, values)
+        keys, values = plan.past.join(layer, keys, values)
     return queries, keys, values
 
 
@@ -101,7 +101,7 @@ class _TreeAttention(torch.autograd.Function):
         for chain in chains:
             chain.attend(query, key, value, how.scale, out, total)
         for tiles in tile_groups:
-            inputs = _gathered(tiles, query, key, value)
+            inputs = _gather_tiles(tiles, query, key, value)
             mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
             if is_fused:
                 output, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -129,7 +129,7 @@ class _TreeAttention(torch.autograd.Function):
         for chain in chains:
             chain.backward(grad, query, key, value, out, total, how.scale, of_query, of_key, of_value)
         for tiles in tile_groups:
-            inputs = _gathered(tiles, query, key, value)
+            inputs = _gather_tiles(tiles, query, key, value)
             mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
             of_out = _tile(tiles, grad, key.shape[1], filled=False)
             if is_fused:
@@ -161,7 +161,7 @@ def _is_fused(query: Tensor, value: Tensor, sinks: Tensor | None, how: Scoring) 
     return query.device.type == "cpu" and query.shape[2] == value.shape[2] and sinks is None and how.softcap is None
 
 
-def _gathered(tiles: Tiles, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _gather_tiles(tiles: Tiles, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, (tiles, key heads, groups * width, dim), and keys and values, (tiles, key heads, length, dim)."""
     keys, values = (
         part.index_select(0, tiles.keys).view(tiles.count, tiles.length, *part.shape[1:]).transpose(1, 2)
@@ -212,7 +212,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tens
 AttentionInterface.register(NAME, tree_attention)
 
 
-def unsupported(model: PreTrainedModel) -> str | None:
+def unsupported_reason(model: PreTrainedModel) -> str | None:
     """Returns why a tree cannot be computed by ``model``, or its backbone, if what its layers are rules it out."""
     if all(p.kind != p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values()):
         return "its forward takes no further arguments for its attention"

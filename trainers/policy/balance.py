@@ -68,7 +68,7 @@ class Work:
         return cls(*np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1))
 
     @classmethod
-    def joined(cls, works: Sequence[Work]) -> Work:
+    def join(cls, works: Sequence[Work]) -> Work:
         """Returns the work of all processes."""
         names = cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(work, name) for work in works]) for name in names))
@@ -126,7 +126,7 @@ def _shared_beyond(owner: Ints, common: Ints) -> Ints:
     return counts
 
 
-def evened(work: Work, ranks: int) -> Ints:
+def spread_episodes(work: Work, ranks: int) -> Ints:
     """Returns the process that is to compute each episode, so that in each minibatch all compute about equally much.
 
     Episodes stay where they are unless a move helps; those of a group stay together where that is as good.
@@ -138,11 +138,11 @@ def evened(work: Work, ranks: int) -> Ints:
     rank = work.rank.copy()
     for part in np.unique(work.part):
         inside = work.part == part
-        rank[inside] = _evened(work.take(inside), ranks)
+        rank[inside] = _even_out(work.take(inside), ranks)
     return rank
 
 
-def _evened(work: Work, ranks: int) -> Ints:
+def _even_out(work: Work, ranks: int) -> Ints:
     """Moves what saves most from the process with most tokens to the one with fewest, until nothing saves enough."""
     rank, group, own = work.rank.copy(), work.group.tolist(), work.own.tolist()
     shared_work: dict[int, int] = {}
@@ -176,7 +176,7 @@ def _evened(work: Work, ranks: int) -> Ints:
         rank[episodes] = least
 
 
-def balanced(
+def balance_batch(
     accelerator: Accelerator,
     batch: Batch,
     parts: Ints,
@@ -204,14 +204,14 @@ def balanced(
     if ranks == 1:
         return batch, parts
     mine = Work.of(batch.table, parts[epoch], here, share_prefix, span)
-    work = Work.joined(all_gather_object(accelerator, mine))
-    target = evened(work, ranks)
+    work = Work.join(all_gather_object(accelerator, mine))
+    target = spread_episodes(work, ranks)
     if (target == work.rank).all():
         return batch, parts
     own = work.rank == here
     goes = dict(zip(work.episode[own].tolist(), target[own].tolist(), strict=True))
     where = np.array([goes.get(episode, here) for episode in batch.table.episode_id.tolist()], np.int64)
-    slim_batch = replace(batch, table=_needed(batch.table))
+    slim_batch = replace(batch, table=_drop_unread_columns(batch.table))
     outbox: dict[int, tuple[Batch, Ints]] = {}
     for to in np.unique(where[where != here]).tolist():
         rows = np.flatnonzero(where == to)
@@ -223,8 +223,8 @@ def balanced(
     stay = np.flatnonzero(where == here)
     came = [parcels[here] for parcels in all_gather_object(accelerator, outbox) if here in parcels]
     pieces = [(slim_batch.take(stay), parts[:, stay]), *came]
-    return Batch.joined([piece for piece, _ in pieces]), np.concatenate([of for _, of in pieces], axis=1)
+    return Batch.join([piece for piece, _ in pieces]), np.concatenate([of for _, of in pieces], axis=1)
 
 
-def _needed(table: StepTable) -> StepTable:
+def _drop_unread_columns(table: StepTable) -> StepTable:
     return replace(table, state_key=np.full(len(table), "", object), extra={})

@@ -28,13 +28,13 @@ def gradient_cosines(policy: Policy, steps: StepTable) -> NDArray[np.float64]:
         policy: The policy that answered; the gradients are of its weights that are trained.
         steps: Steps, each with a response.
     """
-    parameters = _chosen(policy)
+    parameters = _choose_parameters(policy)
     rows = torch.stack(list(_gradients(policy, steps, parameters))) if len(steps) else torch.zeros(0, 1)
     unit = torch.nn.functional.normalize(rows, dim=1)
     return np.asarray((unit @ unit.T).numpy()[np.tril_indices(len(rows), -1)], np.float64)
 
 
-def _chosen(policy: Policy) -> list[nn.Parameter]:
+def _choose_parameters(policy: Policy) -> list[nn.Parameter]:
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     layers = [module for module in policy.modules() if isinstance(module, GradientCheckpointingLayer)]
     if sum(parameter.numel() for parameter in parameters) <= SMALL or not layers:

@@ -108,7 +108,7 @@ def before_tokens(
             output = backbone(**flat.arguments, output_hidden_states=inner)
             for fingerprint, states in zip(wanted, out, strict=True):
                 of_layer = flat.states(_layer(output, fingerprint.layer))
-                vectors = _pooled(fingerprint.pooling, of_layer, tree)[flat.place[targets]]
+                vectors = _pool_states(fingerprint.pooling, of_layer, tree)[flat.place[targets]]
                 states[slot[tree.index[targets]]] = vectors.float().cpu().numpy()
         for _ in range(len(trees), count):
             backbone(**flatten(one_token(), model).arguments)
@@ -132,7 +132,7 @@ def with_some_response(table: StepTable) -> StepTable:
     return replace(table, response=Ragged(ids, offsets), logprob=Ragged(logprobs, offsets), extra={}, token_extra={})
 
 
-def _pooled(pooling: Pooling, states: Tensor, tree: TokenTree) -> Tensor:
+def _pool_states(pooling: Pooling, states: Tensor, tree: TokenTree) -> Tensor:
     """``states`` (tokens of the row, D), or the mean of them over each token's path."""
     if pooling == "last":
         return states

@@ -121,23 +121,23 @@ def seen_tokens(plan: TreePlan, window: int | None) -> Seen:
     depth, end = plan.depth, torch.from_numpy(plan.tree.end).to(plan.device)
     before = torch.tensor(plan.before, device=plan.device)  # a number would be compiled in
 
-    def seen(_: Tensor, __: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def is_visible(_: Tensor, __: Tensor, query: Tensor, key: Tensor) -> Tensor:
         query = query + before
         visible = (key <= query) & (query < end[key])
         return visible if window is None else visible & (depth[query] - depth[key] < window)
 
-    return seen
+    return is_visible
 
 
 def _block_mask(plan: TreePlan, window: int | None) -> BlockMask:
-    keys, make = len(plan.tree), _compiled(create_block_mask, plan.device.type, window)
+    keys, make = len(plan.tree), _compile(create_block_mask, plan.device.type, window)
     with torch.no_grad():  # as for gradients, or it would be compiled for both
         mask: BlockMask = make(seen_tokens(plan, window), None, None, keys - plan.before, keys, device=plan.device)
     return mask
 
 
 @cache
-def _compiled(function: Callable[..., Any], device: str, *use: Hashable) -> Callable[..., Any]:
+def _compile(function: Callable[..., Any], device: str, *use: Hashable) -> Callable[..., Any]:
     """``function`` as compiled for rows of any length, by itself for each ``use``; on a CPU the function itself.
 
     PyTorch compiles a variant where a length is 1, where two are equal, and where a row is shorter than a block. At its
@@ -189,14 +189,14 @@ def flex_tree_attention(
     query, key, value = (part.transpose(0, 1)[None] for part in rows_of(module, query, key, value, tree_plan))
     mask = tree_plan.once(("flex", sliding_window), lambda: _block_mask(tree_plan, sliding_window))
 
-    def capped(score: Tensor, *_: Tensor) -> Tensor:
+    def cap_score(score: Tensor, *_: Tensor) -> Tensor:
         assert softcap is not None
         return (score / softcap).tanh() * softcap
 
-    attend = _compiled(flex_attention, query.device.type, sliding_window, torch.is_grad_enabled())
+    attend = _compile(flex_attention, query.device.type, sliding_window, torch.is_grad_enabled())
     out: Tensor = attend(
         query, key, value,
-        score_mod=None if softcap is None else capped,
+        score_mod=None if softcap is None else cap_score,
         block_mask=mask,
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],

@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 from envsuite.core.errors import DataError, MissingExtra, UsageError
 from envsuite.prompting import Renderer
 from envsuite.prompting.shipped import read_template
-from trainers.policy.adapter import add_adapter, check_adapter, continue_adapter, merged
+from trainers.policy.adapter import add_adapter, check_adapter, continue_adapter, merge_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import ModelConfig
 from trainers.policy.kernels import check_kernel, choose_kernel
@@ -53,7 +53,7 @@ def model_settings(config: ModelConfig) -> PreTrainedConfig:
         ConfigError: The adapter does not fit it.
         MissingExtra: It needs a package that is not installed.
     """
-    return _found(config)[1]
+    return _find_model(config)[1]
 
 
 def load_model(config: ModelConfig) -> PreTrainedModel:
@@ -67,8 +67,8 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
         ConfigError: The adapter does not fit it, or ``config.attention`` needs another device.
         MissingExtra: It needs a package that is not installed.
     """
-    source, settings = _found(config)
-    return _prepared(_whole(source, settings, config), source, config)
+    source, settings = _find_model(config)
+    return _prepare_model(_whole(source, settings, config), source, config)
 
 
 def load_outline(config: ModelConfig) -> Outline:
@@ -82,7 +82,7 @@ def load_outline(config: ModelConfig) -> Outline:
         ConfigError: The adapter does not fit it, or the model takes images.
         MissingExtra: It needs a package that is not installed.
     """
-    source, settings = _found(config)
+    source, settings = _find_model(config)
     if takes_images(settings):
         raise ConfigError(f"model.shard is {config.shard}, but {config.path} takes images; set model.shard: none")
     dtype = torch.float32 if config.adapter is None or config.adapter.base == "float32" else torch.bfloat16
@@ -96,10 +96,10 @@ def load_outline(config: ModelConfig) -> Outline:
     weights = _weights_of(source, settings, config, model)
     if isinstance(weights, OfFirst):
         _LOG.info("the first process loads %s whole: %s", config.path, weights.reason)
-    return Outline(_prepared(model, source, config), weights)
+    return Outline(_prepare_model(model, source, config), weights)
 
 
-def _found(config: ModelConfig) -> tuple[Source, PreTrainedConfig]:
+def _find_model(config: ModelConfig) -> tuple[Source, PreTrainedConfig]:
     """Where the policy's model lies, and its configuration; attention and adapter were checked."""
     check_kernel(config)
     source = find(config.path, "model.path", tokenizer=False)
@@ -114,7 +114,7 @@ def _found(config: ModelConfig) -> tuple[Source, PreTrainedConfig]:
     return source, settings
 
 
-def _prepared(model: PreTrainedModel, source: Source, config: ModelConfig) -> PreTrainedModel:
+def _prepare_model(model: PreTrainedModel, source: Source, config: ModelConfig) -> PreTrainedModel:
     """The model with the adapter that is trained, if one is."""
     if config.compute_dtype == "bfloat16":
         warn_of_slow_bfloat16()
@@ -138,7 +138,7 @@ def _choose(model: PreTrainedModel, config: ModelConfig) -> None:
 def _whole(source: Source, settings: PreTrainedConfig, config: ModelConfig) -> PreTrainedModel:
     """The model that is trained, or that an adapter is put on, with its weights."""
     model = _load(source, settings, config, "model.path")
-    return model if source.adapter is None or config.adapter is not None else merged(model, source.adapter)
+    return model if source.adapter is None or config.adapter is not None else merge_adapter(model, source.adapter)
 
 
 def _weights_of(source: Source, settings: PreTrainedConfig, config: ModelConfig, model: PreTrainedModel) -> Weights:
@@ -241,7 +241,7 @@ def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> P
             truncate(settings, layers, config.path)
         backbone = _load(source, settings, config, key, AutoModel)
     else:  # it is one to the whole model, and has its names
-        whole = merged(_load(source, settings, config, key), source.adapter)
+        whole = merge_adapter(_load(source, settings, config, key), source.adapter)
         backbone = cast(PreTrainedModel, whole.base_model)
         if layers is not None:
             _cut(backbone, truncate(backbone.config, layers, config.path), layers)

@@ -21,7 +21,7 @@ from trainers.policy.selfcheck import check_policy, check_replay, output_layer
 from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
 from trainers.policy.tree import TokenTree
 from trainers.policy.vision import check_vision
-from trainers.policy.walk import Past, walked
+from trainers.policy.walk import Past, walk_tree
 
 
 def stop_ids(
@@ -105,7 +105,7 @@ class Policy(nn.Module):
                 raise DataError(f"{type(self.model).__name__} passes no gradient on to the weights that are trained")
             return stats
         parameters = list(self.parameters())
-        return walked(tree, tree.part, self._pass, next((p for p in parameters if p.requires_grad), parameters[0]))
+        return walk_tree(tree, tree.part, self._pass, next((p for p in parameters if p.requires_grad), parameters[0]))
 
     def _pass(self, tree: TokenTree, before: int, past: Past | None) -> TokenStats:
         """Statistics of the targets; ``before`` tokens of the tree are in ``past``."""

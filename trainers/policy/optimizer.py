@@ -74,17 +74,17 @@ class ShardedPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Returns the weights that are trained by name, and the state of the optimiser, sharded as they are."""
-        weights = {name: parameter.detach().clone() for name, parameter in self._trained.items()}
+        weights = {name: parameter.detach().clone() for name, parameter in self._trained_weights.items()}
         return {"weights": weights, "optimizer": ShardedOptimizerState(self.wrapped, self.optimizer).state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores the weights and the optimiser, from whole tensors, of which each process takes its part."""
-        own = self._trained
+        own = self._trained_weights
         compare(state["weights"], own)
         for name, parameter in own.items():
             assign(parameter, state["weights"][name])
         ShardedOptimizerState(self.wrapped, self.optimizer).load(state["optimizer"])
 
     @property
-    def _trained(self) -> dict[str, nn.Parameter]:
+    def _trained_weights(self) -> dict[str, nn.Parameter]:
         return {name: parameter for name, parameter in self.wrapped.named_parameters() if parameter.requires_grad}

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from envsuite.core.errors import UsageError
-from envsuite.prompting.images import renumbered
+from envsuite.prompting.images import renumber_images
 from trainers.policy.tree import Ints, TokenSequence, TokenTree, depth_first, laid_out
 from trainers.steps import StepTable
-from trainers.steps.experts import Parts, cut, filled
+from trainers.steps.experts import Parts, cut, fill_experts
 
 _PASS = 1 / 64  # cost of a micro-batch besides its tokens, in budgets
 
@@ -33,14 +33,14 @@ def row_sequences(table: StepTable) -> tuple[list[TokenSequence], Ints]:
     sequences: list[TokenSequence] = []
     rows = np.flatnonzero(table.response.lengths)
     lengths = (table.prompt.lengths + table.response.lengths - 1)[rows].tolist()
-    experts = filled(table.experts[rows].tolist(), lengths)
+    experts = fill_experts(table.experts[rows].tolist(), lengths)
     for row, own in zip(rows.tolist(), experts, strict=True):
         prompt, response = table.prompt[row], table.response[row].astype(np.int64)
         if not len(prompt):
             where = f"episode {table.episode_id[row]}, step {table.t[row]}"
             raise UsageError(f"row {row} ({where}) has a response of {len(response)} tokens to an empty prompt")
         if numbers[row]:
-            prompt = renumbered(prompt, numbers[row])
+            prompt = renumber_images(prompt, numbers[row])
         place = len(prompt) - 1 + np.arange(len(response))
         tokens = np.concatenate([prompt, response[:-1]], dtype=np.int64)
         sequences.append(TokenSequence(tokens, place, response, table.response.offsets[row] + place - place[0], own))

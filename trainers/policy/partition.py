@@ -55,12 +55,14 @@ def minibatch_of(accelerator: Accelerator, table: StepTable, parts: int, rng: np
     whole = whole[:, np.lexsort((whole[1], whole[0]))]
     part_of = {
         (group, episode): part
-        for group, episode, part in zip(*whole[:2].tolist(), _dealt(whole[0], whole[2], parts, rng), strict=True)
+        for group, episode, part in zip(
+            *whole[:2].tolist(), _deal_episodes(whole[0], whole[2], parts, rng), strict=True
+        )
     }
     return np.array([part_of[group, episode] for group, episode in episodes.T.tolist()], np.int64)[row_of.reshape(-1)]
 
 
-def _dealt(group: Ints, steps: Ints, parts: int, rng: np.random.Generator) -> list[int]:
+def _deal_episodes(group: Ints, steps: Ints, parts: int, rng: np.random.Generator) -> list[int]:
     """The minibatch of each episode, given its group and number of rows."""
     _, code = np.unique(group, return_inverse=True)
     permutation = rng.permutation(len(group))

@@ -74,7 +74,7 @@ class Plan(Protocol):
         """The tokens."""
 
     @property
-    def carried(self) -> Carried | None:
+    def carry(self) -> Carried | None:
         """States of other rows, if any."""
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -165,7 +165,7 @@ def _along(plan: Plan, tensors: Sequence[Tensor], scan: Callable[..., tuple[Tens
         scan: Gets them as (runs, length, …), the states before, or ``None``, and the length; returns outputs of this
             shape, and the states after.
     """
-    carry = plan.carried
+    carry = plan.carry
     kept_tokens = None if carry is None else carry.kept
     levels = plan.once("levels", lambda: Levels.of(plan.tree, plan.device, kept_tokens))
     padded_inputs = [torch.cat([tensor[0], tensor.new_zeros(1, *tensor.shape[2:])]) for tensor in tensors]
@@ -180,15 +180,15 @@ def _along(plan: Plan, tensors: Sequence[Tensor], scan: Callable[..., tuple[Tens
             output, last = scan(run_inputs, before, runs.tokens.shape[1])
             outputs.append(output.flatten(0, 1).index_select(0, runs.real))
             after.append(last)
-        states = _joined(after)
+        states = _concatenate(after)
         level_states.append(states)
     if carry is not None:
-        last = _joined(level_states)
+        last = _concatenate(level_states)
         carry.after(call, last if levels.kept is None else last.index_select(0, levels.kept))
-    return _joined(outputs).index_select(0, levels.order)[None]
+    return _concatenate(outputs).index_select(0, levels.order)[None]
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _concatenate(parts: list[Tensor]) -> Tensor:
     """The parts behind one another; one alone is not copied."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
@@ -205,7 +205,7 @@ def _paths_back(plan: Plan, width: int) -> list[Tensor]:
     """
     parent = plan.tree.parent
     count, roots = len(parent), np.flatnonzero(parent < 0)
-    trees = 0 if plan.carried is None else len(roots)
+    trees = 0 if plan.carry is None else len(roots)
     earlier = count + np.arange(trees * (width - 1)).reshape(trees, width - 1)
     zero = count + earlier.size
     back = np.concatenate([parent, earlier.ravel() - 1, [zero]])
@@ -225,7 +225,7 @@ def _conv(
     width = weight.shape[-1]
     back = plan.once(("back", width), lambda: _paths_back(plan, width))
     exact = torch.promote_types(weight.dtype, torch.float32)  # sums are rounded once, as in the model's own function
-    inputs, weight, carry = states[0].to(exact), weight.to(exact), plan.carried
+    inputs, weight, carry = states[0].to(exact), weight.to(exact), plan.carry
     if carry is not None:
         call = carry.next_call()
         before = carry.before(call)

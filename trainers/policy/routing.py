@@ -126,7 +126,7 @@ class _Replay(TorchFunctionMode):
         return torch.return_types.topk((args[0].gather(-1, indices), indices))
 
 
-def _routed(
+def _route(
     router: nn.Module, own: Callable[..., Any], experts: Tensor | None, choices: Routing, *args: Any, **kwargs: Any
 ) -> Any:
     """Calls a router, whose ``forward`` is ``own``, with its experts given or not."""
@@ -154,7 +154,7 @@ def routing(model: PreTrainedModel, given: Tensor | None = None, logits: bool = 
     forwards = [vars(router).get("forward") for router in routers(model)]  # of a router that something has changed
     for number, router in enumerate(routers(model)):
         of_router = None if given is None else given[:, number]
-        vars(router)["forward"] = partial(_routed, router, router.forward, of_router, choices)
+        vars(router)["forward"] = partial(_route, router, router.forward, of_router, choices)
     try:
         yield choices
     finally:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainers.policy.attention import unsupported
+from trainers.policy.attention import unsupported_reason
 from trainers.policy.tree import Ints, TokenTree
 
 ALWAYS = "model.rows is always"
@@ -25,7 +25,7 @@ _REASONS: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakK
 def rows_reason(model: PreTrainedModel) -> str | None:
     """Returns why ``model`` is computed by rows; ``None`` where it is computed in a tree."""
     if model not in _REASONS:
-        _REASONS[model] = unsupported(model)
+        _REASONS[model] = unsupported_reason(model)
     return _REASONS[model]
 
 

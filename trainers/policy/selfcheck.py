@@ -71,14 +71,14 @@ def check_backbone(model: PreTrainedModel) -> None:
         DataError: Those of rows differ, too.
     """
 
-    def packed(flat: FlatBatch) -> Tensor:
+    def tree_states(flat: FlatBatch) -> Tensor:
         return flat.states(model(**flat.arguments).last_hidden_state)[flat.place]
 
     def alone(tokens: Tensor) -> Tensor:
         states: Tensor = model(tokens, use_cache=False).last_hidden_state[0]
         return states
 
-    _check(model, packed, alone)
+    _check(model, tree_states, alone)
 
 
 def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone: Callable[[Tensor], Tensor]) -> None:
@@ -100,7 +100,7 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
             try:
                 own = singly("eager")
             except FAILURES as error:
-                raise DataError(f"{kind} cannot be trained: {_told(error)}") from error
+                raise DataError(f"{kind} cannot be trained: {_describe_error(error)}") from error
             if not bool(torch.isfinite(own).all()):
                 raise DataError(
                     f"{kind}: its weights give values that are not finite; where a run diverged, take an earlier "
@@ -118,7 +118,7 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
                 try:
                     deviation = off(together(attention, past))
                 except FAILURES as error:
-                    return _told(error)
+                    return _describe_error(error)
                 if past.again:
                     return "a layer attends more than once, to keys that are not the same"
                 near = _TOLERANCE if whole else _QUANTISED
@@ -150,13 +150,13 @@ class _Calls(Past):
 
     again = False
 
-    def joined(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
+    def join(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
         """Returns the keys and values as they are."""
         self.again |= layer in self.made
-        return super().joined(layer, key, value)
+        return super().join(layer, key, value)
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """The first line of an error of transformers' code; lack of memory is raised again."""
     if ran_out(error):
         raise error

@@ -75,7 +75,7 @@ class OptimizerState:
             return
         own = {name: tuple(p.shape) for name, p in tensors_of(self.wrapped, trained=True, whole=False).items()}
         states: dict[str, Any] = {
-            parameter: {name: _quantised(value) for name, value in values.items()}
+            parameter: {name: _quantise(value) for name, value in values.items()}
             for parameter, values in state["state"].items()
         }
         for parameter, values in states.items():
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Tensor | dict[str, Any]:
     return {"parts": {name: getattr(tensor, name).clone() for name in names}, "signed": settings[0]}
 
 
-def _quantised(value: Tensor | Mapping[str, Any]) -> Tensor:
+def _quantise(value: Tensor | Mapping[str, Any]) -> Tensor:
     """Reverses :func:`_plain`."""
     if isinstance(value, Tensor):
         return value

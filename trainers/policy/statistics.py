@@ -27,7 +27,7 @@ class TokenStats:
     balance: Tensor | None = None
     """The balance loss of a mixture's tokens, a scalar, where it is part of the loss."""
 
-    def detached(self) -> TokenStats:
+    def detach(self) -> TokenStats:
         """Returns the values without the graph that computed them."""
         balance = None if self.balance is None else self.balance.detach()
         return TokenStats(self.logprob.detach(), self.entropy.detach(), balance)

@@ -27,7 +27,7 @@ _SCORES = 2**22  # most scores of one head in a call
 _KEPT_SCORES = 2**25  # most elements of the masks that are kept for all layers
 
 
-def merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def merge_attention(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Returns attention to the keys of both, of outputs (…, dim) and the logarithms of their softmax sums (…)."""
     share = torch.sigmoid(second[1] - first[1])[..., None].to(first[0].dtype)
     return torch.lerp(first[0], second[0], share), torch.logaddexp(first[1], second[1])
@@ -144,12 +144,12 @@ class TreePlan:
                 lengths[tile] > _EVEN * lengths[members[0]] + _NARROW // 4
                 or (len(members) + 1) * width * lengths[tile] > _SCORES
             ):
-                groups.append(self._made(owns, width, keys, members))
+                groups.append(self._make_tiles(owns, width, keys, members))
                 members = []
             members.append(tile)
-        return [*groups, self._made(owns, width, keys, members)]
+        return [*groups, self._make_tiles(owns, width, keys, members)]
 
-    def _made(self, owns: list[Ints], width: int, keys: list[Ints], members: list[int]) -> Tiles:
+    def _make_tiles(self, owns: list[Ints], width: int, keys: list[Ints], members: list[int]) -> Tiles:
         queries = np.stack([np.pad(owns[tile], (0, width - len(owns[tile])), "edge") for tile in members])
         return Tiles(self, queries, [keys[tile] for tile in members])
 
@@ -181,9 +181,11 @@ class Chain:
         if len(self.path):
             before = (part.index_select(0, self.path).transpose(0, 1)[None] for part in (key, value))
             path_output, path_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                _folded(queries, groups), *before, 0.0, False, scale=scale
+                _fold_heads(queries, groups), *before, 0.0, False, scale=scale
             )
-            output, sums = merged((output, sums), (path_output.reshape(output.shape), path_sums.reshape(sums.shape)))
+            output, sums = merge_attention(
+                (output, sums), (path_output.reshape(output.shape), path_sums.reshape(sums.shape))
+            )
         out[self.queries], total[self.queries] = output[0].transpose(0, 1), sums[0].transpose(0, 1)
 
     def backward(
@@ -199,11 +201,11 @@ class Chain:
             of_out, queries, *own, output, sums, 0.0, True, scale=scale
         )
         for buffer, part in ((of_key, of_own[0]), (of_value, of_own[1])):
-            buffer[self.keys] += _summed(part[0], groups).to(buffer.dtype)
+            buffer[self.keys] += _sum_groups(part[0], groups).to(buffer.dtype)
         if len(self.path):
             before = [part.index_select(0, self.path).transpose(0, 1)[None] for part in (key, value)]
             more, *of_before = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                _folded(of_out, groups), _folded(queries, groups), *before, _folded(output, groups),
+                _fold_heads(of_out, groups), _fold_heads(queries, groups), *before, _fold_heads(output, groups),
                 sums.reshape(1, key.shape[1], -1), 0.0, False, scale=scale,
             )  # fmt: skip
             query_gradient = query_gradient + more.reshape(query_gradient.shape)
@@ -217,11 +219,11 @@ def _spread(rows: Tensor, groups: int) -> Tensor:
     return rows.transpose(0, 1).repeat_interleave(groups, 0)[None]
 
 
-def _summed(heads: Tensor, groups: int) -> Tensor:
+def _sum_groups(heads: Tensor, groups: int) -> Tensor:
     """Reverses :func:`_spread` for gradients: ``heads`` (heads, tokens, dim) to (tokens, key heads, dim)."""
     return heads.reshape(-1, groups, *heads.shape[1:]).sum(1).transpose(0, 1)
 
 
-def _folded(rows: Tensor, groups: int) -> Tensor:
+def _fold_heads(rows: Tensor, groups: int) -> Tensor:
     """``rows`` (1, heads, tokens, dim) with the heads of a key head behind each other: (1, key heads, …, dim)."""
     return rows.reshape(1, rows.shape[1] // groups, -1, rows.shape[3])

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from trainers.policy.accumulation import Accumulator, Batch, Floats, Tally, log_probabilities, teaching_rows
-from trainers.policy.balance import attention_span, balanced
+from trainers.policy.balance import attention_span, balance_batch
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import GuardedStep
 from trainers.policy.loss import ObjectiveConfig
@@ -132,12 +132,12 @@ class Updater:
         cut = np.stack([minibatch_of(self.accelerator, own.table, parts, rng) for _ in epochs])
         present = self.recompute and len(epochs) * parts == 1  # one step: the old log-probabilities are the new ones
         for epoch in epochs:
-            own, cut = self._balanced(own, cut, epoch)
+            own, cut = self._balance(own, cut, epoch)
             if self.recompute and not present and epoch == 0:
                 own = replace(own, old=self._old(own, cut[0], parts))
             if replay is not None:
                 again = minibatch_of(self.accelerator, replay.table, parts, rng)
-                replay, (again,) = self._balanced(replay, again[None], 0)
+                replay, (again,) = self._balance(replay, again[None], 0)
             for number in range(parts):
                 seed = int(rng.integers(2**63))
                 rows = own.take(np.flatnonzero(cut[epoch] == number))
@@ -160,7 +160,7 @@ class Updater:
         if norms:
             self._step.check_weights()
         self.policy.eval()
-        metrics = self._told(own, replay, tally, replay_tally, norms, max(losses, 1), skips)
+        metrics = self._collect_metrics(own, replay, tally, replay_tally, norms, max(losses, 1), skips)
         stale = all_gather_object(self.accelerator, own.table.staleness(before) * len(own.table.response.values))
         sampled = own.table if sampled is None else sampled
         metrics.train["entropy"] = self._entropy(own, sampled, metrics.train["entropy"])
@@ -168,7 +168,7 @@ class Updater:
         return metrics
 
     @property
-    def begun(self) -> int:
+    def begun_steps(self) -> int:
         """Optimiser steps that this process has begun, one that an error broke off included."""
         return self._step.begun
 
@@ -197,11 +197,11 @@ class Updater:
         """
         return log_probabilities(self.accelerator.unwrap_model(self.policy), table, self.config)
 
-    def _balanced(self, batch: Batch, cut: Ints, epoch: int) -> tuple[Batch, Ints]:
+    def _balance(self, batch: Batch, cut: Ints, epoch: int) -> tuple[Batch, Ints]:
         share = self.config.share_prefix and not by_rows(self.policy)
         policy = self.accelerator.unwrap_model(self.policy)
         experts = policy.replay or bool(policy.balance_coef)
-        return balanced(self.accelerator, batch, cut, epoch, share, self._span, experts)
+        return balance_batch(self.accelerator, batch, cut, epoch, share, self._span, experts)
 
     def _old(self, own: Batch, cut: Ints, parts: int) -> Floats:
         """Log-probabilities before the update of rows that teach, computed in the micro-batches of the first epoch.
@@ -231,7 +231,7 @@ class Updater:
             (entropy * teaching_tokens + (total_surprisal if tokens > teaching_tokens else 0.0)) / max(tokens, 1.0)
         )
 
-    def _told(
+    def _collect_metrics(
         self,
         own: Batch,
         replay: Batch | None,
@@ -242,7 +242,7 @@ class Updater:
         skips: int,
     ) -> Updated:
         """Metrics; the losses of one optimiser step add up, those of several are averaged."""
-        metrics = tally.merged(self.accelerator)
+        metrics = tally.gather_metrics(self.accelerator)
         names = (
             "approx_kl", "clip_fraction", "ratio_mean", "ratio_max", "kl", "entropy", "logprob_gap",
             "rerouted_tokens", "rerouted_choices", "balance_loss",
@@ -262,7 +262,7 @@ class Updater:
         }  # fmt: skip
         if replay is None:
             return Updated(train, {})
-        again = replay_tally.merged(self.accelerator)
+        again = replay_tally.gather_metrics(self.accelerator)
         return Updated(train, {
             "loss": again.get("policy_loss", 0.0) / losses,
             "clip_fraction": again.get("clip_fraction", 0.0),

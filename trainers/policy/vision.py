@@ -39,7 +39,7 @@ from transformers import (
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.images import Pixels, digest
 from envsuite.prompting import Renderer
-from envsuite.prompting.images import PARTS, images_of, part_id, parts_of, renumbered
+from envsuite.prompting.images import PARTS, images_of, part_id, parts_of, renumber_images
 from trainers.policy.attention import attending, evaluating
 from trainers.policy.precision import computing
 
@@ -179,7 +179,7 @@ class Vision:
             todo = list(alike.items())
             for begin in range(0, len(todo), _AT_A_TIME):
                 batch = todo[begin : begin + _AT_A_TIME]
-                tensors = self._made(model, [image for _, image in batch])
+                tensors = self._embed_images(model, [image for _, image in batch])
                 embeddings.update(zip((key for key, _ in batch), tensors, strict=True))
         for key in () if self.trained else keys:
             self._kept[key] = embeddings[key]
@@ -189,13 +189,13 @@ class Vision:
             size -= self._kept.popitem(last=False)[1].nbytes
         return [embeddings[key] for key in keys]
 
-    def _made(self, model: PreTrainedModel, images: Sequence[Pixels]) -> list[Tensor]:
+    def _embed_images(self, model: PreTrainedModel, images: Sequence[Pixels]) -> list[Tensor]:
         """Computes the embeddings of images of one size."""
         see: Any = model.get_image_features
         tensors = self.processing.tensors(images)
         arguments = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
         learns = self.trained and torch.is_grad_enabled()
-        precision = computing("bfloat16" if self.trained and _rounded(model) else "float32", model.device)
+        precision = computing("bfloat16" if self.trained and _has_rounded_weights(model) else "float32", model.device)
         with evaluating(model), torch.set_grad_enabled(learns), precision:
             output = see(**arguments)
         features = torch.cat([_rows(part) for part in (output.pooler_output, *output.get("deepstack_features", ()))], 1)
@@ -205,7 +205,7 @@ class Vision:
         return [part.clone() for part in features.chunk(len(images))]
 
     @property
-    def positioned(self) -> bool:
+    def has_positions(self) -> bool:
         """Whether images have positions of their own."""
         return hasattr(self._whole().base_model, "get_rope_index")
 
@@ -305,7 +305,7 @@ def own_positions(
         end: Index after the last token whose path each is on, among those of all rows; by default the end of the row.
     """
     vision = vision_of(model)
-    if vision is None or not vision.positioned:
+    if vision is None or not vision.has_positions:
         return None
     places = np.flatnonzero(tokens < -1)
     if not len(places):
@@ -332,7 +332,7 @@ def _rows(features: Tensor | Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1, tensor.shape[-1]) for tensor in several]).float()
 
 
-def _rounded(model: PreTrainedModel) -> bool:
+def _has_rounded_weights(model: PreTrainedModel) -> bool:
     """Whether some weights are in another format than float32."""
     return any(parameter.dtype != torch.float32 for parameter in model.parameters())
 
@@ -353,7 +353,7 @@ def check_vision(model: PreTrainedModel) -> None:
         return
     images = list(np.random.default_rng(0).integers(0, 256, (2, 32, 48, 3), np.uint8))
     text, ids = np.arange(1, 6), np.array(vision.processing.ids(images[0]))
-    tokens = np.concatenate([text, ids, text, renumbered(ids, [1]), text]).astype(np.int64)
+    tokens = np.concatenate([text, ids, text, renumber_images(ids, [1]), text]).astype(np.int64)
     real = torch.from_numpy(np.where(tokens < 0, vision.processing.token, tokens)).to(model.device)[None]
     arguments = {name: value.to(model.device) for name, value in _of_pixels(vision.processing.tensors(images)).items()}
     alone = vision.processing.tensors(images[:1])
@@ -363,7 +363,7 @@ def check_vision(model: PreTrainedModel) -> None:
     inputs: dict[str, Any] = model_inputs(model, tokens, images)
     if (positions := own_positions(model, tokens, images)) is not None:
         inputs["position_ids"] = torch.from_numpy(positions).to(model.device)
-    is_rounded = _rounded(model)
+    is_rounded = _has_rounded_weights(model)
     precision = computing("bfloat16" if is_rounded else "float32", model.device)
     with evaluating(model), precision, attending(model, "eager"):
         ours = model(**inputs, use_cache=False).logits

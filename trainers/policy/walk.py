@@ -31,7 +31,7 @@ class Past:
     given: dict[int, KeysValues] = field(default_factory=dict)
     made: dict[int, KeysValues] = field(default_factory=dict)
 
-    def joined(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
+    def join(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
         """Returns the keys and values that a part sees in a layer, and notes its own."""
         self.made.setdefault(layer, (key, value))  # recomputed activations come here a second time
         if layer not in self.given:
@@ -87,7 +87,7 @@ Pass = Callable[[TokenTree, int, Past], TokenStats]
 """Computes the statistics of a part: its tree, the length of the path in it, and the path's keys and values."""
 
 
-def walked(tree: TokenTree, most: int, compute: Pass, anchor: Tensor) -> TokenStats:
+def walk_tree(tree: TokenTree, most: int, compute: Pass, anchor: Tensor) -> TokenStats:
     """Statistics of the targets of ``tree``, with at most ``most`` tokens in a pass.
 
     The backward pass adds the gradients of the weights to their ``grad`` itself; so it is not for modules that exchange

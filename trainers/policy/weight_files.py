@@ -58,7 +58,7 @@ class WeightFiles:
             tensor: Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
             return tensor.clone()  # else it would lie in the file
 
-    def mapped(self) -> dict[str, Tensor]:
+    def map_tensors(self) -> dict[str, Tensor]:
         """All tensors as they lie in the files: main memory is taken for what is read of them."""
         tensors: dict[str, Tensor] = {}
         for file in dict.fromkeys(self._file_of.values()):

@@ -40,7 +40,7 @@ COMMIT;
 
 
 @contextmanager
-def named(folder: Path) -> Iterator[None]:
+def naming_errors(folder: Path) -> Iterator[None]:
     """Turns errors of SQLite and of the system into one line that names the file.
 
     Raises:
@@ -83,7 +83,7 @@ def connect(folder: Path, writes: bool, tight: bool = False) -> sqlite3.Connecti
     wal = file.with_name(f"{FILE}-wal")
     alone = tight and not (wal.exists() and wal.stat().st_size)  # nobody writes, nothing is to be read beside it
     uri = f"{file.resolve().as_uri()}?mode={'rwc' if writes else 'ro&immutable=1' if alone else 'ro'}"
-    with named(folder):
+    with naming_errors(folder):
         base = sqlite3.connect(uri, uri=True, timeout=60, isolation_level=None, check_same_thread=False)
         base.row_factory = sqlite3.Row
         try:
@@ -109,14 +109,14 @@ def connect(folder: Path, writes: bool, tight: bool = False) -> sqlite3.Connecti
 
 
 @contextmanager
-def held(folder: Path, program: str) -> Iterator[None]:
+def write_lock(folder: Path, program: str) -> Iterator[None]:
     """Makes this process the one that writes; it ceases to be when the block or the process ends, in whatever way.
 
     Raises:
         UsageError: Another one writes; the message says which.
         DataError: The folder cannot be written.
     """
-    with named(folder):
+    with naming_errors(folder):
         file = try_locked(folder / LOCK)
         if file is None:
             who = (folder / LOCK).read_text(encoding="utf-8") or "another process"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from envsuite.core.errors import UsageError
-from trainers.pool.database import SEGMENTS, connect, named
+from trainers.pool.database import SEGMENTS, connect, naming_errors
 from trainers.pool.deltas import Row, decode
-from trainers.pool.query import TRAINABLE, Query, candidates, chosen
+from trainers.pool.query import TRAINABLE, Query, candidates, choose_sessions
 from trainers.pool.records import Session
 from trainers.pool.segments import SegmentGone, read_group
 from trainers.steps import Episode
@@ -60,7 +60,7 @@ class Pool:
 
     def sessions(self, query: Query | None = None, seed: int = 0) -> list[Session]:
         """Returns the sessions that a query finds, in its order; without one, all of them as they began."""
-        return self._read(lambda: self._found(query or Query(ended=None, order="oldest"), seed))
+        return self._read(lambda: self._find_sessions(query or Query(ended=None, order="oldest"), seed))
 
     def session(self, session: str) -> Session:
         """Returns the session of a name.
@@ -87,7 +87,7 @@ class Pool:
         Raises:
             DataError: One is damaged.
         """
-        return self._read(lambda: self._episodes(self._found(query or Query(order="oldest"), seed)))
+        return self._read(lambda: self._episodes(self._find_sessions(query or Query(order="oldest"), seed)))
 
     def take(
         self, query: Query, count: int, seed: int, state: Mapping[str, Any] | None = None, until: int | None = None
@@ -121,27 +121,27 @@ class Pool:
             taken_numbers = {number for first, last in ranges for number in range(first, last + 1)}
             sql, values = candidates(query, mark if until is None else until, TRAINABLE)
             rows = [tuple(row) for row in self._rows(sql, *values) if row["number"] not in taken_numbers]
-            numbers = [*chosen(rows, query, seed, count)]
+            numbers = [*choose_sessions(rows, query, seed, count)]
             return self._episodes(self._of(numbers)), {"pool": own, "taken": _ranges(taken_numbers | set(numbers))}
 
         return self._read(read)
 
-    def _found(self, query: Query, seed: int) -> list[Session]:
+    def _find_sessions(self, query: Query, seed: int) -> list[Session]:
         sql, values = candidates(query, self.mark)
-        return self._of([*chosen(map(tuple, self._rows(sql, *values)), query, seed)])
+        return self._of([*choose_sessions(map(tuple, self._rows(sql, *values)), query, seed)])
 
     def _of(self, numbers: Sequence[int]) -> list[Session]:
         """The sessions of these numbers, in their order."""
         return [Session.of(self._rows(_SESSION, number)[0]) for number in numbers]
 
     def _episodes(self, sessions: Sequence[Session]) -> list[Episode]:
-        steps = {number: decode(rows, f"{self.folder}, session {number}") for number, rows in self._encoded(sessions)}
+        steps = {number: decode(rows, f"{self.folder}, session {number}") for number, rows in self._read_rows(sessions)}
         return [
             session.episode([steps[session.number][request][0] for request in sorted(steps[session.number])])
             for session in sessions
         ]
 
-    def _encoded(self, sessions: Sequence[Session]) -> Iterator[tuple[int, list[Row]]]:
+    def _read_rows(self, sessions: Sequence[Session]) -> Iterator[tuple[int, list[Row]]]:
         """Yields number and rows of each session, in the order in which they lie on the disk."""
         at, there = ("", 0), list[Row]()
         for session in sorted(sessions, key=lambda session: (session.file or "", session.place or 0)):
@@ -167,7 +167,7 @@ class Pool:
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[None]:
         """Does what is within the block as a whole or not at all; a block within a block is part of it."""
-        with self._lock, named(self.folder):
+        with self._lock, naming_errors(self.folder):
             if self._base.in_transaction:
                 yield
                 return

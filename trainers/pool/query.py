@@ -84,7 +84,7 @@ Candidate = tuple[int, int, str, str]
 """Number, group, environment and task of a session."""
 
 
-def chosen(rows: Iterable[Candidate], query: Query, seed: int, count: int | None = None) -> Iterator[int]:
+def choose_sessions(rows: Iterable[Candidate], query: Query, seed: int, count: int | None = None) -> Iterator[int]:
     """Yields the numbers of the sessions that a query takes, in its order.
 
     Two takes of one seed, the second without what the first took, are one take of both, but for ``per_task``.

@@ -17,12 +17,12 @@ from uuid import uuid4
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.tools import ToolCall
-from trainers.pool.database import FILE, SEGMENTS, connect, held, named, no_room
+from trainers.pool.database import FILE, SEGMENTS, connect, naming_errors, no_room, write_lock
 from trainers.pool.deltas import COLUMNS, Row, Whole, decode, digest, encode
 from trainers.pool.pool import Pool
 from trainers.pool.records import SHARED, About, Ending, Ruling, Session
 from trainers.pool.segments import flush, write_segment
-from trainers.settings import checked
+from trainers.settings import convert_values
 from trainers.steps import Episode, Step
 
 Hook = Callable[[Any], Any]
@@ -111,7 +111,7 @@ class Writer(Pool):
         self._limit = int(segment_megabytes * 2**20)
         self._branches = lru_cache(_SESSIONS)(self._read_branches)
         with ExitStack() as stack:
-            stack.enter_context(held(Path(folder), program))
+            stack.enter_context(write_lock(Path(folder), program))
             super().__init__(folder)
             stack.callback(lambda: self._base.close())
             self._tidy()
@@ -146,7 +146,7 @@ class Writer(Pool):
             UnknownName, ConfigError: A field does not exist, or has no such value.
             UsageError: There is a session of this name which began otherwise.
         """
-        values = asdict(checked(About, about, "field of a session"))
+        values = asdict(convert_values(About, about, "field of a session"))
         task, values["task"] = values["task"], self._hook(values["task"])
         with self.together():
             if old := self._rows("SELECT about FROM sessions WHERE session = ?", session):
@@ -192,7 +192,7 @@ class Writer(Pool):
             UnknownName, ConfigError: A field does not exist, or has no such value.
             UsageError: There is no such session, or it ended otherwise before.
         """
-        values = asdict(checked(Ending, ending, "field of an ending"))
+        values = asdict(convert_values(Ending, ending, "field of an ending"))
         values |= {name: self._hook(values[name]) for name in ("error", "last_observation")}
         with self.together():
             if (old := self._row(session)["ending"]) is not None:
@@ -242,7 +242,7 @@ class Writer(Pool):
             ConfigError: A value is not allowed.
             UsageError: There is no such session.
         """
-        ruling = asdict(checked(Ruling, {"reward": value, "success": success, "score": score}))
+        ruling = asdict(convert_values(Ruling, {"reward": value, "success": success, "score": score}))
         change = "reward = :reward, success = COALESCE(:success, success), score = COALESCE(:score, score)"
         with self.together():
             self._do(
@@ -280,7 +280,7 @@ class Writer(Pool):
                 self._base.close()
                 self._base = connect(self.folder, True, tight=True)
             self._forget(sessions)
-        with self._lock, named(self.folder):
+        with self._lock, naming_errors(self.folder):
             self._tidy()
             with self._if_room(FILE):
                 self._do("VACUUM")
@@ -305,7 +305,7 @@ class Writer(Pool):
 
     def compact(self, least: int = 1) -> None:
         """Moves the steps of sessions that have ended into segments, where they have ``least`` bytes at least."""
-        with self._lock, named(self.folder):
+        with self._lock, naming_errors(self.folder):
             while not self._base.in_transaction and self._rows(f"SELECT SUM(bytes) >= ? {_WAITING}", least)[0][0]:
                 before = f"SELECT number, SUM(bytes) OVER (ORDER BY number) - bytes AS before {_WAITING}"
                 self._move(self._rows(f"SELECT number FROM ({before}) WHERE before < ?", self._limit))
@@ -322,7 +322,7 @@ class Writer(Pool):
     def _groups(self, sessions: Sequence[Session], places: dict[int, int]) -> Iterator[list[Row]]:
         """Yields the rows of each row group, and notes in ``places`` in which each session is."""
         group, size, place = list[Row](), 0, 0
-        for number, rows in self._encoded(sessions):
+        for number, rows in self._read_rows(sessions):
             places[number] = place
             group += rows
             size += sum(map(_bytes, rows))
@@ -353,7 +353,7 @@ class Writer(Pool):
     def _add(self, session: str, request: int, step: Step) -> None:
         where = f"session {session!r}, request {request}"
         own, row = digest(step, where), self._row(session)
-        if (old_digest := self._stored(row, request)) is not None:
+        if (old_digest := self._stored_digest(row, request)) is not None:
             if old_digest != own:
                 raise UsageError(f"{where}: another step is stored under this number; give each its own")
             return
@@ -382,17 +382,17 @@ class Writer(Pool):
             high=max(step.policy_version.tolist(), default=None),
         )  # fmt: skip
 
-    def _stored(self, row: Any, request: int) -> bytes | None:
+    def _stored_digest(self, row: Any, request: int) -> bytes | None:
         """The digest of a step that is stored."""
         matches = self._rows("SELECT digest FROM steps WHERE session = ? AND request = ?", row["number"], request)
         if row["file"] is not None:
-            ((_, rows),) = self._encoded(self._of([row["number"]]))
+            ((_, rows),) = self._read_rows(self._of([row["number"]]))
             matches = [entry for entry in rows if entry["request"] == request]
         return matches[0]["digest"] if matches else None
 
     def _read_branches(self, number: int) -> list[Whole]:
         """The last ones of the earlier steps of a session; what is added stays in memory while it is in use."""
-        ((_, rows),) = self._encoded(self._of([number]))
+        ((_, rows),) = self._read_rows(self._of([number]))
         return [whole for _, whole in decode(rows, f"{self.folder}, session {number}").values()][-_BRANCHES:]
 
     def _row(self, session: str) -> Any:

@@ -46,7 +46,7 @@ class _Failure:
     message: str
 
 
-def guarded(command: Callable[[], int], on_end: Ended = lambda how: None) -> int:
+def run_guarded(command: Callable[[], int], on_end: Ended = lambda how: None) -> int:
     """The exit status of ``command``; errors that a user can mend become a message, and all processes end together.
 
     A process whose ``command`` returns waits for the others, which may still have work to do. Subnormal numbers are
@@ -268,7 +268,7 @@ def all_gather_object(accelerator: Accelerator, value: T) -> list[T]:
     """
     if accelerator.num_processes == 1:
         return [value]
-    values: list[T] = _gathered(value)
+    values: list[T] = _gather(value)
     for rank, reply in enumerate(values):
         if isinstance(reply, _Failure) and rank != accelerator.process_index:
             name = f"rank {rank}" if _PEERS is None else _PEERS.name(rank)
@@ -276,7 +276,7 @@ def all_gather_object(accelerator: Accelerator, value: T) -> list[T]:
     return values
 
 
-def _gathered(value: Any) -> list[Any]:
+def _gather(value: Any) -> list[Any]:
     with ACTIVITY.exchanging():
         values: list[Any] = gather_object([value])
     return values
@@ -297,7 +297,7 @@ def sharing_failures(accelerator: Accelerator) -> Iterator[None]:
         raise
     except Exception as error:
         if accelerator.num_processes > 1:
-            _gathered(_Failure(str(error) or type(error).__name__))
+            _gather(_Failure(str(error) or type(error).__name__))
         raise
     all_gather_object(accelerator, None)
 
@@ -313,6 +313,6 @@ def on_main(accelerator: Accelerator, work: Callable[[], None]) -> None:
             work()
 
 
-def agreed(accelerator: Accelerator, value: T) -> T:
+def first_value(accelerator: Accelerator, value: T) -> T:
     """Returns the first process's value in every process; each must call this."""
     return all_gather_object(accelerator, value)[0]

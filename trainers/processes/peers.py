@@ -105,12 +105,12 @@ class Peers:
 
     def close(self) -> None:
         """Stops watching; a process that has the store, and a reason to tell, gives the others time to read it."""
-        if self._ended is not None and self.rank == self._host and len(self.failed()) < len(self._others):
+        if self._ended is not None and self.rank == self._host and len(self.failures()) < len(self._others):
             time.sleep(2 * self.interval)
         self._closed.set()
         self._thread.join(GRACE_SECONDS)
 
-    def failed(self, silence: float | None = None) -> dict[int, str]:
+    def failures(self, silence: float | None = None) -> dict[int, str]:
         """Returns the other processes that have ended, by rank, each with its reason and what it did last.
 
         Args:
@@ -134,18 +134,18 @@ class Peers:
     def waited_for(self, seconds: float, silence: float | None = None) -> str:
         """Waits at most ``seconds`` for another process to end; returns a message on those that have, empty if none."""
         end = time.monotonic() + seconds
-        while not (reasons := self.failed(silence)) and time.monotonic() < end:
+        while not (reasons := self.failures(silence)) and time.monotonic() < end:
             time.sleep(0.1)
-        return self._said(reasons)
+        return self._end_message(reasons)
 
     def first_alive(self, exempt: Sequence[int] = ()) -> bool:
         """Whether every process before this one has ended, is silent or is ``exempt``: this one has to speak then."""
-        return set(range(self.rank)) <= {*self.failed(0.0), *exempt}
+        return set(range(self.rank)) <= {*self.failures(0.0), *exempt}
 
     def late(self) -> str:
         """Reports that this process ends because it has waited too long; returns the message, if it is to say it."""
         missing = self.missing()
-        text = f"{LATE} for {self.described(missing)}"
+        text = f"{LATE} for {self.describe(missing)}"
         self.report(text)
         return f"{self.name(self.rank)} {text}" if self.first_alive(missing) else ""
 
@@ -182,7 +182,7 @@ class Peers:
         elsewhere = [peer for peer in self._others if doing[peer].waits_for and not doing[peer].exchanging]
         return silent or behind or elsewhere or self._others
 
-    def described(self, ranks: Sequence[int]) -> str:
+    def describe(self, ranks: Sequence[int]) -> str:
         """Names processes, the first four of them with what they do or did last."""
         parts = []
         for rank in ranks[:4]:
@@ -191,7 +191,7 @@ class Peers:
         more = f"; and {len(ranks) - 4} further processes" if len(ranks) > 4 else ""
         return "; ".join(parts) + more
 
-    def _said(self, reasons: dict[int, str]) -> str:
+    def _end_message(self, reasons: dict[int, str]) -> str:
         return "; ".join(f"{self.name(rank)} ended: {reason}" for rank, reason in reasons.items())
 
     # -- the thread ---------------------------------------------------------------------------------------------------
@@ -199,13 +199,13 @@ class Peers:
     def _watch(self) -> None:
         while not self._closed.wait(self.interval):
             self._exchange()
-            if not (reasons := self.failed()) and not self._overdue():
+            if not (reasons := self.failures()) and not self._overdue():
                 continue
             if reasons and self._closed.wait(GRACE_SECONDS):
                 return
-            self._end(self._said(reasons) or f"{LATE} for {self.described(self.missing())}")
+            self._end(self._end_message(reasons) or f"{LATE} for {self.describe(self.missing())}")
             if reasons and self.first_alive():
-                _say(self._said(reasons))
+                _say(self._end_message(reasons))
             elif not reasons:
                 if late := self.late():
                     _say(late)

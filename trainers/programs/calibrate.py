@@ -10,7 +10,7 @@ from typing import get_args
 
 from trainers.credit.calibration import RADII, calibrate
 from trainers.policy.config import Pooling
-from trainers.processes.distributed import guarded
+from trainers.processes.distributed import run_guarded
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,4 +28,4 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(calibrate(options.run, options.model, options.steps, options.radii, options.pooling))
         return 0
 
-    return guarded(command)
+    return run_guarded(command)

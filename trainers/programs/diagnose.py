@@ -16,8 +16,8 @@ from rich.table import Table
 from envsuite.core.errors import DataError
 from envsuite.core.escaping import log_to_stderr
 from envsuite.data import write_atomically
-from trainers.credit.diagnosis import MEASURES, Measure, diagnosed, states_apart, untold
-from trainers.credit.map import AXES, load, told
+from trainers.credit.diagnosis import MEASURES, Measure, diagnose, states_apart, untold
+from trainers.credit.map import AXES, describe_nearest, load
 from trainers.credit.rows import by_agent
 from trainers.gateway.managers import manager_of
 from trainers.policy.coupling import gradient_cosines
@@ -25,7 +25,7 @@ from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
 from trainers.pool import Pool
 from trainers.pool.database import FILE
-from trainers.processes.distributed import guarded, make_accelerator
+from trainers.processes.distributed import make_accelerator, run_guarded
 from trainers.rollout.engines import answers_in_text
 from trainers.rollout.environments import sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
@@ -65,7 +65,7 @@ examples:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line: the table on standard output; returns the exit status."""
     log_to_stderr(logging.WARNING, "%(levelname)s %(name)s: %(message)s")
-    return guarded(lambda: _main(arguments))
+    return run_guarded(lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -75,33 +75,33 @@ def _main(arguments: Sequence[str]) -> int:
     command = parse([*own, *arguments[len(words) :]], DIAGNOSE)
     config = command.config
     if source is not None:
-        episodes = saved(source)
+        episodes = load_episodes(source)
         steps = by_agent(StepTable.from_episodes(episodes))
-        measures = diagnosed(steps)
+        measures = diagnose(steps)
     else:
         accelerator = make_accelerator(config.process_timeout)
-        episodes = played(config, accelerator)
+        episodes = play_episodes(config, accelerator)
         steps = by_agent(StepTable.from_episodes(episodes))
-        measures = diagnosed(steps)
+        measures = diagnose(steps)
         if not answers_in_text(config.rollout.engine):
             measures["gradient_cosine"] = gradient_cosine(config, accelerator, steps)
     failures = sum(episode.error is not None for episode in episodes)
     counts = {"episodes": len(episodes) - failures, "groups": len({e.group_id for e in episodes}), "failed": failures}
     where = ", ".join(sorted({episode.env_id for episode in episodes}))
     missing = untold(measures)
-    place = told(load(), {name: measures[name].value for name in AXES})
+    place = describe_nearest(load(), {name: measures[name].value for name in AXES})
     if "json" in command.options:
         body = {"environment": where, **counts, "measures": as_json(measures), "untold": missing, "map": place}
         write_atomically(Path(command.options["json"]), json.dumps(body, indent=1).encode())
     console = EscapingConsole(highlight=False, width=None if sys.stdout.isatty() else 110)
     console.print(f"{where}; " + ", ".join(f"{name}: {count:,}" for name, count in counts.items()))
-    console.print(shown(measures))
+    console.print(measure_table(measures))
     for line in (*missing, *place):
         console.print(f"\n{line}")
     return 0
 
 
-def saved(source: Path) -> list[Episode]:
+def load_episodes(source: Path) -> list[Episode]:
     """Reads episodes that were played before: of a run those of its first iterations, while the policy is new.
 
     Args:
@@ -127,7 +127,7 @@ def saved(source: Path) -> list[Episode]:
     return episodes
 
 
-def played(config: TrainConfig, accelerator: Accelerator) -> list[Episode]:
+def play_episodes(config: TrainConfig, accelerator: Accelerator) -> list[Episode]:
     """Plays ``rollout.tasks`` groups of ``rollout.group_size`` episodes, sampled as in training.
 
     Raises:
@@ -164,7 +164,7 @@ def gradient_cosine(config: TrainConfig, accelerator: Accelerator, steps: StepTa
     return Measure("gradient_cosine", np.array([cosines.sum()]), np.array([float(len(cosines))]))
 
 
-def shown(measures: Mapping[str, Measure]) -> Table:
+def measure_table(measures: Mapping[str, Measure]) -> Table:
     """Returns a table of the measures."""
     table = Table("measure", box=None, header_style="bold", pad_edge=False)
     table.add_column("value", justify="right", no_wrap=True)

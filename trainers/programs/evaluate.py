@@ -14,10 +14,10 @@ from pathlib import Path
 import orjson
 
 from envsuite.core.escaping import log_to_stderr
-from trainers.processes.distributed import guarded, make_accelerator
+from trainers.processes.distributed import make_accelerator, run_guarded
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.evaluation import evaluate
-from trainers.run.results import read_seeds, seeded
+from trainers.run.results import read_seeds, with_seeds
 
 INCOMPLETE = 3
 """Exit status where some episodes were not played to their end, because the engine gave no answer."""
@@ -26,13 +26,13 @@ INCOMPLETE = 3
 def main(arguments: Sequence[str]) -> int:
     """Run the command line: the results as JSON on standard output; returns the exit status."""
     log_to_stderr(logging.WARNING, "%(levelname)s %(name)s: %(message)s")
-    return guarded(lambda: _main(arguments))
+    return run_guarded(lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str]) -> int:
     command = parse(arguments, EVALUATE)
     keep, out = (None if (name := command.options.get(key)) is None else Path(name) for key in ("keep", "out"))
-    config = seeded(command.config, read_seeds(command.options.get("seeds")), out is not None)
+    config = with_seeds(command.config, read_seeds(command.options.get("seeds")), out is not None)
     accelerator = make_accelerator(config.process_timeout)
     results = evaluate(config, accelerator, keep, out, command.options.get("policy"))
     if accelerator.is_main_process:

@@ -16,8 +16,8 @@ from envsuite.core import ToolEnv, Unparsed
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.naming import spec_of
 from envsuite.evaluation.demonstrations import FORMS, Demonstration, write_demonstrations
-from envsuite.evaluation.demonstrations.arguments import add_arguments, made, options_of
-from envsuite.evaluation.demonstrations.playing import taken
+from envsuite.evaluation.demonstrations.arguments import add_arguments, make_tool_env, options_of
+from envsuite.evaluation.demonstrations.playing import take_step
 from envsuite.exits import status_of
 from trainers.imitation.demonstrations import episodes_in, thought_of
 from trainers.steps import Episode
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
 
     def command() -> int:
-        examples, count = exported(
+        examples, count = collect_demonstrations(
             options.run, spec_of(options.env).id, options.split, options_of(options), unsolved=options.unsolved
         )
         write_demonstrations(options.out, examples, options.form, not options.no_commands)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     return status_of(command)
 
 
-def exported(
+def collect_demonstrations(
     source: Path, env_id: str, split: str, env_options: dict[str, Any], *, unsolved: bool = False
 ) -> tuple[list[Demonstration], int]:
     """Returns the demonstrations in ``source``, and the number of its episodes of ``env_id``.
@@ -71,7 +71,7 @@ def exported(
     if not selection:
         what = "none of which solved its task; --unsolved takes the others" if mine else "and those of others"
         raise UsageError(f"{source}: {len(mine)} episodes of {env_id}, {what}")
-    env = made(env_id, **env_options, split=split)
+    env = make_tool_env(env_id, **env_options, split=split)
     try:
         return [_again(env, episode, env_options) for episode in selection], len(mine)
     finally:
@@ -90,7 +90,7 @@ def _again(env: ToolEnv, episode: Episode, env_options: dict[str, Any]) -> Demon
                 "(config.yaml, envs)"
             )
         action = record.action if record.action is not None else Unparsed(record.parse_error or "no action")
-        step, info = taken(env, action, thought_of(record))
+        step, info = take_step(env, action, thought_of(record))
         steps.append(step)
         observation = step.observation["text"]
     demonstration = Demonstration.of(env, first, steps, info, env_options=env_options, player="policy")

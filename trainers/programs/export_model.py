@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainers.processes.distributed import guarded
+from trainers.processes.distributed import run_guarded
 from trainers.run.export import DTYPES, export
 
 
@@ -29,4 +29,4 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{checkpoint} written to {options.output}\n")
         return 0
 
-    return guarded(command)
+    return run_guarded(command)

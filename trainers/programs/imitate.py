@@ -29,9 +29,9 @@ from trainers.processes.distributed import make_accelerator
 from trainers.run.cli import check_names
 from trainers.run.config import TrainConfig
 from trainers.run.evaluation import evaluate
-from trainers.run.lock import held
-from trainers.settings import ConfigError, checked
-from trainers.settings.words import parsed
+from trainers.run.lock import hold_folder
+from trainers.settings import ConfigError, convert_values
+from trainers.settings.words import parse_settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,11 +45,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _main(words: Sequence[str]) -> int:
-    config = parsed(ImitateConfig, words, "envsuite imitate", str(__doc__))
+    config = parse_settings(ImitateConfig, words, "envsuite imitate", str(__doc__))
     if config.demonstrations is None:
         practice_of(config.env)  # whether it has a player is said before a model is loaded
-    with held(Path(config.output), "envsuite imitate", "--output"):
-        _taught(config)
+    with hold_folder(Path(config.output), "envsuite imitate", "--output"):
+        _play_teacher(config)
         model, tokenizer = learner(config)
         if not torch.cuda.is_available():
             keep_freed_memory()
@@ -60,7 +60,7 @@ def _main(words: Sequence[str]) -> int:
     return 0
 
 
-def _taught(config: ImitateConfig) -> None:
+def _play_teacher(config: ImitateConfig) -> None:
     """Has the teacher play its episodes, if there is one, and checks that there are some to imitate."""
     if config.demonstrations is None:
         return
@@ -72,7 +72,7 @@ def _taught(config: ImitateConfig) -> None:
             "evaluation: {envs: […]}}"
         )
     if config.teacher is not None:
-        settings = checked(TrainConfig, config.teacher)
+        settings = convert_values(TrainConfig, config.teacher)
         check_names(settings)
         for result in evaluate(settings, make_accelerator(settings.process_timeout), folder):
             _LOG.info(

@@ -57,7 +57,7 @@ class Place:
         Without a store of its own for each start, torch 2.13 hands none to a node that comes in the place of another,
         which then waits for it until it gives up.
         """
-        own = self.host if self.node == 0 else _awaited(self.host)  # instead of a name that may have no address
+        own = self.host if self.node == 0 else _await_address(self.host)  # instead of a name that may have no address
         return {"PET_RDZV_ID": self.job, "PET_LOCAL_ADDR": own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
@@ -85,7 +85,7 @@ def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.env
     return Place(nodes, node, host, _number("port of --rendezvous", port, 1) if port else default_port, job or "run")
 
 
-def _awaited(host: str) -> str:
+def _await_address(host: str) -> str:
     """Returns the address of this machine at which ``host`` can reach it, once it has one itself.
 
     Raises:

@@ -21,9 +21,9 @@ from envsuite.data import write_atomically
 from envsuite.exits import status_of
 from trainers.pool import Pool, Query, Writer
 from trainers.report.html import printable
-from trainers.settings import checked
+from trainers.settings import convert_values
 from trainers.settings.console import EscapingConsole
-from trainers.settings.words import described, over
+from trainers.settings.words import describe_settings, over
 from trainers.steps import Episode
 from trainers.steps.parquet import write_episodes
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
             subparser.add_argument(word, help=meaning)
         for option, action in _OPTIONS.get(command, {}).items():
             subparser.add_argument(option, action=action)
-        for setting in described(Query) if "name" not in words else ():
+        for setting in describe_settings(Query) if "name" not in words else ():
             subparser.add_argument(f"--{setting.path}", nargs="?", const="true", metavar="VALUE", help=setting.text)
     options = parser.parse_args(arguments)
     return status_of(lambda: _run(options, EscapingConsole(highlight=False)))
@@ -59,9 +59,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace, out: Console) -> int:
     command = options.command
-    settings = [(f"--{setting.path}", vars(options).get(setting.path)) for setting in described(Query)]
+    settings = [(f"--{setting.path}", vars(options).get(setting.path)) for setting in describe_settings(Query)]
     base = {"order": "oldest", "ended": None if command == "list" else True}
-    query = checked(Query, over(Query, base, [pair for pair in settings if pair[1] is not None]))
+    query = convert_values(Query, over(Query, base, [pair for pair in settings if pair[1] is not None]))
     with Pool(options.folder) as pool:
         if command == "list":
             rows = _rows(pool, query)

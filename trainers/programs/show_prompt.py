@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from envsuite.core.escaping import log_to_stderr
-from trainers.processes.distributed import guarded, make_accelerator
+from trainers.processes.distributed import make_accelerator, run_guarded
 from trainers.run.cli import ORDER, Command, Program, parse
 from trainers.run.showing import env_of, prompts
 from trainers.run.zero_shot import zero_shot
@@ -40,7 +40,7 @@ examples:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status."""
     log_to_stderr(logging.WARNING, "%(levelname)s %(name)s: %(message)s")
-    return guarded(lambda: _main(arguments))
+    return run_guarded(lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str]) -> int:

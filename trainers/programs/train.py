@@ -30,7 +30,7 @@ from trainers.run.cli import TRAIN, parse
 from trainers.run.restarts import final_status
 from trainers.run.training import main as train
 from trainers.settings import ConfigError
-from trainers.settings.shipped import located
+from trainers.settings.shipped import locate_path
 
 PROCESSES, LAUNCH, RESTARTS = "processes", "launch-config", "max-restarts"
 _CHECKPOINT_SECONDS = 280
@@ -54,9 +54,9 @@ def _main(arguments: Sequence[str]) -> int:
     if not restarts.isdecimal():
         raise ConfigError(f"--max-restarts {restarts}: it must be a whole number of at least 0")
     place = place_of(command.options)
-    end_status = partial(_told, int(restarts), Path(command.config.output) / command.config.name, time.time())
+    end_status = partial(_report_end, int(restarts), Path(command.config.output) / command.config.name, time.time())
     if launch_config is not None:
-        options = ["--config_file", str(located(launch_config))]
+        options = ["--config_file", str(locate_path(launch_config))]
         if int(restarts) and load_config_from_file(options[1]).distributed_type == DistributedType.NO:
             raise ConfigError(
                 f"--max-restarts {restarts}: accelerate starts the one process of {launch_config} without torch's "
@@ -70,7 +70,7 @@ def _main(arguments: Sequence[str]) -> int:
     elif torch.cuda.is_available():
         options = ["--multi_gpu", "--mixed_precision", "no"]
     else:
-        options = ["--config_file", str(located("configs/accelerate/cpu2.yaml"))]
+        options = ["--config_file", str(locate_path("configs/accelerate/cpu2.yaml"))]
         os.environ["ACCELERATE_USE_CPU"] = "true"
     if launch_config is None or PROCESSES in command.options:
         options += ["--num_processes", str(int(processes) * (1 if place is None else place.nodes))]
@@ -86,7 +86,7 @@ def _main(arguments: Sequence[str]) -> int:
     return end_status(launch([*options, "-m", "trainers.train", *command.words]))
 
 
-def _told(restarts: int, folder: Path, since: float, status: int) -> int:
+def _report_end(restarts: int, folder: Path, since: float, status: int) -> int:
     """The status of a run that has ended; says that it might have gone on, where it has not said why it cannot."""
     if not status or not restarts:
         return status
@@ -126,7 +126,7 @@ def _status(start: Callable[[], None]) -> int:
     except SignalException as error:  # several, which have ended
         return 128 + error.sigval
     except KeyboardInterrupt:
-        if not _waited():
+        if not _wait_for_processes():
             say()
         return INTERRUPTED
     else:
@@ -134,7 +134,7 @@ def _status(start: Callable[[], None]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _waited() -> bool:
+def _wait_for_processes() -> bool:
     """Waits for the started processes, which write a checkpoint after Ctrl-C; returns whether there were any."""
     has_processes = False
     with contextlib.suppress(ChildProcessError):

@@ -25,7 +25,7 @@ from trainers.run.tracker import TRACKERS, About
 _TOKENS = 16
 
 
-def _updated(model: ModelConfig, optim: OptimConfig) -> Policy:
+def _train_step(model: ModelConfig, optim: OptimConfig) -> Policy:
     """Loads the model, and takes an optimiser step."""
     policy = Policy(load_model(model)).train()
     optimizer = make_optimizer(policy.parameters(), optim)
@@ -41,14 +41,14 @@ def _updated(model: ModelConfig, optim: OptimConfig) -> Policy:
 
 
 def _adapter(folder: Path) -> None:
-    policy = _updated(ModelConfig(adapter=AdapterConfig(rank=2, alpha=2)), OptimConfig(lr=1e-3))
+    policy = _train_step(ModelConfig(adapter=AdapterConfig(rank=2, alpha=2)), OptimConfig(lr=1e-3))
     save_adapter(policy.model, folder)
     load_model(ModelConfig(path=str(folder)))
 
 
 def _moments_in_8_bit(_: Path) -> None:
     with torch.compiler.set_stance("force_eager"):  # compiling its step takes minutes where the machine is busy
-        _updated(ModelConfig(), OptimConfig(lr=1e-3, state="8bit"))
+        _train_step(ModelConfig(), OptimConfig(lr=1e-3, state="8bit"))
 
 
 def _tracker(name: str) -> Step:
@@ -77,7 +77,7 @@ def _gguf(folder: Path) -> None:
 
 
 STEPS: Mapping[str, Step] = {
-    "train": lambda _: _updated(ModelConfig(), OptimConfig(lr=1e-3)),
+    "train": lambda _: _train_step(ModelConfig(), OptimConfig(lr=1e-3)),
     "lora": _adapter,
     "8bit": _moments_in_8_bit,
     "tensorboard": _tracker("tensorboard"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from envsuite.core.errors import UsageError
 from envsuite.evaluation.groups import natural
-from trainers.report.html import file_entry, page, script_json, shown, write_page
+from trainers.report.html import file_entry, page, script_json, setting_text, write_page
 from trainers.report.metrics import METRICS, is_share
 from trainers.report.pack import STEP_FIELDS, pack
 from trainers.report.run import RunData, flat
@@ -115,7 +115,7 @@ class Comparison:
                 if conditions["environment"] != other_conditions["environment"]:
                     continue
                 differ = "; ".join(
-                    f"{key} {_told(conditions[key])} and {_told(other_conditions[key])}"
+                    f"{key} {_format_condition(conditions[key])} and {_format_condition(other_conditions[key])}"
                     for key in conditions
                     if conditions[key] != other_conditions[key]
                 )
@@ -136,7 +136,7 @@ class Comparison:
         """Returns the settings that differ: the dotted key, and its value in each run."""
         flats = [dict(flat(run.config)) for run in self.runs]
         keys = list(dict.fromkeys(key for settings in flats for key in settings if key not in UNCOMPARED))
-        rows = [(key, [shown(settings[key]) if key in settings else "–" for settings in flats]) for key in keys]  # noqa: RUF001
+        rows = [(key, [setting_text(settings[key]) if key in settings else "–" for settings in flats]) for key in keys]  # noqa: RUF001
         return [(key, values) for key, values in rows if len(set(values)) > 1]
 
     def tables(self) -> list[dict[str, Any]]:
@@ -155,7 +155,8 @@ class Comparison:
         pairs = [self._pair(group[0], evaluation, run_tasks) for evaluation in group[1:]]
         return {
             "title": f"{conditions['environment']}, split {conditions['split']}",
-            "note": f"task set {conditions['task set'][:12]}, step budget {_told(conditions['step budget'])}",
+            "note": f"task set {conditions['task set'][:12]}, "
+            f"step budget {_format_condition(conditions['step budget'])}",
             "runs": [evaluation.run for evaluation in group],
             "evaluations": [
                 f"{evaluation.result.name}, temperature {evaluation.result.temperature:g}" for evaluation in group
@@ -171,7 +172,7 @@ class Comparison:
         missing = [self.names[evaluation.run] for evaluation in (first, second) if evaluation.run not in run_tasks]
         if missing:
             return {**names, "problem": f"the episodes of {' and '.join(missing)} are not saved"}
-        return {**names, **paired(run_tasks[first.run], run_tasks[second.run])}
+        return {**names, **compare_outcomes(run_tasks[first.run], run_tasks[second.run])}
 
     def times(self) -> list[dict[str, Any]]:
         """Returns seconds by phase and tokens of each run."""
@@ -250,7 +251,7 @@ def outcomes(file: Path) -> dict[str, Task]:
     }
 
 
-def paired(first: Mapping[str, Task], second: Mapping[str, Task]) -> dict[str, Any]:
+def compare_outcomes(first: Mapping[str, Task], second: Mapping[str, Task]) -> dict[str, Any]:
     """Returns how two evaluations differ on the tasks that both played.
 
     Of tasks with several episodes the rates are compared.
@@ -280,8 +281,8 @@ def _tasks(group: Sequence[Evaluated], run_tasks: Mapping[int, Mapping[str, Task
     return rows
 
 
-def _told(value: Any) -> str:
-    return "the environment's own" if value is None else value[:12] if isinstance(value, str) else shown(value)
+def _format_condition(value: Any) -> str:
+    return "the environment's own" if value is None else value[:12] if isinstance(value, str) else setting_text(value)
 
 
 def write_comparison(comparison: Comparison, out: Path) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.patches import FancyArrowPatch
 
 from trainers.credit.graph import StateGraph
-from trainers.report.pack import Packed, compressed
+from trainers.report.pack import Packed, compress
 from trainers.report.plots import BLUE, GREEN, GREY, ORANGE, figure
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import NEXT_STATE, SUCCESS
@@ -101,7 +101,7 @@ def pack_pictures(packed: Packed, graphs: Sequence[Picture]) -> str:
         }
         for picture in graphs
     }
-    return compressed(body)
+    return compress(body)
 
 
 def _steps(path: Path) -> StepTable:

@@ -130,9 +130,11 @@ def page_data(run: RunData) -> dict[str, Any]:
     return {
         "name": run.name,
         "state": run.state(),
-        "settings": [[key, shown(value)] for key, value in flat(run.config)],
+        "settings": [[key, setting_text(value)] for key, value in flat(run.config)],
         "config": run.config_text,
-        "summary": [[key, shown(value)] for key, value in flat(run.summary) if key not in ("evaluations", "events")],
+        "summary": [
+            [key, setting_text(value)] for key, value in flat(run.summary) if key not in ("evaluations", "events")
+        ],
         "versions": {str(k): str(v) for k, v in (run.summary.get("versions") or {}).items()},
         "events": [[event.iteration, event.time, event.kind, event.message] for event in read_events(run.folder)],
         "evaluations": [result.to_json() for result in run.evaluations],
@@ -157,7 +159,7 @@ def page_data(run: RunData) -> dict[str, Any]:
     }
 
 
-def shown(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """Returns a setting as text: JSON, or the text itself."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 

@@ -61,7 +61,7 @@ class LiveRun:
     def now(self) -> dict[str, Any]:
         """Returns what changes all the time; ``version`` is another whenever :meth:`state` is."""
         with self._lock:
-            run = self._loaded()
+            run = self._load()
             files, problems = self._files(run)
             problems += [self._run_problem] if self._run_problem else []
             stamps = [file["stamp"] for file in files]
@@ -77,7 +77,7 @@ class LiveRun:
     def state(self) -> dict[str, Any]:
         """Returns what a page shows besides the episodes; ``begun`` is false where the run has written nothing."""
         with self._lock:
-            run = self._loaded()
+            run = self._load()
             files, _ = self._files(run)
             if run is None:
                 return {**self.now(), "name": self.folder.resolve().name, "files": files}
@@ -119,24 +119,24 @@ class LiveRun:
             DataError: The file is damaged, or not yet whole.
         """
         with self._lock:
-            run = self._loaded()
+            run = self._load()
             path = None if run is None else next((path for _, path in run.episode_files() if path.stem == key), None)
             if run is None or path is None or kind not in ("episodes", "graphs", "advantages"):
                 return None
             # Metrics say whether a file has all episodes of its iteration.
             stamp = _stamp(_shards(path)) + (self._run_stamp if kind == "advantages" else ())
-            bundle: Packed = self._kept((f"episodes/{key}", _stamp(_shards(path))), lambda: pack(path))
+            bundle: Packed = self._cache((f"episodes/{key}", _stamp(_shards(path))), lambda: pack(path))
             if kind == "episodes":
                 return bundle.payload
             if kind == "graphs":
-                return self._kept((f"graphs/{key}", stamp), lambda: pack_pictures(bundle, pictures(path)))
+                return self._cache((f"graphs/{key}", stamp), lambda: pack_pictures(bundle, pictures(path)))
             advantages = self._advantages(run)
-            return self._kept(
+            return self._cache(
                 (f"advantages/{key}", stamp),
                 lambda: pack_advantages(bundle, results) if (results := advantages.of_file(path)) else None,
             )
 
-    def _kept(self, key: tuple[str, Stamp], make: Callable[[], T]) -> T:
+    def _cache(self, key: tuple[str, Stamp], make: Callable[[], T]) -> T:
         if key not in self._packed:
             self._packed[key] = make()
             while len(self._packed) > KEPT:
@@ -145,7 +145,7 @@ class LiveRun:
         part: T = self._packed[key]
         return part
 
-    def _loaded(self) -> RunData | None:
+    def _load(self) -> RunData | None:
         """The run's settings, metrics and summary; read again where one of the files has changed."""
         stamp = _stamp([self.folder / name for name in ("config.yaml", "metrics.jsonl", "summary.json")])
         if stamp != self._run_stamp or self._run_problem:

@@ -17,7 +17,7 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from trainers.credit import SHAPERS
 from trainers.credit.estimators import ESTIMATORS, Advantage, Calibrating, Estimator
 from trainers.credit.recipes import recipe, recipes
-from trainers.credit.rows import as_played, estimation_order, unshaped, with_greedy_return
+from trainers.credit.rows import as_played, estimation_order, unshaped_steps, with_greedy_return
 from trainers.credit.shapers import Shaper
 from trainers.report.run import RunData, iteration_of
 from trainers.rollout.config import TreeConfig
@@ -70,7 +70,7 @@ class Method:
         return cls(OWN, section["estimator"], options, {name: settings or {} for name, settings in shapers.items()})
 
     @classmethod
-    def named(cls, name: str, own: Method) -> Method:
+    def from_name(cls, name: str, own: Method) -> Method:
         """The method of that name.
 
         Args:
@@ -97,7 +97,7 @@ class Method:
         return cls(name, method["estimator"], options, own.shapers)
 
     @cached_property
-    def made(self) -> tuple[Estimator, list[Shaper]]:
+    def components(self) -> tuple[Estimator, list[Shaper]]:
         """Estimator and shapers.
 
         Raises:
@@ -111,18 +111,18 @@ class Method:
 
     def same_as(self, other: Method) -> bool:
         """Whether both compute the same: equal estimators, with every default filled in, and equal shapers."""
-        return type(self.made[0]) is type(other.made[0]) and self.made == other.made
+        return type(self.components[0]) is type(other.components[0]) and self.components == other.components
 
     def rows(self, table: StepTable) -> StepTable:
         """The shaped steps of sampled episodes, in the order in which the estimator gets them.
 
         Args:
-            table: From :func:`~trainers.credit.rows.unshaped`, steps of all groups of an iteration.
+            table: From :func:`~trainers.credit.rows.unshaped_steps`, steps of all groups of an iteration.
 
         Raises:
             NotComputable: A column is missing.
         """
-        estimator, shapers = self.made
+        estimator, shapers = self.components
         for key, shaper in zip(self.shapers, shapers, strict=True):
             _check(f"the shaper {key}", shaper.needs, table)
             table = shaper(table)
@@ -140,7 +140,7 @@ class Method:
             UsageError: The method refuses the columns.
         """
         rows = self.rows(table)
-        values = step_means(rows, self.made[0](rows))
+        values = step_means(rows, self.components[0](rows))
         return dict(zip(as_played(rows), values.tolist(), strict=True))
 
     def summary(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Method:
         shapers = ", ".join(f"{key} {_inline(settings)}" if settings else key for key, settings in self.shapers.items())
         rewards = f"{self.rewards} ({shapers or 'unshaped'})"
         summary = {"name": self.name, "estimator": self.estimator, "options": options, "rewards": rewards}
-        return {**summary, "per": self.made[0].per}
+        return {**summary, "per": self.components[0].per}
 
 
 def step_means(table: StepTable, advantage: Advantage) -> NDArray[np.float64]:
@@ -194,14 +194,14 @@ class Advantages:
             return
         try:
             own = Method.of_run(run)
-            own.made  # noqa: B018  (settings of another version may not exist in this one)
+            own.components  # noqa: B018  (settings of another version may not exist in this one)
         except EnvsuiteError as error:
             self.problem = str(error)
             return
         for name in names:
             try:
-                method = Method.named(name, own)
-                method.made  # noqa: B018  (wrong settings are told now)
+                method = Method.from_name(name, own)
+                method.components  # noqa: B018  (wrong settings are told now)
             except EnvsuiteError as error:
                 if name not in DEFAULT:
                     raise
@@ -231,7 +231,7 @@ class Advantages:
             table = self._table(path, iteration)
         except NotComputable as error:
             return [Computed(method, None, str(error)) for method in self.methods]
-        return [self._computed(method, table) for method in self.methods]
+        return [self._compute(method, table) for method in self.methods]
 
     def _table(self, path: Path, iteration: int) -> StepTable:
         """The steps of an iteration, if the file has all of its groups and the run's own method gives what it gave.
@@ -244,10 +244,10 @@ class Advantages:
             raise NotComputable(missing)
         if any(not len(step.response_ids) for e in episodes if e.error is None for step in e.steps):
             raise NotComputable("the steps have no tokens, so they were not trained on")
-        table = unshaped(episodes, iteration)
+        table = unshaped_steps(episodes, iteration)
         saved_values = saved_advantages(path)
         if saved_values:
-            again = self._computed(self._own, table).values
+            again = self._compute(self._own, table).values
             if again is not None and (difference := _difference(saved_values, again)) > TOLERANCE:
                 raise NotComputable(
                     "computed again, the run's own method differs from the saved advantages by up to "
@@ -255,19 +255,19 @@ class Advantages:
                 )
         return table
 
-    def _computed(self, method: Method, table: StepTable) -> Computed:
+    def _compute(self, method: Method, table: StepTable) -> Computed:
         try:
-            return Computed(method, self._calibrated(method).per_step(table))
+            return Computed(method, self._calibrate(method).per_step(table))
         except EnvsuiteError as error:
             return Computed(method, None, str(error))
 
-    def _calibrated(self, method: Method) -> Method:
+    def _calibrate(self, method: Method) -> Method:
         """The method as the run would have it: a setting left open is decided by the first iteration's steps.
 
         Raises:
             NotComputable: They are not saved.
         """
-        estimator, _ = method.made
+        estimator, _ = method.components
         if not isinstance(estimator, Calibrating) or not estimator.open:
             return method
         if method.name not in self._calibrations:
@@ -285,7 +285,7 @@ class Advantages:
         if missing := incomplete(self.run, episodes, 1):
             return f"a setting is decided by the first iteration's steps, and {missing}"
         try:
-            fixed: Any = estimator.calibrated(method.rows(unshaped(episodes, 1)))
+            fixed: Any = estimator.calibrate(method.rows(unshaped_steps(episodes, 1)))
         except EnvsuiteError as error:
             return str(error)
         return replace(method, options=asdict(fixed))
@@ -314,7 +314,7 @@ def incomplete(run: RunData, episodes: Sequence[Episode], iteration: int) -> str
     rollout = run.config.get("rollout")
     group_size = rollout.get("group_size") if isinstance(rollout, Mapping) else None
     if isinstance(rollout, Mapping) and rollout.get("tree") is not None:
-        group_size = make(TreeConfig, rollout["tree"], "setting of rollout.tree").kept
+        group_size = make(TreeConfig, rollout["tree"], "setting of rollout.tree").kept_episodes
     if not isinstance(group_size, int):
         return "config.yaml does not say how many episodes a group has (rollout.group_size)"
     for group, size in sizes.items():

@@ -62,7 +62,7 @@ def pack(path: Path) -> Packed:
         steps.setdefault(row["episode_id"], []).extend([row["t"]] if row["t"] >= 0 else [])
     episodes = list(_episodes(rows))
     return Packed(
-        payload=compressed(episodes),
+        payload=compress(episodes),
         episodes=len(episodes),
         solved=sum(episode["success"] for episode in episodes),
         failed=sum(episode["error"] is not None for episode in episodes),
@@ -77,14 +77,14 @@ def pack_advantages(packed: Packed, computed: Sequence[Computed]) -> str:
         packed: The file's episodes, whose order the arrays have.
         computed: Advantages under each method; a step without one gets null.
     """
-    return compressed([
+    return compress([
         {"lacks": result.lacks} if result.values is None else
         {"values": [[finite(result.values.get((number, t))) for t in ts] for number, ts in packed.steps]}
         for result in computed
     ])  # fmt: skip
 
 
-def compressed(value: Any) -> str:
+def compress(value: Any) -> str:
     """Base64 of ``value`` as zlib-compressed JSON."""
     # Escapes keep the text ASCII, and can represent surrogate pairs that a shared length has split.
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
@@ -198,13 +198,13 @@ def _units(text: str) -> NDArray[np.uint16]:
 
 
 def _delta(old: NDArray[np.uint16], new: NDArray[np.uint16]) -> list[Any]:
-    start = _shared(old, new)
-    end = _shared(old[start:][::-1], new[start:][::-1])
+    start = _common_length(old, new)
+    end = _common_length(old[start:][::-1], new[start:][::-1])
     middle = new[start : len(new) - end]
     return [start, middle.tobytes().decode("utf-16-le", "surrogatepass"), end]
 
 
-def _shared(a: NDArray[np.uint16], b: NDArray[np.uint16]) -> int:
+def _common_length(a: NDArray[np.uint16], b: NDArray[np.uint16]) -> int:
     """Returns the length of the common start."""
     n = min(len(a), len(b))
     differ = a[:n] != b[:n]

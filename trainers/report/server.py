@@ -125,7 +125,7 @@ def make_app(settings: ServeSettings) -> Flask:
         state = run.state()
         data = f'<script type="application/json" id="data">{script_json(state)}</script>\n'
         text = "".join(page("template.html", str(state["name"]), [data], LIVE_SCRIPTS, connect=True))
-        return _compressed(text.encode(), "text/html; charset=utf-8")
+        return _gzip_response(text.encode(), "text/html; charset=utf-8")
 
     @app.post("/login")
     def login() -> Response:
@@ -138,11 +138,11 @@ def make_app(settings: ServeSettings) -> Flask:
 
     @app.get("/now")
     def now() -> Response:
-        return _compressed(orjson.dumps(run.now()), "application/json")
+        return _gzip_response(orjson.dumps(run.now()), "application/json")
 
     @app.get("/state")
     def state() -> Response:
-        return _compressed(orjson.dumps(run.state()), "application/json")
+        return _gzip_response(orjson.dumps(run.state()), "application/json")
 
     @app.get("/<any(episodes, graphs, advantages):kind>/<name>")
     def part(kind: str, name: str) -> Response:
@@ -235,7 +235,7 @@ def _clean(text: Any) -> str:
     return str(text).encode("utf-8", "replace").decode()
 
 
-def _compressed(content: bytes, kind: str) -> Response:
+def _gzip_response(content: bytes, kind: str) -> Response:
     response = Response(content, content_type=kind)
     response.headers["Vary"] = "Accept-Encoding, Cookie"
     if len(content) > 1000 and "gzip" in request.headers.get("Accept-Encoding", ""):

@@ -33,7 +33,7 @@ _F = np.float32
 _LOWEST = _F(-1e30)
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+def _compile(function: Callable[..., Any], **options: Any) -> Any:
     """Compiles the function on its first call; caches the result on disk where possible."""
     how = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz", "arcp"}, **options}
     try:
@@ -78,7 +78,7 @@ def _exp(x: Any) -> Any:
     return value * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-_exp = _compiled(_exp, inline="always")
+_exp = _compile(_exp, inline="always")
 
 
 @cache
@@ -203,7 +203,7 @@ def _kernel(groups: int, key_dim: int, value_dim: int) -> Any:
                     for d in range(value_dim):
                         out[token + i, head * groups + group, d] = sums[i, group, d] / total[i, group]
 
-    return _compiled(attend, nogil=True)
+    return _compile(attend, nogil=True)
 
 
 def _store(
@@ -218,7 +218,7 @@ def _store(
                 values[head, slots[token], d] = value[token, head, d]
 
 
-_store = _compiled(_store)
+_store = _compile(_store)
 
 
 @cache

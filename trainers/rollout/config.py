@@ -145,7 +145,7 @@ class TreeConfig:
         return 1 + self.rounds * self.branches
 
     @property
-    def kept(self) -> int:
+    def kept_episodes(self) -> int:
         """Episodes kept per task."""
         return self.trees * (self.leaves if self.keep is None else self.keep)
 
@@ -276,9 +276,11 @@ class RolloutConfig:
                 f"rollout.tree branches from episodes that have ended, of one version of the weights, but "
                 f"rollout.staleness is {self.staleness}; set it to 0"
             )
-        if (episodes := self.tasks * self.played * (self.staleness + 1)) > MOST_EPISODES:
+        if (episodes := self.tasks * self.episodes_per_task * (self.staleness + 1)) > MOST_EPISODES:
             setting = (
-                f"rollout.group_size {self.group_size}" if self.tree is None else f"rollout.tree plays {self.played}"
+                f"rollout.group_size {self.group_size}"
+                if self.tree is None
+                else f"rollout.tree plays {self.episodes_per_task}"
             )
             raise ConfigError(
                 f"rollout.tasks is {self.tasks}, {setting} and rollout.staleness "
@@ -297,9 +299,9 @@ class RolloutConfig:
     @property
     def episodes(self) -> int:
         """Episodes per task that are trained on."""
-        return self.group_size if self.tree is None else self.tree.kept
+        return self.group_size if self.tree is None else self.tree.kept_episodes
 
     @property
-    def played(self) -> int:
+    def episodes_per_task(self) -> int:
         """Episodes per task that are played."""
         return self.group_size if self.tree is None else self.tree.trees * self.tree.leaves

@@ -33,7 +33,7 @@ from envsuite.prompting import (
 )
 from envsuite.prompting.ordinary import added_tokens
 from envsuite.prompting.rendering import DAY, writes_day
-from envsuite.prompting.shipped import shipped
+from envsuite.prompting.shipped import template_names
 from envsuite.prompting.template import turn_stops
 from envsuite.vector import EnvFactory, make_vector
 from envsuite.vector.milestones import Kind, MilestoneFactory
@@ -43,7 +43,7 @@ from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
 from trainers.rollout.exchange import answer_text, conversation_of
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
-from trainers.settings.shipped import located
+from trainers.settings.shipped import locate_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -171,7 +171,7 @@ def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
         except UsageError as error:
             raise ConfigError(
                 f"prompt.codec is native, but of the model of model.path {error}. model.chat_template sets another "
-                f"template (shipped: {', '.join(shipped('chat_templates'))})"
+                f"template (shipped: {', '.join(template_names('chat_templates'))})"
             ) from error
     return make_codec(
         prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought,
@@ -284,7 +284,7 @@ def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:
     if prompt.template is None:
         return None
     try:
-        file = load_prompt_file(str(located(prompt.template)))
+        file = load_prompt_file(str(locate_path(prompt.template)))
     except EnvsuiteError as error:
         raise ConfigError(f"prompt.template: {error}") from error
     if prompt.examples and "examples" not in file.variables:

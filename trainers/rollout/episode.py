@@ -120,7 +120,7 @@ class Playing:
         return sum(exchange.tokens for exchange in self.exchanges.values())
 
     @property
-    def sampled(self) -> int:
+    def sampled_tokens(self) -> int:
         """Number of tokens of the answers; those before the step where the episode started are another's."""
         return self.tokens - self.inherited
 
@@ -201,7 +201,7 @@ class Playing:
         """Returns the ending of an episode without room for a prompt: truncated, or failed if it has no step yet."""
         return Ending(context_truncated=True, error=None if self.steps else error)
 
-    def ended(self, ending: Ending) -> Episode:
+    def finish(self, ending: Ending) -> Episode:
         """Returns the record of the episode."""
         sound = ending.error is None
         return Episode(

@@ -28,7 +28,7 @@ def answer_text(tokenizer: ChatTokenizer, codec: Codec, ids: Sequence[int]) -> s
     text = str(tokenizer.decode(list(ids), skip_special_tokens=not codec.special_tokens))
     if not isinstance(codec, NativeCodec):
         return text
-    turn = codec.said(text, ())
+    turn = codec.split_completion(text, ())
     calls = tuple(Called(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in turn.called)
     return Answer(turn.text, calls, turn.thought).text
 
@@ -98,7 +98,7 @@ class TokenExchange(Exchange):
             self.conversation.start(observation)
         else:
             ids, text = self._completion.token_ids.tolist(), self._text
-            if self.conversation.continued and not self.conversation.codec.special_tokens:
+            if self.conversation.continues_prompts and not self.conversation.codec.special_tokens:
                 text = self.tokenizer.decode(ids)
             self.conversation.add(ids, text, observation, self._parsed)
         ids, self._images = self.conversation.prompt()

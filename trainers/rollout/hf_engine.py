@@ -18,8 +18,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pool
-from envsuite.prompting.images import renumbered
-from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported
+from envsuite.prompting.images import renumber_images
+from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported_reason
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.recurrent import is_recurrent
@@ -202,7 +202,7 @@ class HFEngine(Engine):
                 )
                 continue
             limit = min(request.sampling.max_tokens, self.max_length - len(request.prompt_ids))
-            self._waiting.append(Row(request, limit, mix(seed, 0), self._known(request)))
+            self._waiting.append(Row(request, limit, mix(seed, 0), self._number_images(request)))
 
     def poll(self, timeout: float | None = None) -> list[Completion]:
         """Work until at least one request is finished, or ``timeout`` seconds have passed; at least one step."""
@@ -259,11 +259,11 @@ class HFEngine(Engine):
                 self._cache.finish(row.cached)
         self._running = [row for row in self._running if row.request.request_id != request_id]
 
-    def _known(self, request: Request) -> NDArray[np.int64]:
+    def _number_images(self, request: Request) -> NDArray[np.int64]:
         """Returns the request's prompt with its images numbered as those of the engine."""
         if not request.images:
             return request.prompt_ids.astype(np.int64)
-        return renumbered(request.prompt_ids, self._images.numbers(request.images))
+        return renumber_images(request.prompt_ids, self._images.numbers(request.images))
 
     def _forget(self) -> None:
         """Drops keys and values, to be computed again where requests are under way; and images without a request."""
@@ -275,7 +275,7 @@ class HFEngine(Engine):
         self._ends = {}
         self._images.clear()
         for row in self._waiting:
-            row.context = np.concatenate([self._known(row.request), np.array(row.token_ids, np.int64)])
+            row.context = np.concatenate([self._number_images(row.request), np.array(row.token_ids, np.int64)])
 
     def state_dict(self) -> dict[str, int]:
         """Returns the position of the stream of seeds."""
@@ -406,7 +406,7 @@ class HFEngine(Engine):
         self.records_experts = experts is not None
         if experts is not None:
             cache.pages.experts.keep(plan.slots, experts.cpu().numpy())
-        cache.computed()
+        cache.mark_computed()
         for sequence in sequences:
             sequence.ready, sequence.source = sequence.length, sequence.state
         logits: Tensor = output.logits[0]
@@ -445,7 +445,7 @@ class HFEngine(Engine):
         """
         kind = type(self.model).__name__
         reason = rows_reason(self.model)
-        if reason := unsupported(self.model) if reason == ALWAYS else reason:
+        if reason := unsupported_reason(self.model) if reason == ALWAYS else reason:
             raise UsageError(f"keys and values of {kind} are not all that it keeps: {reason}")
         formats: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
         exact: Tensor | None = None

@@ -37,7 +37,7 @@ class Ledger:
         self._missing.update(plan.group_id for plan in plans)
         self._place.update((plan.episode_id, number) for number, plan in enumerate(plans, start=len(self._place)))
 
-    def failed(self, episode_id: int, collateral: bool) -> bool:
+    def enter_failure(self, episode_id: int, collateral: bool) -> bool:
         """Enters a failure; returns whether the episode may be started again.
 
         Args:

@@ -125,7 +125,7 @@ class PlainEngine(HFEngine):
         """Those that ids below -1 are parts of."""
         return self._images.images
 
-    def recomputed(self, contexts: list[NDArray[np.int64]]) -> Tensor:
+    def recompute_logits(self, contexts: list[NDArray[np.int64]]) -> Tensor:
         """Logits after each of these sequences as the trainer computes them."""
         zero = np.zeros(1, np.int64)
         ends = [TokenSequence(tokens, zero + len(tokens) - 1, zero, zero + i) for i, tokens in enumerate(contexts)]
@@ -192,9 +192,9 @@ class _Wave:
         """Logits of the next token of ``rows``, (rows, vocabulary); of the wave, those that have not ended."""
         engine, model = self.engine, self._model
         if engine.way == WHOLE:
-            return engine.recomputed([row.context for row in rows])
+            return engine.recompute_logits([row.context for row in rows])
         if self._ids is None:
-            inputs = self._begun()
+            inputs = self._first_inputs()
         else:
             if len(rows) < len(self.rows):
                 self._drop(rows)
@@ -208,7 +208,7 @@ class _Wave:
         places = {id(row): place for place, row in enumerate(self.rows)}
         return logits[[places[id(row)] for row in rows]]
 
-    def _begun(self) -> dict[str, Any]:
+    def _first_inputs(self) -> dict[str, Any]:
         """Arguments of the pass over the prompts, padded on the left."""
         model, length = self._model, max(len(row.context) for row in self.rows)
         tokens = np.stack([np.pad(row.context, (length - len(row.context), 0)) for row in self.rows])

@@ -161,7 +161,7 @@ class RadixCache:
         self._longest = 0
 
     @property
-    def bound(self) -> int:
+    def capacity(self) -> int:
         """Tokens that memory is kept for, in whole pages."""
         limit = self._bound
         if limit is None:
@@ -247,7 +247,7 @@ class RadixCache:
         pages: list[int] = self.table.pages[sequence.row, : self.table.counts[sequence.row]].tolist()
         return pages
 
-    def computed(self) -> None:
+    def mark_computed(self) -> None:
         """Takes what was planned as stored."""
         for node in self._planned:
             node.planned = 0
@@ -404,7 +404,7 @@ class RadixCache:
     def _take(self, after: int, count: int) -> Ints:
         """Slots for ``count`` tokens, for which others are forgotten if need be."""
         if lacking := self.pages.lacking(after, count):
-            most = self.bound // PAGE
+            most = self.capacity // PAGE
             if self.pages.count + lacking > most:
                 self._evict(self.pages.free + lacking + most // _SPARE)
                 lacking = self.pages.lacking(after, count)
@@ -414,7 +414,7 @@ class RadixCache:
 
     def _trim(self) -> None:
         """Forgets what is kept beyond the bound."""
-        if (over := self.pages.used - self.bound // PAGE) > 0:
+        if (over := self.pages.used - self.capacity // PAGE) > 0:
             self._evict(self.pages.free + over)
 
     def _evict(self, free: int) -> None:

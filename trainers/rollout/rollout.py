@@ -95,7 +95,7 @@ class Rollout:
             self._take_answers(_PATIENCE)
         self._pause()
 
-    def timed(self) -> Timing:
+    def take_timing(self) -> Timing:
         """Returns the time, and what was given up, since the last call."""
         timing, self.timing = self.timing, Timing()
         self._watch.timing = self.timing
@@ -183,7 +183,7 @@ class Rollout:
         """Handles an environment's answer: records the step, and ends the episode or asks the engine again."""
         episode = self.running[event.slot]
         if event.error is not None or event.observation is None or event.info is None:
-            self._failed(event.slot, Ending(error=event.error), collateral=event.collateral)
+            self._handle_failure(event.slot, Ending(error=event.error), collateral=event.collateral)
             return
         episode.observe(event)
         if event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0):
@@ -222,7 +222,7 @@ class Rollout:
             if completion.finish_reason == "context":
                 self._end(slot, episode.outgrown(completion.error))
             else:
-                self._failed(slot, Ending(error=completion.error, unanswered=True))
+                self._handle_failure(slot, Ending(error=completion.error, unanswered=True))
             return
         with self._watch.on(self._meanwhile("codec")):
             answer = episode.read(completion)
@@ -252,19 +252,19 @@ class Rollout:
                 continue
             del self._requests[number]
             engine.abandon(number, session)
-            self._failed(slot, Ending(error=why, unanswered=True))
+            self._handle_failure(slot, Ending(error=why, unanswered=True))
 
-    def _failed(self, slot: int, ending: Ending, collateral: bool = False) -> None:
+    def _handle_failure(self, slot: int, ending: Ending, collateral: bool = False) -> None:
         """Handles an episode without an answer: it is started again, if it may be, or ends with its error."""
         episode = self.running[slot]
-        again = self.ledger.failed(episode.plan.episode_id, collateral) and self.manager.engine.stopped is None
+        again = self.ledger.enter_failure(episode.plan.episode_id, collateral) and self.manager.engine.stopped is None
         self._told.append(f"{episode}: {ending.error}; {'it is started again' if again else 'it is left out'}")
         if not again:
             self._end(slot, ending)
             return
         self._release(slot)
         self.timing.repeated += 1
-        self.timing.dropped_tokens += episode.sampled
+        self.timing.dropped_tokens += episode.sampled_tokens
         self.waiting.appendleft(episode.plan)
 
     def _tell(self) -> None:
@@ -292,12 +292,12 @@ class Rollout:
         """Free the slot of an episode that has ended."""
         playing = self._release(slot)
         if ending.error is not None:
-            self.timing.dropped_tokens += playing.sampled
+            self.timing.dropped_tokens += playing.sampled_tokens
         self._enter(playing, ending)
 
     def _enter(self, playing: Playing, ending: Ending) -> None:
         """Records an episode that has ended."""
-        plan, episode = playing.plan, playing.ended(ending)
+        plan, episode = playing.plan, playing.finish(ending)
         if self.keep is not None:
             self.keep(plan, episode, playing.effort)
         if self.branches is not None:

@@ -22,7 +22,7 @@ from transformers import AttentionInterface
 
 from envsuite.core.errors import UsageError
 from trainers.policy.precision import as_computed
-from trainers.policy.tree_plan import merged
+from trainers.policy.tree_plan import merge_attention
 from trainers.rollout.kv_cache import KeysValues
 from trainers.rollout.step_plan import Call, Span, StepPlan
 
@@ -122,7 +122,7 @@ def slot_attention(
     queries = query[0].transpose(0, 1)
     out = query.new_empty(*queries.shape[:2], value.shape[3])
     if plan.compiled:
-        _compiled(plan, queries, key, value, buffers, window, how, out)
+        _attend_compiled(plan, queries, key, value, buffers, window, how, out)
     else:
         slots = plan.once("slots", lambda: plan.tensor(plan.slots))
         for buffer, new in zip(buffers, (key, value), strict=True):
@@ -134,7 +134,7 @@ def slot_attention(
     return out[None], None
 
 
-def _compiled(
+def _attend_compiled(
     plan: StepPlan,
     queries: Tensor,
     key: Tensor,
@@ -160,14 +160,14 @@ def _compiled(
         out[:count] = result[:count].to(out.dtype)
 
 
-def _grouped(queries: Tensor, key_heads: int) -> Tensor:
+def _group_heads(queries: Tensor, key_heads: int) -> Tensor:
     """Reshapes (tokens, heads, dim) to queries of one sequence: (1, key heads, groups * tokens, dim)."""
     tokens, heads, dim = queries.shape
     rows = queries.reshape(tokens, key_heads, heads // key_heads, dim)
     return rows.permute(1, 2, 0, 3).flatten(1, 2)[None]
 
 
-def _ungrouped(result: Tensor, tokens: int) -> Tensor:
+def _ungroup_heads(result: Tensor, tokens: int) -> Tensor:
     """Reverses :func:`_grouped`: (1, key heads, groups * tokens, …) to (tokens, heads, …)."""
     return result.reshape(result.shape[1], -1, tokens, *result.shape[3:]).movedim(2, 0).flatten(1, 2)
 
@@ -183,8 +183,8 @@ def _to_calls(
         call_queries = queries.index_select(0, call.tokens)
         keys, values = (part.index_select(1, call.slots.flatten()) for part in buffers)
         if call.slots.dim() == 1:
-            result, sums = attend(_grouped(call_queries, key_heads), keys[None], values[None], None, how)
-            attention = _ungrouped(result, len(call_queries)), _ungrouped(sums, len(call_queries))
+            result, sums = attend(_group_heads(call_queries, key_heads), keys[None], values[None], None, how)
+            attention = _ungroup_heads(result, len(call_queries)), _ungroup_heads(sums, len(call_queries))
         else:
             shape = (key_heads, *call.slots.shape, -1)
             keys, values = (part.view(shape).transpose(0, 1) for part in (keys, values))
@@ -201,7 +201,7 @@ def _to_calls(
             none = torch.full(queries.shape[:2], -torch.inf, device=queries.device)
             parts = torch.zeros_like(out[: len(queries)]), none
         before = tuple(part.index_select(0, call.tokens) for part in parts)
-        for part, new in zip(parts, merged((before[0], before[1]), attention), strict=True):
+        for part, new in zip(parts, merge_attention((before[0], before[1]), attention), strict=True):
             part.index_copy_(0, call.tokens, new)
     assert parts is not None
     out[: len(queries)] = parts[0]
@@ -222,8 +222,8 @@ def _to_span(
             keys, values = (part.index_select(1, slots[first : row.ready + end]).to(dtype)[None] for part in buffers)
             make_mask = partial(_band, row.ready + begin, row.ready + end, first, window, groups, dtype, plan.device)
             mask = plan.once((window, span.begin, begin, dtype), make_mask)
-            result, _ = attend(_grouped(span_queries[begin:end], key_heads), keys, values, mask, how)
-            out[span.begin + begin : span.begin + end] = _ungrouped(result, end - begin)
+            result, _ = attend(_group_heads(span_queries[begin:end], key_heads), keys, values, mask, how)
+            out[span.begin + begin : span.begin + end] = _ungroup_heads(result, end - begin)
         return
     keys, values = (
         part.index_select(1, slots[row.ready :]).to(dtype).repeat_interleave(groups, 0)[None] for part in buffers
@@ -232,8 +232,8 @@ def _to_span(
     attention = result[0].transpose(0, 1), sums[0].transpose(0, 1)
     if row.ready:
         keys, values = (part.index_select(1, slots[: row.ready]).to(dtype)[None] for part in buffers)
-        result, sums = attend(_grouped(span_queries, key_heads), keys, values, None, how)
-        attention = merged(attention, (_ungrouped(result, count), _ungrouped(sums, count)))
+        result, sums = attend(_group_heads(span_queries, key_heads), keys, values, None, how)
+        attention = merge_attention(attention, (_ungroup_heads(result, count), _ungroup_heads(sums, count)))
     out[here] = attention[0]
 
 

@@ -52,7 +52,7 @@ class States:
         """Nobody holds the states in this slot any more."""
         self._free.append(slot)
 
-    def stored(self, call: int) -> Tensor | None:
+    def buffer_of(self, call: int) -> Tensor | None:
         """Returns the buffer of a call, (slots, …), if anything has been stored there."""
         return self._buffers.get(call)
 
@@ -89,7 +89,7 @@ class StepStates:
 
     def before(self, call: int) -> Tensor | None:
         """States that the first tokens of the trees go on from, (trees, …); ``None``: all of them are zero."""
-        buffer = self.states.stored(call)
+        buffer = self.states.buffer_of(call)
         return None if buffer is None else buffer.index_select(0, self.slots)
 
     def after(self, call: int, states: Tensor) -> None:

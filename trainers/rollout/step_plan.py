@@ -156,7 +156,9 @@ class StepPlan:
         """The calls for single tokens, whose parts are then merged."""
         cost = _CALL.get(self.device.type, _CALL_ELSEWHERE)
         rows = [span.row for span in self.short]
-        prefixes, begins = _shared(rows, cost) if window is None else ([], [max(0, r.length - window) for r in rows])
+        prefixes, begins = (
+            _shared_prefixes(rows, cost) if window is None else ([], [max(0, r.length - window) for r in rows])
+        )
         calls = [Call(self.tensor(np.arange(*part)), self.tensor(slots), None) for part, slots in prefixes]
         return calls + [self._own(rows, begins, bunch) for bunch in _bunches(rows, begins, cost)]
 
@@ -171,7 +173,7 @@ class StepPlan:
         return Call(self.tensor(np.asarray(some)), self.tensor(slots), hidden)
 
 
-def _shared(rows: Sequence[Row], call: int) -> tuple[list[tuple[tuple[int, int], Ints]], list[int]]:
+def _shared_prefixes(rows: Sequence[Row], call: int) -> tuple[list[tuple[tuple[int, int], Ints]], list[int]]:
     """Beginnings that neighbours share, where reading one once costs less than a call.
 
     Returns:

@@ -90,7 +90,7 @@ class Alarms:
                 self.unanswered[name] = sign.since
                 facts = {"alarm": name, "metric": rule.metric, "value": value, "limit": limit, "since": sign.since}
                 events.append(Event("alarm", iteration, _message(name, rule, value, limit), facts))
-        for metric in self._followed & values.keys():
+        for metric in self._followed_metrics & values.keys():
             value = float(values[metric])
             reference = self._references.get(metric, _Reference([], value, None, value))
             self._references[metric] = reference.with_value(value)
@@ -111,7 +111,7 @@ class Alarms:
         return min((sign.since for sign in back if sign.lasts), default=math.inf)
 
     @property
-    def _followed(self) -> set[str]:
+    def _followed_metrics(self) -> set[str]:
         names = {rule.against or rule.metric for rule in self.rules.values() if rule.reference}
         return names | {rule.rising for rule in self.rules.values() if rule.rising}
 
@@ -130,7 +130,7 @@ class Alarms:
         reference = self._references.get(metric)
         return reference is not None and values.get(metric, reference.last) > median(reference.first)
 
-    def returned(self) -> None:
+    def forget_signs(self) -> None:
         """Forgets the signs, as the run has gone back to weights without them."""
         self.returns += 1
         self.unanswered = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainers.processes.distributed import agreed, sharing_failures
+from trainers.processes.distributed import first_value, sharing_failures
 from trainers.report.events import Event
 from trainers.run import checkpoint
 from trainers.run.assembly import Run
@@ -18,7 +18,7 @@ def answer(run: Run) -> None:
     Raises:
         Paused: One pauses the run; a checkpoint has been written.
     """
-    alarms = agreed(run.accelerator, run.alarms.unanswered)
+    alarms = first_value(run.accelerator, run.alarms.unanswered)
     if not alarms:
         return
     actions = {name: run.config.alarms.action_of(name) for name in alarms}
@@ -50,7 +50,7 @@ def _return(run: Run, names: list[str], since: int) -> None:
         return
     with sharing_failures(run.accelerator):
         best_folder = run.folder.best_checkpoint(since) if run.accelerator.is_main_process else None
-    folder = agreed(run.accelerator, best_folder)
+    folder = first_value(run.accelerator, best_folder)
     if folder is None:
         run.progress.message(
             f"alarm {label}: there is no checkpoint of before iteration {since} to go back to, so the run goes on as "
@@ -58,10 +58,10 @@ def _return(run: Run, names: list[str], since: int) -> None:
         )
         return
     states = {name: run.parts[name].state() for name in _GO_ON if name in run.parts}
-    checkpoint.load(folder, run.accelerator, run.model, run.parts, run.compared())
+    checkpoint.load(folder, run.accelerator, run.model, run.parts, run.common_settings())
     for name, state in states.items():
         run.parts[name].load(state)
-    alarms.returned()
+    alarms.forget_signs()
     text = (
         f"intervention: went back to the weights of {folder.name} after iteration {iteration}, because of the alarm "
         f"{label}; tasks, seeds and learning rate go on from iteration {iteration}"

@@ -38,7 +38,7 @@ from trainers.policy.update import Updater
 from trainers.pool import Pool
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import keep_freed_memory
-from trainers.processes.distributed import agreed, data_parallel, on_main, sharing_failures
+from trainers.processes.distributed import data_parallel, first_value, on_main, sharing_failures
 from trainers.report.events import Event, read_events, write_event
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup, longest_sequence
@@ -152,7 +152,7 @@ class Run:
         self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
         self.tell = Happenings(self.folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
         self.alarms = Alarms(config.alarms)
-        policy, structure = self._loaded(config.model.routing == "replay")
+        policy, structure = self._load_policy(config.model.routing == "replay")
         self.model = policy.model
         if (reason := rows_reason(self.model)) is not None:
             progress.message(f"{config.model.path} is trained row by row, not in a tree of tokens: {reason}")
@@ -198,7 +198,7 @@ class Run:
                 f"model.routing is replay, but the engine hf samples {config.model.path} with transformers' cache, and "
                 "does not tell its experts there; set model.routing: own"
             )
-        module, optimizer = self._prepared(policy)
+        module, optimizer = self._prepare_policy(policy)
         self.updater = Updater(
             accelerator, module, optimizer, config.optim, method.objective,
             iterations=config.iterations,
@@ -226,7 +226,7 @@ class Run:
         self._tells_cost = True
         self._servers: dict[tuple[str, str], bool] = {}
         """Whether those that there was news of are here."""
-        self.boundary = Boundary(self.parts, lambda: self.updater.begun, accelerator.num_processes == 1)
+        self.boundary = Boundary(self.parts, lambda: self.updater.begun_steps, accelerator.num_processes == 1)
 
     def _rollouts(self, ends: Sequence[int]) -> Rollouts:
         """The episodes of the iterations, played as ``rollout.staleness`` says."""
@@ -256,7 +256,7 @@ class Run:
         coefficient = self.config.model.balance_coef
         return Policy(model, temperature=temperature, compute_dtype=dtype, replay=replay, balance_coef=coefficient)
 
-    def _loaded(self, replay: bool) -> tuple[Policy, PreTrainedModel | None]:
+    def _load_policy(self, replay: bool) -> tuple[Policy, PreTrainedModel | None]:
         """The policy on its device, and where it is sharded its model without weights, as it was before."""
         config, accelerator = self.config, self.accelerator
         spread, keeps = spreads(config.model, accelerator), config.method.needs_reference
@@ -289,7 +289,7 @@ class Run:
         shard(reference, self.config.model, self.accelerator, outline.weights)
         return reference
 
-    def _prepared(self, policy: Policy) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def _prepare_policy(self, policy: Policy) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The policy as it is trained, sharded or a copy in each process, and its optimiser."""
         config, accelerator = self.config, self.accelerator
         optimizer = make_optimizer(policy.parameters(), config.optim)
@@ -310,7 +310,7 @@ class Run:
     def out_of_time(self) -> bool:
         """Whether the run has lasted longer than it may; the same in all processes."""
         limit = self.config.time_limit
-        return agreed(self.accelerator, limit is not None and self.counters.seconds > 60.0 * limit)
+        return first_value(self.accelerator, limit is not None and self.counters.seconds > 60.0 * limit)
 
     def evaluation_is_due(self) -> bool:
         """Whether it is time for an evaluation between the first and the last."""
@@ -406,16 +406,16 @@ class Run:
             return
         with sharing_failures(self.accelerator):
             main = self.accelerator.is_main_process
-            choice = str(checkpoint.chosen(self.folder.checkpoints, resume)) if main else ""
-        folder = Path(agreed(self.accelerator, choice))
-        changes = checkpoint.load(folder, self.accelerator, self.model, self.parts, self.compared())
+            choice = str(checkpoint.choose_checkpoint(self.folder.checkpoints, resume)) if main else ""
+        folder = Path(first_value(self.accelerator, choice))
+        changes = checkpoint.load(folder, self.accelerator, self.model, self.parts, self.common_settings())
         iteration = self.counters.iteration
         self.counters.metrics_lines = self.folder.mend_metrics(self.counters.metrics_lines, iteration)
         lines = self.folder.read_metrics()
         self.folder.go_on(iteration, settings, self.counters.metrics_lines)
         self._keep_prompt_file()
         self.trackers.begin(yaml.safe_load(settings), lines, self.counters.metrics_lines)
-        self.progress.resumed(iteration)
+        self.progress.resume_at(iteration)
         self.progress.message(f"resuming after iteration {iteration} from {folder}")
         if changes:
             self.progress.message(f"changed since that checkpoint, which changes results by rounding: {changes}")
@@ -425,7 +425,7 @@ class Run:
         if (file := prompt_file_of(self.config.prompt)) is not None:
             self.folder.write("prompt.jinja", file.source.encode())
 
-    def compared(self) -> dict[str, Any]:
+    def common_settings(self) -> dict[str, Any]:
         """The settings that a checkpoint and a run that goes on from it have in common; a prompt file by its text."""
         settings: dict[str, Any] = yaml.safe_load(dump(self.config))
         return {**settings, "prompt": prompt_settings(self.config.prompt)}
@@ -444,7 +444,7 @@ class Run:
         began = time.perf_counter()
         self.progress.stage("checkpoint")
         counters.metrics_lines = self.folder.metrics_lines
-        facts = {"iteration": counters.iteration, "config": self.compared()}
+        facts = {"iteration": counters.iteration, "config": self.common_settings()}
         checkpoint.save(folder, self.accelerator, self.model, self.tokenizer, self.parts, facts)
         best, keep, before = self.config.alarms.goes_back, self.config.keep_checkpoints, self.alarms.since
         on_main(

@@ -102,30 +102,30 @@ def _write(
 ) -> None:
     """Writes the files under another name, and gives the folder its own when all are on the disk."""
     partial = _partial(folder)
-    with sharing_failures(accelerator), _named(folder):
+    with sharing_failures(accelerator), _explain_errors(folder):
         if accelerator.is_main_process:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-    with _named(folder):
+    with _explain_errors(folder):
         _write_model(partial, accelerator, model)
         values: dict[str, Any] = {}
         for name, state in states.items():
             tensors: dict[str, Tensor] = {}
             values[name] = without_tensors(state, "", tensors)
             write_tensors(partial, name, tensors, accelerator)
-    with sharing_failures(accelerator), _named(folder):
+    with sharing_failures(accelerator), _explain_errors(folder):
         if accelerator.is_main_process:
             save_tokenizer(tokenizer, partial)
             body = {"format": FORMAT, **facts, "parts": values}
             (partial / STATE).write_bytes(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
-    listing = _flushed(partial, accelerator, folder)
-    with sharing_failures(accelerator), _named(folder):
+    listing = _flush_files(partial, accelerator, folder)
+    with sharing_failures(accelerator), _explain_errors(folder):
         if accelerator.is_main_process:
             _finish(partial, folder, listing)
 
 
 @contextmanager
-def _named(folder: Path) -> Iterator[None]:
+def _explain_errors(folder: Path) -> Iterator[None]:
     """Errors of writing as one that says what became of the checkpoint."""
     try:
         yield
@@ -159,11 +159,11 @@ def _write_model(folder: Path, accelerator: Accelerator, model: PreTrainedModel)
                 model.save_pretrained(folder, max_shard_size="100TB")  # one file, whatever its size
 
 
-def _flushed(partial: Path, accelerator: Accelerator, folder: Path) -> dict[str, Any]:
+def _flush_files(partial: Path, accelerator: Accelerator, folder: Path) -> dict[str, Any]:
     """Size and SHA-256 of every file of ``partial``, once they are on the disk; each process looks at its share."""
     files = sorted(partial.iterdir())[accelerator.process_index :: accelerator.num_processes]
     own: dict[str, Any] = {}
-    with sharing_failures(accelerator), _named(folder):
+    with sharing_failures(accelerator), _explain_errors(folder):
         for file in files:
             _flush(file)
             own[file.name] = _fingerprint(file)
@@ -255,7 +255,7 @@ def newest(root: Path, since: float = 0.0) -> Path | None:
     return None
 
 
-def chosen(root: Path, resume: str) -> Path:
+def choose_checkpoint(root: Path, resume: str) -> Path:
     """The checkpoint to resume from.
 
     Args:
@@ -327,7 +327,7 @@ def load(
         _load_model(folder, model)
         for name, part in parts.items():
             try:
-                tensors = WeightFiles(folder, name).mapped() if [*folder.glob(f"{name}.safetensors*")] else {}
+                tensors = WeightFiles(folder, name).map_tensors() if [*folder.glob(f"{name}.safetensors*")] else {}
                 part.load(with_tensors(state["parts"][name], tensors))
             except (Mismatch, KeyError, TypeError, ValueError) as error:
                 raise CheckpointError(f"{folder}: the {name} does not fit: {error}") from error
@@ -337,7 +337,7 @@ def load(
 def _load_model(folder: Path, model: PreTrainedModel) -> None:
     stem = (WEIGHTS if is_adapted(model) else MODEL).removesuffix(SUFFIX)
     try:
-        tensors = WeightFiles(folder, stem).mapped()
+        tensors = WeightFiles(folder, stem).map_tensors()
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{folder}: {stem}{SUFFIX} cannot be read ({error})") from error
     if is_adapted(model):

@@ -96,7 +96,7 @@ class Evaluator:
 
     def play(self, env: int, watch: Watcher | None = None) -> list[Episode]:
         """This process's share of the episodes of environment number ``env``."""
-        return self._played(env, self.plans[env], watch)
+        return self._play(env, self.plans[env], watch)
 
     def record(self, env: int) -> list[Outcome]:
         """Plays what ``out`` has no results of; returns this process's share of the outcomes of all episodes."""
@@ -104,13 +104,13 @@ class Evaluator:
         count, rank = self.accelerator.num_processes, self.accelerator.process_index
         try:
             all_gather_object(self.accelerator, None)  # all have read what is there before one writes
-            open_plans = results.left(self._all_plans(env))
+            open_plans = results.open_plans(self._all_plans(env))
 
             def write(plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
                 if not (episode.unanswered and self.engine.stopped is not None):  # not asked: it is missing, not broken
                     results.add(plan, episode, effort, types[plan.task_id])
 
-            self._played(env, open_plans[rank::count], None, write)
+            self._play(env, open_plans[rank::count], None, write)
         finally:
             results.close()
         there = {plan.episode_id for plan in self._all_plans(env)} - {plan.episode_id for plan in open_plans}
@@ -132,7 +132,7 @@ class Evaluator:
             self.out, conditions, self.accelerator.process_index, self.chosen[env], repeats, prices
         )
 
-    def _played(
+    def _play(
         self, env: int, plans: list[EpisodePlan], watch: Watcher | None, also: Keeper | None = None
     ) -> list[Episode]:
         """Plays ``plans`` but those whose episodes are kept already."""

@@ -109,7 +109,7 @@ def _write_whole(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     source = find(str(checkpoint), _KEY)
     model, settings = _read_base(source, checkpoint)
     if source.adapter is not None:
-        model = adapter.merged(model, source.adapter)
+        model = adapter.merge_adapter(model, source.adapter)
     nn.Module.to(model, _own(settings) if dtype is None else DTYPES[dtype])
     model.save_pretrained(folder)
 

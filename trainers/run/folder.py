@@ -20,7 +20,7 @@ from envsuite.data import write_atomically
 from envsuite.prompting.images import readable
 from trainers.credit.crediting import Credit
 from trainers.processes.activity import ACTIVITY
-from trainers.processes.distributed import agreed, on_main, sharing_failures
+from trainers.processes.distributed import first_value, on_main, sharing_failures
 from trainers.report.metrics import MetricsWriter, drop_damaged, read_metrics
 from trainers.run.alarms import best_iteration
 from trainers.run.checkpoint import CheckpointError, all_damaged, folder_of, iteration_of, newest
@@ -63,7 +63,7 @@ class RunFolder:
         """
         if self.accelerator.num_processes == 1:
             return
-        number = agreed(self.accelerator, secrets.token_hex(8))
+        number = first_value(self.accelerator, secrets.token_hex(8))
         probe = self.path / f".seen-{number}"  # a name of which no machine remembers that it is not there
 
         def touch() -> None:

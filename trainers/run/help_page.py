@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from envsuite.core.errors import unknown
 from trainers.run.config import TrainConfig
-from trainers.settings.words import described
+from trainers.settings.words import describe_settings
 
 MAIN = (
     *("recipe", "name", "output", "seed", "iterations", "checkpoint_every"),
@@ -101,7 +101,7 @@ def on_page(asked: str) -> Callable[[str], bool]:
     """Returns whether the setting at a path is on the page that was asked for: ``main``, ``all``, or a section."""
     if asked == "main":
         return lambda path: path in MAIN
-    paths = [setting.path.replace("[]", "") for setting in described(TrainConfig)]
+    paths = [setting.path.replace("[]", "") for setting in describe_settings(TrainConfig)]
     if asked != "all" and not any(path == asked or path.startswith(f"{asked}.") for path in paths):
         raise unknown("section of settings", asked, sorted({path.partition(".")[0] for path in paths}))
     return lambda path: asked == "all" or f"{path.replace('[]', '')}.".startswith(f"{asked}.")

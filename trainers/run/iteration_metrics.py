@@ -65,7 +65,7 @@ class Clock:
         self._before = dict(self._waited)
         self._metrics: dict[str, float] = {}
 
-    def passed(self, part: str) -> None:
+    def book(self, part: str) -> None:
         """Books the time since the last call on ``part``, as metrics ``time/<part>`` and ``cpu/<part>``.
 
         Waits for weights and for other processes, which are metrics of their own, are in ``time/rollout`` only.
@@ -146,11 +146,11 @@ def iteration_metrics(
         episode_tokens: Most response tokens of an episode; ``None`` for no limit.
         prompt_tokens: Most tokens of a prompt, where longer ones lose their first tokens; ``None`` where none does.
     """
-    figures = (_env_sums(episodes), _diagnostics(credit), _shaped(credit), _filtered(credit))
+    figures = (_env_sums(episodes), _diagnostics(credit), _shaper_sums(credit), _filter_counts(credit))
     conduct, waste = _conduct(episodes, episode_tokens, prompt_tokens), timing or Timing()
     given_up = {"repeated": waste.repeated, "dropped_tokens": waste.dropped_tokens, "pruned": pruned_tokens}
     tokens = {f"tokens/{name}": count for name, count in vars(SharedTokens.of(credit.table)).items()}
-    repeats, *choices = _chosen(episodes)
+    repeats, *choices = _count_choices(episodes)
     sums = _sums(episodes, credit) | conduct | given_up | tokens | {"repeats": repeats}
     parts = all_gather_object(accelerator, (sums, dict(learnt), figures, _versions(episodes), choices))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
@@ -181,7 +181,7 @@ def iteration_metrics(
         "train/version_max": max(high for _, high in versions),
         "train/mixed_versions": sum(low < high for low, high in versions) / sound,
         **{name: count / steps for name, count in total.items() if name.startswith("invalid/")},
-        **_shared(total),
+        **_sharing_metrics(total),
         "train/episodes": total["episodes"],
         "train/failed": total["failed"],
         "train/repeated": total["repeated"],
@@ -239,7 +239,7 @@ def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _shared(total: Mapping[str, float]) -> dict[str, float]:
+def _sharing_metrics(total: Mapping[str, float]) -> dict[str, float]:
     """Counts of tokens over all processes, and the shares of them that rows share and could share."""
     counts = {name: count for name, count in total.items() if name.startswith("tokens/")}
     tokens = max(counts["tokens/rows"], 1)
@@ -288,7 +288,7 @@ Counted = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Different values, and how often each occurs."""
 
 
-def _chosen(episodes: Sequence[Episode]) -> tuple[int, Counted, Counted]:
+def _count_choices(episodes: Sequence[Episode]) -> tuple[int, Counted, Counted]:
     """Counts the steps that repeat an action, the actions that parsed, by their checksums, and the response tokens."""
     repeats, actions, tokens = 0, list[int](), [np.empty(0, np.int32)]
     for episode in episodes:
@@ -297,10 +297,10 @@ def _chosen(episodes: Sequence[Episode]) -> tuple[int, Counted, Counted]:
             repeats += _repeats(episode.steps, own)
             actions += [action for action in own if action is not None]
             tokens += [step.response_ids for step in episode.steps]
-    return repeats, _counted(np.array(actions, np.int64)), _counted(np.concatenate(tokens).astype(np.int64))
+    return repeats, _count_values(np.array(actions, np.int64)), _count_values(np.concatenate(tokens).astype(np.int64))
 
 
-def _counted(values: NDArray[np.int64]) -> Counted:
+def _count_values(values: NDArray[np.int64]) -> Counted:
     different, counts = np.unique(values, return_counts=True)
     return different, counts.astype(np.int64)
 
@@ -336,14 +336,14 @@ def _diagnostics(credit: Credit) -> dict[str, tuple[float, float]]:
     return {name: (float(value) * n, n) for name, value in credit.advantage.diagnostics.items()}
 
 
-def _shaped(credit: Credit) -> dict[str, tuple[float, float]]:
+def _shaper_sums(credit: Credit) -> dict[str, tuple[float, float]]:
     """Returns sum and count, over the steps, of each shaper's diagnostics."""
     columns = credit.table.extra.items()
     diagnostics = {name.removeprefix(DIAGNOSTIC): values for name, values in columns if name.startswith(DIAGNOSTIC)}
     return {name: (float(values.sum()), float(len(values))) for name, values in diagnostics.items()}
 
 
-def _filtered(credit: Credit) -> dict[str, tuple[int, int, int]]:
+def _filter_counts(credit: Credit) -> dict[str, tuple[int, int, int]]:
     """Returns, for each filter, the steps that it leaves out, the number of steps, and the groups left out whole."""
     groups = np.unique(credit.table.group_id)
     return {

@@ -48,7 +48,7 @@ class Holder:
 
 
 @contextlib.contextmanager
-def held(folder: Path, program: str, setting: str, patience: float = 0.0) -> Iterator[None]:
+def hold_folder(folder: Path, program: str, setting: str, patience: float = 0.0) -> Iterator[None]:
     """Holds the folder of a run, which is made if need be; a process that ends, in whatever way, gives it back.
 
     Args:
@@ -66,7 +66,7 @@ def held(folder: Path, program: str, setting: str, patience: float = 0.0) -> Ite
     with contextlib.ExitStack() as stack:
         until = time.monotonic() + patience
         try:
-            while not (mine := _locked(folder / NAME, own, stack)) and time.monotonic() < until:
+            while not (mine := _take_lock(folder / NAME, own, stack)) and time.monotonic() < until:
                 time.sleep(1.0)
             if not mine:
                 name = _holder(folder / NAME) or _holder(folder / CLAIM) or "another process"
@@ -79,16 +79,16 @@ def held(folder: Path, program: str, setting: str, patience: float = 0.0) -> Ite
 
 
 @contextlib.contextmanager
-def held_by_main(
+def hold_folder_by_main(
     accelerator: Accelerator, folder: Path, program: str, setting: str, patience: float = 0.0
 ) -> Iterator[None]:
     """Lets the first process hold the folder (:func:`held`) for all of them; each process must call this."""
     with contextlib.ExitStack() as stack:
-        on_main(accelerator, lambda: stack.enter_context(held(folder, program, setting, patience)))
+        on_main(accelerator, lambda: stack.enter_context(hold_folder(folder, program, setting, patience)))
         yield
 
 
-def _locked(path: Path, own: Holder, stack: contextlib.ExitStack) -> bool:
+def _take_lock(path: Path, own: Holder, stack: contextlib.ExitStack) -> bool:
     """Takes the lock, or the claim where there are no locks; returns whether this process has it now."""
     try:
         file = try_locked(path)
@@ -96,7 +96,7 @@ def _locked(path: Path, own: Holder, stack: contextlib.ExitStack) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
         path.unlink(missing_ok=True)
-        return _claimed(path.with_name(CLAIM), own, stack)
+        return _make_claim(path.with_name(CLAIM), own, stack)
     if file is None:
         return False
     stack.enter_context(file)
@@ -106,7 +106,7 @@ def _locked(path: Path, own: Holder, stack: contextlib.ExitStack) -> bool:
     return True
 
 
-def _claimed(path: Path, own: Holder, stack: contextlib.ExitStack) -> bool:
+def _make_claim(path: Path, own: Holder, stack: contextlib.ExitStack) -> bool:
     """Makes the claim, unless its holder lives; returns whether this process has it now."""
     if path.exists() and _lives(path):
         return False

@@ -19,7 +19,7 @@ from trainers.run.activity_file import ActivityFile
 from trainers.run.answering import answer
 from trainers.run.assembly import Run
 from trainers.run.iteration_metrics import Clock, iteration_metrics
-from trainers.run.shortage import OutOfMemory, remedies, said
+from trainers.run.shortage import OutOfMemory, describe_shortage, remedies
 from trainers.run.stopping import Abandoned, Interrupted
 
 
@@ -63,7 +63,7 @@ def _to_the_end(run: Run) -> None:
     except (RuntimeError, MemoryError) as error:
         if not ran_out(error):
             raise
-        message, playing, whole = said(ACTIVITY.now().phase, error), False, run.boundary.back()
+        message, playing, whole = describe_shortage(ACTIVITY.now().phase, error), False, run.boundary.back()
     else:
         return
     # The error has gone, and with it the tensors of what it broke off.
@@ -108,7 +108,7 @@ def iterate(run: Run) -> None:
     run.boundary.leave()
     rollout = run.rollouts(iteration)
     run.engine.rest()
-    clock.passed("rollout")
+    clock.book("rollout")
 
     credit = run.crediting(rollout.episodes, iteration, rollout.continued)
     warming_up = run.critic_warmup(iteration)
@@ -116,7 +116,7 @@ def iterate(run: Run) -> None:
     imitation, replay_metrics = (None, {}) if run.replay is None or warming_up else run.replay.advance(
         credit, iteration, run.updater.logprobs
     )  # fmt: skip
-    clock.passed("estimator")
+    clock.book("estimator")
 
     run.progress.stage("update")
     update = run.updater.update(
@@ -124,7 +124,7 @@ def iterate(run: Run) -> None:
     )
     run.boundary.lose()
     learnt = run.crediting.learn(credit, np.random.default_rng([seed, iteration, 1]))
-    clock.passed("update")
+    clock.book("update")
 
     run.progress.stage("writing")
     prompt = run.config.prompt

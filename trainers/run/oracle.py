@@ -81,7 +81,7 @@ class Continuations:
             state[row] = numbers[key]
         return cls(each, new_plans, state, numbers, np.array(group, np.int64), pooled)
 
-    def played(self, episodes: Sequence[Episode]) -> Played:
+    def playouts(self, episodes: Sequence[Episode]) -> Played:
         """Returns what was played from the states on: ``episodes``, as planned, without what led there."""
         pairs = zip(episodes, self.plans, strict=True)
         own = [replace(e, steps=e.steps[len(plan.branch.steps) :]) for e, plan in pairs if plan.branch is not None]
@@ -96,7 +96,7 @@ class Played:
     episodes: Sequence[Episode]
     """In the order of the plans, without the steps before the states."""
 
-    def valued(self, steps: StepTable, continued: StepTable, gamma: float) -> StepTable:
+    def with_oracle_values(self, steps: StepTable, continued: StepTable, gamma: float) -> StepTable:
         """Returns the steps with the columns ``mc_value`` and ``next_mc_value``; those without a value are left out.
 
         The value after the last step of an episode is 0, whether it was terminated or truncated.
@@ -125,7 +125,7 @@ class Played:
         """
         plans = self.planned.plans
         if self.planned.pooled:
-            return self._pooled(steps, rewards_to_go(steps, gamma))
+            return self._means_over_visits(steps, rewards_to_go(steps, gamma))
         first = np.flatnonzero(steps.t == _starts(steps, plans))
         returns = dict(zip(steps.episode_id[first].tolist(), rewards_to_go(steps, gamma)[first].tolist(), strict=True))
         episode_returns = [np.nan if e.error is not None else returns.get(e.episode_id, 0.0) for e in self.episodes]
@@ -134,7 +134,7 @@ class Played:
         count = sound.sum(1)
         return np.where(count > 0, np.where(sound, table, 0.0).sum(1) / np.maximum(count, 1), np.nan)
 
-    def _pooled(self, steps: StepTable, returns: Floats) -> Floats:
+    def _means_over_visits(self, steps: StepTable, returns: Floats) -> Floats:
         """Returns the mean of ``returns`` over all visits of each state, shape (states,)."""
         groups = np.repeat(self.planned.group, self.planned.each)
         of = dict(zip((plan.episode_id for plan in self.planned.plans), groups.tolist(), strict=True))

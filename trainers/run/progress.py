@@ -148,7 +148,7 @@ class Progress:
         if self.plain:
             self._say(line)
 
-    def resumed(self, done: int) -> None:
+    def resume_at(self, done: int) -> None:
         """Records that an earlier process finished ``done`` iterations."""
         with self._lock:
             self._done = done
@@ -187,17 +187,18 @@ class Progress:
         facts = "".join(f"  {label} {value}" for label, value in self._facts.items())
         success = ""
         if self._success:
-            window, mean = self._smoothed()
+            window, mean = self._mean_success()
             success = f"  success {self._success[-1]:.1%}"
             success += f" (mean of {window}: {mean:.1%}; {_OTHER_TASKS})" if window > 1 else ""
-        return f"iteration {i}/{self.total}{success}{facts}  elapsed {clock_text(self._elapsed())}{self._left_text()}"
+        elapsed = clock_text(self._elapsed_seconds())
+        return f"iteration {i}/{self.total}{success}{facts}  elapsed {elapsed}{self._left_text()}"
 
-    def _smoothed(self) -> tuple[int, float]:
+    def _mean_success(self) -> tuple[int, float]:
         """Number of the last iterations, and the mean of their success."""
         window = window_of(len(self._success))
         return window, fmean(self._success[-window:])
 
-    def _elapsed(self) -> float:
+    def _elapsed_seconds(self) -> float:
         return self._clock() - self._start
 
     def state(self) -> dict[str, Any]:
@@ -213,11 +214,11 @@ class Progress:
                 "unit": self._unit,
                 "waiting": self._wait_text().strip(),
                 "notice": self._notice,
-                "elapsed_s": self._elapsed(),
-                "left_s": self._left(),
+                "elapsed_s": self._elapsed_seconds(),
+                "left_s": self._seconds_left(),
             }
 
-    def _left(self) -> float | None:
+    def _seconds_left(self) -> float | None:
         """Seconds until the last iteration ends, as the latest ones took; ``None`` where that cannot be said."""
         remaining = self.total - self._done
         if not self._ends or remaining <= 0:
@@ -228,7 +229,7 @@ class Progress:
         return max(0.0, pace * remaining - (self._clock() - recent[-1]))
 
     def _left_text(self) -> str:
-        seconds = self._left()
+        seconds = self._seconds_left()
         return "" if seconds is None else f"  left {clock_text(seconds)}"
 
     def _stage_text(self) -> str:
@@ -247,7 +248,7 @@ class Progress:
         share = self._done / self.total if self.total else 1.0
         head = Text("  ").append(self._iteration_label().ljust(len("iteration /") + 2 * len(str(self.total))), "bold")
         head.append("  ").append(_bar(share, bar_width, ascii_only), "green")
-        head.append(f"  {share:4.0%}  elapsed {clock_text(self._elapsed())}{self._left_text()}")
+        head.append(f"  {share:4.0%}  elapsed {clock_text(self._elapsed_seconds())}{self._left_text()}")
         stage = Text("  ").append(self._stage_text(), "cyan")
         waiting = self._wait_text()
         if self._stage_total and cell_len(stage.plain + waiting) + bar_width // 2 + 3 < width:
@@ -255,7 +256,7 @@ class Progress:
         stage.append(waiting, "yellow")
         lines = [head, stage, *([Text(f"  {self._notice}", "yellow")] if self._notice else [])]
         if self._success:
-            window, mean = self._smoothed()
+            window, mean = self._mean_success()
             success = Text("  success ").append(f"{self._success[-1]:.1%}", "bold green")
             success.append(f"  mean of {window} ").append(f"{mean:.1%}", "bold green").append("  ")
             success.append(sparkline(self._success, min(60, width // 5), ascii_only), "green")

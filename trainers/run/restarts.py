@@ -119,13 +119,13 @@ class Restarts:
             return None
         return verdict.status
 
-    def ended(self, how: BaseException | int) -> None:
+    def leave_verdict(self, how: BaseException | int) -> None:
         """Leaves the verdict on the end of this process, unless another process has left a graver one."""
         if not self.watched:
             return
         reason = f"status {how}" if isinstance(how, int) else _line(how)
         kind = kind_of(how)
-        if kind == "unsure" and self._seen(reason):
+        if kind == "unsure" and self._is_repeated(reason):
             kind = "final"
         status = how if isinstance(how, int) else MENDABLE if isinstance(how, ConfigError | UnknownName) else 1
         there, content = _read(self._file), orjson.dumps(asdict(Verdict(kind, status, reason)))
@@ -137,12 +137,14 @@ class Restarts:
                 with self._file.open("xb") as file:  # fails where one is there that this machine does not see yet
                     file.write(content)
 
-    def _seen(self, reason: str) -> bool:
+    def _is_repeated(self, reason: str) -> bool:
         """Whether the run was lost before at this iteration, and said the same but for numbers."""
         with contextlib.suppress(DataError):
             before = [event.facts for event in read_events(self.folder) if event.kind == "restart"][-1:]
             losses = [(facts["reason"], facts["checkpoint_iteration"] + facts["lost_iterations"]) for facts in before]
-            return [(_without_numbers(text), k) for text, k in losses] == [(_without_numbers(reason), self._reached())]
+            return [(_without_numbers(text), k) for text, k in losses] == [
+                (_without_numbers(reason), self._last_iteration())
+            ]
         return False
 
     def go_on(self, accelerator: Accelerator, resume: str | None, progress: Progress) -> str | None:
@@ -155,22 +157,22 @@ class Restarts:
             resume: What the command line says.
             progress: Display.
         """
-        from trainers.processes.distributed import agreed, all_gather_object, sharing_failures
+        from trainers.processes.distributed import all_gather_object, first_value, sharing_failures
 
         starts = all_gather_object(accelerator, (self.again, self.attempt))
         checkpoint = resume
         with sharing_failures(accelerator):
             if any(again for again, _ in starts) and accelerator.is_main_process:
-                checkpoint = self._found(resume, max(attempt for _, attempt in starts), progress)
+                checkpoint = self._find_checkpoint(resume, max(attempt for _, attempt in starts), progress)
             if accelerator.is_main_process:
                 for file in self.folder.glob(".ended-*.json"):
                     file.unlink()
-        return agreed(accelerator, checkpoint)
+        return first_value(accelerator, checkpoint)
 
-    def _found(self, resume: str | None, attempt: int, progress: Progress) -> str | None:
+    def _find_checkpoint(self, resume: str | None, attempt: int, progress: Progress) -> str | None:
         from trainers.run.checkpoint import MANIFEST, iteration_of, newest
 
-        verdict, last_iteration = _read(self._file), self._reached()
+        verdict, last_iteration = _read(self._file), self._last_iteration()
         resume_folder = None if resume is None or resume == "auto" else Path(resume)
         # With a folder given, others beside it may be of a run that this one left there.
         checkpoint = newest(self.folder / "checkpoints", 0.0 if resume_folder is None else self._begun) or resume_folder
@@ -190,7 +192,7 @@ class Restarts:
         progress.message(text)
         return resume if checkpoint is None else str(checkpoint)
 
-    def _reached(self) -> int:
+    def _last_iteration(self) -> int:
         """Iterations that had been finished, as the metrics tell; their last line may be incomplete."""
         with contextlib.suppress(OSError):
             for line in reversed((self.folder / "metrics.jsonl").read_bytes().splitlines()):

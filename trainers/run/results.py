@@ -70,7 +70,7 @@ class EvaluationResults:
         """Returns the number of the repetition that an episode is."""
         return plan.episode_id // len(self.tasks)
 
-    def left(self, plans: Sequence[EpisodePlan]) -> list[EpisodePlan]:
+    def open_plans(self, plans: Sequence[EpisodePlan]) -> list[EpisodePlan]:
         """Returns the plans that have no sound result yet."""
         missing = {*self._file.missing(self.tasks, range(self.seeds))}
         return [plan for plan in plans if (plan.task_id, self.seed(plan)) in missing]
@@ -206,7 +206,7 @@ def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def seeded(config: TrainConfig, seeds: int | None, out: bool) -> TrainConfig:
+def with_seeds(config: TrainConfig, seeds: int | None, out: bool) -> TrainConfig:
     """Returns the settings with ``seeds`` episodes of each task.
 
     With ``out``, and neither ``seeds`` nor ``evaluation.repeats``, it is :data:`~envsuite.evaluation.protocol.SEEDS`

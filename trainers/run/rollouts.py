@@ -16,7 +16,7 @@ from envsuite.core.errors import DataError
 from envsuite.vector import EnvFactory
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Continued
-from trainers.credit.rows import unshaped
+from trainers.credit.rows import unshaped_steps
 from trainers.gateway.agents import AgentManager
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object
@@ -103,7 +103,7 @@ class Rollouts(ABC):
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         """Returns this process's share of the episodes of ``tasks`` further groups."""
 
-    def drawn(self, tasks: int) -> list[tuple[int, list[EpisodePlan]]]:
+    def draw_groups(self, tasks: int) -> list[tuple[int, list[EpisodePlan]]]:
         """Draws the tasks of further groups; returns the number and the plans of each, the same in every process.
 
         The plans are those of whole episodes: trees branch from them.
@@ -162,47 +162,47 @@ class SynchronousRollouts(Rollouts):
             rollout = replace(rollout, pruned_tokens=self.pruned)
             if self.config.method.oracle is None:
                 return rollout
-            return self._valued(replace(rollout, seconds=time.perf_counter() - began), iteration)
+            return self._continue_episodes(replace(rollout, seconds=time.perf_counter() - began), iteration)
         except (Abandoned, EngineFailed, OutOfMemory):
             self.sampler.load(before)
             self.counters.groups = groups
             raise
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
-        plans = [plan for number, group in self.drawn(tasks) if self.is_own(number) for plan in group]
+        plans = [plan for number, group in self.draw_groups(tasks) if self.is_own(number) for plan in group]
         self.sync()
-        episodes, timing = self._played("rollout", plans)
+        episodes, timing = self._play_plans("rollout", plans)
         tree_config = self.config.rollout.tree
         if tree_config is None:
             return episodes, timing
-        trees = [self._rooted(plan, tree_config.leaves - 1) for plan in plans if not plan.greedy]
+        trees = [self._root_tree(plan, tree_config.leaves - 1) for plan in plans if not plan.greedy]
         whole = {episode.episode_id: episode for episode in episodes}
         for tree in trees:
-            tree.grown([whole[tree.root.episode_id]], self.branches)
+            tree.grow([whole[tree.root.episode_id]], self.branches)
         for number in range(tree_config.rounds):
-            branch_plans = {id(tree): tree.branched(tree_config.branches, self.branches) for tree in trees}
-            further, more = self._played(
+            branch_plans = {id(tree): tree.plan_branches(tree_config.branches, self.branches) for tree in trees}
+            further, more = self._play_plans(
                 f"branches {number + 1}", [plan for tree_plans in branch_plans.values() for plan in tree_plans]
             )
             timing += more
             by_id = {episode.episode_id: episode for episode in further}
             for tree in trees:
-                tree.grown([by_id[plan.episode_id] for plan in branch_plans[id(tree)]], self.branches)
+                tree.grow([by_id[plan.episode_id] for plan in branch_plans[id(tree)]], self.branches)
         kept_episodes = [episode for episode in episodes if episode.greedy]
         for tree in trees:
-            leaves, tokens = tree.pruned(tree_config)
+            leaves, tokens = tree.prune(tree_config)
             kept_episodes += leaves
             self.pruned += tokens
         return sorted(kept_episodes, key=lambda episode: episode.episode_id), timing
 
-    def _rooted(self, plan: EpisodePlan, branches: int) -> Tree:
+    def _root_tree(self, plan: EpisodePlan, branches: int) -> Tree:
         """The tree of a whole episode, with room for so many branches after the whole episodes of its group."""
         config, first = self.config, plan.group_id * episodes_per_task(self.config)
         assert config.rollout.tree is not None
         number, whole = plan.episode_id - first, config.rollout.tree.trees + config.method.greedy_baseline
         return Tree(plan, first + whole + number * branches, [config.seed, 3, plan.episode_id])
 
-    def _played(self, name: str, plans: Sequence[EpisodePlan]) -> tuple[list[Episode], Timing]:
+    def _play_plans(self, name: str, plans: Sequence[EpisodePlan]) -> tuple[list[Episode], Timing]:
         """Plays episodes, and keeps their steps as points where others can start, if the method starts some."""
         config, seed = self.config, self.config.seed + 1
         branches = None if config.method.oracle is None and config.rollout.tree is None else self.branches
@@ -214,13 +214,13 @@ class SynchronousRollouts(Rollouts):
         )
         return episodes, self.manager.timing
 
-    def _valued(self, rollout: Rolled, iteration: int) -> Rolled:
+    def _continue_episodes(self, rollout: Rolled, iteration: int) -> Rolled:
         """Continues episodes from the state of every step; returns the rollout with what was played."""
         oracle = self.config.method.oracle
         assert oracle is not None
         began = time.perf_counter()
         by_key = oracle.states == "key"
-        steps = unshaped(rollout.episodes, iteration)
+        steps = unshaped_steps(rollout.episodes, iteration)
         continuations = Continuations.of(steps, oracle.continuations, self.plans, self.branches, by_key)
         self.plans, self.branches = {}, {}
         seed = self.config.seed + 2
@@ -229,7 +229,7 @@ class SynchronousRollouts(Rollouts):
             len(continuations.plans),
             lambda watch: self.manager.run(continuations.plans, self.sampling, seed, watch),
         )
-        playouts = continuations.played(episodes)
+        playouts = continuations.playouts(episodes)
         counts = {
             "states": len(continuations.known),
             "episodes": len(episodes),
@@ -260,7 +260,7 @@ def training_factory(method: MethodConfig) -> Callable[[EnvConfig], EnvFactory]:
 
 def episodes_per_task(config: TrainConfig) -> int:
     """Returns the number of episodes that are played per task, the greedy one of a baseline included."""
-    return config.rollout.played + config.method.greedy_baseline
+    return config.rollout.episodes_per_task + config.method.greedy_baseline
 
 
 def branching(config: TrainConfig) -> list[str]:

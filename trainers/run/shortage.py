@@ -10,7 +10,7 @@ class OutOfMemory(EnvsuiteError, RuntimeError):
     """Memory ran out; the message says in what, which settings take less, and from where the run can go on."""
 
 
-def said(what: str, error: BaseException) -> str:
+def describe_shortage(what: str, error: BaseException) -> str:
     """In what memory ran out, and the first line of what was raised."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"memory ran out in the {what} ({lines[0].rstrip('.')})"

@@ -30,7 +30,7 @@ class Shown:
     answer: tuple[int, ...]
 
 
-def marked(tokenizer: ChatTokenizer, ids: Sequence[int]) -> str:
+def mark_tokens(tokenizer: ChatTokenizer, ids: Sequence[int]) -> str:
     """Returns the text of token ids, with marks around control tokens."""
     control = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
 
@@ -46,7 +46,7 @@ def marked(tokenizer: ChatTokenizer, ids: Sequence[int]) -> str:
     )  # fmt: skip
 
 
-def played(
+def play_steps(
     env: EnvConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, task: str | None, steps: int, expert: bool
 ) -> Iterator[Shown]:
     """Yields the first steps of an episode.
@@ -118,12 +118,12 @@ def prompts(config: TrainConfig, env: EnvConfig, task: str | None, steps: int, e
     lengths: list[int] = []
     before: tuple[int, ...] = ()
     try:
-        for step in played(env, settings, tokenizer, task, steps, expert):
+        for step in play_steps(env, settings, tokenizer, task, steps, expert):
             lengths.append(len(step.prompt))
             yield f"\n=== step {len(lengths)}: prompt of {len(step.prompt)} tokens{_continues(before, step.prompt)} ==="
-            yield marked(tokenizer, step.prompt)
+            yield mark_tokens(tokenizer, step.prompt)
             yield f"=== step {len(lengths)}: answer of {len(step.answer)} tokens ==="
-            yield marked(tokenizer, step.answer)
+            yield mark_tokens(tokenizer, step.answer)
             before = (*step.prompt, *step.answer)
     except NoRoom as error:
         yield f"\n=== the episode is truncated here: {error} ==="

@@ -21,7 +21,7 @@ from trainers.processes.memory import ran_out
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
 from trainers.run.progress import Progress
-from trainers.run.shortage import OutOfMemory, said
+from trainers.run.shortage import OutOfMemory, describe_shortage
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Stopping(StopRequest):
             except (RuntimeError, MemoryError) as error:
                 if not ran_out(error):
                     raise
-                self._lacking = said(name, error)
+                self._lacking = describe_shortage(name, error)
             finally:
                 ACTIVITY.outstanding(None)
         self.point()

@@ -76,7 +76,7 @@ def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor], accele
     spread = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
     count = ranks if spread else 1
     sizes = [tensor.numel() * tensor.element_size() for tensor in spread.values()]
-    file_of = dict.fromkeys(tensors, 0) | dict(zip(spread, dealt(sizes, count), strict=True))
+    file_of = dict.fromkeys(tensors, 0) | dict(zip(spread, deal_parts(sizes, count), strict=True))
     own = {name: tensor for name, tensor in tensors.items() if name not in spread} if rank == 0 else {}
     for name, tensor in spread.items():
         full_tensor = whole(tensor)
@@ -89,7 +89,7 @@ def write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor], accele
             write_index(folder, stem, file_of, count, sum(t.numel() * t.element_size() for t in tensors.values()))
 
 
-def dealt(sizes: Sequence[int], parts: int) -> list[int]:
+def deal_parts(sizes: Sequence[int], parts: int) -> list[int]:
     """The part of each of a row of things: neighbours stay together, and parts are about equally large.
 
     Args:

@@ -37,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     restarts = Restarts(Path(command.config.output) / command.config.name)
     if (status := restarts.status()) is not None:
         return status
-    from trainers.processes.distributed import guarded
+    from trainers.processes.distributed import run_guarded
 
-    return guarded(lambda: _train(command.config, command.resume, restarts), restarts.ended)
+    return run_guarded(lambda: _train(command.config, command.resume, restarts), restarts.leave_verdict)
 
 
 def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
@@ -47,8 +47,8 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     from trainers.report.stats import EvalResult, before_after_table
     from trainers.rollout.engines import AUTO
     from trainers.run.assembly import Run
-    from trainers.run.checkpoint import chosen, engine_in
-    from trainers.run.lock import held_by_main
+    from trainers.run.checkpoint import choose_checkpoint, engine_in
+    from trainers.run.lock import hold_folder_by_main
     from trainers.run.log import run_log
     from trainers.run.loop import train
     from trainers.run.progress import Progress
@@ -63,7 +63,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     display = Progress(config.iterations, console=EscapingConsole(quiet=not main))
     started_again = restarts.again or (restarts.watched and resume is not None)  # also by a scheduler, in a new agent
     patience = LOCK_SECONDS if started_again else 0.0
-    hold = held_by_main(accelerator, folder, "trainers.train", "--name", patience)
+    hold = hold_folder_by_main(accelerator, folder, "trainers.train", "--name", patience)
     with hold, run_log(log), display as progress, Watchdog(progress, config.wait_notice, peers()):
         _LOG.info(
             "%d process(es) work together; this is number %d (pid %d)",
@@ -73,7 +73,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
         try:
             resume = restarts.go_on(accelerator, resume, progress)
             if resume is not None and config.rollout.engine == AUTO:
-                name, options = engine_in(chosen(folder / "checkpoints", resume))
+                name, options = engine_in(choose_checkpoint(folder / "checkpoints", resume))
                 config = replace(config, rollout=replace(config.rollout, engine=name, engine_options=options))
             evaluations = train(Run(config, accelerator, progress), resume)
         except Interrupted as stopped:

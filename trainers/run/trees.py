@@ -33,7 +33,7 @@ class Tree:
         """Episodes that did not fail, in the order of their plans."""
         return [e for plan in self.plans if (e := self.episodes[plan.episode_id]).error is None]
 
-    def branched(self, count: int, branches: Branches) -> list[EpisodePlan]:
+    def plan_branches(self, count: int, branches: Branches) -> list[EpisodePlan]:
         """Plans ``count`` further episodes; none where every episode failed.
 
         Nodes are the steps of the tree, those that episodes share once, and each is drawn with the same probability,
@@ -63,7 +63,7 @@ class Tree:
         self.plans += plans
         return plans
 
-    def grown(self, episodes: Iterable[Episode], branches: Branches) -> None:
+    def grow(self, episodes: Iterable[Episode], branches: Branches) -> None:
         """Takes episodes that were played as planned; in ``branches`` each then has the points before its own, too."""
         parents = {id(point): plan.episode_id for plan in self.plans for point in branches.get(plan.episode_id, [])}
         plans = {plan.episode_id: plan for plan in self.plans}
@@ -73,7 +73,7 @@ class Tree:
                 before = branches[parents[id(point)]][: len(point.steps)]
                 branches[episode.episode_id] = [*before, *branches[episode.episode_id]]
 
-    def pruned(self, config: TreeConfig) -> tuple[list[Episode], int]:
+    def prune(self, config: TreeConfig) -> tuple[list[Episode], int]:
         """Draws the episodes that are kept.
 
         Returns:

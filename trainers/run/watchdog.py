@@ -88,7 +88,7 @@ class Watchdog:
     def _text(self, rank: int, doing: Doing) -> str:
         what = doing.waits_for
         if self.peers is not None and rank == self.peers.rank and doing.exchanging:
-            what = self.peers.described(self.peers.missing())
+            what = self.peers.describe(self.peers.missing())
         return f"{self._name(rank)} has waited {duration(doing.wait_s)} in {doing.phase} for {what}"
 
     def _name(self, rank: int) -> str:

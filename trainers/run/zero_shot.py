@@ -28,7 +28,7 @@ from trainers.rollout.environments import ends_of, make_manager, prompt_file_of,
 from trainers.rollout.episode import EpisodePlan
 from trainers.run.config import TrainConfig
 from trainers.run.examples import examples_of
-from trainers.run.showing import played
+from trainers.run.showing import play_steps
 from trainers.settings import ConfigError
 from trainers.steps import Episode
 
@@ -104,7 +104,7 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
                 manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shots)
                 stops = replace(sampling, stop_ids=(*ends, *ends_of(prompt, tokenizer, manager.prompt.codec)))
                 if untold:
-                    first = next(played(env, prompt, tokenizer, None, 1, expert=False)).prompt
+                    first = next(play_steps(env, prompt, tokenizer, None, 1, expert=False)).prompt
                     _tell_expected(setup, len(codecs) * count * steps, len(first) + sampling.max_tokens)
                     untold = False
                 with manager.vector:

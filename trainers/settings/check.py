@@ -54,7 +54,9 @@ Origin = Callable[[Sequence[str | int]], str]
 """Function from the path of a setting to the prefix of messages about it, e.g. the name of a file."""
 
 
-def checked(cls: type[C], values: Mapping[str, Any], kind: str = "setting", origin: Origin = lambda path: "") -> C:
+def convert_values(
+    cls: type[C], values: Mapping[str, Any], kind: str = "setting", origin: Origin = lambda path: ""
+) -> C:
     """Makes an object of the dataclass ``cls`` from ``values``, which may be nested, converted to its fields' types.
 
     Args:
@@ -76,11 +78,11 @@ def checked(cls: type[C], values: Mapping[str, Any], kind: str = "setting", orig
         messages = list(dict.fromkeys(_message(cls, values, detail, errors, kind, origin) for detail in errors))
         strange = all(detail["type"] == "unexpected_keyword_argument" for detail in errors)
         raise (UnknownName if strange else ConfigError)("\n".join(messages)) from None
-    if paths := [*_counted(values, instance)]:
+    if paths := [*_boolean_paths(values, instance)]:
         raise ConfigError("\n".join(_not(values, path, "a number", kind, origin) for path in paths))
     for path, number in numbers(instance):
         if isinstance(number, int) and not -(2**63) <= number < 2**63:
-            raise ConfigError(f"{path} is {_shown(number)}; it must fit into 64 bits")
+            raise ConfigError(f"{path} is {_show_value(number)}; it must fit into 64 bits")
         if not math.isfinite(number):
             raise ConfigError(f"{path} is {number}; it must be a finite number")
     return instance
@@ -98,7 +100,7 @@ def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
         UnknownName: An option does not exist; the message lists what does.
         ConfigError: An option has a value of the wrong type, or one that is not allowed.
     """
-    return checked(cls, options, kind)
+    return convert_values(cls, options, kind)
 
 
 def check_fields(instance: Any) -> None:
@@ -147,15 +149,15 @@ def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from numbers(item, joined(path, key))
+            yield from numbers(item, join_key(path, key))
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from numbers(item, joined(path, index))
+            yield from numbers(item, join_key(path, index))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield path, value
 
 
-def _counted(values: Any, instance: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def _boolean_paths(values: Any, instance: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Yields the path of every ``true`` and ``false`` that was taken as the number 1 or 0, as pydantic takes them."""
     if isinstance(values, bool):
         if isinstance(instance, int | float) and not isinstance(instance, bool):
@@ -165,13 +167,13 @@ def _counted(values: Any, instance: Any, path: tuple[str | int, ...] = ()) -> It
             vars(instance) if dataclasses.is_dataclass(instance) else instance if isinstance(instance, Mapping) else {}
         )
         for key, item in values.items():
-            yield from _counted(item, inside.get(key), (*path, key))
+            yield from _boolean_paths(item, inside.get(key), (*path, key))
     elif isinstance(values, list | tuple) and isinstance(instance, list | tuple):
         for index, (item, part) in enumerate(zip(values, instance, strict=False)):
-            yield from _counted(item, part, (*path, index))
+            yield from _boolean_paths(item, part, (*path, index))
 
 
-def joined(path: str, key: object) -> str:
+def join_key(path: str, key: object) -> str:
     """Joins ``path`` and the next key or index: ``envs``, 0, ``id`` → ``envs[0].id``."""
     if isinstance(key, int):
         return f"{path}[{key}]"
@@ -198,7 +200,7 @@ def shape_at(shape: Any, path: Sequence[str | int]) -> Any:
             shape = typing.get_args(shape)[1]
         elif shape is not Any:
             raise ConfigError(f"{where} is one value; it has no setting {key!r}")
-        where = joined(where, key)
+        where = join_key(where, key)
     return shape
 
 
@@ -227,29 +229,29 @@ def _message(
     cls: type[Any], values: Any, detail: ErrorDetails, found: Sequence[ErrorDetails], kind: str, origin: Origin
 ) -> str:
     """Returns one line on the errors at one path; alternatives of a union are joined."""
-    path = _given(values, detail["loc"])
+    path = _present_path(values, detail["loc"])
     if detail["type"] == "unexpected_keyword_argument":
         *above, key = detail["loc"][1:]
-        inside = functools.reduce(joined, above, "")
+        inside = functools.reduce(join_key, above, "")
         names = fields(section(shape_at(cls, above)))
         return origin(path) + str(unknown(f"{kind} in {inside}" if inside else kind, str(key), names))
     if detail["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-        return origin(path) + str(unknown(functools.reduce(joined, path, ""), str(detail["input"]), choices))
-    same = [error for error in found if _given(values, error["loc"]) == path]
-    return _not(values, path, " or ".join(dict.fromkeys(_wanted(error) for error in same)), kind, origin)
+        return origin(path) + str(unknown(functools.reduce(join_key, path, ""), str(detail["input"]), choices))
+    same = [error for error in found if _present_path(values, error["loc"]) == path]
+    return _not(values, path, " or ".join(dict.fromkeys(_requirement(error) for error in same)), kind, origin)
 
 
 def _not(values: Any, path: Sequence[str | int], rule: str, kind: str, origin: Origin) -> str:
     """Returns one line on the value at ``path``, which is not as ``rule`` says."""
-    where, value = functools.reduce(joined, path, ""), values
+    where, value = functools.reduce(join_key, path, ""), values
     for key in path:
         value = value[key]
     label = where if kind == "setting" else f"{kind}: {where}"
-    return f"{origin(path)}{label} is {_shown(value)}; it must be {rule}"
+    return f"{origin(path)}{label} is {_show_value(value)}; it must be {rule}"
 
 
-def _given(values: Any, location: Sequence[str | int]) -> tuple[str | int, ...]:
+def _present_path(values: Any, location: Sequence[str | int]) -> tuple[str | int, ...]:
     """Returns the part of a location that exists in ``values``, without the names of a union's alternatives."""
     path: list[str | int] = []
     for key in location[1:]:
@@ -261,7 +263,7 @@ def _given(values: Any, location: Sequence[str | int]) -> tuple[str | int, ...]:
     return tuple(path)
 
 
-def _wanted(detail: ErrorDetails) -> str:
+def _requirement(detail: ErrorDetails) -> str:
     if detail["type"] in ("dataclass_type", "dict_type"):
         return "a section of settings (key: value)"
     if detail["type"] == "int_parsing_size":
@@ -276,6 +278,6 @@ def _wanted(detail: ErrorDetails) -> str:
     return re.sub(r"^Input should be ", "", detail["msg"])
 
 
-def _shown(value: Any) -> str:
+def _show_value(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 80 else f"{text[:76]} …"

@@ -52,7 +52,7 @@ class Registry(Generic[T]):
             module, _, attribute = self._places[name].partition(":")
             own: type[T] = getattr(import_module(module), attribute)
             return own
-        entries = self._installed()
+        entries = self._entry_points()
         if name not in entries:
             raise unknown(self.kind, name, self)
         try:
@@ -63,11 +63,11 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         """The names, sorted."""
-        return iter(sorted({*self._entries, *self._places, *self._installed()}))
+        return iter(sorted({*self._entries, *self._places, *self._entry_points()}))
 
     def __contains__(self, name: object) -> bool:
         """Whether the name is taken."""
-        return name in self._entries or name in self._places or name in self._installed()
+        return name in self._entries or name in self._places or name in self._entry_points()
 
-    def _installed(self) -> dict[str, EntryPoint]:
+    def _entry_points(self) -> dict[str, EntryPoint]:
         return {} if self.group is None else {entry.name: entry for entry in entry_points(group=self.group)}

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from envsuite.core.errors import UnknownName, nearest
-from trainers.settings.check import LARGEST, ConfigError, adapter, alternatives, checked, section, shape_at
-from trainers.settings.shipped import located, shipped_configs
+from trainers.settings.check import LARGEST, ConfigError, adapter, alternatives, convert_values, section, shape_at
+from trainers.settings.shipped import locate_path, shipped_configs
 
 C = TypeVar("C")
 SEE = "\nSee --help for the settings."
@@ -74,7 +74,7 @@ def read_file(name: str) -> dict[str, Any]:
         ConfigError: It cannot be read, or holds something else.
     """
     try:
-        settings = yaml.load(located(name).read_text(encoding="utf-8"), Loader)
+        settings = yaml.load(locate_path(name).read_text(encoding="utf-8"), Loader)
     except FileNotFoundError as error:
         near = nearest(name, shipped_configs(), 1)
         hint = f" Nearest of those that are installed: {near[0]}." if near else ""
@@ -150,11 +150,11 @@ def over(
         except UnknownName as error:
             if (own := foreign(path)) is not None:
                 raise UnknownName(f"{name}: there is no such setting; here it is --{own}{SEE}") from None
-            near = nearest(name, [f"--{setting.path}" for setting in described(cls)], 1)
+            near = nearest(name, [f"--{setting.path}" for setting in describe_settings(cls)], 1)
             words = {*path[-1].lower().split("_")}
             near = near or [
                 f"--{setting.path}"
-                for setting in described(cls)
+                for setting in describe_settings(cls)
                 if words <= {*re.findall(r"\w+", setting.text.lower())}
             ]
             raise UnknownName(f"{name}: {error}{f' ({name}: nearest is {near[0]})' if near else ''}{SEE}") from None
@@ -202,15 +202,17 @@ class Described:
     text: str
 
 
-def described(cls: type[Any]) -> Iterator[Described]:
+def describe_settings(cls: type[Any]) -> Iterator[Described]:
     """Every setting of ``cls`` and of the sections in it, with the text below its field."""
     schema = adapter(cls).json_schema()
     (top,) = schema["prefixItems"]
-    yield from _described(top, schema.get("$defs", {}), cls(), "")
+    yield from _describe_node(top, schema.get("$defs", {}), cls(), "")
 
 
-def _described(node: Mapping[str, Any], definitions: Mapping[str, Any], default: Any, path: str) -> Iterator[Described]:
-    for name, entry in _resolved(node, definitions)["properties"].items():
+def _describe_node(
+    node: Mapping[str, Any], definitions: Mapping[str, Any], default: Any, path: str
+) -> Iterator[Described]:
+    for name, entry in _resolve_node(node, definitions)["properties"].items():
         where = f"{path}{name}"
         value = getattr(default, name) if dataclasses.is_dataclass(default) else entry.get("default")
         inner = next((part for part in _options(entry, definitions) if "properties" in part), None)
@@ -219,18 +221,18 @@ def _described(node: Mapping[str, Any], definitions: Mapping[str, Any], default:
             kinds = dict.fromkeys(_kind(part) for part in _options(entry, definitions))
             yield Described(where, " | ".join(kinds), value, text)
         if inner is not None:
-            yield from _described(inner, definitions, value, f"{where}.")
-        for item in (_resolved(part.get("items", {}), definitions) for part in _options(entry, definitions)):
+            yield from _describe_node(inner, definitions, value, f"{where}.")
+        for item in (_resolve_node(part.get("items", {}), definitions) for part in _options(entry, definitions)):
             if "properties" in item:
-                yield from _described(item, definitions, value[0] if value else None, f"{where}[].")
+                yield from _describe_node(item, definitions, value[0] if value else None, f"{where}[].")
 
 
-def _resolved(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_node(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
     return definitions[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
 
 
 def _options(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [_resolved(part, definitions) for part in node.get("anyOf", [node])]
+    return [_resolve_node(part, definitions) for part in node.get("anyOf", [node])]
 
 
 def _kind(node: Mapping[str, Any]) -> str:
@@ -247,7 +249,7 @@ def _kind(node: Mapping[str, Any]) -> str:
     return f"{kind} {', '.join(limits)}".strip()
 
 
-def parsed(cls: type[C], arguments: Sequence[str] | None, program: str, description: str) -> C:
+def parse_settings(cls: type[C], arguments: Sequence[str] | None, program: str, description: str) -> C:
     """The settings of a program whose only other options are ``--config FILE`` and ``--help``.
 
     Raises:
@@ -260,7 +262,7 @@ def parsed(cls: type[C], arguments: Sequence[str] | None, program: str, descript
         sys.stdout.write(help_text(cls, head, {"--config FILE": "YAML file of settings; may be given several times."}))
         raise SystemExit(0)
     values: dict[str, Any] = functools.reduce(merge, map(read_file, options.get("--config", [])), {})
-    return checked(cls, over(cls, values, words))
+    return convert_values(cls, over(cls, values, words))
 
 
 def help_text(
@@ -279,7 +281,7 @@ def help_text(
     for name, text in {**options, **more}.items():
         lines += [f"  {name}", *textwrap.wrap(text, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)]
     lines += ["", "settings:"]
-    for setting in (entry for entry in described(cls) if shown(entry.path)):
+    for setting in (entry for entry in describe_settings(cls) if shown(entry.path)):
         default = yaml.safe_dump(_plain(setting.default), default_flow_style=True, width=1000, allow_unicode=True)
         default = default.removesuffix("\n").removesuffix("\n...")
         option = setting.path if "[]" in setting.path else f"--{setting.path}"

@@ -30,7 +30,7 @@ def cut(parts: Parts, begin: int, end: int | None = None) -> Parts:
     return tuple(pieces)
 
 
-def filled(sequences: Sequence[Parts], lengths: Sequence[int]) -> list[Parts]:
+def fill_experts(sequences: Sequence[Parts], lengths: Sequence[int]) -> list[Parts]:
     """Returns ``sequences``, each with unknown experts where it has none, if any has some."""
     like = next((parts[0] for parts in sequences if parts), None)
     if like is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.prompting.images import renumbered
+from envsuite.prompting.images import renumber_images
 from trainers.steps.prefixes import Ints, lexicographic
 from trainers.steps.table import StepTable
 
@@ -74,7 +74,7 @@ def _rows(table: StepTable, order: NDArray[np.int64]) -> list[Ints]:
     _, numbers = table.pool
     return [
         np.concatenate([
-            renumbered(table.prompt[row], numbers[row]) if numbers[row] else table.prompt[row],
+            renumber_images(table.prompt[row], numbers[row]) if numbers[row] else table.prompt[row],
             table.response[row],
         ])
         for row in order.tolist()

@@ -208,7 +208,7 @@ class StepTable:
         )
 
     @classmethod
-    def joined(cls, tables: Sequence[StepTable]) -> StepTable:
+    def join(cls, tables: Sequence[StepTable]) -> StepTable:
         """The rows of all tables, one after the other; each has the same columns, or no row.
 
         Raises:
@@ -221,9 +221,9 @@ class StepTable:
         for field_ in fields(cls):
             values = [getattr(part, field_.name) for part in parts]
             if isinstance(values[0], Mapping):
-                columns[field_.name] = {name: _concatenated([value[name] for value in values]) for name in values[0]}
+                columns[field_.name] = {name: _concatenate([value[name] for value in values]) for name in values[0]}
             else:
-                columns[field_.name] = _concatenated(values)
+                columns[field_.name] = _concatenate(values)
         return cls(**columns)
 
     @classmethod
@@ -282,7 +282,7 @@ def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
     return column
 
 
-def _concatenated(columns: Sequence[Any]) -> Any:
+def _concatenate(columns: Sequence[Any]) -> Any:
     if not isinstance(columns[0], Ragged):
         return np.concatenate(columns)
     lengths = np.concatenate([column.lengths for column in columns])
@@ -302,12 +302,14 @@ def _step_texts(episode: Episode) -> list[str | None]:
     led_to = [*(step.observation for step in episode.steps[1:]), end]
     keys = [*(step.state_key for step in episode.steps[1:]), None]
     return [
-        f"{_spoken(step.action)}\n{after}" if step.valid and step.action is not None and key != step.state_key else None
+        f"{_spoken_text(step.action)}\n{after}"
+        if step.valid and step.action is not None and key != step.state_key
+        else None
         for step, after, key in zip(episode.steps, led_to, keys, strict=False)
     ]
 
 
-def _spoken(action: Action) -> str:
+def _spoken_text(action: Action) -> str:
     """The action as an agent would say it: a call's only text as it is, else the name with its arguments."""
     return "; ".join(
         next(iter(call.arguments.values()))

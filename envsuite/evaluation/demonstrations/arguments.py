@@ -33,7 +33,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return options if arguments.source is None else {"source": arguments.source, **options}
 
 
-def made(env_id: str, **arguments: Any) -> ToolEnv:
+def make_tool_env(env_id: str, **arguments: Any) -> ToolEnv:
     """Makes an environment, without a limit of steps.
 
     Raises:

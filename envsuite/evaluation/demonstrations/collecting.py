@@ -19,7 +19,7 @@ from envsuite.core.players import Player
 from envsuite.data.files import write_atomically
 from envsuite.data.locks import try_locked
 from envsuite.data.progress import Progress, Silent
-from envsuite.evaluation.demonstrations.arguments import made
+from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.evaluation.demonstrations.demonstration import Demonstration
 from envsuite.evaluation.demonstrations.file import card_of, line_of, read_demonstrations
 from envsuite.evaluation.demonstrations.messages import Form
@@ -78,7 +78,7 @@ def collect(order: Order, path: Path, progress: Progress | None = None) -> Colle
         if file.exists():
             raise UsageError(f"{file} exists; remove it, or name another file")
     player = make_player(order.env_id, order.player)
-    env = made(order.env_id, **order.env_options, split=order.split)
+    env = make_tool_env(order.env_id, **order.env_options, split=order.split)
     try:
         tasks = _tasks(env, order)
         with _Partial(path, order) as partial:
@@ -102,9 +102,9 @@ def _play(
     env: ToolEnv, player: Player, order: Order, tasks: Sequence[str], partial: _Partial, progress: Progress
 ) -> Collected:
     resumed_count, horizon = len(partial.played), horizon_of(order.env_id, order.env_options)
-    progress.start(order.env_id, order.count, partial.kept)
+    progress.start(order.env_id, order.count, partial.demonstration_count)
     for task_id in tasks:
-        if partial.kept == order.count:
+        if partial.demonstration_count == order.count:
             break
         if task_id in partial.played:
             continue
@@ -116,7 +116,9 @@ def _play(
         else:
             partial.add(demonstration)
             progress.advance(1)
-    collection = Collected(partial.kept, partial.count("unsolved"), partial.count("broken"), resumed_count)
+    collection = Collected(
+        partial.demonstration_count, partial.count("unsolved"), partial.count("broken"), resumed_count
+    )
     if collection.kept < order.count:
         raise UsageError(
             f"all {len(tasks)} tasks are played, and {collection.kept} of {order.count} demonstrations are there: in "
@@ -124,7 +126,7 @@ def _play(
             f"--n {max(1, collection.kept)}, and the episodes played so far are used"
         )
     partial.finish()
-    progress.done(order.env_id, collection.kept)
+    progress.finish(order.env_id, collection.kept)
     return collection
 
 
@@ -154,7 +156,7 @@ class _Partial:
         self._lines: list[bytes] = []
 
     @property
-    def kept(self) -> int:
+    def demonstration_count(self) -> int:
         """Returns the number of demonstrations."""
         return len(self._lines)
 

@@ -13,7 +13,7 @@ import orjson
 
 from envsuite.core.errors import DataError
 from envsuite.data.files import write_atomically
-from envsuite.data.locks import locked
+from envsuite.data.locks import hold_lock
 from envsuite.evaluation.demonstrations.demonstration import Demonstration
 from envsuite.evaluation.demonstrations.messages import FORMS, Form, messages_of
 
@@ -105,7 +105,7 @@ def _alone(path: Path) -> Iterator[None]:
     """Keeps two programs from adding to a file at once, where one would undo the other's addition."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(path.with_name(f".{path.name}.lock")))
+            stack.enter_context(hold_lock(path.with_name(f".{path.name}.lock")))
         except OSError as error:
             raise DataError(f"{path}: cannot be written ({error})") from error
         yield

@@ -44,12 +44,12 @@ def demonstrate(
             action = act(env)
         except UsageError:
             break
-        step, info = taken(env, action)
+        step, info = take_step(env, action)
         steps.append(step)
     return Demonstration.of(env, first, steps, info, env_options=env_options, player=player, seed=seed)
 
 
-def taken(env: ToolEnv, action: Action, thought: str = "") -> tuple[Step, StepInfo]:
+def take_step(env: ToolEnv, action: Action, thought: str = "") -> tuple[Step, StepInfo]:
     """Takes a step in ``env``; returns it, and its info."""
     observation, reward, _, _, info = env.step(action)
     return Step(action, observation, float(reward), info["valid"], thought), info
@@ -70,7 +70,7 @@ def replay(env: ToolEnv, demonstration: Demonstration) -> Demonstration:
             raise DataError(
                 f"task {demonstration.task_id!r} of {demonstration.env_id} ends after step {number - 1} here{_HINT}"
             )
-        step, info = taken(env, old_step.action, old_step.thought)
+        step, info = take_step(env, old_step.action, old_step.thought)
         for name in ("observation", "reward", "valid"):
             _same(name, getattr(step, name), getattr(old_step, name), number, demonstration)
         steps.append(step)

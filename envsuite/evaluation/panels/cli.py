@@ -23,7 +23,7 @@ from envsuite.core.settings import read_option
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.panels.computing import panel_of
 from envsuite.evaluation.panels.exports import TARGETS, export
-from envsuite.evaluation.panels.files import listed, read_panel, shipped
+from envsuite.evaluation.panels.files import read_panel, shipped_panel, shipped_splits
 from envsuite.evaluation.panels.panel import Panel, PanelTask
 
 SHOWN = 60
@@ -51,7 +51,7 @@ def differences(panel: Panel, env: ToolEnv) -> list[Difference]:
     """
     there = [task for task in panel.tasks if task.task_id in env.tasks.types]
     contents = dict(
-        zip((task.task_id for task in there), env.identified([task.task_id for task in there]), strict=True)
+        zip((task.task_id for task in there), env.identify_tasks([task.task_id for task in there]), strict=True)
     )
     mismatches = []
     for task in panel.tasks:
@@ -59,7 +59,7 @@ def differences(panel: Panel, env: ToolEnv) -> list[Difference]:
             mismatches.append(Difference(task.task_id, "missing"))
             continue
         here = PanelTask(task.task_id, env.tasks.types[task.task_id], *contents[task.task_id])
-        whats = [*_changed(task, here)]
+        whats = [*_describe_changes(task, here)]
         if (split := env.tasks.split_of(task.task_id)) != panel.split:
             whats.append(f"split: {panel.split!r} in the panel, {split!r} here")
         if whats:
@@ -67,7 +67,7 @@ def differences(panel: Panel, env: ToolEnv) -> list[Difference]:
     return mismatches
 
 
-def _changed(task: PanelTask, here: PanelTask) -> Iterator[str]:
+def _describe_changes(task: PanelTask, here: PanelTask) -> Iterator[str]:
     pairs: dict[str, tuple[Any, Any]] = {
         "stratum": (task.stratum, here.stratum),
         "goal": (task.goal, here.goal),
@@ -177,9 +177,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list() -> int:
     rows = [("environment", "split", "tasks", "strata", "version", "hash")]
-    for env_id, splits in listed().items():
+    for env_id, splits in shipped_splits().items():
         for split in splits:
-            panel = shipped(env_id, split)
+            panel = shipped_panel(env_id, split)
             strata = len({task.stratum for task in panel.tasks})
             rows.append((env_id, split, str(len(panel.tasks)), str(strata), panel.version, panel.hash[:12]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -240,7 +240,7 @@ def _export(panel: Panel, target: str, out: Path | None) -> int:
 
 def _verify(file: Path, source: str | None, options: list[str]) -> int:
     panel = read_panel(file)
-    env = _made(panel.env_id, source if source is not None else panel.source, options)
+    env = _make_env(panel.env_id, source if source is not None else panel.source, options)
     try:
         mismatches = differences(panel, env)
         here = None if mismatches else panel_of(env, panel.split)
@@ -266,16 +266,16 @@ def _relation(panel: Panel, here: Panel) -> str:
 
 def _panel(env_id: str, split: str, source: str | None, options: list[str]) -> Panel:
     env_id = resolve_id(env_id)
-    if source is None and not options and env_id in listed():
-        return shipped(env_id, split)
-    env = _made(env_id, source, options)
+    if source is None and not options and env_id in shipped_splits():
+        return shipped_panel(env_id, split)
+    env = _make_env(env_id, source, options)
     try:
         return panel_of(env, split)
     finally:
         env.close()
 
 
-def _made(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
+def _make_env(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
     """Makes an environment with the tasks of all splits.
 
     Raises:

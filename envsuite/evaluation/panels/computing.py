@@ -33,7 +33,7 @@ def panel_of(env: gymnasium.Env[Any, Action], split: str) -> Panel:
         raise UsageError(f"{type(inner).__name__} is not a ToolEnv: panels list the tasks of envsuite's environments")
     tasks = inner.tasks
     ids = tasks.ids(split)
-    contents = inner.identified(ids)
+    contents = inner.identify_tasks(ids)
     entries = (
         PanelTask(task_id, tasks.types[task_id], goal, identity)
         for task_id, (goal, identity) in zip(ids, contents, strict=True)

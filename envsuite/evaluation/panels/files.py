@@ -49,7 +49,7 @@ def from_bytes(content: bytes, where: str) -> Panel:
         DataError: It is not a panel, of another format, or was changed.
     """
     try:
-        body = orjson.loads(_inflated(content) if content.startswith(_MAGIC) else content)
+        body = orjson.loads(_inflate(content) if content.startswith(_MAGIC) else content)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{where}: truncated, or not a panel ({error})") from error
     if not isinstance(body, dict) or "format" not in body or "tasks" not in body:
@@ -70,7 +70,7 @@ def from_bytes(content: bytes, where: str) -> Panel:
     return panel
 
 
-def _inflated(content: bytes) -> bytes:
+def _inflate(content: bytes) -> bytes:
     unpacker = zlib.decompressobj(wbits=31)
     body = unpacker.decompress(content, LARGEST)
     if not unpacker.eof:
@@ -119,7 +119,7 @@ def write_panel(panel: Panel, path: Path) -> None:
 
 
 @cache
-def listed() -> Mapping[str, tuple[str, ...]]:
+def shipped_splits() -> Mapping[str, tuple[str, ...]]:
     """Returns the splits whose panels the package has, by environment."""
     splits_by_env: dict[str, list[str]] = {}
     for path in sorted(SHIPPED.glob(f"*/*{SUFFIX}")):
@@ -127,7 +127,7 @@ def listed() -> Mapping[str, tuple[str, ...]]:
     return {env_id: tuple(splits) for env_id, splits in splits_by_env.items()}
 
 
-def shipped(env_id: str, split: str) -> Panel:
+def shipped_panel(env_id: str, split: str) -> Panel:
     """Returns the panel of a split of the built-in tasks, as the package has it; needs no extra.
 
     Raises:
@@ -135,10 +135,10 @@ def shipped(env_id: str, split: str) -> Panel:
         UnknownTask: It has none of this split.
         DataError: The file is damaged.
     """
-    if env_id not in listed():
-        raise unknown("environment with shipped panels", env_id, listed())
-    if split not in listed()[env_id]:
-        raise unknown(f"split of {env_id} (source builtin)", split, listed()[env_id], UnknownTask)
+    if env_id not in shipped_splits():
+        raise unknown("environment with shipped panels", env_id, shipped_splits())
+    if split not in shipped_splits()[env_id]:
+        raise unknown(f"split of {env_id} (source builtin)", split, shipped_splits()[env_id], UnknownTask)
     return read_panel(shipped_file(env_id, split))
 
 

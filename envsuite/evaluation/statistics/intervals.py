@@ -182,7 +182,7 @@ def cluster_bootstrap_bounds(
     bounds = np.empty((2, len(totals)))
     for row, share in enumerate(np.clip(below, 1 / resamples, 1 - 1 / resamples).tolist()):
         bias = _NORMAL.inv_cdf(share)
-        quantiles = [bias - _expanded(tasks), bias + _expanded(tasks)]
+        quantiles = [bias - _percentile_quantile(tasks), bias + _percentile_quantile(tasks)]
         levels = [_NORMAL.cdf(bias + z / max(1 - acceleration[row] * z, 1e-6)) for z in quantiles]
         bounds[:, row] = mean[row] if certain[row] else np.quantile(means[row], levels)
     return bounds[0], bounds[1]
@@ -199,7 +199,7 @@ def draws_of_tasks(tasks: int, seed: int, resamples: int) -> Iterator[tuple[slic
         yield slice(start, start + count), often.astype(float)
 
 
-def _expanded(tasks: int) -> float:
+def _percentile_quantile(tasks: int) -> float:
     """Returns the normal quantile of the level at which percentiles of ``tasks`` draws are taken (Hesterberg 2015)."""
     return math.sqrt(tasks / (tasks - 1)) * student_t95(tasks - 1)
 

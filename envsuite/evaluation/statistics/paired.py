@@ -181,10 +181,13 @@ def paired_rates_interval(
         correlation = np.where(scale > 0, (first_residuals * second_residuals).sum(-1) / scale, 0.0)
     gap = second_rate - first_rate
 
-    def joined(down: Floats, up: Floats) -> Floats:
+    def join_distances(down: Floats, up: Floats) -> Floats:
         return np.asarray(np.sqrt(np.maximum(down**2 - 2 * correlation * down * up + up**2, 0.0)))
 
-    down, up = gap - joined(second_rate - least, high - first_rate), gap + joined(most - second_rate, first_rate - low)
+    down, up = (
+        gap - join_distances(second_rate - least, high - first_rate),
+        gap + join_distances(most - second_rate, first_rate - low),
+    )
     gaps = second_totals / second_episodes - first_totals / first_episodes
     few = np.asarray((np.abs(gaps) > 1e-12).sum(-1) < FEW_DIFFERING)
     lower, upper = _tango(gaps)
@@ -247,17 +250,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Returns p-values adjusted so that one false finding among all is as rare as stated (Holm 1979)."""
     order = np.argsort(p_values, kind="stable")
     steps = np.asarray(p_values, float)[order] * np.arange(len(order), 0, -1)
-    return _placed(np.maximum.accumulate(steps), order)
+    return _restore_order(np.maximum.accumulate(steps), order)
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     """Returns p-values adjusted so that so small a share of the findings is false (Benjamini and Hochberg 1995)."""
     order = np.argsort(p_values, kind="stable")
     steps = np.asarray(p_values, float)[order] * len(order) / np.arange(1, len(order) + 1)
-    return _placed(np.minimum.accumulate(steps[::-1])[::-1], order)
+    return _restore_order(np.minimum.accumulate(steps[::-1])[::-1], order)
 
 
-def _placed(steps: Floats, order: NDArray[np.intp]) -> list[float]:
+def _restore_order(steps: Floats, order: NDArray[np.intp]) -> list[float]:
     p_values = np.empty(len(order))
     p_values[order] = np.minimum(steps, 1.0)
     return p_values.tolist()

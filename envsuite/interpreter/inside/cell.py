@@ -91,7 +91,7 @@ class Runner:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         try:
             try:
-                first, last = _compiled(code, name)
+                first, last = _compile_cell(code, name)
             except MemoryError as error:  # the parser's, for code that is nested too deeply
                 raise SyntaxError(f"too long or too deeply nested to be compiled. {error}") from None
             try:
@@ -106,7 +106,7 @@ class Runner:
             return OK
         except BaseException as error:  # whatever the code raises, SystemExit and KeyboardInterrupt too, is its result
             self.restore(self.standard)
-            return self._told(error)
+            return self._print_error(error)
         finally:
             self.restore(self.standard)
             sys.settrace(None)
@@ -114,7 +114,7 @@ class Runner:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.setrecursionlimit(max(_RECURSION, sys.getrecursionlimit()))
 
-    def _told(self, error: BaseException) -> int:
+    def _print_error(self, error: BaseException) -> int:
         """Prints what was raised; returns the status."""
         status = ERROR
         if isinstance(error, MemoryError):
@@ -163,7 +163,7 @@ def _stream(descriptor: int) -> TextIOWrapper:
     return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
-def _compiled(code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
+def _compile_cell(code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
     """Compiles a cell: all of it but a last expression, and that expression."""
     tree = ast.parse(code, name)
     last = None

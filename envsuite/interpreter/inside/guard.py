@@ -257,7 +257,7 @@ class Guard:
                         if not self._hear(answer):
                             return "timeout" if was_interrupted else self._died()
                         if len(answer) >= cell.ANSWER.size:
-                            return "timeout" if was_interrupted else self._answered(answer, number)
+                            return "timeout" if was_interrupted else self._read_status(answer, number)
                 elif descriptor == listener:
                     if self.grants is not None and event & select.POLLIN:
                         self.grants.answer()
@@ -292,7 +292,7 @@ class Guard:
         except ConnectionError:  # it is found ended when its end is read
             return b""
 
-    def _answered(self, answer: bytearray, number: int) -> str:
+    def _read_status(self, answer: bytearray, number: int) -> str:
         answer_number, status = cell.ANSWER.unpack(answer)
         if answer_number != number or status not in _STATUS:
             self.ended = "wrote into the channel of its interpreter and was ended"

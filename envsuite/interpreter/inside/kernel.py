@@ -30,7 +30,7 @@ _LAST_CAPABILITY = 63
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int, what: str) -> int:
+def _check_result(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -40,12 +40,12 @@ def _checked(result: int, what: str) -> int:
 def _call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
     numbers = machine().numbers
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
-    return _checked(_libc.syscall(ctypes.c_long(numbers[name]), *words), name)
+    return _check_result(_libc.syscall(ctypes.c_long(numbers[name]), *words), name)
 
 
 def _prctl(option: int, *arguments: int) -> int:
     words = [ctypes.c_ulong(word) for word in (*arguments, 0, 0, 0, 0)[:4]]
-    return _checked(_libc.prctl(ctypes.c_int(option), *words), f"prctl({option})")
+    return _check_result(_libc.prctl(ctypes.c_int(option), *words), f"prctl({option})")
 
 
 def unshare(flags: int) -> None:
@@ -54,7 +54,7 @@ def unshare(flags: int) -> None:
     Raises:
         OSError: The kernel or the administrator does not allow it.
     """
-    _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
+    _check_result(_libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
 def map_own_ids(uid: int, gid: int, inside: int) -> None:
@@ -88,17 +88,17 @@ def mount(kind: str | None, target: str, flags: int = 0, options: str = "") -> N
     """
     name = None if kind is None else kind.encode()
     result = _libc.mount(name, target.encode(), name, ctypes.c_ulong(flags), options.encode() or None)
-    _checked(result, f"mount {kind or ''} {target}")
+    _check_result(result, f"mount {kind or ''} {target}")
 
 
 def unmount(target: str) -> None:
     """Removes a mount; files that are open stay usable."""
-    _checked(_libc.umount2(target.encode(), ctypes.c_int(_MNT_DETACH)), f"umount {target}")
+    _check_result(_libc.umount2(target.encode(), ctypes.c_int(_MNT_DETACH)), f"umount {target}")
 
 
 def set_host_name(name: bytes) -> None:
     """Names the machine for all processes of the namespace."""
-    _checked(_libc.sethostname(name, ctypes.c_size_t(len(name))), "sethostname")
+    _check_result(_libc.sethostname(name, ctypes.c_size_t(len(name))), "sethostname")
 
 
 def open_tree(path: str) -> int:

@@ -18,7 +18,7 @@ def _with_common_factor(draw: Draw) -> Parameters:
 def _with_small_primes(draw: Draw) -> Parameters:
     n = between(draw, 1, 9)
     while n < 10**8:
-        n *= draw.one(_PRIMES)
+        n *= draw.choose(_PRIMES)
     return {"n": n}
 
 

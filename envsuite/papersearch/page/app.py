@@ -17,7 +17,7 @@ from envsuite.core.errors import EnvsuiteError, MissingExtra, UnknownTask, Usage
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page.exports import as_csv, bibtex
-from envsuite.papersearch.page.state import exported, opened, state
+from envsuite.papersearch.page.state import paper_details, pool_documents, state
 from envsuite.papersearch.page.visits import Tasks, Visit
 from envsuite.remote.pages.visitors import Visitors
 
@@ -105,7 +105,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
             abort(_json({"error": why, "state": state(visit)}, 409))
 
     @app.before_request
-    def allowed() -> None:
+    def check_host() -> None:
         check_request(hosts)
 
     for address, (name, kind) in FILES.items():
@@ -177,7 +177,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
             return _json({"state": state(visit)})
 
     @app.get("/api/tasks")
-    def found() -> Response:
+    def search_tasks() -> Response:
         words = request.args.get("words", "").lower().split()
         texts = ((task_id, env.collection.task(task_id)["text"]) for task_id in tasks.ids)
         matching = [
@@ -191,7 +191,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
     def paper() -> Response:
         visit = present()
         with lock:
-            details = opened(visit.enter().session, request.args.get("id", ""))
+            details = paper_details(visit.enter().session, request.args.get("id", ""))
         return _refusal(404, "This paper is not in the pool.") if details is None else _json(details)
 
     @app.get("/api/export/<kind>")
@@ -201,20 +201,20 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
         visit = present()
         write, media, suffix = EXPORTS[kind]
         with lock:
-            text = write(exported(visit.enter().session))
+            text = write(pool_documents(visit.enter().session))
         response = Response(text.encode("utf-8", "replace"), content_type=f"{media}; charset=utf-8")
         response.headers["Content-Disposition"] = f'attachment; filename="pool.{suffix}"'
         return response
 
     @app.after_request
-    def guarded(response: Response) -> Response:
+    def add_headers(response: Response) -> Response:
         response.headers["Content-Security-Policy"] = POLICY
         response.headers.setdefault("Cache-Control", "no-store")
         response.headers.update(HEADERS)
         return response
 
     @app.errorhandler(HTTPException)
-    def refused(error: HTTPException) -> Response:
+    def answer_http_error(error: HTTPException) -> Response:
         if isinstance(error.response, Response):
             return error.response
         status = error.code or 500
@@ -223,7 +223,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
         return response
 
     @app.errorhandler(EnvsuiteError)
-    def broken(error: EnvsuiteError) -> Response:
+    def answer_env_error(error: EnvsuiteError) -> Response:
         if isinstance(error, UsageError | UnknownTask):
             return _refusal(400, str(error))
         app.logger.error("%s", error)

@@ -35,11 +35,11 @@ def bibtex(papers: Sequence[Document]) -> str:
             label, following = f"{base}-{following}", following + 1
         used.add(label)
         fields = {
-            "title": f"{{{_escaped(paper.title)}}}",
-            "author": " and ".join(map(_escaped, _authors(paper))),
+            "title": f"{{{_escape(paper.title)}}}",
+            "author": " and ".join(map(_escape, _authors(paper))),
             "year": _year(paper),
-            "howpublished": _escaped(str(paper.facts.get("venue", ""))),
-            "note": _escaped(paper.key),
+            "howpublished": _escape(str(paper.facts.get("venue", ""))),
+            "note": _escape(paper.key),
         }
         lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
         entries.append("\n".join([f"@misc{{{label},", *lines, "}"]))
@@ -65,7 +65,7 @@ def _year(paper: Document) -> str:
     return str(paper.date // 10000) if paper.date else ""
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Returns text for LaTeX, on one line."""
     return escape_latex(_printable(text))
 

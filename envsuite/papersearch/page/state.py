@@ -55,16 +55,16 @@ def state(visit: Visit) -> dict[str, Any]:
 
 def best(session: Session) -> list[int]:
     """Returns the papers of the pool, best first."""
-    numbers: list[int] = session.papers[session.ranked()].tolist()
+    numbers: list[int] = session.papers[session.rank_papers()].tolist()
     return numbers
 
 
-def exported(session: Session) -> list[Document]:
+def pool_documents(session: Session) -> list[Document]:
     """Returns the documents of the pool, best first."""
     return [session.library.corpus.document(number) for number in best(session)]
 
 
-def opened(session: Session, key: str) -> dict[str, Any] | None:
+def paper_details(session: Session, key: str) -> dict[str, Any] | None:
     """Returns title, abstract, authors and venue of a paper; ``None`` if it is not in the pool."""
     number = session.library.number(key)
     if number is None or number not in session.pool:
@@ -73,16 +73,16 @@ def opened(session: Session, key: str) -> dict[str, Any] | None:
     authors = paper.facts.get("authors", [])
     names = [str(name) for name in authors] if isinstance(authors, list) else [str(authors)]
     return {
-        "title": prompts.shortened(paper.title, 2_000),
+        "title": prompts.shorten(paper.title, 2_000),
         "abstract": paper.text,
-        "authors": prompts.shortened(", ".join(names), 2_000),
-        "venue": prompts.shortened(str(paper.facts.get("venue", "")), 500),
+        "authors": prompts.shorten(", ".join(names), 2_000),
+        "venue": prompts.shorten(str(paper.facts.get("venue", "")), 500),
     }
 
 
 def _paper(library: Library, number: int) -> dict[str, Any]:
     date = library.corpus.date(number)
-    title = prompts.shortened(library.corpus.title(number), LONGEST_TITLE)
+    title = prompts.shorten(library.corpus.title(number), LONGEST_TITLE)
     return {"id": library.key(number), "title": title, "year": date // 10000 if date else None}
 
 
@@ -92,7 +92,7 @@ def _cards(session: Session, numbers: Iterable[int], fresh: set[int], gold: froz
         text = library.corpus.content(number)[1]
         yield {
             **_paper(library, number),
-            "snippet": prompts.shortened(text, SNIPPET),
+            "snippet": prompts.shorten(text, SNIPPET),
             "expanded": number in session.expanded,
             "new": number in fresh,
             "gold": number in gold,

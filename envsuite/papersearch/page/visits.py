@@ -113,7 +113,7 @@ class Visit:
 
     def random(self) -> None:
         """Goes to a random task."""
-        self.begin(self._draw.one(self.tasks.ids))
+        self.begin(self._draw.choose(self.tasks.ids))
 
     def enter(self) -> PaperSearchEnv:
         """Returns the environment at the present point of the episode."""

@@ -80,7 +80,7 @@ class Codec(ABC):
     def show(self, action: Action) -> str:
         """Formats ``action`` briefly, for a history."""
 
-    def recalled(self, completion: str, action: Action | None) -> str:
+    def format_past_step(self, completion: str, action: Action | None) -> str:
         """Formats a step of the past for a history: its action, ``none`` where the completion did not parse."""
         return "none" if action is None else self.show(action)
 

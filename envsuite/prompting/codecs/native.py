@@ -91,10 +91,14 @@ class NativeCodec(Codec):
         Raises:
             UsageError: The template cannot write them so that they are read back.
         """
-        by_name = {call.name: Tool(call.name, "", _schema(call)) for call in action} if tools is None else _named(tools)
+        by_name = (
+            {call.name: Tool(call.name, "", _schema(call)) for call in action}
+            if tools is None
+            else _tools_by_name(tools)
+        )
         for call in action:
             dump(call)
-        text = self.dialect.completion(self.dialect.called(list(action)), thought, by_name) if action else None
+        text = self.dialect.completion(self.dialect.add_ids(list(action)), thought, by_name) if action else None
         if text is None or [match.call for match in self.dialect.find(text, by_name)] != list(action):
             raise UsageError(
                 f"the chat template cannot write {self.show(action)} so that it is read back (format "
@@ -122,15 +126,15 @@ class NativeCodec(Codec):
 
     def turn(self, completion: str, tools: Sequence[Tool]) -> Turn:
         """Returns the message of ``completion``: its thought, its text and its calls."""
-        parts = self.said(completion, tools)
+        parts = self.split_completion(completion, tools)
         return Turn(self.dialect.message(parts.called, parts.thought, parts.text), parts.called)
 
-    def said(self, completion: str, tools: Sequence[Tool]) -> Said:
+    def split_completion(self, completion: str, tools: Sequence[Tool]) -> Said:
         """Takes ``completion`` apart. Never raises."""
         thought, answer, calls, problem = self._read(completion, tools)
         if not calls or (len(calls) > 1 and not self.dialect.several):
             return Said(thought or "", self.dialect.format.content(answer), (), problem)
-        pairs = self.dialect.called([match.call for match in calls], [match.id for match in calls])
+        pairs = self.dialect.add_ids([match.call for match in calls], [match.id for match in calls])
         text = self.dialect.format.beside(answer[: calls[0].start].rstrip().removesuffix(self._lead))
         return Said(thought or "", text, tuple(pairs), problem)
 
@@ -150,7 +154,7 @@ class NativeCodec(Codec):
             return answer.strip(), "", [], f"the thought is never closed by {self.dialect.format.thought[1]}"
         calls: list[Found] = []
         problem = ""
-        for match in self.dialect.format.calls(answer, _named(tools)):
+        for match in self.dialect.format.calls(answer, _tools_by_name(tools)):
             if isinstance(match, Found):
                 calls.append(match)
             else:
@@ -178,7 +182,7 @@ class NativeCodec(Codec):
             )
 
 
-def _named(tools: Sequence[Tool]) -> dict[str, Tool]:
+def _tools_by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 

@@ -78,14 +78,14 @@ class SearchR1Codec(Codec):
 
     def reply(self, turn: Turn, text: str) -> dict[str, Any]:
         """Returns a message of the user with the environment's answer."""
-        return {"role": "user", "content": _answered(turn, text)}
+        return {"role": "user", "content": _wrap_answer(turn, text)}
 
     def after(self, turn: Turn, text: str, tools: Sequence[Tool]) -> str | None:
         """Returns the environment's answer, in which the model's turn goes on."""
-        return f"\n\n{_answered(turn, text)}\n\n"
+        return f"\n\n{_wrap_answer(turn, text)}\n\n"
 
 
-def _answered(turn: Turn, text: str) -> str:
+def _wrap_answer(turn: Turn, text: str) -> str:
     return f"<information>{text}</information>" if turn.called else text
 
 

@@ -61,9 +61,9 @@ class TagsCodec(Codec):
         form, request = (FORM, f"\n{REQUEST}") if self.plan else ("", "")
         return f"{thought}{form}<action>{body}</action>{request}"
 
-    def recalled(self, completion: str, action: Action | None) -> str:
+    def format_past_step(self, completion: str, action: Action | None) -> str:
         """Formats the action, after the subgoal that was pursued, if the codec asks for one."""
-        text = super().recalled(completion, action)
+        text = super().format_past_step(completion, action)
         subgoal = read_plan(completion, self.lowercase).subgoal if self.plan else None
         return f"<subgoal>{subgoal}</subgoal>{text}" if subgoal else text
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.prompting.codecs.base import Codec, Parsed
-from envsuite.prompting.text import Malformed, bodies, dump, escaped, listing, read_calls, write_thought
+from envsuite.prompting.text import Malformed, bodies, dump, dump_escaped, listing, read_calls, write_thought
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ToolsCodec(Codec):
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Formats the thought, if any, and a ``<tool_call>`` for each call."""
-        return write_thought(thought) + "\n".join(f"<tool_call>\n{escaped(call)}\n</tool_call>" for call in action)
+        return write_thought(thought) + "\n".join(f"<tool_call>\n{dump_escaped(call)}\n</tool_call>" for call in action)
 
     def show(self, action: Action) -> str:
         """Formats the calls as JSON."""

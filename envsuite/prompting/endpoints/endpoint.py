@@ -102,7 +102,7 @@ class Endpoint:
                 advice = f", and wants to be asked again after {least:.0f} s" if least else ""
                 raise Unavailable(
                     f"{self.url}: {why}; tried for {now - first_failure:.0f} s{advice} "
-                    f"({self.options.named('patience')} is {self.options.patience:g})"
+                    f"({self.options.setting_name('patience')} is {self.options.patience:g})"
                 )
             self.repeats += 1
             _LOG.warning("%s: %s; trying again in %.1f s", self.url, why, wait)
@@ -127,7 +127,7 @@ class Endpoint:
             response = http.ask(self._client, "POST", self.url, json=body)
         except (httpx2.TransportError, httpx2.DecodingError, RuntimeError) as error:  # RuntimeError: closed meanwhile
             raise _Passing(str(error) or type(error).__name__) from error
-        status, text = response.status_code, self._said(response)
+        status, text = response.status_code, self._error_text(response)
         if status in _PASSING and not any(word in text for word in _SPENT):
             raise _Passing(f"HTTP {status}: {text}", _retry_after(response))
         if status != 200:
@@ -147,15 +147,20 @@ class Endpoint:
         if status in (401, 403):
             variable = self.options.key_variable
             hint = f"the key is that of {variable}" if variable else "no key is sent"
-            return Unusable(f"{where} ({hint}: {self.options.named('key_variable')} names the variable that has it)")
+            return Unusable(
+                f"{where} ({hint}: {self.options.setting_name('key_variable')} names the variable that has it)"
+            )
         if status == 404 or 300 <= status < 400:
             return Unusable(
-                f"{where}; see {self.options.named('url')} (most end in /v1) and {self.options.named('model')}"
+                f"{where}; see {self.options.setting_name('url')} (most end in /v1) and "
+                f"{self.options.setting_name('model')}"
             )
         if any(word in text.lower() for word in _LONGER):
             return NoRoom(where)
         if status in (402, *_PASSING) or not self.answered:
-            return Unusable(f"{where}; {self.options.named('extra')} can change or leave out a field of the request")
+            return Unusable(
+                f"{where}; {self.options.setting_name('extra')} can change or leave out a field of the request"
+            )
         return Refused(where)
 
     def _check_model(self, name: str) -> None:
@@ -166,10 +171,10 @@ class Endpoint:
             return
         raise Unusable(
             f"{self.url}: {name!r} answered, and {model!r} was asked; if that is right, set "
-            f"{self.options.named('served_as')} to {name!r}"
+            f"{self.options.setting_name('served_as')} to {name!r}"
         )
 
-    def _said(self, response: Response) -> str:
+    def _error_text(self, response: Response) -> str:
         """Returns what an answer says of an error, without the key."""
         text = response.text
         try:

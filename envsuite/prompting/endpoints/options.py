@@ -54,7 +54,7 @@ class Options:
         for name in ("model", "served_as"):
             value = getattr(self, name)
             if not isinstance(value, str | None) or value == "" or (name == "model" and value is None):
-                raise UsageError(f"{self.named(name)} is {value!r}; it must be the name of a model")
+                raise UsageError(f"{self.setting_name(name)} is {value!r}; it must be the name of a model")
         for name, kinds, what in (
             ("concurrency", int, "a whole number"),
             ("budget", int, "a whole number of tokens"),
@@ -64,16 +64,20 @@ class Options:
             value = getattr(self, name)
             wrong = isinstance(value, bool) or not isinstance(value, kinds) or not value > 0
             if wrong and not (name == "budget" and value is None):
-                raise UsageError(f"{self.named(name)} is {value!r}; it must be {what}, above 0")
+                raise UsageError(f"{self.setting_name(name)} is {value!r}; it must be {what}, above 0")
         self._check_prices()
         if not isinstance(self.extra, Mapping | None) or not all(isinstance(key, str) for key in self.extra or ()):
-            raise UsageError(f"{self.named('extra')} is {self.extra!r}; it must be like {{reasoning_effort: low}}")
+            raise UsageError(
+                f"{self.setting_name('extra')} is {self.extra!r}; it must be like {{reasoning_effort: low}}"
+            )
         for name in _OURS:
             if name in (self.extra or {}):
-                raise UsageError(f"{self.named('extra')} has {name!r}, which is set for each request; leave it out")
+                raise UsageError(
+                    f"{self.setting_name('extra')} has {name!r}, which is set for each request; leave it out"
+                )
         self.key()
 
-    def named(self, setting: str) -> str:
+    def setting_name(self, setting: str) -> str:
         """Returns a setting as a person writes it: ``rollout.engine_options.key_variable``, or ``--key-variable``."""
         return self.prefix + (setting.replace("_", "-") if self.prefix == "--" else setting)
 
@@ -88,11 +92,11 @@ class Options:
             return None
         if not isinstance(name, str) or not _NAME.fullmatch(name):  # perhaps the key itself, which no message may show
             raise UsageError(
-                f"{self.named('key_variable')} is not the name of an environment variable; write a name such as "
+                f"{self.setting_name('key_variable')} is not the name of an environment variable; write a name such as "
                 "OPENAI_API_KEY there, and the key into that variable"
             )
         if not (key := os.environ.get(name, "").strip()):
-            raise UsageError(f"{self.named('key_variable')} is {name}, but that environment variable is not set")
+            raise UsageError(f"{self.setting_name('key_variable')} is {name}, but that environment variable is not set")
         return key
 
     def cost(self, tokens: Tokens) -> float | None:
@@ -100,8 +104,8 @@ class Options:
         return None if self.prices is None else cost_of(tokens, self.prices)
 
     def _check_url(self) -> None:
-        key = f"name the environment variable of an API key in {self.named('key_variable')} instead"
-        address(self.url, self.named("url"), "http://127.0.0.1:8000/v1", key)
+        key = f"name the environment variable of an API key in {self.setting_name('key_variable')} instead"
+        address(self.url, self.setting_name("url"), "http://127.0.0.1:8000/v1", key)
 
     def _check_prices(self) -> None:
         prices = self.prices
@@ -110,7 +114,7 @@ class Options:
         names_fit = isinstance(prices, Mapping) and {"input", "output"} <= set(prices) <= set(_PRICES)
         if not names_fit or not all(isinstance(price, int | float) and price >= 0 for price in prices.values()):
             raise UsageError(
-                f"{self.named('prices')} is {prices!r}; it must be the price of a million tokens, like "
+                f"{self.setting_name('prices')} is {prices!r}; it must be the price of a million tokens, like "
                 "{input: 0.5, output: 1.5} (and cached, where that differs from input)"
             )
 

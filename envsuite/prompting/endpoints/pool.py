@@ -109,11 +109,11 @@ class Pool:
         """Answers requests until there is a ``None``."""
         while (item := self._waiting.get()) is not None:
             try:
-                self._done.put(self._replied(*item))
+                self._done.put(self._send_request(*item))
             except Exception as error:  # raised where somebody polls
                 self._done.put(error)
 
-    def _replied(self, request_id: int, body: Mapping[str, Any]) -> Replied:
+    def _send_request(self, request_id: int, body: Mapping[str, Any]) -> Replied:
         if self.stopped is not None:
             return Replied(request_id, None, self.stopped)
         began = time.monotonic()
@@ -144,7 +144,7 @@ class Pool:
             else:
                 self._tokens = self._tokens + reply.tokens
             spent = self._tokens.prompt + self._tokens.answer
-        setting = self.options.named("budget")
+        setting = self.options.setting_name("budget")
         if budget is not None and reply.tokens is None:
             self._stop(
                 f"{setting} is {budget} tokens, but the endpoint does not count them (usage); leave the budget out"

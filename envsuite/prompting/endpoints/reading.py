@@ -68,14 +68,14 @@ def read(body: object) -> Reply:
         raise Malformed(f"tool_calls that are no list: {_brief(calls)}")
     model = _field(body, "model")
     return Reply(
-        Answer(content, tuple(_called(call) for call in calls), thought),
+        Answer(content, tuple(_read_call(call) for call in calls), thought),
         "length" if reason == "length" else "stop",
         model if isinstance(model, str) else "",
         _tokens(_field(body, "usage")),
     )
 
 
-def _called(call: object) -> Called:
+def _read_call(call: object) -> Called:
     """Returns a call as it stands; whether it makes sense is for the policy to answer for."""
     function = _field(call, "function")
     name, arguments = _field(function, "name"), _field(function, "arguments")

@@ -113,6 +113,6 @@ def decode(text: str, at: int) -> tuple[Any, int] | Wrong:
         return Wrong(f"not JSON: {error}", len(text))
 
 
-def moved(wrong: Wrong, reason: str) -> Wrong:
+def prefix_reason(wrong: Wrong, reason: str) -> Wrong:
     """Returns ``wrong`` with ``reason`` before its own."""
     return replace(wrong, reason=f"{reason}: {wrong.reason}")

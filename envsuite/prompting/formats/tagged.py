@@ -115,10 +115,10 @@ class MarkedCalls(TaggedCalls):
 def _types(tool: Tool | None) -> dict[str, frozenset[str]]:
     """Returns the JSON types that each argument of ``tool`` may have."""
     properties = {} if tool is None else tool.parameters.get("properties", {})
-    return {key: frozenset(_allowed(schema)) for key, schema in properties.items()}
+    return {key: frozenset(_allowed_types(schema)) for key, schema in properties.items()}
 
 
-def _allowed(schema: Any) -> Iterator[str]:
+def _allowed_types(schema: Any) -> Iterator[str]:
     if not isinstance(schema, dict):
         return
     types = schema.get("type", ())
@@ -127,4 +127,4 @@ def _allowed(schema: Any) -> Iterator[str]:
         yield "string" if isinstance(value, str) else "other"
     for union in ("anyOf", "oneOf"):
         for branch in schema.get(union, ()):
-            yield from _allowed(branch)
+            yield from _allowed_types(branch)

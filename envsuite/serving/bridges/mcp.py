@@ -242,7 +242,7 @@ def make_server(offer: Offer, player: Callable[[ServerRequestContext[Any]], Play
     async def call_tool(
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        return await _called(player(context), ToolCall(params.name, params.arguments or {}))
+        return await _call_tool(player(context), ToolCall(params.name, params.arguments or {}))
 
     return Server(
         offer.env_id,
@@ -253,19 +253,19 @@ def make_server(offer: Offer, player: Callable[[ServerRequestContext[Any]], Play
     )
 
 
-async def _called(player: Player, call: ToolCall) -> types.CallToolResult:
+async def _call_tool(player: Player, call: ToolCall) -> types.CallToolResult:
     """Executes a call; errors become errors of the tool, which the model behind the client reads."""
     try:
         if call.name != RESET.name:
-            return _told(await player.step(call), is_first=False)
+            return _turn_result(await player.step(call), is_first=False)
         if (problem := RESET.problem(call.arguments)) is not None:
             raise UsageError(f"{RESET.name}: {problem}")
-        return _told(await player.reset(**call.arguments), is_first=True)
+        return _turn_result(await player.reset(**call.arguments), is_first=True)
     except EnvsuiteError as error:
         return types.CallToolResult(content=[types.TextContent(text=without_paths(str(error)))], is_error=True)
 
 
-def _told(turn: Turn, is_first: bool) -> types.CallToolResult:
+def _turn_result(turn: Turn, is_first: bool) -> types.CallToolResult:
     texts = [turn.task, turn.text] if is_first else [turn.text]
     if turn.commands and not turn.done:
         texts.append("Possible now: " + ", ".join(turn.commands))

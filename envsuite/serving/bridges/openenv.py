@@ -12,7 +12,7 @@ from typing import Any
 from envsuite.core import Tool, ToolCall
 from envsuite.core.errors import EnvsuiteError
 from envsuite.data import without_paths
-from envsuite.serving.bridges.openenv_tasks import one
+from envsuite.serving.bridges.openenv_tasks import describe_task_at
 from envsuite.serving.bridges.players import Full, Player, Turn
 
 _TEXT = {"type": "string"}
@@ -145,14 +145,14 @@ def action_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
     return {"type": "object", "title": "Action", "oneOf": calls}
 
 
-def listed(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
+def tool_schemas(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
     """Returns the tools in the contract's format."""
     return [
         {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)} for tool in tools
     ]
 
 
-def told(turn: Turn, tool: str) -> dict[str, Any]:
+def observation_of(turn: Turn, tool: str) -> dict[str, Any]:
     """Returns a turn in the contract's format."""
     is_reset = tool == RESET.name
     result = f"{turn.task}\n\n{turn.text}" if is_reset else turn.text
@@ -209,7 +209,7 @@ class Episodes:
         except EnvsuiteError as error:
             raise Refused("EXECUTION_ERROR", without_paths(str(error))) from error
         self._name = request.get("episode_id") or str(uuid.uuid4())
-        return told(turn, RESET.name)
+        return observation_of(turn, RESET.name)
 
     def _task(self, request: dict[str, Any]) -> str | None:
         """Returns the id of the task that a reset names, by its id or as the task API counts; ``None`` if by neither.
@@ -223,17 +223,17 @@ class Episodes:
             return task_id
         if task_id is not None or split is None or index is None:
             raise Refused("VALIDATION_ERROR", "a task is named by task_id, or by split and index together")
-        matching_id: str = one(self._player.offer.tasks, split, index)["id"]
+        matching_id: str = describe_task_at(self._player.offer.tasks, split, index)["id"]
         return matching_id
 
     async def _step(self, data: object) -> dict[str, Any]:
         if data == {"type": "list_tools"}:
-            tools = listed(self._player.offer.tools)
+            tools = tool_schemas(self._player.offer.tools)
             return {"observation": {"tools": tools, "metadata": {}}, "reward": None, "done": False}
         action = fitting(STEP, data)
         call = ToolCall(action["tool_name"], action.get("arguments", {}))
         try:
-            return told(await self._player.step(call), call.name)
+            return observation_of(await self._player.step(call), call.name)
         except EnvsuiteError as error:
             raise Refused("EXECUTION_ERROR", without_paths(str(error))) from error
 

@@ -110,36 +110,36 @@ class Contract:
         return _json([self._offer.env_id])
 
     async def _splits(self, request: Request) -> Response:
-        if not self._named(request):
+        if not self._names_environment(request):
             return _unknown(f"environment {request.path_params['env_name']!r}", [self._offer.env_id])
         return _json(openenv_tasks.splits(self._offer.tasks))
 
     async def _tasks(self, request: Request) -> Response:
         """Answers a request of the task API; as in the original, the last part of the path says which."""
         tasks, operation = self._offer.tasks, request.path_params["asked"]
-        if not self._named(request):
+        if not self._names_environment(request):
             return _unknown(f"environment {request.path_params['env_name']!r}", [self._offer.env_id])
         try:
             if operation == "task":
                 arguments = fitting(TASK, _read(await request.body()))
-                return _json({"task": openenv_tasks.one(tasks, arguments["split"], arguments["index"])})
+                return _json({"task": openenv_tasks.describe_task_at(tasks, arguments["split"], arguments["index"])})
             arguments = fitting(SPLIT, _read(await request.body()))
             match operation:
                 case "tasks":
-                    rows = openenv_tasks.described(tasks, arguments["split"])
+                    rows = openenv_tasks.describe_tasks(tasks, arguments["split"])
                     return _json({"tasks": rows, "env_name": self._offer.env_id})
                 case "num_tasks":
                     return _json({"num_tasks": len(tasks.ids(arguments["split"]))})
                 case "task_range":
                     bounds = arguments.get("start"), arguments.get("stop")
-                    return _json({"tasks": openenv_tasks.described(tasks, arguments["split"], *bounds)})
+                    return _json({"tasks": openenv_tasks.describe_tasks(tasks, arguments["split"], *bounds)})
         except UnknownTask as error:
             return _json({"detail": str(error)}, 400)
         except Refused as error:
             return _refusal(error)
         return _unknown(f"request {operation!r}", ["tasks", "num_tasks", "task", "task_range"])
 
-    def _named(self, request: Request) -> bool:
+    def _names_environment(self, request: Request) -> bool:
         return bool(request.path_params["env_name"].lower() == self._offer.env_id.lower())
 
     async def _document(self, request: Request) -> Response:
@@ -160,7 +160,7 @@ class Contract:
         """Plays with one client until it leaves."""
         await socket.accept()
         try:
-            async with self.sessions.attached(socket.query_params.get("session_id")) as session:
+            async with self.sessions.attach(socket.query_params.get("session_id")) as session:
                 await self._converse(socket, session)
             await socket.close()
         except Refused as error:

@@ -115,7 +115,7 @@ class Sessions:
                     await self._forget(name)
 
     @contextlib.asynccontextmanager
-    async def attached(self, name: str | None) -> AsyncIterator[Session]:
+    async def attach(self, name: str | None) -> AsyncIterator[Session]:
         """Provides the session of a WebSocket: the one that it names, or one of its own.
 
         Raises:

@@ -16,17 +16,19 @@ def splits(tasks: TaskSet) -> list[dict[str, Any]]:
     return [{"name": name, "type": name if name in KINDS else "validation"} for name in tasks.splits]
 
 
-def described(tasks: TaskSet, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+def describe_tasks(
+    tasks: TaskSet, split: str, start: int | None = None, stop: int | None = None
+) -> list[dict[str, Any]]:
     """Returns the tasks of a split from ``start`` to before ``stop``, as a slice of Python has them.
 
     Raises:
         UnknownTask: There is no such split.
     """
     ids = tasks.ids(split)
-    return [_described(tasks, split, index) for index in range(len(ids))[start:stop]]
+    return [_describe_task(tasks, split, index) for index in range(len(ids))[start:stop]]
 
 
-def one(tasks: TaskSet, split: str, index: int) -> dict[str, Any]:
+def describe_task_at(tasks: TaskSet, split: str, index: int) -> dict[str, Any]:
     """Returns the task at ``index`` of a split.
 
     Raises:
@@ -35,9 +37,9 @@ def one(tasks: TaskSet, split: str, index: int) -> dict[str, Any]:
     count = len(tasks.ids(split))
     if not 0 <= index < count:
         raise UnknownTask(f"{tasks.env_id} has no task {index} in split {split!r}: it has {count}, counted from 0")
-    return _described(tasks, split, index)
+    return _describe_task(tasks, split, index)
 
 
-def _described(tasks: TaskSet, split: str, index: int) -> dict[str, Any]:
+def _describe_task(tasks: TaskSet, split: str, index: int) -> dict[str, Any]:
     task_id = tasks.ids(split)[index]
     return {"id": task_id, "index": index, "split": split, "type": tasks.types[task_id]}

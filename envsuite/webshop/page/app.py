@@ -75,16 +75,16 @@ def create_app(
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     style = (files("envsuite.webshop.page") / "style.css").read_text("utf-8")
 
-    def known() -> Customer | None:
+    def find_customer() -> Customer | None:
         return customers.find(request.cookies.get(cookie, ""))
 
-    def admitted(response: Response, customer: Customer) -> Response:
+    def admit_customer(response: Response, customer: Customer) -> Response:
         """Sets the cookie that identifies the customer."""
         response.set_cookie(cookie, customer.key, httponly=True, samesite="Lax", secure=request.is_secure)
         return response
 
-    def acted(tool: str, argument: str) -> Response:
-        customer = known()
+    def perform_action(tool: str, argument: str) -> Response:
+        customer = find_customer()
         if customer is None:
             abort(410)
         _check(customer)
@@ -93,7 +93,7 @@ def create_app(
             return make_response(redirect(f"/#{_act(customer, tool, argument, value)}", 303))
 
     @app.before_request
-    def named() -> None:
+    def check_host() -> None:
         check_request(hosts)
 
     @app.get("/")
@@ -101,8 +101,8 @@ def create_app(
         if cookie not in request.cookies:
             # No redirect: a browser without cookies would be redirected forever.
             new = customers.admit()
-            return admitted(make_response(_page(new, remote_images)), new)
-        customer = known()
+            return admit_customer(make_response(_page(new, remote_images)), new)
+        customer = find_customer()
         if customer is None:
             abort(410)
         with customer.lock:
@@ -110,30 +110,30 @@ def create_app(
 
     @app.post("/search")
     def search() -> Response:
-        return acted("search", "query")
+        return perform_action("search", "query")
 
     @app.post("/click")
     def click() -> Response:
-        return acted("click", "element")
+        return perform_action("click", "element")
 
     @app.post("/new")
-    def other() -> Response:
-        customer = known()
+    def begin_episode() -> Response:
+        customer = find_customer()
         _check(customer)
         if customer is None:
-            return admitted(make_response(redirect("/#query", 303)), customers.admit())
+            return admit_customer(make_response(redirect("/#query", 303)), customers.admit())
         with customer.lock:
             customer.begin(customer.task_id if request.form.get("task") == "same" else None)
         return make_response(redirect("/#query", 303))
 
     @app.get("/image/<asin>.svg")
-    def drawn(asin: str) -> Response:
+    def product_image(asin: str) -> Response:
         if asin not in catalogue:
             abort(404)
         return constant(picture(catalogue.product(asin)), "image/svg+xml")
 
     @app.get("/style.css")
-    def styled() -> Response:
+    def stylesheet() -> Response:
         return constant(style, "text/css")
 
     @app.get("/icon.svg")
@@ -141,7 +141,7 @@ def create_app(
         return constant(render_template("icon.svg"), "image/svg+xml")
 
     @app.after_request
-    def guarded(response: Response) -> Response:
+    def add_headers(response: Response) -> Response:
         images = _ANY_PICTURES if remote_images else _OUR_PICTURES
         response.headers["Content-Security-Policy"] = (
             f"default-src 'none'; style-src 'self'; img-src {images}; form-action 'self'; base-uri 'none'; "
@@ -152,7 +152,7 @@ def create_app(
         return response
 
     @app.errorhandler(HTTPException)
-    def refused(error: HTTPException) -> Response:
+    def refusal_page(error: HTTPException) -> Response:
         status = error.code or 500
         heading, text = _WHAT_WENT_WRONG.get(status, (error.name, error.description or ""))
         response = make_response(render_template("notice.html", heading=heading, text=text, status=status), status)
@@ -160,7 +160,7 @@ def create_app(
         return response
 
     @app.errorhandler(EnvsuiteError)
-    def broken(error: EnvsuiteError) -> Response:
+    def error_page(error: EnvsuiteError) -> Response:
         app.logger.error("%s", error)
         return make_response(
             render_template("notice.html", heading=_WHAT_WENT_WRONG[500][0], text=str(error), status=500), 500

@@ -48,11 +48,11 @@ class Receipt:
     """Explanation of the type's reward."""
 
     @property
-    def met(self) -> int:
+    def met_count(self) -> int:
         """Number of requirements that are met."""
         return sum(line.met for line in self.lines)
 
-    def counted(self, kind: str) -> tuple[int, int]:
+    def count_lines(self, kind: str) -> tuple[int, int]:
         """Returns how many lines of a kind are met, and how many there are."""
         of_kind = [line.met for line in self.lines if line.kind == kind]
         return sum(of_kind), len(of_kind)
@@ -80,7 +80,7 @@ def receipt(session: Session) -> Receipt:
         bought=bought,
         chosen=session.state.options,
         target=session.catalogue.product(goal.asin),
-        wanted=tuple(_named(option) for option in goal.options),
+        wanted=tuple(option_text(option) for option in goal.options),
         lines=tuple(lines),
         queries=(bought.query, goal.query),
         shared_categories=tuple(sorted(categories(bought.product_category) & categories(goal.product_category))),
@@ -104,9 +104,9 @@ def _attribute(product: Product, attribute: str) -> Line:
 def _option(values: Sequence[str], option: Option) -> Line:
     match = next((value for value in values if options_matched([value], [option])), None)
     if match is not None:
-        return Line("Option", _named(option), f"“{match}” was chosen", True)
+        return Line("Option", option_text(option), f"“{match}” was chosen", True)
     listing = ", ".join(f"“{value}”" for value in values)
-    return Line("Option", _named(option), f"chosen was {listing}" if listing else "nothing was chosen", False)
+    return Line("Option", option_text(option), f"chosen was {listing}" if listing else "nothing was chosen", False)
 
 
 def _price(product: Product, goal: Goal, score: Score) -> Line:
@@ -117,7 +117,8 @@ def _price(product: Product, goal: Goal, score: Score) -> Line:
     return Line("Price", limit, price, score.r_price)
 
 
-def _named(option: Option) -> str:
+def option_text(option: Option) -> str:
+    """Returns an option as the receipt shows it: its value, after its name where it has one."""
     return option if isinstance(option, str) else f"{option[0]}: {option[1]}"
 
 

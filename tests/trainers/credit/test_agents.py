@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 
 from envsuite.core import ToolCall
 from trainers.credit.estimators import ESTIMATORS
-from trainers.credit.rows import as_played, estimation_order, unshaped
+from trainers.credit.rows import as_played, estimation_order, unshaped_steps
 from trainers.report.methods import step_means
 from trainers.steps import Episode, Step, StepTable
 from trainers.steps.columns import AGENT
@@ -77,11 +77,11 @@ def _alone(episodes: list[Episode], agent: str) -> list[Episode]:
 def test_an_estimator_credits_each_agent_as_if_it_had_played_alone(name: str, games: list[list[Turn]]) -> None:
     episodes = [_episode(number, number // 3, turns) for number, turns in enumerate(games)]
     estimator = ESTIMATORS[name]()
-    together = unshaped(episodes, 1)
+    together = unshaped_steps(episodes, 1)
     rows = together.take(estimation_order(together))
     got = {place: row for place, row in zip(as_played(rows), _per_step(estimator, rows), strict=True)}
     for agent in ("searcher", "selector"):
-        table = unshaped(_alone(episodes, agent), 1)
+        table = unshaped_steps(_alone(episodes, agent), 1)
         if not len(table):
             continue
         own = table.take(estimation_order(table))
@@ -97,15 +97,15 @@ def _per_step(estimator: Any, rows: StepTable) -> list[float]:
 @given(games=st.lists(_TURNS, min_size=2, max_size=5))
 def test_numbers_of_groups_do_not_depend_on_what_other_processes_have(games: list[list[Turn]]) -> None:
     episodes = [_episode(number, 0, turns) for number, turns in enumerate(games)]
-    whole = unshaped(episodes, 1)
-    parts = [unshaped([episode], 1) for episode in episodes]
+    whole = unshaped_steps(episodes, 1)
+    parts = [unshaped_steps([episode], 1) for episode in episodes]
     assert np.concatenate([part.group_id for part in parts]).tolist() == whole.group_id.tolist()
     assert np.concatenate([part.episode_id for part in parts]).tolist() == whole.episode_id.tolist()
 
 
 def test_steps_of_one_agent_stay_as_they_are_beside_those_of_several() -> None:
     one, two = _episode(3, 1, [("", {"x": 1.0})]), _episode(4, 1, [("a", {"a": 1.0})])
-    table = unshaped([one, two], 1)
+    table = unshaped_steps([one, two], 1)
     assert (table.episode_id[0], table.group_id[0], table.t[0]) == (3, 1, 0)
     assert table.group_id[1] != 1
     assert table.extra[AGENT].tolist() == ["", "a"]

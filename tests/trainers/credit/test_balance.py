@@ -13,7 +13,7 @@ from ranks import on_ranks
 from tiny_runs import model, step_table
 from update_cases import exchanged
 
-from trainers.policy.balance import Work, attention_span, evened
+from trainers.policy.balance import Work, attention_span, spread_episodes
 from trainers.policy.packing import micro_batches
 
 SIZE = 61
@@ -44,7 +44,7 @@ def loads(work: Work, rank: np.ndarray, part: int, ranks: int) -> list[int]:
 
 @given(work, st.integers(4, 6))
 def test_no_other_place_for_an_episode_of_the_slowest_process_saves_a_hundredth(work: Work, ranks: int) -> None:
-    rank = evened(work, ranks)
+    rank = spread_episodes(work, ranks)
     assert ((rank >= 0) & (rank < ranks)).all()
     for part in np.unique(work.part).tolist():
         before, after = (loads(work, of, part, ranks) for of in (work.rank, rank))
@@ -59,18 +59,18 @@ def test_no_other_place_for_an_episode_of_the_slowest_process_saves_a_hundredth(
 
 @given(work)
 def test_what_is_even_stays_where_it_is(work: Work) -> None:
-    rank = evened(work, 4)
+    rank = spread_episodes(work, 4)
     there = Work(rank, work.part, work.group, work.episode, work.shared, work.own)
-    assert evened(there, 4).tolist() == rank.tolist()
-    assert evened(work, 4).tolist() == rank.tolist(), "and every process finds the same"
+    assert spread_episodes(there, 4).tolist() == rank.tolist()
+    assert spread_episodes(work, 4).tolist() == rank.tolist(), "and every process finds the same"
 
 
 def test_a_group_stays_together_where_that_is_as_good() -> None:
     group = np.array([0, 0, 1, 1, 2, 2, 3, 3])
     same = np.zeros(8, np.int64)
     work = Work(same, same, group, np.arange(8), same + 500, same + 10)
-    assert [len(set(evened(work, 2)[group == of].tolist())) for of in range(4)] == [1] * 4
-    assert sorted(Counter(evened(work, 2).tolist()).values()) == [4, 4]
+    assert [len(set(spread_episodes(work, 2)[group == of].tolist())) for of in range(4)] == [1] * 4
+    assert sorted(Counter(spread_episodes(work, 2).tolist()).values()) == [4, 4]
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans())

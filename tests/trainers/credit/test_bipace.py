@@ -154,8 +154,8 @@ def test_the_radius_is_searched_for_clusters_of_four_to_eight():
     assert 4 <= found.median_size <= 8 and 0.02 <= found.radius <= 0.40
     assert adaptive_radius(vectors, np.arange(60)).median_size == 1.0
     steps = table_of([(0, row, 0, 0.0, "s", True) for row in range(60)]).with_columns(embedding=vectors)
-    assert BiPACE().calibrated(steps).radius == found.radius
-    assert BiPACE(embedder="identity").calibrated(steps) == BiPACE(embedder="identity")
+    assert BiPACE().calibrate(steps).radius == found.radius
+    assert BiPACE(embedder="identity").calibrate(steps) == BiPACE(embedder="identity")
 
 
 # -- hgpo

@@ -20,8 +20,8 @@ from trainers.credit.diagnosis import (
     MEASURES,
     Measure,
     beyond_chance,
-    diagnosed,
-    explained,
+    diagnose,
+    explained_squares,
     in_halves,
     states_apart,
     token_overlap,
@@ -87,13 +87,13 @@ def value(measures: dict[str, Measure], name: str) -> float:
 def test_with_enough_episodes_the_decisive_steps_of_a_success_are_those_of_the_corridor(
     decisive: Sequence[int], right: float, ends: bool
 ) -> None:
-    found = diagnosed(of_world(corridor(8, decisive, right, ends), 24, 120))
+    found = diagnose(of_world(corridor(8, decisive, right, ends), 24, 120))
     assert value(found, "decisive_of_success") == pytest.approx(len(decisive), abs=0.5)
     assert value(found, "decisive_place") == pytest.approx((np.mean(decisive) + 0.5) / 8, abs=0.1) or ends
 
 
 def test_where_no_action_matters_no_step_is_decisive() -> None:
-    found = [diagnosed(of_world(corridor(8, (), 0.6, False, chance=0.5), 16, 8, seed)) for seed in range(12)]
+    found = [diagnose(of_world(corridor(8, (), 0.6, False, chance=0.5), 16, 8, seed)) for seed in range(12)]
     steps = [value(one, "decisive_steps") for one in found]
     assert abs(np.mean(steps)) < 3 * np.std(steps) / np.sqrt(len(steps)) + 0.05 and np.mean(np.abs(steps)) < 0.6
     assert abs(np.mean([value(one, "action_variance") for one in found])) < 0.02
@@ -106,7 +106,7 @@ def test_where_no_action_matters_no_step_is_decisive() -> None:
 def test_few_episodes_find_half_of_the_decisive_steps_and_larger_groups_find_them_all() -> None:
     world = corridor(12, (0, 6, 11), 0.8, True)
     few, many = (
-        np.mean([value(diagnosed(of_world(world, *shape, seed)), "decisive_of_success") for seed in range(3)])
+        np.mean([value(diagnose(of_world(world, *shape, seed)), "decisive_of_success") for seed in range(3)])
         for shape in ((16, 8), (16, 64))
     )
     assert 1.2 < few < 1.8 and 2.7 < many < 3.3, "of 3; docs/diagnose.md says so"
@@ -118,7 +118,7 @@ def test_few_episodes_find_half_of_the_decisive_steps_and_larger_groups_find_the
 def test_the_spread_of_returns_tells_how_many_decisions_there_are_where_a_count_does_not_yet(
     decisive: Sequence[int], right: float
 ) -> None:
-    found = [diagnosed(of_world(corridor(12, decisive, right, True), 16, 16, seed)) for seed in range(4)]
+    found = [diagnose(of_world(corridor(12, decisive, right, True), 16, 16, seed)) for seed in range(4)]
     measures = [one["effective_decisions"] for one in found]
     assert np.median([one.value for one in measures]) == pytest.approx(len(decisive), rel=0.3)
     bounds = [one.interval or (0.0, 0.0) for one in measures]
@@ -140,7 +140,7 @@ def test_unequal_decisions_count_as_fewer() -> None:
         good, little = rng.random() < 0.5, rng.random() < 0.5
         return [("door", str(good), 0.0), (f"room {good}", str(little), float(good) + 0.2 * float(little))]
 
-    found = diagnosed(of_world(play, 20, 40))
+    found = diagnose(of_world(play, 20, 40))
     weights = np.array([1.0, 0.04])  # variances of the two choices
     assert value(found, "effective_decisions") == pytest.approx(weights.sum() ** 2 / (weights**2).sum(), abs=0.03)
     assert value(found, "decisive_steps") == pytest.approx(2.0, abs=0.1), "though each changes the return"
@@ -159,7 +159,7 @@ def test_the_variance_between_parts_is_estimated_without_bias(values: list[float
 
 
 def test_decisive_steps_at_the_end_are_late() -> None:
-    early, late = (diagnosed(of_world(corridor(10, (at,), 0.6, False), 60, 16)) for at in (0, 9))
+    early, late = (diagnose(of_world(corridor(10, (at,), 0.6, False), 60, 16)) for at in (0, 9))
     assert value(early, "decisive_place") == pytest.approx(0.05, abs=0.1)
     assert value(late, "decisive_place") == pytest.approx(0.95, abs=0.1)
 
@@ -180,16 +180,16 @@ def wings(rng: np.random.Generator) -> list[Row]:
 
 
 def test_where_keys_are_states_nothing_is_hidden() -> None:
-    found = [diagnosed(of_world(diamond, 8, 16, seed)) for seed in range(20)]
+    found = [diagnose(of_world(diamond, 8, 16, seed)) for seed in range(20)]
     for name in ("alias_step", "alias_previous", "alias_history"):
         values = [value(one, name) for one in found]
         assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(len(values)), name
-    straight = diagnosed(of_world(corridor(5, (2,), 0.7, True), 4, 8))
+    straight = diagnose(of_world(corridor(5, (2,), 0.7, True), 4, 8))
     assert straight["alias_history"].value is None, "each state has one past"
 
 
 def test_equal_keys_of_different_states_are_seen_by_what_came_before() -> None:
-    found = diagnosed(of_world(wings, 16, 32))
+    found = diagnose(of_world(wings, 16, 32))
     assert value(found, "alias_history") == pytest.approx(0.16 / 0.25, abs=0.1), "between the wings, of all"
     assert value(found, "alias_previous") == pytest.approx(0.16 / 0.25, abs=0.1), "the hall before the first room"
     assert found["alias_step"].value is None, "all episodes are at the same step there"
@@ -202,7 +202,7 @@ def test_equal_keys_of_different_states_are_seen_by_what_came_before() -> None:
 def test_over_all_assignments_chance_explains_nothing(values: list[float], data: st.DataObject) -> None:
     part = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(values), max_size=len(values))))
     cell = np.zeros(len(values), np.int64)
-    every = [explained(np.array(one), cell, part) for one in permutations(values)]
+    every = [explained_squares(np.array(one), cell, part) for one in permutations(values)]
     assert np.mean([beyond for beyond, _ in every]) == pytest.approx(0.0, abs=1e-9)
     assert all(beyond <= most + 1e-9 for beyond, most in every)
 
@@ -222,7 +222,7 @@ def test_neither_the_order_of_rows_nor_the_names_of_states_matter(steps: StepTab
     order = np.random.default_rng(len(steps)).permutation(len(steps))
     names = {"a": "z", "b": "y", "c": "x"}
     other = replace(steps, state_key=np.array([names[key] for key in steps.state_key], object)).take(order)
-    one, two = diagnosed(steps), diagnosed(other)
+    one, two = diagnose(steps), diagnose(other)
     assert one.keys() == two.keys() <= MEASURES.keys()
     for name, measure in one.items():
         np.testing.assert_allclose(measure.totals, two[name].totals, atol=1e-9, err_msg=name)
@@ -232,7 +232,7 @@ def test_neither_the_order_of_rows_nor_the_names_of_states_matter(steps: StepTab
 def test_the_plain_measures_of_two_groups_by_hand() -> None:
     first = [[("s", "a", 0.0), ("u", "a", 0.0), ("s", "b", 3.0)], [("s", "b", 1.0), ("v", "a", 0.0)]]
     second = [[("s", "a", 0.0), ("s", "a", 0.0)], [("s", "a", 0.0)]]
-    found = diagnosed(played([first, second]))
+    found = diagnose(played([first, second]))
     expected = {
         "success": 2 / 4, "return": 1.0, "zero_variance_groups": 1 / 2, "episode_length": 2, "median_length": 2,
         "longest_episode": 3, "late_reward": 3 / 4, "repeated_states": 6 / 8, "singletons": 2 / 8,
@@ -249,7 +249,7 @@ def test_prompts_have_in_common_what_they_have() -> None:
     assert token_overlap(steps, np.array([0, 1])).tolist() == [1.0]
     assert token_overlap(steps, states_apart(steps)).tolist() == [1.0, 0.5, 0.5]
     assert len(states_apart(steps, 2)) == 2
-    pairs = diagnosed(played([[[("s", "a", 1.0)]] * 3], [[1], [1], [2]]))["other_prompts"]
+    pairs = diagnose(played([[[("s", "a", 1.0)]] * 3], [[1], [1], [2]]))["other_prompts"]
     assert pairs.value == pytest.approx(2 / 3)
 
 
@@ -264,8 +264,8 @@ def test_what_cannot_be_told_is_said_with_the_reason() -> None:
         "acted differently and earned differently: .* larger groups": [[won, [("v", "a", 0.0)]]],
     }
     for said, groups in cases.items():
-        (line,) = untold(diagnosed(played(groups)))
+        (line,) = untold(diagnose(played(groups)))
         assert re.search(said, line), line
-    assert not untold(diagnosed(played([[won, won, lost, lost]])))
+    assert not untold(diagnose(played([[won, won, lost, lost]])))
     with pytest.raises(DataError, match="no step to measure"):
-        diagnosed(token_table([]))
+        diagnose(token_table([]))

@@ -155,9 +155,9 @@ def test_weighing_by_step_lets_long_episodes_move_the_mean():
 
 def test_a_lone_episode_keeps_its_raw_return_where_asked_for():
     steps = table_of([(0, 0, 0, 10.0, "a", True)])
-    assert advantage(GRPO(Comparison.named("verl")), steps) == pytest.approx(10 / (1 + 1e-6))
+    assert advantage(GRPO(Comparison.from_preset("verl")), steps) == pytest.approx(10 / (1 + 1e-6))
     for method in (DrGRPO, RLOO, OPO):
-        assert advantage(method(Comparison.named("verl", normalise="mean")), steps) == pytest.approx(10)
+        assert advantage(method(Comparison.from_preset("verl", normalise="mean")), steps) == pytest.approx(10)
 
 
 def test_gigpo_on_a_table_small_enough_to_work_out_by_hand():
@@ -214,7 +214,7 @@ def test_tasks_whose_greedy_episode_failed_are_left_out_and_counted(caplog: pyte
     greedy = table_of([(greedy_group(group), group, 0, 0.5 + group, "a", True) for group in (0, 1)])
     sampled = table_of([(group, 10 + group, 0, 0.0, "a", True) for group in (0, 1, 2, 3)])
     parts = [part.with_columns(**{GREEDY: np.full(len(part), part is greedy)}) for part in (greedy, sampled)]
-    steps = StepTable.joined(parts)
+    steps = StepTable.join(parts)
     with caplog.at_level(logging.WARNING):
         kept = GreedyReturn().columns(steps)
     assert kept.episode_id.tolist() == [10, 11]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.credit.map import AXES, FAR, Map, Spot, best_of, distance, load, nearest, told
+from trainers.credit.map import AXES, FAR, Map, Spot, best_of, describe_nearest, distance, load, nearest
 
 MEASURES = st.fixed_dictionaries({
     "median_length": st.none() | st.floats(1.0, 100.0), "success": st.none() | st.floats(0.0, 1.0),
@@ -42,15 +42,17 @@ def test_a_doubling_of_the_length_is_one_and_what_is_far_is_on_no_map() -> None:
 
 def test_a_suggestion_is_made_only_by_a_map_whose_choices_held() -> None:
     spots = [spot("short", 8.0, 0.2, g2po=3.0, exact=8.0)]
-    lines = told(Map(spots, "g2po", True, "a test"), spots[0].measures)
+    lines = describe_nearest(Map(spots, "g2po", True, "a test"), spots[0].measures)
     assert "short" in lines[0] and "exact +8.0 [+7.0, +9.0]" in lines[0] and lines[1] == "suggested: g2po"
-    assert told(Map(spots, "g2po", False, "a test"), spots[0].measures)[1] == "no method is suggested: a test"
-    assert len(told(Map(spots, "g2po", True, "a test"), {})) == 1
+    assert (
+        describe_nearest(Map(spots, "g2po", False, "a test"), spots[0].measures)[1] == "no method is suggested: a test"
+    )
+    assert len(describe_nearest(Map(spots, "g2po", True, "a test"), {})) == 1
 
 
 def test_the_package_s_map_is_whole() -> None:
     atlas = load()
-    assert atlas.tested and atlas.usual and (atlas.spots or told(atlas, {}) == [])
+    assert atlas.tested and atlas.usual and (atlas.spots or describe_nearest(atlas, {}) == [])
     for one in atlas.spots:
         assert {*one.measures} == {*AXES} and distance(one.measures, one.measures) == 0.0
         assert all(low <= mean <= high for mean, low, high in one.gain.values())

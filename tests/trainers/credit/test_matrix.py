@@ -71,7 +71,7 @@ def computed(accelerator: Accelerator, cases: list[Case]) -> list[tuple[float, d
         own = share(accelerator, table())
         # gpg has no clip, at which bfloat16 would take other tokens
         Accumulator(accelerator, policy, optim, ObjectiveConfig(loss="gpg"))(own, tally, seed=0, first=True)
-        merged = tally.merged(accelerator)
+        merged = tally.gather_metrics(accelerator)
         gradient = {name: whole(p.grad).clone() for name, p in inner.named_parameters() if p.grad is not None}
         found.append((sum(value for name, value in merged.items() if name.endswith("_loss")), gradient))
     return found

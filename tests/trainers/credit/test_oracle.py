@@ -22,7 +22,7 @@ from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.oracle_mc import OracleMC
 from trainers.credit.method import Method
-from trainers.credit.rows import unshaped
+from trainers.credit.rows import unshaped_steps
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.report.metrics import read_metrics
 from trainers.rollout.config import EnvConfig, RolloutConfig, TreeConfig
@@ -75,15 +75,15 @@ def _rolled(
     branches: Branches = {}
     with (playing := manager(memory, workers)).vector:
         episodes = playing.run(list(plans.values()), Sampling(), 3, branches=branches)
-        steps = crediting.shaped(unshaped(episodes, 1))
+        steps = crediting.shape_rewards(unshaped_steps(episodes, 1))
         found = Continuations.of(steps, each, plans, branches, pooled)
         played = playing.run(found.plans, Sampling(), 4)
     return _valued(steps, found, played, gamma), found, played
 
 
 def _valued(steps: StepTable, found: Continuations, played: list[Episode], gamma: float = 1.0) -> StepTable:
-    continued = found.played(played)
-    return continued.valued(steps, unshaped(continued.episodes, 1), gamma)
+    continued = found.playouts(played)
+    return continued.with_oracle_values(steps, unshaped_steps(continued.episodes, 1), gamma)
 
 
 @pytest.mark.seconds
@@ -117,7 +117,7 @@ def test_pooled_visits_measure_places_whatever_the_time() -> None:
     sums, counts = np.zeros(len(found.known)), np.zeros(len(found.known))
     groups = np.repeat(found.group, found.each)
     numbers = {(g, p): n for g, p, n in zip(steps.group_id, place, found.state, strict=True)}
-    for group, episode in zip(groups.tolist(), found.played(played).episodes, strict=True):
+    for group, episode in zip(groups.tolist(), found.playouts(played).episodes, strict=True):
         rewards = [step.reward for step in episode.steps]
         for i, step in enumerate(episode.steps):
             if (state := numbers.get((group, int(step.state_key)))) is not None:
@@ -134,7 +134,7 @@ def test_a_state_is_measured_once_for_a_group_and_never_with_the_sampled_episode
     assert len({(w, v) for w, v in zip(where, steps.extra[MC_VALUE].tolist(), strict=True)}) == len(set(where))
     own = {plan.episode_id: len(plan.branch.steps) for plan in found.plans if plan.branch is not None}
     assert all(len(e.steps) > own[e.episode_id] for e in played)
-    assert sum(len(e.steps) for e in found.played(played).episodes) == sum(
+    assert sum(len(e.steps) for e in found.playouts(played).episodes) == sum(
         len(e.steps) - own[e.episode_id] for e in played
     )
 
@@ -202,7 +202,7 @@ def _informative(episodes: Sequence[Episode], iteration: int) -> int:
 
 
 def _steps(rolled: Rolled) -> StepTable:
-    return unshaped(rolled.episodes, 1)
+    return unshaped_steps(rolled.episodes, 1)
 
 
 def _grown(tree: TreeConfig, workers: int = 0, seed: int = 0, **method: Any) -> tuple[Rolled, int]:
@@ -227,9 +227,9 @@ def test_leaves_share_their_first_steps_and_every_token_is_counted_once(tree: Tr
     for seed in range(4):
         rolled, written = _grown(tree, seed=seed)
         episodes = list(rolled.episodes)
-        assert Counter(e.group_id for e in episodes) == {0: tree.kept, 1: tree.kept}
+        assert Counter(e.group_id for e in episodes) == {0: tree.kept_episodes, 1: tree.kept_episodes}
         assert len({e.episode_id for e in episodes}) == len(episodes)
-        assert set(Counter((e.group_id, e.tree) for e in episodes).values()) == {tree.kept // tree.trees}
+        assert set(Counter((e.group_id, e.tree) for e in episodes).values()) == {tree.kept_episodes // tree.trees}
         own = sum(len(s.response_ids) for e in episodes for s in e.steps[e.shared :])
         assert own + rolled.pruned_tokens == written
         for episode in episodes:

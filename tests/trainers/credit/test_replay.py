@@ -56,7 +56,7 @@ def test_with_admit_step_the_sign_of_a_rows_own_advantage_decides():
     buffer, steps = ReplayBuffer(ReplayConfig(admit="step")), played(1, [[0, 1]])
     advantage = np.where(steps.t == 0, 0.5, -0.5)
     assert buffer.admit(steps, advantage, np.ones(len(steps), np.bool_)) == 2
-    assert buffer.table.t.tolist() == [0, 0] and buffer.stored == 2
+    assert buffer.table.t.tolist() == [0, 0] and buffer.entry_count == 2
 
 
 @given(
@@ -82,27 +82,27 @@ def test_the_baseline_is_the_median_of_the_latest_group_means(means: list[list[i
 def test_recalibration_leaves_what_is_better_than_the_policy_has_become():
     buffer = ReplayBuffer(ReplayConfig())
     take_in(buffer, played(1, [[0, 1], [0, 3]]))
-    assert buffer.recalibrated().tolist() == [0.0, 0.0, 2.0, 2.0], "P50 of 0.5 and 1.5 is 1"
-    table, advantage = buffer.kept()
+    assert buffer.recalibrate().tolist() == [0.0, 0.0, 2.0, 2.0], "P50 of 0.5 and 1.5 is 1"
+    table, advantage = buffer.select_rows()
     assert np.unique(table.episode_id).tolist() == [1011] and advantage.tolist() == [2.0, 2.0]
-    assert len(ReplayBuffer(ReplayConfig(keep="non_negative")).kept()[0]) == 0
+    assert len(ReplayBuffer(ReplayConfig(keep="non_negative")).select_rows()[0]) == 0
     take_in(buffer, played(2, [[4, 4], [4, 4], [4, 4]]))
-    assert len(buffer.kept()[0]) == 0, "the policy solves more now"
+    assert len(buffer.select_rows()[0]) == 0, "the policy solves more now"
 
 
 def test_a_group_whose_mean_is_off_by_rounding_is_no_better_than_its_median():
     buffer = ReplayBuffer(ReplayConfig(keep="positive"))
     take_in(buffer, played(1, [[0.0, 1.1]]))
     buffer.enter_means(np.array([1.1 - 2e-16] * 3))
-    assert buffer.recalibrated().tolist() == [0.0, 0.0]
+    assert buffer.recalibrate().tolist() == [0.0, 0.0]
 
 
 def test_what_counts_towards_full_is_all_or_what_is_useful():
     stored, useful = ReplayBuffer(ReplayConfig(size=2)), ReplayBuffer(ReplayConfig(size=2, full="useful"))
     for buffer in (stored, useful):
         take_in(buffer, played(1, [[0, 1], [0, 3]]))
-    assert stored.counted == 2 and stored.full(2) and not stored.full(1)
-    assert useful.counted == 1 and not useful.full(3) and useful.full(4), "more than 1.5 times the size"
+    assert stored.useful_count == 2 and stored.full(2) and not stored.full(1)
+    assert useful.useful_count == 1 and not useful.full(3) and useful.full(4), "more than 1.5 times the size"
 
 
 def test_old_episodes_are_forgotten_and_clearing_keeps_the_group_means():
@@ -112,7 +112,7 @@ def test_old_episodes_are_forgotten_and_clearing_keeps_the_group_means():
     assert buffer.forget(2) == 0 and buffer.forget(3) == 2
     assert np.unique(buffer.table.extra["iteration"]).tolist() == [2]
     buffer.clear()
-    assert buffer.stored == 0 and buffer.baseline == 0.5
+    assert buffer.entry_count == 0 and buffer.baseline == 0.5
 
 
 returns = st.lists(st.lists(st.integers(0, 3).map(float), min_size=1, max_size=3), min_size=1, max_size=4)
@@ -260,4 +260,4 @@ def test_what_was_measured_and_stored_goes_on_in_another_process_that_loads_it()
     assert other.bounds is None
     one.advance(_credit(1), 1, _logprobs)
     other.load(one.state())
-    assert other.bounds == one.bounds is not None and other.buffer.stored == one.buffer.stored > 0
+    assert other.bounds == one.bounds is not None and other.buffer.entry_count == one.buffer.entry_count > 0

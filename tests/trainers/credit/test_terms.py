@@ -147,7 +147,7 @@ def test_gigpo_compares_steps_as_episodes_unless_it_is_told_otherwise(steps: Ste
 
 
 def test_a_checkpoint_keeps_how_a_calibrated_method_compares() -> None:
-    calibrated = BiPACE(radius=0.2, compare=Comparison.named("verl-agent"))
+    calibrated = BiPACE(radius=0.2, compare=Comparison.from_preset("verl-agent"))
     state = json.loads(json.dumps(Crediting(Method(calibrated, {}, {}), Accelerator(cpu=True)).state()))
     resumed = Crediting(Method(BiPACE(radius=None), {}, {}), Accelerator(cpu=True))
     resumed.load(state)

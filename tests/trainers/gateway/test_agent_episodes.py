@@ -41,7 +41,7 @@ def asked(client: Client, messages: list[Message]) -> str:
     ask = Ask(client.model, tuple(messages), body=repr(messages).encode())
     session, taken = client.gateway.ask(client.api_key, ask)
     (choice,) = taken.done.result()
-    client.gateway.delivered(session, taken)
+    client.gateway.deliver(session, taken)
     return choice.message.text
 
 

@@ -534,7 +534,7 @@ def test_the_official_client_plays_the_environment_of_its_key(address: tuple[Gat
     sessions = [gateway.open(EpisodePlan(number, 0, 0, tasks[number])) for number in range(3)]
     worlds = [Played(FACTORY.make(), task, gateway) for task in tasks[:2]]
     for world, session in zip(worlds, sessions, strict=False):
-        world.joined(session)
+        world.join_session(session)
 
     async def plays(world: Played, key: str) -> None:
         kept = httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"})

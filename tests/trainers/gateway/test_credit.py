@@ -125,7 +125,7 @@ def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_actio
     call_of = '<tool_call>\n{"name": "do", "arguments": {"command": "go %d"}}\n</tool_call>'
     place.engine.answer = lambda request: place.engine.ids(call_of % (next(numbers) if distinct else 0))
     session, env = place.open(), Played(EnvFactory("counting_world:Counting-v0").make(), "one", place.gateway)
-    env.joined(session)
+    env.join_session(session)
     talks: dict[int, list[Message]] = {who: [Message("user", f"You are {who}. {env.text}")] for who in range(3)}
     left: list[tuple[Asked, int]] = []
     expected: dict[tuple[int, int], float] = {}
@@ -135,7 +135,7 @@ def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_actio
             ask = Ask("policy", tuple(talks[who]), env.offered, count, body=b"%d" % next(numbers))
             _, asked = place.gateway.ask(session.key, ask)
             place.gateway.pump(place.engine, 0.0)
-            place.gateway.delivered(session, asked)
+            place.gateway.deliver(session, asked)
             left += [(asked, index) for index in range(count)]
             said = asked.choices[0].message
             talks[who] += [said, Message("user", f"Go on. {env.text}")]
@@ -173,7 +173,7 @@ def test_an_agent_says_which_answer_acts_by_the_calls_id_and_by_the_parent_of_a_
     call = '<tool_call>\n{"name": "do", "arguments": {"command": "go"}}\n</tool_call>'
     place = made(lambda prompt: call)
     session, env = place.open(), Played(EnvFactory("counting_world:Counting-v0").make(), "one", place.gateway)
-    env.joined(session)
+    env.join_session(session)
     tools = env.tools if "chat" in path else [{**env.tools[0]["function"], "input_schema": {"type": "object"}}]
     sent = body("Go", max_tokens=64, tools=tools)
     first, second = (ask(place, path, session.key, {**sent, "metadata": {"x": str(n)}}).json() for n in range(2))

@@ -37,7 +37,7 @@ class Talk:
         body = repr((messages, tools, len(self.session.asked))).encode()
         session, asked = place.gateway.ask(self.session.key, Ask("policy", messages, tools, body=body))
         place.gateway.pump(place.engine, 0.0)
-        place.gateway.delivered(session, asked)
+        place.gateway.deliver(session, asked)
         return asked.done.result()[0].message
 
     @property

@@ -25,7 +25,7 @@ from trainers.gateway.gateway import Gateway
 from trainers.gateway.messages import Message, Refused
 from trainers.gateway.sequences import Sequences, Writer
 from trainers.gateway.teaching import TAUGHT, ExpertEngine
-from trainers.imitation.demonstrations import demonstrations, transcribed
+from trainers.imitation.demonstrations import demonstrations, transcribe_requests
 from trainers.imitation.play import ANSWER, PROMPT, RESPONSE
 from trainers.pool import Query
 from trainers.pool import Writer as PoolWriter
@@ -68,8 +68,8 @@ def test_what_a_teacher_says_is_written_as_the_model_would_and_the_next_request_
     ids = writer.write(prompt, replace(said, thought=thought))
     read, problem = writer.read(ids, tools)
     assert not problem and read.key in (said.key, replace(said, thought=thought).key)
-    assert writer.ended(ids), "it ends as the model's own answers do"
-    talk.said(0, prompt, read, np.array(ids, np.int32))
+    assert writer.has_end(ids), "it ends as the model's own answers do"
+    talk.record_answer(0, prompt, read, np.array(ids, np.int32))
     answer = Message("tool", "Nothing.", call_id="call00001") if said.calls else Message("user", "Sure?")
     follows = talk.prompt([USER, read, answer], tools)
     if follows.parent is None:  # the template rewrites its last answer, or has the tools at the last question
@@ -262,13 +262,13 @@ def test_kept_episodes_are_imitated_token_by_token(kept: Path) -> None:
     assert len(found.asked) == found.played == 4 and not found.players
     vocabulary = str(found.asked[0].steps[0].info["gateway"]["vocabulary"])
     for episode in found.asked:
-        (written,) = transcribed(episode, 99, vocabulary).transcripts
+        (written,) = transcribe_requests(episode, 99, vocabulary).transcripts
         last = episode.steps[-1]
         np.testing.assert_array_equal(written.tokens, [*last.prompt_ids, *last.response_ids])
         answers = np.concatenate([step.response_ids for step in episode.steps])
         np.testing.assert_array_equal(written.tokens[written.parts == RESPONSE], answers)
         assert set(written.parts[: len(episode.steps[0].prompt_ids)]) == {PROMPT} and ANSWER in written.parts
-        (first,) = transcribed(episode, 1, vocabulary).transcripts
+        (first,) = transcribe_requests(episode, 1, vocabulary).transcripts
         assert len(first.tokens) == len(episode.steps[0].prompt_ids) + len(episode.steps[0].response_ids)
 
 
@@ -279,7 +279,7 @@ def test_mistakes_and_answers_that_were_cut_are_context(kept: Path) -> None:
     changes: list[dict[str, Any]] = [{"valid": False}, {"finish_reason": "length"}]
     for change in changes:
         steps = (replace(episode.steps[0], **change), *episode.steps[1:])
-        (written,) = transcribed(replace(episode, steps=steps), 99, vocabulary).transcripts
+        (written,) = transcribe_requests(replace(episode, steps=steps), 99, vocabulary).transcripts
         targets = sum(len(step.response_ids) for step in steps[1:])
         assert (written.parts == RESPONSE).sum() == targets
 
@@ -289,7 +289,7 @@ def test_tokens_of_another_tokenizer_and_two_kinds_of_episodes_are_refused(kept:
     episode = demonstrations(kept / "kept", "TextCraft-v0").asked[0]
     other = Writer(tokenizer()).vocabulary
     with pytest.raises(DataError, match="have the tokens of another tokenizer"):
-        transcribed(episode, 9, other)
+        transcribe_requests(episode, 9, other)
     plain = replace(episode, steps=tuple(replace(step, info={}) for step in episode.steps))
     with PoolWriter(tmp_path / "pool") as pool:
         pool.store("one", episode)

@@ -28,14 +28,14 @@ from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import DataError, UnknownName, UsageError
 from envsuite.core.practice import Spelling, Teacher
 from envsuite.mathematics.env import PythonMathEnv
-from envsuite.mathematics.generate import BY_STRATUM, generated
+from envsuite.mathematics.generate import BY_STRATUM, generate_problem
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.literature import Literature
 from envsuite.prompting import Codec, Conversation, Full, PromptSpec, make_codec
 from envsuite.remote.making import practice_of
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.env import SearchQAEnv
-from envsuite.searchqa.scoring import normalised
+from envsuite.searchqa.scoring import normalise_answer
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
@@ -46,7 +46,7 @@ from trainers.imitation import training
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, Play, Stage
 from trainers.imitation.play import RESPONSE, SLIP, Game, Transcript, transcribe
-from trainers.imitation.training import Transcripts, imitate, loss_of, new_model, optimizers_of, parts_of, started
+from trainers.imitation.training import Transcripts, imitate, load_start, loss_of, new_model, optimizers_of, parts_of
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model
@@ -92,7 +92,7 @@ def _written(
 
 def _imitated(config: ImitateConfig, tokenizer):
     torch.manual_seed(config.seed)
-    model = new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)
+    model = new_model(config, tokenizer) if config.start is None else load_start(config.start, tokenizer)
     imitate(config, model, tokenizer)
     return model
 
@@ -185,7 +185,7 @@ def _problems() -> Iterator[str]:
     """Problems without long numbers."""
     for number in range(10):
         for task_type in BY_STRATUM:
-            problem = generated(f"words {number}", task_type, "train")
+            problem = generate_problem(f"words {number}", task_type, "train")
             yield re.sub("[0-9]{3,}", "10", f"{problem.text} {problem.code} {problem.answer}")
 
 
@@ -334,7 +334,7 @@ def test_a_model_that_is_started_from_knows_its_words_in_another_vocabulary(tied
     old = new_model(ImitateConfig(architecture=shape), first).eval()
     old.save_pretrained(tmp_path)
     first.save_pretrained(tmp_path)
-    new = started(str(tmp_path), second).eval()
+    new = load_start(str(tmp_path), second).eval()
     before, after = (
         {word: float(model(torch.tensor([tokenizer.encode("a b")])).logits[0, -1, tokenizer.get_vocab()[word]])
          for word in "abcd"}
@@ -380,7 +380,7 @@ def test_the_expected_time_is_told_first_and_changes_nothing(
     imitate(config, told, tokenizer)
     lines = [record.getMessage() for record in caplog.records if record.name == "trainers.imitation.training"]
     assert re.fullmatch(r"expected: about \d+ s, an estimate .*", lines[0]), lines
-    monkeypatch.setattr(training, "_expected", lambda *_: 0.0)
+    monkeypatch.setattr(training, "_estimate_seconds", lambda *_: 0.0)
     imitate(config, untold, tokenizer)
     assert all(torch.equal(one, other) for one, other in zip(told.parameters(), untold.parameters(), strict=True))
 
@@ -399,10 +399,10 @@ def test_where_every_transcript_is_too_long_it_says_so_and_does_not_play_for_eve
 
 def test_a_start_that_holds_no_model_is_refused(tokenizer, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"start .*no config\.json there"):
-        started(str(tmp_path), tokenizer)
+        load_start(str(tmp_path), tokenizer)
     new_model(TINY, tokenizer).save_pretrained(tmp_path)
     with pytest.raises(DataError, match=r"start .*no tokenizer_config\.json there"):
-        started(str(tmp_path), tokenizer)
+        load_start(str(tmp_path), tokenizer)
 
 
 def test_a_setting_that_cannot_work_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -452,7 +452,7 @@ def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were() -> N
     tokenizer = word_tokenizer(here.texts(), 1024, here.spelling)
     for entity in ENCYCLOPAEDIA.world.all:
         pieces = tokenizer.encode(entity.name)
-        assert normalised(tokenizer.decode(pieces)) == normalised(entity.name)
+        assert normalise_answer(tokenizer.decode(pieces)) == normalise_answer(entity.name)
         assert len(pieces) <= 4 * len(entity.name.split()), entity.name
 
 

@@ -24,7 +24,7 @@ from trainers.programs.launching.job import job_of
 from trainers.programs.launching.program import main
 from trainers.programs.launching.roles import Job, Sizes, dns_label
 from trainers.rollout.vllm.sockets import SocketUpdate
-from trainers.run.cli import TRAIN, dump, parse, shortened
+from trainers.run.cli import TRAIN, dump, parse, shorten_settings
 from trainers.run.config import TrainConfig
 from trainers.settings.shipped import shipped_configs
 from trainers.settings.words import read_file
@@ -98,7 +98,7 @@ def test_settings_that_are_shortened_are_the_same_settings() -> None:
     for name in shipped_configs():
         if {*read_file(name)} <= TrainConfig.__dataclass_fields__.keys() and "accelerate" not in name:
             config = parse(["--config", name, "--rollout.engine", "hf", "--rollout.engine_options", "{}"]).config
-            Path("short.yaml").write_text(text := shortened(config), "utf-8")
+            Path("short.yaml").write_text(text := shorten_settings(config), "utf-8")
             assert dump(parse(["--config", "short.yaml"]).config) == dump(config), name
             assert len(text.splitlines()) < len(dump(config).splitlines()) / 2, name
             seen += 1

@@ -30,7 +30,7 @@ from trainers.policy.adapter import (
     add_adapter,
     as_reference,
     keep_reference,
-    merged,
+    merge_adapter,
     merged_weights,
     save_adapter,
 )
@@ -98,7 +98,7 @@ def test_the_engine_and_the_merged_model_give_the_trainers_log_probabilities(nam
     adapted = _adapted(name)
     save_adapter(adapted, tmp_path)
     plain, engine = architecture(name, SIZE), HFEngine(adapted)
-    whole = merged(architecture(name, SIZE), tmp_path)
+    whole = merge_adapter(architecture(name, SIZE), tmp_path)
     prompts, off = [[1, 2, 3, 4, 5], [1, 2, 3, 9], [7]], 0.0
     for prompt, done in zip(prompts, engine.generate(prompts, Sampling(max_tokens=9), seed=0), strict=True):
         ids = torch.tensor([[*prompt, *done.token_ids]])
@@ -160,7 +160,7 @@ def test_engines_are_given_the_whole_model_with_the_adapter_merged(name: str, tm
     save_adapter(adapted, tmp_path)
     plain = architecture(name, SIZE)
     before = {key: tensor.clone() for key, tensor in merged_weights(plain)}
-    whole = dict(merged(plain, tmp_path).named_parameters())
+    whole = dict(merge_adapter(plain, tmp_path).named_parameters())
     given = dict(merged_weights(adapted))
     assert given.keys() == whole.keys() == before.keys()
     for key, tensor in given.items():

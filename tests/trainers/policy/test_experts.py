@@ -31,7 +31,7 @@ from trainers.policy.adapter import (
     continue_adapter,
     frozen_weights,
     keep_reference,
-    merged,
+    merge_adapter,
     merged_weights,
     save_adapter,
 )
@@ -49,7 +49,7 @@ from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 from trainers.settings import ConfigError
 from trainers.steps import StepTable
-from trainers.steps.experts import cut, filled
+from trainers.steps.experts import cut, fill_experts
 
 FAMILIES = ("qwen3_moe", "granitemoe", "glm4_moe")
 TENSORS = ("experts.gate_up_proj", "experts.down_proj")
@@ -249,8 +249,8 @@ def test_parts_are_cut_and_filled() -> None:
         for end in (None, *range(begin, 9)):
             found = cut(parts, begin, end)
             np.testing.assert_array_equal(np.concatenate([whole[:0], *found]), whole[begin:end])
-    assert [np.concatenate(p).ravel().tolist() for p in filled([(), parts[1:2]], [2, 1])] == [[255, 255], [10]]
-    assert filled([(), ()], [2, 1]) == [(), ()]
+    assert [np.concatenate(p).ravel().tolist() for p in fill_experts([(), parts[1:2]], [2, 1])] == [[255, 255], [10]]
+    assert fill_experts([(), ()], [2, 1]) == [(), ()]
 
 
 @pytest.mark.seconds
@@ -365,7 +365,7 @@ def test_adapters_on_experts_are_what_peft_computes(name: str, tmp_path: Path) -
     frozen = built(name).state_dict()
     assert all(torch.equal(tensor, frozen[key]) for key, tensor in frozen_weights(model))
     save_adapter(model, tmp_path)
-    torch.testing.assert_close(row_logprobs(merged(built(name), tmp_path), table), wanted, atol=2e-5, rtol=0)
+    torch.testing.assert_close(row_logprobs(merge_adapter(built(name), tmp_path), table), wanted, atol=2e-5, rtol=0)
     again = built(name)
     add_adapter(again, config, "base")
     continue_adapter(again, tmp_path, config)

@@ -81,9 +81,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphMod
     monkeypatch.setattr(kernels, "_INTERPRETED", set())
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)  # gradients on a CPU
     monkeypatch.setattr("trainers.policy.model.kernel_of", lambda model: NAMES["flex"])
-    kernels._compiled.cache_clear()
+    kernels._compile.cache_clear()
     yield graphs
-    kernels._compiled.cache_clear()
+    kernels._compile.cache_clear()
 
 
 def _long_tree(tokens: int) -> TokenTree:

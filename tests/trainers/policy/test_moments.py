@@ -16,11 +16,11 @@ from trainers.train import main
 def test_who_waits_takes_time_and_none_of_the_processor() -> None:
     clock = Clock()
     time.sleep(0.2)
-    clock.passed("rollout")
+    clock.book("rollout")
     begin = time.process_time()
     while time.process_time() < begin + 0.1:
         pass
-    clock.passed("update")
+    clock.book("update")
     told = clock.metrics(Timing(), IterationMetrics({}, sampled=4, steps=2))
     assert told["time/rollout"] >= 0.2 and told["cpu/rollout"] < 0.1
     assert told["cpu/update"] >= 0.1

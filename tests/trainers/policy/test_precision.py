@@ -25,7 +25,7 @@ from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.precision import computing
 from trainers.policy.update import Updater
-from trainers.processes.distributed import guarded
+from trainers.processes.distributed import run_guarded
 from trainers.report.metrics import read_metrics
 from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
@@ -194,7 +194,7 @@ def test_a_program_computes_without_subnormal_numbers_and_leaves_its_caller_as_i
 
     torch.set_flush_denormal(before)
     try:
-        assert guarded(command) == 0
+        assert run_guarded(command) == 0
         assert (subnormal(1) == 0) == before
     finally:
         torch.set_flush_denormal(False)

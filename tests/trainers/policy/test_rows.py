@@ -16,7 +16,7 @@ from benchmarks.families import some_tree
 from envsuite.core.errors import DataError
 from trainers.credit.critic import ValueModel
 from trainers.policy import attention, rows
-from trainers.policy.attention import unsupported
+from trainers.policy.attention import unsupported_reason
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
 from trainers.policy.packing import distinct_tokens, micro_batches
@@ -141,12 +141,12 @@ def test_a_convolution_is_told_by_what_it_is_and_where_it_leaks_little_by_its_va
     own = modeling_lfm2.causal_conv1d_fn
     monkeypatch.setattr(modeling_lfm2, "causal_conv1d_fn", own.__wrapped__ if hasattr(own, "in_tree") else own)
     monkeypatch.setattr(attention, "follow_trees", lambda _: False)
-    for told in (unsupported, lambda _: None):
-        monkeypatch.setattr(rows, "unsupported", told)
+    for told in (unsupported_reason, lambda _: None):
+        monkeypatch.setattr(rows, "unsupported_reason", told)
         torch.manual_seed(0)
         one = Lfm2ForCausalLM(config).train(False)
         Policy(one)
-        found = "short test" if told is not unsupported else "(conv, full_attention)"
+        found = "short test" if told is not unsupported_reason else "(conv, full_attention)"
         assert found in (rows_reason(one) or "")
 
 

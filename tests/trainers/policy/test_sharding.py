@@ -196,7 +196,7 @@ def test_a_run_of_two_sharded_processes_is_one_of_two_copies_and_its_checkpoint_
     _near(without_times(sharded), without_times(whole), 1e-4)
     assert summary(sharded)["model"] == summary(whole)["model"], "counts of parameters"
     for part in ("model", "optimizer"):
-        files = [WeightFiles(folder / "checkpoints/iteration-00002", part).mapped() for folder in (sharded, whole)]
+        files = [WeightFiles(folder / "checkpoints/iteration-00002", part).map_tensors() for folder in (sharded, whole)]
         assert files[0].keys() == files[1].keys()
         for key, tensor in files[1].items():
             torch.testing.assert_close(files[0][key], tensor, rtol=1e-3, atol=1e-3, msg=key)

@@ -272,13 +272,13 @@ def test_nothing_of_a_tree_in_parts_is_left_after_its_backward_pass(
 ) -> None:
     tree = token_tree(_sequences([([1] * 30, [0, 1, 2] * 3), ([1] * 30, [2, 1]), ([0, 1], [1])]))
     model, made = architecture("llama", SIZE), []
-    joined = Past.joined
+    joined = Past.join
 
     def noted(self: Past, layer: int, key: torch.Tensor, value: torch.Tensor) -> KeysValues:
         made.append(weakref.ref(key))
         return joined(self, layer, key, value)
 
-    monkeypatch.setattr(Past, "joined", noted)
+    monkeypatch.setattr(Past, "join", noted)
     if checkpointing:
         checkpoint_activations(model)
     Policy(model).train()(replace(tree, part=7)).logprob.sum().backward()

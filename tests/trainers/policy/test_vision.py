@@ -23,7 +23,7 @@ from envsuite.core import ToolCall, UsageError
 from envsuite.core.errors import DataError
 from envsuite.core.images import Pixels
 from envsuite.prompting import Chat, Conversation, PromptSpec, make_codec, make_memory
-from envsuite.prompting.images import images_of, part_id, parts_of, readable, renumbered
+from envsuite.prompting.images import images_of, part_id, parts_of, readable, renumber_images
 from envsuite.sokoban.env import SokobanEnv
 from trainers.policy import rows
 from trainers.policy import vision as vision_module
@@ -256,7 +256,7 @@ def forked(tokenizer: PreTrainedTokenizerBase) -> StepTable:
     ends = ((7,), (8, 9), (7, 8), (9,), (10, 11, 12), (7, 9))
     steps = []
     for images, end in zip(seen, ends, strict=True):
-        parts = [[5, 6], *([*renumbered(np.array(form.ids(image)), [n]), 7 + n] for n, image in enumerate(images))]
+        parts = [[5, 6], *([*renumber_images(np.array(form.ids(image)), [n]), 7 + n] for n, image in enumerate(images))]
         steps.append(shown(0, [int(token) for part in parts for token in part], images, (*end, 13)))
     return StepTable.from_episodes(episode(n, one) for n, one in enumerate(steps))
 
@@ -566,5 +566,5 @@ def test_ids_of_parts_say_which_part_of_which_image_they_are() -> None:
     ids = np.array([4, part_id(0, 0), part_id(0, 1), 0, part_id(3, 16_383), 7])
     assert images_of(ids).tolist() == [-1, 0, 0, -1, 3, -1]
     assert parts_of(ids).tolist() == [0, 0, 1, 0, 16_383, 0]
-    assert renumbered(ids, [2, 0, 0, 1]).tolist() == [4, part_id(2, 0), part_id(2, 1), 0, part_id(1, 16_383), 7]
+    assert renumber_images(ids, [2, 0, 0, 1]).tolist() == [4, part_id(2, 0), part_id(2, 1), 0, part_id(1, 16_383), 7]
     assert part_id(100_000, 0) > np.iinfo(np.int32).min

@@ -223,7 +223,7 @@ def test_vllm_in_this_process_leaves_the_random_numbers_of_its_gpu(
 
     forked: list[list[torch.device]] = []
     monkeypatch.setattr(torch.random, "fork_rng", fork_rng)
-    with inside._undisturbed(device):
+    with inside._preserve_process(device):
         pass
     assert forked == [[device] if device.type == "cuda" else []]
 

@@ -19,7 +19,7 @@ from folders import SUPPORT
 from safetensors.torch import load_file
 from tiny_runs import BOTH, LAUNCH, ROOT, environment, gradient_cases, train, without_times, write_settings
 
-from trainers.processes.distributed import check_world, guarded
+from trainers.processes.distributed import check_world, run_guarded
 from trainers.settings import ConfigError
 from trainers.steps.parquet import read_episodes
 
@@ -42,7 +42,7 @@ def test_two_processes_have_the_gradient_of_one_however_the_rows_are_spread(tmp_
 def credit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the credit and the gradient of every method lie, as one process computes them."""
     folder = tmp_path_factory.mktemp("credit")
-    assert guarded(lambda: credit_of_ranks.main(folder, team=False)) == 0
+    assert run_guarded(lambda: credit_of_ranks.main(folder, team=False)) == 0
     return folder
 
 

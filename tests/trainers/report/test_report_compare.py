@@ -17,7 +17,7 @@ from synthetic_run import make_episodes, make_run
 
 from envsuite.core.errors import UsageError
 from trainers.programs.report import main
-from trainers.report.compare import Comparison, Task, last_evaluations, outcomes, paired, write_comparison
+from trainers.report.compare import Comparison, Task, compare_outcomes, last_evaluations, outcomes, write_comparison
 from trainers.report.run import RunData
 from trainers.report.stats import evaluate_summary
 from trainers.steps import Episode
@@ -125,11 +125,11 @@ def test_the_last_evaluation_is_found_in_shards_too(run_of: Runs) -> None:
 def test_repeated_tasks_are_compared_by_their_rates_and_lone_ones_left_out() -> None:
     first = {"a": Task((0, 1), 1, 3.0, ""), "b": Task((2, 3), 2, 3.0, ""), "c": Task((4,), 1, 3.0, "")}
     second = {"a": Task((0, 1), 2, 3.0, ""), "b": Task((2,), 1, 3.0, ""), "d": Task((9,), 1, 3.0, "")}
-    found = paired(first, second)
+    found = compare_outcomes(first, second)
     assert found == {
         "tasks": 2, "unpaired": 2, "first_better": 0, "second_better": 1, "equal": 1, "difference": 0.25,
     }  # fmt: skip
-    assert paired(first, {})["difference"] is None
+    assert compare_outcomes(first, {})["difference"] is None
 
 
 def test_episodes_that_failed_pair_with_nothing_and_those_without_room_are_not_solved(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trainers.programs.report import main
 from trainers.report.methods import DEFAULT, Advantages, Method, step_means
 from trainers.report.pack import pack, pack_advantages
 from trainers.report.run import RunData
-from trainers.settings import ConfigError, checked, make
+from trainers.settings import ConfigError, convert_values, make
 from trainers.steps import Episode
 from trainers.steps.parquet import write_episodes
 
@@ -46,7 +46,7 @@ def episodes_of(iteration: int, greedy: bool = False) -> list[Episode]:
 
 def crediting_of(method: dict[str, Any]) -> Crediting:
     """What training computes advantages with."""
-    config = checked(MethodConfig, method)
+    config = convert_values(MethodConfig, method)
     providers = [GreedyReturn()] if config.greedy_baseline else []
     return Crediting(TrainingMethod.of(config), Accelerator(cpu=True), providers)
 
@@ -220,7 +220,7 @@ def test_a_method_that_does_not_exist_is_named(
 
 def test_settings_are_laid_over_those_of_the_run(run_of: Runs) -> None:
     own = Method.of_run(run_of({"estimator": "gigpo", "options": {"gamma": 0.9}, "shapers": SHAPED}))
-    changed = Method.named("own:{step_weight: 0.5}", own)
+    changed = Method.from_name("own:{step_weight: 0.5}", own)
     assert changed.options == {"gamma": 0.9, "step_weight": 0.5} and changed.shapers == own.shapers
 
 
@@ -234,7 +234,7 @@ def test_an_estimator_of_a_package_that_is_broken_leaves_the_others(
 
 def test_an_addition_alone_is_put_over_its_method(run_of: Runs) -> None:
     own = Method.of_run(run_of({"estimator": "grpo"}))
-    assert Method.named("scpo", own).same_as(Method.named("gigpo+scpo", own))
+    assert Method.from_name("scpo", own).same_as(Method.from_name("gigpo+scpo", own))
 
 
 def test_the_command_prints_the_advantages_of_an_episode(run: RunData, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_each_token_attends_to_its_own_sequence(
     cache, rows = RadixCache(len(shapes)), list[Sequence]()
     for stock, cut, more in shapes:
         rows.append(cache.begin(np.concatenate([stocks[stock, :cut], random.integers(50, size=more)])))
-    cache.computed()
+    cache.mark_computed()
     slots = cache.pages.count * PAGE
     held = tuple(
         torch.from_numpy(random.normal(size=(KEY_HEADS, slots, dim)).astype(np.float32)) for dim in (DIM, VALUE_DIM)

@@ -25,7 +25,7 @@ SIZE = 3
 
 def _pool(tasks: int = 2, staleness: int = 1) -> GroupPool:
     pool = GroupPool(Accelerator(cpu=True), tasks, staleness)
-    pool.renewed(0)
+    pool.record_version(0)
     return pool
 
 
@@ -60,18 +60,18 @@ def test_groups_are_taken_once_in_order_and_never_too_old_whatever_ends_first(
     begun: dict[int, list[int]] = {}  # versions of the tokens of running episodes
     for _ in range(7):
         version += rng.choice((1, 3))  # optimiser steps of the update
-        pool.renewed(version)
+        pool.record_version(version)
         begun |= {plan.episode_id: [] for plan in pool.start(_groups(started, pool.room))}
         started = max(begun, default=-1) // SIZE + 1
         assert len(pool) == pool.capacity, "as many as may be, and no more"
         while pool.lacking(pool.first(tasks)):
-            for plan in rng.sample(pool.unplayed(), rng.randint(1, len(pool.unplayed()))):
+            for plan in rng.sample(pool.open_plans(), rng.randint(1, len(pool.open_plans()))):
                 begun[plan.episode_id].append(version)
                 if rng.random() < 0.3:
                     pool.enter(_episode(plan, begun[plan.episode_id], "lost" if rng.random() < 0.1 else None))
             if interrupted and rng.random() < 0.1:
                 pool = _restored(pool, GroupPool(pool.accelerator, tasks, staleness))
-                begun |= {plan.episode_id: [] for plan in pool.unplayed()}  # they are played again
+                begun |= {plan.episode_id: [] for plan in pool.open_plans()}  # they are played again
         numbers = pool.first(tasks)
         assert pool.too_old(numbers) == []
         assert all(0 <= pool.age(number) <= staleness for number in numbers)
@@ -98,9 +98,9 @@ def test_an_episode_is_not_taken_twice_nor_one_that_nobody_started() -> None:
 @pytest.mark.parametrize("versions", [[3, 4], [4, 9]])
 def test_weights_that_are_older_than_a_group_or_newer_than_any_are_noticed(versions: list[int]) -> None:
     pool = _pool()
-    pool.renewed(4)
+    pool.record_version(4)
     first, second, *_ = pool.start(_groups(0, 1))
-    pool.renewed(6)
+    pool.record_version(6)
     pool.enter(_episode(second, [4, 6]))
     with pytest.raises(EngineFailed, match=r"stale weights: .* version 4 before it and 6 last"):
         pool.enter(_episode(first, versions))
@@ -111,15 +111,15 @@ def test_a_group_is_as_old_as_its_oldest_token_in_updates_that_changed_the_weigh
     pool = _pool(tasks=1, staleness=3)
     for plan, versions in zip(pool.start(_groups(0, 1)), ([0, 5], [5], [0]), strict=True):
         if 5 in versions:
-            pool.renewed(5)
+            pool.record_version(5)
         pool.enter(_episode(plan, versions))
     assert pool.age(0) == 1
-    pool.renewed(5)  # an update that changed nothing
+    pool.record_version(5)  # an update that changed nothing
     assert pool.age(0) == 1
-    pool.renewed(6)
-    pool.renewed(9)
+    pool.record_version(6)
+    pool.record_version(9)
     assert pool.age(0) == 3 and pool.too_old([0]) == []
-    pool.renewed(10)
+    pool.record_version(10)
     assert pool.too_old([0]) == [0]
 
 
@@ -146,26 +146,26 @@ def test_a_state_holds_finished_episodes_and_gives_the_plans_of_all_others_back(
     for one in ended:
         pool.enter(one)
     again = _restored(pool, _pool())
-    assert again.unplayed() == pool.unplayed() == [plans[i] for i in (3, 4, 7, 8)]
+    assert again.open_plans() == pool.open_plans() == [plans[i] for i in (3, 4, 7, 8)]
     assert again.whole == pool.whole == 1 and again.ended == 0
     assert [replace(e, steps=()) for e in again.take([0])] == [replace(e, steps=()) for e in ended[:3]]
     pool.take([0])
     empty = _restored(_pool(), _pool())
-    assert len(empty) == 0 and empty.unplayed() == []
+    assert len(empty) == 0 and empty.open_plans() == []
 
 
 def test_a_pool_whose_staleness_was_lowered_says_which_groups_are_too_old() -> None:
     pool = _pool(tasks=1, staleness=2)
     for plan in pool.start(_groups(0, 2)):
         pool.enter(_episode(plan, [0]))
-    pool.renewed(1)
+    pool.record_version(1)
     pool.start(_groups(2, 1))
-    pool.renewed(2)
+    pool.record_version(2)
     lower = _restored(pool, GroupPool(pool.accelerator, 1, 1))
-    lower.renewed(2)
+    lower.record_version(2)
     assert lower.room == 0 and lower.too_old(lower.first(3)) == [0, 1]
     lower.take([0, 1])
-    assert lower.room == 1 and [plan.group_id for plan in lower.unplayed()] == [2] * SIZE
+    assert lower.room == 1 and [plan.group_id for plan in lower.open_plans()] == [2] * SIZE
 
 
 def test_a_damaged_state_is_refused() -> None:

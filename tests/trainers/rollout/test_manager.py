@@ -130,7 +130,7 @@ def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason: 
 def test_a_truncated_episode_keeps_its_score_and_a_failed_one_has_none() -> None:
     playing = Playing(EpisodePlan(0, 0, 0, TASK), "X-v0", exchanges={})  # type: ignore
     playing.info = {"success": True, "score": 0.5, "task_type": "depth-2", "split": "test"}
-    ends = [playing.ended(end) for end in (Ending(context_truncated=True), Ending(terminated=True), Ending(error="x"))]
+    ends = [playing.finish(end) for end in (Ending(context_truncated=True), Ending(terminated=True), Ending(error="x"))]
     assert [(e.success, e.score, e.truncated, e.terminated) for e in ends] == [
         (True, 0.5, True, False), (True, 0.5, False, True), (False, 0.0, False, False),
     ]  # fmt: skip

@@ -82,7 +82,7 @@ def _play(cache: RadixCache, schedule: list) -> None:
         for slot, state in cache.branches:
             assert slot in now
             after[state] = content[slot]
-        cache.computed()
+        cache.mark_computed()
         for sequence in running:
             sequence.ready, sequence.source = sequence.length, sequence.state
             after[sequence.state] = tuple(sequence.tokens[: sequence.length].tolist()) if sequence.state else ()
@@ -121,7 +121,7 @@ def test_the_bound_is_exceeded_by_nothing_but_what_runs() -> None:
     cache = RadixCache(3, 4 * PAGE)
     for start in range(0, 100, 10):
         running = [cache.begin(array(list(range(start + i, start + i + 80)))) for i in range(3)]
-        cache.computed()
+        cache.mark_computed()
         for sequence in running:
             sequence.ready = sequence.length
         assert cache.pages.used <= max(4, 3 * 3)
@@ -135,7 +135,7 @@ def test_what_was_used_longest_ago_goes_first_and_what_was_left_before_it() -> N
 
     def played(first: int) -> Node:
         sequence = cache.begin(array([first] * PAGE))
-        cache.computed()
+        cache.mark_computed()
         sequence.ready = sequence.length
         return cache.finish(sequence)
 

@@ -141,8 +141,8 @@ def _pair() -> tuple[ProcessGroupGloo, ProcessGroupGloo]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
     other = TCPStore("127.0.0.1", store.port, wait_for_workers=False)
     with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(envsuite_stream.joined, other, 1, 2, "127.0.0.1", 20.0)
-        return envsuite_stream.joined(store, 0, 2, "127.0.0.1", 20.0), second.result()
+        second = pool.submit(envsuite_stream.join_group, other, 1, 2, "127.0.0.1", 20.0)
+        return envsuite_stream.join_group(store, 0, 2, "127.0.0.1", 20.0), second.result()
 
 
 FORMATS = [torch.float32, torch.bfloat16, torch.int8, torch.float64]
@@ -163,7 +163,7 @@ def test_tensors_of_any_format_and_shape_arrive_as_they_are(
     }
     with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(1) as pool:
         patched.setattr(envsuite_stream, "PART_BYTES", part)
-        receiving = pool.submit(lambda: dict(envsuite_stream.received(second)))
+        receiving = pool.submit(lambda: dict(envsuite_stream.receive(second)))
         assert len([*envsuite_stream.send(weights.items(), [first])]) <= len(weights) + 1
         got = receiving.result(20)
     assert [*got] == [*weights]

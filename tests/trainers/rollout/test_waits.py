@@ -373,9 +373,9 @@ def test_a_group_is_whole_with_its_last_episode_and_in_the_order_of_its_plans(si
 def test_an_episode_is_started_as_often_as_it_may_fail_and_survives_the_losses_of_others() -> None:
     ledger, plan = Ledger(attempts=3), EpisodePlan(0, 0, 0, "task")
     ledger.add([plan])
-    assert [ledger.failed(0, collateral=True) for _ in range(7)] == [True] * 7
-    assert [ledger.failed(0, collateral=False) for _ in range(3)] == [True, True, False]
-    assert not ledger.failed(0, collateral=True)
+    assert [ledger.enter_failure(0, collateral=True) for _ in range(7)] == [True] * 7
+    assert [ledger.enter_failure(0, collateral=False) for _ in range(3)] == [True, True, False]
+    assert not ledger.enter_failure(0, collateral=True)
     ledger.enter(ended(plan.episode_id, group_id=plan.group_id))
     ledger.add([plan])
-    assert ledger.failed(0, collateral=False), "an episode of a later rollout begins anew"
+    assert ledger.enter_failure(0, collateral=False), "an episode of a later rollout begins anew"

@@ -182,7 +182,7 @@ def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains
     state = orjson.loads((folder / "state.json").read_bytes())["parts"]["pool"]
     pool = GroupPool(Accelerator(cpu=True), 2, 1)
     pool.load(with_tensors(state, load_file(folder / "pool.safetensors")))
-    lacking = {plan.episode_id for plan in pool.unplayed()}
+    lacking = {plan.episode_id for plan in pool.open_plans()}
     finished = [episode for episode in pool.take(pool.first(len(pool))) if episode.episode_id not in lacking]
     assert len(finished) >= 2
     assert main(["--config", str(config), "--resume"]) == 0

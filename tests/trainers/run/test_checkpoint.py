@@ -216,12 +216,12 @@ def test_settings_that_change_the_run_may_not_change_and_others_may(
 
 def test_each_state_of_a_runs_checkpoints_has_one_remedy(tmp_path: Path, accelerator: Accelerator) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint to resume from; start the run without --resume"):
-        checkpoint.chosen(tmp_path, "auto")
+        checkpoint.choose_checkpoint(tmp_path, "auto")
     _save(tmp_path / "iteration-1", accelerator)
     _save(tmp_path / "iteration-2", accelerator)
-    assert checkpoint.chosen(tmp_path, "auto") == tmp_path / "iteration-2"
+    assert checkpoint.choose_checkpoint(tmp_path, "auto") == tmp_path / "iteration-2"
     (tmp_path / "iteration-2" / "state.json").write_bytes(b"{}")
-    assert checkpoint.chosen(tmp_path, "auto") == tmp_path / "iteration-1"
+    assert checkpoint.choose_checkpoint(tmp_path, "auto") == tmp_path / "iteration-1"
     (tmp_path / "iteration-1" / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"every checkpoint is damaged \(iteration-1, iteration-2\).* --name"):
-        checkpoint.chosen(tmp_path, "auto")
+        checkpoint.choose_checkpoint(tmp_path, "auto")

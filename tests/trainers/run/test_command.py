@@ -13,9 +13,9 @@ from envsuite.core.errors import UnknownName
 from trainers.run.cli import TRAIN, parse
 from trainers.run.config import TrainConfig
 from trainers.run.help_page import FOREIGN, MAIN
-from trainers.settings.words import described
+from trainers.settings.words import describe_settings
 
-PATHS = [setting.path for setting in described(TrainConfig)]
+PATHS = [setting.path for setting in describe_settings(TrainConfig)]
 PROGRAM = ("-m", "envsuite.cli", "train")
 
 

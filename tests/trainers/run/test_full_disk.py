@@ -17,7 +17,7 @@ from tiny_runs import write_settings
 
 from envsuite.cli import main as envsuite
 from envsuite.exits import is_full, status_of
-from trainers.processes.distributed import guarded
+from trainers.processes.distributed import run_guarded
 from trainers.programs.imitate import main as imitate
 from trainers.train import main
 
@@ -57,7 +57,7 @@ def test_every_command_says_in_one_line_that_the_disk_is_full(
     assert f"{full}/out/TextCraft-v0" in line and line.endswith("make room and run it again")
 
 
-@pytest.mark.parametrize(("program", "status"), [(guarded, 1), (status_of, 2)])
+@pytest.mark.parametrize(("program", "status"), [(run_guarded, 1), (status_of, 2)])
 def test_a_full_disk_anywhere_in_a_program_is_one_line(
     full: Path, program: Callable[[Callable[[], int]], int], status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:

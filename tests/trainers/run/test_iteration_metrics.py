@@ -19,7 +19,7 @@ from trainers.policy.update import Updated
 from trainers.processes.activity import ACTIVITY
 from trainers.report.run import PARTS
 from trainers.rollout.timing import Timing
-from trainers.run.iteration_metrics import Clock, IterationMetrics, _counted, _greatest_share, iteration_metrics
+from trainers.run.iteration_metrics import Clock, IterationMetrics, _count_values, _greatest_share, iteration_metrics
 from trainers.steps import Episode, Step, StepTable
 from trainers.steps.records import REFUSALS
 
@@ -124,7 +124,7 @@ def test_an_action_repeats_the_one_before_or_one_that_was_taken_in_the_same_stat
 
 
 def test_the_greatest_share_is_that_of_all_processes_together() -> None:
-    parts = [_counted(np.array(values, np.int64)) for values in ([1, 1, 2], [2, 2], [])]
+    parts = [_count_values(np.array(values, np.int64)) for values in ([1, 1, 2], [2, 2], [])]
     assert _greatest_share(parts) == 3 / 5
     assert _greatest_share(parts[2:]) == 0.0
 
@@ -150,7 +150,7 @@ def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_th
     clock = Clock()
     for part in ("rollout", "estimator", "update"):
         time.sleep(0.01)
-        clock.passed(part)
+        clock.book(part)
     time.sleep(0.01)
     timing = Timing(engine=3e-3, env=2e-3, codec=1e-3, longest_episode=5e-4)
     told = clock.metrics(timing, IterationMetrics({}, sampled=500, steps=40, calls=4))
@@ -166,7 +166,7 @@ def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_th
 
 def test_the_engine_is_idle_for_a_share_of_the_time_that_its_seconds_are_of() -> None:
     clock = Clock()
-    clock.passed("rollout")
+    clock.book("rollout")
     timing = Timing(engine=5.0, env=3.0, codec=1.0, longest_episode=2.0)
     told = clock.metrics(timing, IterationMetrics({}, 500, 40), seconds=4.0, covered=12.0)
     assert told["idle/engine"] == 1 - 5 / 12, "the iteration is shorter than what was played since the one before"
@@ -179,10 +179,10 @@ def test_waits_for_weights_and_for_others_are_in_no_other_part_but_the_rollout()
         time.sleep(0.2)
         with ACTIVITY.exchanging():
             time.sleep(0.1)
-    clock.passed("rollout")
+    clock.book("rollout")
     with ACTIVITY.exchanging():
         time.sleep(0.1)
-    clock.passed("update")
+    clock.book("update")
     told = clock.metrics(timing, IterationMetrics({}, 0, 0))
     assert told["time/sync"] >= 0.2 and told["time/other_processes"] >= 0.2 and told["time/rollout"] >= 0.3
     disjoint = [told[f"time/{part}"] for part in PARTS if f"time/{part}" in told]

@@ -19,7 +19,7 @@ import pytest
 from tiny_runs import ROOT, environment, train, without_times, write_settings
 
 from trainers.programs.imitate import main as imitate
-from trainers.run.lock import CLAIM, NAME, SILENT_SECONDS, held
+from trainers.run.lock import CLAIM, NAME, SILENT_SECONDS, hold_folder
 from trainers.settings import ConfigError
 from trainers.train import main
 
@@ -85,11 +85,18 @@ def test_a_second_start_is_refused_in_one_line_until_the_first_process_is_killed
 @pytest.mark.usefixtures("without_locks")
 def test_where_there_are_no_locks_the_process_that_holds_a_folder_is_looked_for(tmp_path: Path) -> None:
     with _holder(tmp_path, "without locks") as holder:
-        with pytest.raises(ConfigError, match=rf"trainers\.train \(pid {holder.pid} on "), held(tmp_path, "x", "--y"):
+        with (
+            pytest.raises(ConfigError, match=rf"trainers\.train \(pid {holder.pid} on "),
+            hold_folder(tmp_path, "x", "--y"),
+        ):
             pass
         holder.kill()
         holder.wait()
-        with held(tmp_path, "x", "--y"), pytest.raises(ConfigError, match="in use by x "), held(tmp_path, "x", "--y"):
+        with (
+            hold_folder(tmp_path, "x", "--y"),
+            pytest.raises(ConfigError, match="in use by x "),
+            hold_folder(tmp_path, "x", "--y"),
+        ):
             pass
     assert not list(tmp_path.iterdir())
 
@@ -100,12 +107,12 @@ def test_where_there_are_no_locks_a_process_of_another_machine_holds_a_folder_wh
 ) -> None:
     claim = tmp_path / CLAIM
     claim.write_bytes(orjson.dumps({"program": "trainers.train", "pid": 1, "host": "far", "since": "yesterday"}))
-    with pytest.raises(ConfigError, match=r"pid 1 on far, since yesterday"), held(tmp_path, "x", "--y"):
+    with pytest.raises(ConfigError, match=r"pid 1 on far, since yesterday"), hold_folder(tmp_path, "x", "--y"):
         pass
     old = time.time() - 2 * SILENT_SECONDS
     os.utime(claim, (old, old))
     monkeypatch.setattr("trainers.run.lock.BEAT_SECONDS", 0.01)
-    with held(tmp_path, "x", "--y"):
+    with hold_folder(tmp_path, "x", "--y"):
         os.utime(claim, (old, old))
         while claim.stat().st_mtime == old:  # until its holder gives a sign of life
             time.sleep(0.01)

@@ -86,17 +86,17 @@ def _attempt(folder: Path, number: int, **more: str) -> Restarts:
 def test_the_attempts_after_an_error_that_would_come_again_end_with_its_status(tmp_path: Path) -> None:
     first = _attempt(tmp_path, 0)
     assert first.status() is None
-    first.ended(PeerFailed("rank 1 ended: the shop is closed"))
+    first.leave_verdict(PeerFailed("rank 1 ended: the shop is closed"))
     assert _attempt(tmp_path, 1).status() is None, "a lost process is started again"
-    first.ended(ConfigError("rollout.tasks is 3\nand more"))
-    first.ended(PeerFailed("rank 1 ended"))
+    first.leave_verdict(ConfigError("rollout.tasks is 3\nand more"))
+    first.leave_verdict(PeerFailed("rank 1 ended"))
     assert [_attempt(tmp_path, number).status() for number in (1, 2)] == [2, 2], "the graver verdict counts"
     assert [b'"reason":"rollout.tasks is 3"' in file.read_bytes() for file in (tmp_path / "run").iterdir()] == [True]
     assert _attempt(tmp_path, 1, TORCHELASTIC_RUN_ID="other").status() is None, "of another launch"
 
 
 def test_a_new_launch_forgets_the_verdict_on_an_earlier_one(tmp_path: Path) -> None:
-    _attempt(tmp_path, 0).ended(143)
+    _attempt(tmp_path, 0).leave_verdict(143)
     assert _attempt(tmp_path, 1).status() == 143
     other = tmp_path / "other"
     other.mkdir()
@@ -105,9 +105,9 @@ def test_a_new_launch_forgets_the_verdict_on_an_earlier_one(tmp_path: Path) -> N
 
 
 def test_a_signal_of_the_agent_because_a_machine_joined_is_no_wish_to_stop(tmp_path: Path) -> None:
-    _attempt(tmp_path, 0).ended(143)
+    _attempt(tmp_path, 0).leave_verdict(143)
     assert _attempt(tmp_path, 0).status() is None, "the agent does not count that as an attempt"
-    _attempt(tmp_path, 1).ended(143)
+    _attempt(tmp_path, 1).leave_verdict(143)
     assert _attempt(tmp_path, 2).status() == 143
 
 
@@ -115,12 +115,12 @@ def test_an_unknown_error_is_not_tried_twice_at_one_iteration(tmp_path: Path) ->
     run = tmp_path / "run"
     run.mkdir()
     (run / "metrics.jsonl").write_text('{"iteration": 5}\n{"iterat')
-    _attempt(tmp_path, 0).ended(RuntimeError("device 0 failed at 0x7f"))
+    _attempt(tmp_path, 0).leave_verdict(RuntimeError("device 0 failed at 0x7f"))
     assert _attempt(tmp_path, 1).status() is None
     facts = {"attempt": 1, "reason": "RuntimeError: device 0 failed at 0x7f", "checkpoint_iteration": 4}
     write_event(run, Event("restart", 4, "", facts | {"lost_iterations": 1, "lost_seconds": 1.0}))
     for text, status in [("device 1 lost", None), ("device 1 failed at 0x9f", 1)]:
-        _attempt(tmp_path, 1).ended(RuntimeError(text))
+        _attempt(tmp_path, 1).leave_verdict(RuntimeError(text))
         assert _attempt(tmp_path, 2).status() == status
         (run / "metrics.jsonl").write_text('{"iteration": 5}\n')
 

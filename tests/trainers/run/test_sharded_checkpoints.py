@@ -117,7 +117,7 @@ def test_export_makes_one_file_of_it(place: Path, tmp_path: Path) -> None:
     export(place / "iteration-2", tmp_path / "model", merged=False)
     found = WeightFiles(tmp_path / "model")
     assert (tmp_path / "model/model.safetensors").is_file()
-    own = WeightFiles(place / "iteration-2").mapped()
+    own = WeightFiles(place / "iteration-2").map_tensors()
     assert set(found.names) == own.keys()
     assert all(torch.equal(found.read(name), tensor) for name, tensor in own.items())
 

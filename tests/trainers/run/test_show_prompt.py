@@ -20,7 +20,7 @@ from trainers.rollout.environments import make_manager, tasks_of
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import ModelConfig
-from trainers.run.showing import marked, played
+from trainers.run.showing import mark_tokens, play_steps
 from trainers.run.zero_shot import prompts_by_codec
 
 MODEL = ModelConfig()
@@ -58,7 +58,7 @@ def test_prompts_are_those_that_a_rollout_asks_when_the_engine_answers_as_the_ex
     env: EnvConfig, prompt: PromptConfig, smol: Any
 ) -> None:
     task = tasks_of(env, "env").ids(env.split)[1]
-    shown = list(played(env, prompt, smol, task, 4, expert=True))
+    shown = list(play_steps(env, prompt, smol, task, 4, expert=True))
     asked: list[tuple[int, ...]] = []
 
     def answer(request: Request) -> Sequence[int]:
@@ -74,7 +74,7 @@ def test_prompts_are_those_that_a_rollout_asks_when_the_engine_answers_as_the_ex
 
 def test_only_control_tokens_are_marked(smol: Any) -> None:
     ids = [*smol.encode("<|im_end|><|im_end|>"), *smol.encode("craft <|im_end|> 1", split_special_tokens=True)]
-    assert marked(smol, ids) == "«<|im_end|>»«<|im_end|>»craft <|im_end|> 1"
+    assert mark_tokens(smol, ids) == "«<|im_end|>»«<|im_end|>»craft <|im_end|> 1"
 
 
 @pytest.mark.seconds
@@ -128,7 +128,7 @@ def test_what_cannot_be_shown_is_named(run: Run, arguments: list[str], words: li
 
 def test_an_environment_with_an_expert_and_no_teacher_shows_the_experts_moves() -> None:
     env, prompt = EnvConfig("PaperSearchTeam-v0", kwargs={"papers": 2_000}), PromptConfig(codec="brackets")
-    first, second = list(played(env, prompt, load_tokenizer(MODEL), None, 2, expert=True))
+    first, second = list(play_steps(env, prompt, load_tokenizer(MODEL), None, 2, expert=True))
     assert len(first.answer) > 1 and first.prompt != second.prompt
 
 

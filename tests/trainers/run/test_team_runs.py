@@ -19,7 +19,7 @@ from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import Document, InMemory
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.recipes import recipe
-from trainers.credit.rows import unshaped
+from trainers.credit.rows import unshaped_steps
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.report.methods import step_means
 from trainers.settings import make
@@ -93,7 +93,7 @@ def test_a_team_is_trained_and_the_number_of_processes_changes_no_number(name: s
     assert {step.agent for episode in episodes for step in episode.steps} == {SEARCHER, SELECTOR}
     if name != "steppo":  # whose critic is not there any more
         method = recipe(name).method
-        table = unshaped(episodes, 1)
+        table = unshaped_steps(episodes, 1)
         advantages = step_means(table, make(ESTIMATORS[method["estimator"]], method["options"], "option")(table))
         own = [advantages[table.extra[AGENT] == agent] for agent in (SEARCHER, SELECTOR)]
         assert all(np.ptp(some) > 0 for some in own), "each agent's own steps differ in their credit"

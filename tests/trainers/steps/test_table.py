@@ -93,4 +93,4 @@ def test_a_reward_that_is_not_finite_is_refused_with_its_place(reward: float):
 
 def test_joined_tables_keep_the_versions_of_both():
     parts = [StepTable.from_episodes([episode(i, replace(step(0), policy_version=i + 1))]) for i in range(3)]
-    assert StepTable.joined(parts).policy_version.values.tolist() == [1, 1, 2, 2, 3, 3]
+    assert StepTable.join(parts).policy_version.values.tolist() == [1, 1, 2, 2, 3, 3]

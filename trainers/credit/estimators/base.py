@@ -180,7 +180,7 @@ class Calibrating(Estimator):
         """Whether a setting is left open."""
 
     @abstractmethod
-    def calibrated(self, steps: StepTable) -> Self:
+    def calibrate(self, steps: StepTable) -> Self:
         """Returns the method with every open setting decided by ``steps``."""
 
 

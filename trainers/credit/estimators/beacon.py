@@ -63,11 +63,11 @@ class BEACON(Comparing):
             MissingColumn: There is no column ``milestone``.
         """
         episode, diagnostics = self.compare.episodes(steps)
-        segment, rewards = self.segments(steps), self.earned(steps)
+        segment, rewards = self.segments(steps), self.milestone_returns(steps)
         group = group_codes(steps.group_id, segment)
         step = self.segment_weight * self.compare.within(rewards, group)
         diagnostics |= group_diagnostics(rewards, group, "segment_group")
-        once, milestones = first_rows(of := episode_codes(steps)), self.reached(steps)
+        once, milestones = first_rows(of := episode_codes(steps)), self.milestone_mask(steps)
         counts = np.bincount(of, milestones)[of[once]]
         diagnostics |= {
             "milestones": float(counts.mean()) if len(once) else 0.0,
@@ -76,7 +76,7 @@ class BEACON(Comparing):
         terms = {"episode": episode, "segment": step}
         return Advantage(episode + step, diagnostics=diagnostics, terms=terms, groups={"segment": group})
 
-    def reached(self, steps: StepTable) -> NDArray[np.bool_]:
+    def milestone_mask(self, steps: StepTable) -> NDArray[np.bool_]:
         """Returns whether each step reached a milestone, shape (N,).
 
         Raises:
@@ -87,19 +87,19 @@ class BEACON(Comparing):
     def segments(self, steps: StepTable) -> Ints:
         """Returns the number of milestones that its episode had reached before each step, shape (N,)."""
         order, lengths = steps_in_order(steps)
-        milestones = self.reached(steps)[order].astype(np.int64)
+        milestones = self.milestone_mask(steps)[order].astype(np.int64)
         before = np.cumsum(milestones) - milestones
         starts = (np.cumsum(lengths) - lengths)[lengths > 0]
         out = np.empty(len(steps), np.int64)
         out[order] = before - np.repeat(before[starts], lengths[lengths > 0])
         return out
 
-    def earned(self, steps: StepTable) -> Floats:
+    def milestone_returns(self, steps: StepTable) -> Floats:
         """Returns r gamma^n with n the steps to the next milestone of the episode, 0 where none follows, shape (N,)."""
         order, lengths = steps_in_order(steps)
         place = np.arange(len(steps))
         ends = np.repeat(np.cumsum(lengths), lengths)
-        at = np.where(self.reached(steps)[order], place, len(steps))
+        at = np.where(self.milestone_mask(steps)[order], place, len(steps))
         following = np.minimum.accumulate(at[::-1])[::-1]
         ahead = following < ends
         out = np.empty(len(steps))

@@ -84,7 +84,7 @@ class BiPACE(Comparing, Calibrating):
             MissingColumn: The embedder or the action key needs a column that is not there.
         """
         if self.open:
-            return self.calibrated(steps)(steps)
+            return self.calibrate(steps)(steps)
         cluster, returns = self.clusters(steps), discounted_returns(steps, self.gamma)
         episode, _ = self.compare.episodes(steps)
         diagnostics = group_diagnostics(returns, cluster, "cluster")
@@ -105,7 +105,7 @@ class BiPACE(Comparing, Calibrating):
         """Whether the radius is still to be found."""
         return self.radius is None and self.embedder != "identity"
 
-    def calibrated(self, steps: StepTable) -> BiPACE:
+    def calibrate(self, steps: StepTable) -> BiPACE:
         """The same method with the radius that gives clusters of a median size of 4 to 8 (appendix F)."""
         if self.embedder == "identity":
             return self
@@ -121,7 +121,7 @@ class BiPACE(Comparing, Calibrating):
         if self.embedder == "identity":
             return group_codes(steps.group_id, steps.state_key)
         if self.radius is None:
-            return self.calibrated(steps).clusters(steps)
+            return self.calibrate(steps).clusters(steps)
         rows = _rollout_order(steps)
         out = np.empty(len(steps), np.int64)
         out[rows] = greedy_clusters(self._vectors(steps)[rows], group_codes(steps.group_id)[rows], self.radius)

@@ -59,7 +59,7 @@ class Comparison:
         check_fields(self)
 
     @classmethod
-    def named(cls, preset: str, **overrides: Any) -> Comparison:
+    def from_preset(cls, preset: str, **overrides: Any) -> Comparison:
         """The preset of that name, with other settings on top."""
         return cls(**{**PRESETS[preset], **overrides})
 

@@ -46,7 +46,7 @@ class G2PO(Comparing):
         episode, diagnostics = self.compare.episodes(steps)
         before, after = self.values(steps)
         state, task = group_codes(steps.group_id, steps.state_key), group_codes(steps.group_id)
-        node = self.compare.within(self.compared(steps, after), state)
+        node = self.compare.within(self.node_values(steps, after), state)
         edge = self.compare.within(after - before, task)
         if self.end_value == "g2po_code" and self.compare.normalise == "std":
             edge = np.where(np.bincount(task)[task] == 1, np.nan, edge)
@@ -66,6 +66,6 @@ class G2PO(Comparing):
             end = np.where(total == 10.0, 10.0, 0.0)
         return value[graph.node], np.where(graph.last, end, value[graph.following])
 
-    def compared(self, steps: StepTable, after: Floats) -> Floats:
+    def node_values(self, steps: StepTable, after: Floats) -> Floats:
         """Returns what the node term compares."""
         return after if self.end_value == "return" else after - 0.1 * ~steps.valid

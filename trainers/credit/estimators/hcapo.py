@@ -75,7 +75,7 @@ class HCAPO(Comparing):
         won = _won(steps)
         ratio, tokens = ratio[won], steps.response.lengths[won]
         low, high = 1.0 - self.clip_low, 1.0 + self.clip_high
-        diagnostics |= group_diagnostics(value, self._compared(steps), "step_group")
+        diagnostics |= group_diagnostics(value, self._group_of(steps), "step_group")
         diagnostics |= {
             "ratio_mean": _mean(ratio),
             "ratio_std": float(ratio.std()) if len(ratio) else 0.0,
@@ -109,10 +109,10 @@ class HCAPO(Comparing):
 
     def step_term(self, steps: StepTable, value: Floats) -> Floats:
         """Returns A^H, shape (N,); ``value`` is Q."""
-        term = self.compare.within(value, self._compared(steps))
+        term = self.compare.within(value, self._group_of(steps))
         return np.where(_won(steps), np.maximum(term, 0.0), term) if self.harmless else term
 
-    def _compared(self, steps: StepTable) -> np.ndarray:
+    def _group_of(self, steps: StepTable) -> np.ndarray:
         return group_codes(steps.group_id) if self.over == "task" else group_codes(steps.group_id, steps.t)
 
 

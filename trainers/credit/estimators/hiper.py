@@ -109,13 +109,13 @@ class HiPER(ValueBased):
         """
         block = steps.token_column(BLOCK, "hiper", SUPPLIERS[BLOCK])
         row, segments = steps.response.row_of, self.segments(steps)
-        low, high = self._scaled(segments.low), self._scaled(segments.high, segments.starts)
+        low, high = self._normalise(segments.low), self._normalise(segments.high, segments.starts)
         switch = self.switching(steps)
         acts = np.bincount(row[block == BLOCKS["action"]], minlength=len(steps)) > 0
         terms = {
             "low": np.where((block == BLOCKS["action"]) | ~acts[row], low[row], 0.0),
             "high": np.where((block == BLOCKS["subgoal"]) & segments.starts[row], high[row], 0.0),
-            "switch": np.where(block == BLOCKS["switch"], self._scaled(switch)[row], 0.0),
+            "switch": np.where(block == BLOCKS["switch"], self._normalise(switch)[row], 0.0),
         }
         of_low = self.values[1].column(steps, "hiper")
         turns, plan_rows = max(len(steps), 1), np.unique(row[block == BLOCKS["subgoal"]])
@@ -219,7 +219,7 @@ class HiPER(ValueBased):
         out[order[(np.cumsum(lengths) - lengths)[lengths > 0]]] = True
         return out
 
-    def _scaled(self, values: Floats, has: Bools | None = None) -> Floats:
+    def _normalise(self, values: Floats, has: Bools | None = None) -> Floats:
         """Normalises over the rows that have the advantage."""
         own = values if has is None else values[has]
         if not self.normalise or not len(own):

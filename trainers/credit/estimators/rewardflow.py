@@ -61,13 +61,13 @@ class RewardFlow(Comparing):
         """
         episode, diagnostics = self.compare.episodes(steps)
         graph = StateGraph.of(steps, "success")
-        gain, state = self.earned(steps, graph), graph.node
+        gain, state = self.value_gains(steps, graph), graph.node
         step = self.step_weight * self.compare.within(gain, state)
         diagnostics |= group_diagnostics(gain, state, "step_group") | graph.diagnostics()
         terms = {"episode": episode, "step": step}
         return Advantage(episode + step, diagnostics=diagnostics, terms=terms, groups={"step": state})
 
-    def earned(self, steps: StepTable, graph: StateGraph) -> Floats:
+    def value_gains(self, steps: StepTable, graph: StateGraph) -> Floats:
         """Returns V(s') - V(s) of each step, shape (N,)."""
         leads = np.ones(len(steps), np.bool_)
         if self.longest == "rewardflow_code":

@@ -89,7 +89,7 @@ def recipe(name: str) -> Recipe:
         return base
     method, optim = base.method, base.optim
     for part in additions:
-        method, optim = _merged(method, part.method), _merged(optim, part.optim)
+        method, optim = _merge(method, part.method), _merge(optim, part.optim)
     # An addition's rewards come before a method's penalties: what is a success must not depend on those.
     order = dict.fromkeys(key for part in (*additions, base) for key in part.method.get("shapers", {}))
     if order:
@@ -115,13 +115,13 @@ def _part(name: str) -> Recipe:
     if variant not in base.variants:
         raise unknown(f"variant of recipe {file}", variant, base.variants)
     over = base.variants[variant]
-    method = _merged(base.method, over.get("method", {}))
-    return replace(base, name=name, method=method, optim=_merged(base.optim, over.get("optim", {})))
+    method = _merge(base.method, over.get("method", {}))
+    return replace(base, name=name, method=method, optim=_merge(base.optim, over.get("optim", {})))
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(base)
     for key, value in over.items():
         old = settings.get(key)
-        settings[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        settings[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return settings

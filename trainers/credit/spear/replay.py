@@ -155,7 +155,7 @@ class ReplayBuffer:
         iteration = np.asarray(steps.column(ITERATION, "replay", "the trainer"), np.int64)
         new = _slim(steps.take(rows), score[rows], iteration[rows])
         before = self._count(self.table)
-        self.table = StepTable.joined([self.table, new])
+        self.table = StepTable.join([self.table, new])
         return self._count(self.table) - before
 
     def forget(self, iteration: int) -> int:
@@ -167,16 +167,16 @@ class ReplayBuffer:
         return int((~young).sum())
 
     @property
-    def stored(self) -> int:
+    def entry_count(self) -> int:
         """Number of episodes (steps, with ``admit: step``) in the buffer."""
         return self._count(self.table)
 
     @property
-    def counted(self) -> int:
+    def useful_count(self) -> int:
         """Number of them that count towards ``size``."""
         if self.config.full == "stored":
-            return self.stored
-        return self._count(self.table.take(np.flatnonzero(self.recalibrated() > 0.0)))
+            return self.entry_count
+        return self._count(self.table.take(np.flatnonzero(self.recalibrate() > 0.0)))
 
     def full(self, count: int) -> bool:
         """Whether the buffer is full, given ``count`` summed over all processes."""
@@ -184,15 +184,15 @@ class ReplayBuffer:
             return count > USEFUL_FACTOR * self.config.size
         return count >= self.config.size
 
-    def recalibrated(self) -> Floats:
+    def recalibrate(self) -> Floats:
         """Returns Ã = R - P50 of each row of the buffer (Eq. 7); rounding errors are set to 0."""
         score = self.table.extra[RETURN]
         above: Floats = score - self.baseline
         return np.where(np.abs(above) <= ROUNDING * np.maximum(1.0, np.abs(score)), 0.0, above)
 
-    def kept(self) -> tuple[StepTable, Floats]:
+    def select_rows(self) -> tuple[StepTable, Floats]:
         """Returns the rows that pass ``config.keep``, and their recalibrated advantages."""
-        advantage = self.recalibrated()
+        advantage = self.recalibrate()
         rows = np.flatnonzero(advantage > 0.0 if self.config.keep == "positive" else advantage >= 0.0)
         return self.table.take(rows), advantage[rows]
 
@@ -242,7 +242,7 @@ def joined_states(states: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDA
     for state in states:
         buffer.restore(state)
         tables.append(buffer.table)
-    whole = StepTable.joined(tables)
+    whole = StepTable.join(tables)
     buffer.table = whole.take(np.lexsort((whole.t, whole.episode_id)))
     return buffer.state()
 

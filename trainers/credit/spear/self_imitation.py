@@ -97,9 +97,9 @@ class SelfImitation:
         ids, means = (np.concatenate(part) for part in zip(*every_group, strict=True))
         self.buffer.enter_means(means[np.argsort(ids, kind="stable")])
         if self.bounds is None and self.config.mask > 0.0:
-            self.bounds = self._measured(credit)
+            self.bounds = self._measure_bounds(credit)
         evictions = self.buffer.forget(iteration)
-        count = sum(all_gather_object(self.accelerator, self.buffer.counted))
+        count = sum(all_gather_object(self.accelerator, self.buffer.useful_count))
         batch, sums = None, {"admitted": 0.0, "forgotten": float(evictions), "updates": 0.0}
         if self.buffer.full(count):
             batch, replay_sums = self._replay(iteration, logprobs)
@@ -110,7 +110,7 @@ class SelfImitation:
             if advantage is None:
                 advantage = _row_means(credit.table, credit.advantage.tokens(credit.table))
             sums["admitted"] = float(self.buffer.admit(credit.table, advantage, credit.keep))
-        sums["stored"] = float(self.buffer.stored)
+        sums["stored"] = float(self.buffer.entry_count)
         parts = all_gather_object(self.accelerator, sums)
         totals = {name: sum(part[name] for part in parts) for name in sums}
         totals["updates"] /= len(parts)
@@ -119,7 +119,7 @@ class SelfImitation:
     def _replay(self, iteration: int, logprobs: Callable[[StepTable], Floats]) -> tuple[Batch | None, dict[str, float]]:
         """Returns this process's batch to imitate (``None`` if empty in all processes), and its sums for metrics."""
         before = len(self.buffer.table)
-        table, advantage = self.buffer.kept()
+        table, advantage = self.buffer.select_rows()
         sums = {"rows": float(before), "kept": float(len(table)), "tokens": float(len(table.response.values))}
         sums["advantage"], sums["age"] = float(advantage.sum()), float((iteration - table.extra[ITERATION]).sum())
         sums |= {"masked": 0.0, "candidates": 0.0}
@@ -142,7 +142,7 @@ class SelfImitation:
             table = self.reference.columns(table)
         return Batch(table, per_token, factor), {**sums, "updates": 1.0}
 
-    def _measured(self, credit: Credit) -> tuple[float, float] | None:
+    def _measure_bounds(self, credit: Credit) -> tuple[float, float] | None:
         """Returns bounds from the distribution of an iteration's covariances; ``None`` if all advantages are equal."""
         rows = np.flatnonzero(credit.keep)
         mask = np.isin(credit.table.response.row_of, rows)

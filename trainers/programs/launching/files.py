@@ -33,7 +33,7 @@ def script(job: Job, root: Path, programs: Path) -> dict[str, str]:
     beside = [servers for servers in job.servers if servers.gpus and not servers.own_nodes]
     cores = sum(servers.per_node * servers.cores for servers in beside)
     values = {"root": str(root), "programs": str(programs), "taken": cores, "ready": _READY}
-    return {name: _rendered(name, shlex.quote, job=job, **values) for name in SLURM}
+    return {name: _render(name, shlex.quote, job=job, **values) for name in SLURM}
 
 
 def manifests(job: Job, output: str, image: str) -> dict[str, str]:
@@ -49,7 +49,7 @@ def manifests(job: Job, output: str, image: str) -> dict[str, str]:
     urls = [f"http://{run}-{servers.name}:{PORT}{servers.ready}" for servers in job.servers]
     values = {"run": run, "root": DATA, "port": PORT, "output": output, "image": image}
     wait = " ".join([f"exec python -m {_READY}", *urls])
-    return {name: _rendered(name, json.dumps, job=job, wait=wait, **values) for name in KUBERNETES}
+    return {name: _render(name, json.dumps, job=job, wait=wait, **values) for name in KUBERNETES}
 
 
 def addresses(folder: str, name: str) -> str:
@@ -57,7 +57,7 @@ def addresses(folder: str, name: str) -> str:
     return f"{folder}/{name}.servers"
 
 
-def _rendered(name: str, quoted: Callable[[str], str], **values: Any) -> str:
+def _render(name: str, quoted: Callable[[str], str], **values: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.programs.launching.roles import SETTINGS, VLLM, Job, Servers, Sizes, dns_label
 from trainers.rollout.config import EnvConfig
-from trainers.run.cli import shortened
+from trainers.run.cli import shorten_settings
 from trainers.run.config import TrainConfig
 
 _CORES = 4
@@ -43,8 +43,8 @@ def job_of(config: TrainConfig, sizes: Sizes, root: PurePosixPath, where: Callab
         servers.append(vllm)
     processes = gpus or sizes.processes
     return Job(
-        name=config.name, folder=folder, settings=shortened(config), nodes=sizes.nodes, processes=processes, gpus=gpus,
-        node_gpus=sizes.gpus, restarts=sizes.restarts, servers=servers,
+        name=config.name, folder=folder, settings=shorten_settings(config), nodes=sizes.nodes, processes=processes,
+        gpus=gpus, node_gpus=sizes.gpus, restarts=sizes.restarts, servers=servers,
         trainer=_trainer(f"{folder}/{SETTINGS}", run, sizes, processes),
     )  # fmt: skip
 
@@ -66,17 +66,17 @@ def _with_servers(
     names: dict[str, str] = {}
     most = _SET_NAME - len(dns_label(config.name)) - 3  # a hyphen, and the number of one whose name is taken
 
-    def served(envs: Sequence[EnvConfig]) -> list[EnvConfig]:
-        return [env if env.url is not None else replace(env, url=where(named(env.id), count)) for env in envs]
+    def add_urls(envs: Sequence[EnvConfig]) -> list[EnvConfig]:
+        return [env if env.url is not None else replace(env, url=where(server_name(env.id), count)) for env in envs]
 
-    def named(env_id: str) -> str:
+    def server_name(env_id: str) -> str:
         if env_id not in names:
             name = dns_label(env_id.rpartition(":")[2].removesuffix("-v0"), most)
             names[env_id] = f"{name}{len(names)}" if name in (*names.values(), VLLM, "trainer") else name
         return names[env_id]
 
-    config = replace(config, envs=served(config.envs))
-    config = replace(config, evaluation=replace(config.evaluation, envs=served(config.evaluation.envs)))
+    config = replace(config, envs=add_urls(config.envs))
+    config = replace(config, evaluation=replace(config.evaluation, envs=add_urls(config.evaluation.envs)))
     words = f"--host $HOST --port $PORT --workers {_CORES}"
     return config, [
         Servers(name, f"exec envsuite serve http {shlex.quote(env_id)} {words}", "/healthz", "/readyz", count, _CORES)

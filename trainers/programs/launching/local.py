@@ -58,11 +58,11 @@ def _answers(url: str) -> bool:
 def main() -> int:
     """Waits for the addresses of the command line; returns the exit status."""
 
-    def waited() -> int:
+    def wait() -> int:
         wait_for(sys.argv[1:])
         return 0
 
-    return status_of(waited)
+    return status_of(wait)
 
 
 if __name__ == "__main__":
@@ -112,7 +112,7 @@ def run(job: Job, ports: Mapping[str, Sequence[int]]) -> int:
         with ExitStack() as ending:
             _start_servers(job, ports, logs, ending)
             trainer.append(ending.enter_context(_Process(job.trainer)))
-            return _waited(trainer[0].process)
+            return _wait_for_trainer(trainer[0].process)
     finally:
         signal.signal(signal.SIGTERM, old)
 
@@ -144,7 +144,7 @@ def _pass_on(trainer: Sequence[_Process]) -> None:
     trainer[0].process.terminate()
 
 
-def _waited(trainer: subprocess.Popen[bytes]) -> int:
+def _wait_for_trainer(trainer: subprocess.Popen[bytes]) -> int:
     """Waits for the trainer; returns its status, as a shell gives it."""
     while True:
         try:

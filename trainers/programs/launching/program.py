@@ -60,7 +60,7 @@ def _launch(command: Command) -> int:
         if options.get(switch, "yes") != "yes":
             raise ConfigError(f"--{switch} {options[switch]}: it takes no value; settings are given as --name value")
     ports: dict[str, list[int]] = {}
-    job, files, submit = _rendered(config, target, options, ports)
+    job, files, submit = _render_job(config, target, options, ports)
     folder = Path(job.folder)
     if "dry-run" in options:
         files |= {"commands": commands(job, ports)} if target == "local" else {}
@@ -75,7 +75,7 @@ def _launch(command: Command) -> int:
     return 0
 
 
-def _rendered(
+def _render_job(
     config: TrainConfig, target: str, options: Mapping[str, str], ports: dict[str, list[int]]
 ) -> tuple[Job, dict[str, str], str]:
     """The job, its files by their names, and the command that submits it; enters ports of servers started here."""

@@ -14,7 +14,7 @@ from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.starting import words_for
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
-from trainers.settings.shipped import located
+from trainers.settings.shipped import locate_path
 
 _CORES = 8
 _STARTED = ("python", "arguments", "memory", "sleep", "place")
@@ -70,17 +70,19 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: Sizes, weig
     server_gpus = 1
     for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
         server_gpus *= int(arguments.get(name, 1))
-    per_node, own_nodes = _placed(sizes, server_gpus)
+    per_node, own_nodes = _place_servers(sizes, server_gpus)
     if options.get("transfer") == "gloo":
         arguments = {**SocketUpdate.ARGUMENTS, **arguments}
     rank = None if config.model.adapter is None else config.model.adapter.rank
     words = words_for(
         config.model.compute_dtype, on_cpu=sizes.gpus == 0, memory=options.get("memory"), rank=rank, given=arguments
     )
-    folder = _asked("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
+    folder = _python_output("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
     model = shlex.quote(config.model.path)
-    if str(located(config.model.path)) != config.model.path:  # one that is installed with the trainer
-        model = _asked("import sys; from trainers.settings.shipped import located; print(located(sys.argv[1]))", model)
+    if str(locate_path(config.model.path)) != config.model.path:  # one that is installed with the trainer
+        model = _python_output(
+            "import sys; from trainers.settings.shipped import located; print(located(sys.argv[1]))", model
+        )
     command = (
         f"mkdir -p {shlex.quote(weights)} && export PYTHONPATH={folder} VLLM_SERVER_DEV_MODE=1 "
         f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 && exec {shlex.quote(options.get('python') or 'python')} -m "
@@ -90,12 +92,12 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: Sizes, weig
     return Servers(VLLM, command, "/health", "/health", sizes.vllm, cores, gpus, per_node, own_nodes)
 
 
-def _asked(code: str, *words: str) -> str:
+def _python_output(code: str, *words: str) -> str:
     """Words of a shell for what Python says on the role's machine."""
     return f"$({' '.join(['python -c', json.dumps(code), *words])})"
 
 
-def _placed(sizes: Sizes, server_gpus: int) -> tuple[int, int]:
+def _place_servers(sizes: Sizes, server_gpus: int) -> tuple[int, int]:
     """The vLLM servers of a node, and the number of nodes of their own.
 
     Args:

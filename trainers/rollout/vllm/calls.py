@@ -12,7 +12,7 @@ from trainers.rollout.engine import Completion
 from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.fleet import drop
 from trainers.rollout.vllm.host import Gone, Refused
-from trainers.rollout.vllm.rows import Row, Rows, unserved
+from trainers.rollout.vllm.rows import Row, Rows, refusal_completion
 
 _AGAIN_SECONDS = 0.5  # a call that reached a paused server is ended by pausing it again
 
@@ -43,7 +43,7 @@ class Gate:
         with self._changed:
             self._open = False
 
-    def opened(self) -> None:
+    def open(self) -> None:
         """Let calls through."""
         with self._changed:
             self._open = True
@@ -105,11 +105,11 @@ class Calls(Rows[Connection]):
                 return
             until = until or time.monotonic() + max(server.patience for server in self._servers)
             if time.monotonic() > until:
-                raise self._servers[0].failed("/pause does not end the requests that are on their way")
+                raise self._servers[0].failure("/pause does not end the requests that are on their way")
 
     def go_on(self) -> None:
         """Lets rows go on, from the tokens that they have."""
-        self._gate.opened()
+        self._gate.open()
 
     def close(self) -> None:
         """Has the threads end, each after its present call."""
@@ -121,17 +121,17 @@ class Calls(Rows[Connection]):
         """Completes rows until there is a ``None``."""
         while (row := self._waiting.get()) is not None:
             try:
-                self._done.put(self._completed(row))
+                self._done.put(self._complete(row))
             except Exception as error:  # raised where somebody polls
                 self._done.put(error)
 
-    def _completed(self, row: Row[Connection]) -> Completion:
+    def _complete(self, row: Row[Connection]) -> Completion:
         reason = "abort"
         while reason == "abort":
             with self._gate.call():
                 version = self.version
                 prompt, sampling, seed = row.remaining()
-                row.host = self._placed(row)
+                row.host = self._place(row)
                 try:
                     (answer,) = row.host.ask([prompt], sampling, seed)
                 except Gone as error:
@@ -139,21 +139,21 @@ class Calls(Rows[Connection]):
                     continue
                 except Refused as error:
                     if error.status != 400:
-                        raise row.host.failed(f"HTTP {error.status}: {error}") from error
-                    return unserved(row.request, "error", f"{row.host.url}: {error}")
+                        raise row.host.failure(f"HTTP {error.status}: {error}") from error
+                    return refusal_completion(row.request, "error", f"{row.host.url}: {error}")
                 if row.host not in self._servers:  # found to be gone meanwhile: these may be of other weights
                     continue
             row.add(answer, version)
             reason = "length" if answer.reason == "abort" and row.full else answer.reason
         return row.completion(reason)
 
-    def _placed(self, row: Row[Connection]) -> Connection:
+    def _place(self, row: Row[Connection]) -> Connection:
         """The server of a row, or where that is gone another one that has the weights."""
         if row.host in self._servers:
             return row.host
         ready = [server for server in self._servers if server.version is not None]
         if not ready:
-            raise row.host.failed("it is gone, and no other server has the weights")
+            raise row.host.failure("it is gone, and no other server has the weights")
         return ready[row.seed % len(ready)]
 
 
@@ -161,13 +161,13 @@ def at_once(servers: list[Connection], work: Callable[[Connection], object]) -> 
     """Works with all servers at the same time; goes on without those that are gone, and raises any other failure."""
     failures: dict[Connection, Exception] = {}
 
-    def guarded(server: Connection) -> None:
+    def try_work(server: Connection) -> None:
         try:
             work(server)
         except Exception as error:  # raised below
             failures[server] = error
 
-    threads = [threading.Thread(target=guarded, args=(server,), daemon=True) for server in [*servers]]
+    threads = [threading.Thread(target=try_work, args=(server,), daemon=True) for server in [*servers]]
     for thread in threads:
         thread.start()
     for thread in threads:

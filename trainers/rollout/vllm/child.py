@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.vllm.connection import Connection
-from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, unweighted
+from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, write_configuration
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ChildServer(Connection):
     ) -> None:
         port = _free_port()
         super().__init__(f"http://127.0.0.1:{port}", patience=patience, timeout=timeout)
-        self._folder = unweighted(model, tokenizer)
+        self._folder = write_configuration(model, tokenizer)
         words = arguments_for(model, dtype, on_cpu=device.type == "cpu", memory=memory, given=arguments)
         words += ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(port)]
         words.append("--disable-uvicorn-access-log")
@@ -85,7 +85,7 @@ class ChildServer(Connection):
             self.close()
             raise
 
-    def ended(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Why it has ended; ``None`` while it runs."""
         status = self._process.poll()
         if status is None:
@@ -118,7 +118,7 @@ class ChildServer(Connection):
     def _await_start(self) -> None:
         until = time.monotonic() + _START_SECONDS
         while time.monotonic() < until:
-            if (reason := self.ended()) is not None:
+            if (reason := self.end_reason()) is not None:
                 raise EngineFailed(f"the vLLM server did not start: {reason}")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port()), 1.0):
                 return  # it listens once the model is loaded

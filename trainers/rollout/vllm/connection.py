@@ -48,13 +48,13 @@ class Connection(Host):
             trust_env=False,
         )
 
-    def ended(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Why a server that this program started has ended; ``None`` while it runs, and for any other."""
         return None
 
     def get(self, path: str) -> Any:
         """The parsed answer; errors as :meth:`post`."""
-        return self._parsed(path, self._persist("GET", path, None))
+        return self._parse_json(path, self._persist("GET", path, None))
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, same_weights: bool = False) -> Any:
         """The parsed answer.
@@ -68,7 +68,7 @@ class Connection(Host):
             EngineFailed: The server has no answer for :attr:`patience` seconds, or no longer has its weights.
             Refused: It refuses the call.
         """
-        return self._parsed(path, self._persist("POST", path, body or {}, same_weights))
+        return self._parse_json(path, self._persist("POST", path, body or {}, same_weights))
 
     def tell(self, path: str, body: Mapping[str, Any] | None = None) -> None:
         """Posts where nothing but success is answered; errors as :meth:`post`."""
@@ -83,7 +83,7 @@ class Connection(Host):
         try:
             self._once("POST", path, body)
         except (_Passing, Refused) as error:
-            raise self.failed(self.ended() or f"POST {path}: {error}") from error
+            raise self.failure(self.end_reason() or f"POST {path}: {error}") from error
 
     def call(self, method: str, *arguments: str) -> list[dict[str, Any]]:
         """Calls a method of the trainer's worker extension, whose arguments are text."""
@@ -91,25 +91,25 @@ class Connection(Host):
         try:
             answer = self.post(_RPC, body)
         except Refused as error:
-            raise self.failed(
+            raise self.failure(
                 f"it refuses {_RPC} (HTTP {error.status}); start it as docs/engine.md says, with "
                 "VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls envsuite_worker.TakesWeights"
             ) from error
         results = answer.get("results") if isinstance(answer, dict) else None
         if not isinstance(results, list) or not all(isinstance(result, dict) for result in results) or not results:
-            raise self.failed(f"{_RPC} answered {str(answer)[:200]!r}, which vLLM's does not")
+            raise self.failure(f"{_RPC} answered {str(answer)[:200]!r}, which vLLM's does not")
         for result in results:
             if "error" in result:
-                raise self.failed(f"{method}: {result['error']}")
+                raise self.failure(f"{method}: {result['error']}")
         return results
 
-    def served(self) -> int:
+    def learn_model(self) -> int:
         """Learns the name of its model; returns the most tokens of a sequence that it takes."""
         try:
             (model, *_) = self.get("/v1/models")["data"]
             self.model, longest = str(model["id"]), int(model["max_model_len"])
         except (LookupError, TypeError, ValueError) as error:
-            raise self.failed(f"/v1/models is not as vLLM answers it ({error})") from error
+            raise self.failure(f"/v1/models is not as vLLM answers it ({error})") from error
         return longest
 
     def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[Answer]:
@@ -118,7 +118,7 @@ class Connection(Host):
         try:
             return answers_in(answer, len(prompts))
         except ValueError as error:
-            raise self.failed(str(error)) from error
+            raise self.failure(str(error)) from error
 
     def pause(self) -> None:
         """Cuts off all requests, drops what was computed, and samples nothing until :meth:`resume`."""
@@ -159,10 +159,10 @@ class Connection(Host):
             except _Passing as error:
                 why = str(error)
             end = end or time.monotonic() + self.patience
-            if (ending := self.ended()) is not None:
-                raise self.gone(ending)
+            if (ending := self.end_reason()) is not None:
+                raise self.loss(ending)
             if self._closed.is_set() or time.monotonic() + pause > end:
-                raise self.gone(f"{verb} {path}: {why}; tried for {self.patience:.0f} s. Is it running?")
+                raise self.loss(f"{verb} {path}: {why}; tried for {self.patience:.0f} s. Is it running?")
             _LOG.warning("%s: %s %s: %s; trying again", self.url, verb, path, why)
             self._closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -180,11 +180,11 @@ class Connection(Host):
             raise Refused(response.status_code, _message(response))
         return response
 
-    def _parsed(self, path: str, response: Response) -> Any:
+    def _parse_json(self, path: str, response: Response) -> Any:
         try:
             return response.json()
         except ValueError as error:
-            raise self.failed(f"{path} answered {response.text[:100]!r}, which is no JSON") from error
+            raise self.failure(f"{path} answered {response.text[:100]!r}, which is no JSON") from error
 
     def _check_version(self) -> None:
         """Raises if the server answers, and has other weights than it was given."""
@@ -193,7 +193,7 @@ class Connection(Host):
         except (_Passing, Refused, LookupError, TypeError, ValueError):
             return  # it does not answer yet; the call itself tells how long that lasts
         if version != self.version:
-            raise self.gone(
+            raise self.loss(
                 f"it was restarted and has lost the weights of version {self.version}; go on with --resume, which "
                 "gives them again"
             )

@@ -36,9 +36,9 @@ from trainers.rollout.vllm.inside import Inside, Steps
 from trainers.rollout.vllm.options import Options
 from trainers.rollout.vllm.proof import check_host
 from trainers.rollout.vllm.room import adapter_bytes, check_room, finding_room
-from trainers.rollout.vllm.rows import Row, Rows, unserved
+from trainers.rollout.vllm.rows import Row, Rows, refusal_completion
 from trainers.rollout.vllm.sockets import SocketUpdate
-from trainers.rollout.vllm.transfer import rounded, write_adapter
+from trainers.rollout.vllm.transfer import round_weights, write_adapter
 from trainers.rollout.vllm.weights import Weights, WeightUpdate
 from trainers.settings import ConfigError
 
@@ -57,7 +57,9 @@ class DirectUpdate(WeightUpdate[Inside]):
             fingerprints: dict[str, int] = {}
             stream = iter(self._base() if alone else weights)
             try:
-                answers = inside.call("envsuite_take", rounded(stream, self.torch_dtype, fingerprints), str(version))
+                answers = inside.call(
+                    "envsuite_take", round_weights(stream, self.torch_dtype, fingerprints), str(version)
+                )
             finally:
                 for _ in stream:  # gathering a sharded weight is a matter of all processes
                     pass
@@ -185,7 +187,7 @@ class VLLMEngine(Engine, Generic[H]):
         vllm_arguments = {"enable-sleep-mode": sleeps, **through.ARGUMENTS, **(arguments or {})}
         if place == "process":
             inside = Inside(setup, share, vllm_arguments)
-            return _made(setup, Steps(inside), DirectUpdate([inside], setup, folder), sleeps)
+            return _make_engine(setup, Steps(inside), DirectUpdate([inside], setup, folder), sleeps)
         servers: list[Connection] = []
         if urls is None:
             servers.append(ChildServer(
@@ -197,7 +199,7 @@ class VLLMEngine(Engine, Generic[H]):
             connect = partial(Connection, patience=patience, timeout=timeout)
             update.fleet = Fleet(servers, options.places(), setup, connect)
             update.fleet.begin()
-        return _made(setup, Calls(servers, setup.slots), update, sleeps)
+        return _make_engine(setup, Calls(servers, setup.slots), update, sleeps)
 
     # -- the contract ----------------------------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ class VLLMEngine(Engine, Generic[H]):
         for request in requests:
             self._pending += 1
             if rejection := refusal(request.prompt_ids, self.max_length, self._vocabulary):
-                self._rows.finish(unserved(request, *rejection))
+                self._rows.finish(refusal_completion(request, *rejection))
                 continue
             seed = request.seed
             if seed is None:
@@ -294,7 +296,7 @@ class VLLMEngine(Engine, Generic[H]):
         return new_host
 
 
-def _made(setup: EngineSetup, rows: Rows[H], update: WeightUpdate[H], sleeps: bool) -> VLLMEngine[H]:
+def _make_engine(setup: EngineSetup, rows: Rows[H], update: WeightUpdate[H], sleeps: bool) -> VLLMEngine[H]:
     """The engine; where that fails the hosts are ended."""
     try:
         return VLLMEngine(setup, rows, update, sleeps=sleeps)

@@ -64,7 +64,7 @@ class FileUpdate(WeightUpdate[Connection]):
 
     def _ask(self, version: int) -> dict[Host, Answers]:
         answers: dict[Host, Answers] = {}
-        at_once(self.hosts, lambda server: answers.update({server: self._probed(server, version)}))
+        at_once(self.hosts, lambda server: answers.update({server: self._probe_host(server, version)}))
         return answers
 
     def _prepare(self, weights: Weights, folder: Path) -> None:
@@ -76,7 +76,7 @@ class FileUpdate(WeightUpdate[Connection]):
         try:
             if writes:
                 with finding_room(self.folder, self.bytes_written(self.setup, self.has_base)):
-                    self._sent = self._written(whole, adapter, folder)
+                    self._sent = self._write_files(whole, adapter, folder)
         finally:
             for _ in whole:  # gathering a sharded weight is a matter of all processes
                 pass
@@ -87,7 +87,7 @@ class FileUpdate(WeightUpdate[Connection]):
         model, dtype = setup.model, getattr(torch, setup.config.compute_dtype)
         return adapter_bytes(model) + (0 if is_adapted(model) and has_base else whole_bytes(model, dtype))
 
-    def _written(self, whole: Weights, adapter: Mapping[str, Tensor], folder: Path) -> Sent:
+    def _write_files(self, whole: Weights, adapter: Mapping[str, Tensor], folder: Path) -> Sent:
         for path in (folder, folder / WHOLE, folder / ADAPTER):
             path.mkdir()
         fingerprints = write_weights(whole, folder / WHOLE, self.torch_dtype)
@@ -96,19 +96,19 @@ class FileUpdate(WeightUpdate[Connection]):
         return Sent(fingerprints, write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype))
 
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
-        fingerprints = self._agreed(self._sent)
+        fingerprints = self._first_value(self._sent)
         self._tell(lambda server: self._let_in(server, folder, version, fingerprints))
 
     def _let_in(self, server: Host, folder: Path, version: int, fingerprints: Sent) -> None:
         """Has a server load the weights; where it has had none yet, the others go on without it if it cannot."""
         try:
-            self._loaded(server, folder, version, fingerprints)
+            self._load_files(server, folder, version, fingerprints)
         except (EngineFailed, Refused) as error:
             if server.version is not None:
                 raise
             raise Gone(str(error) if isinstance(error, EngineFailed) else f"{server.name}: {error}") from error
 
-    def _loaded(self, server: Host, folder: Path, version: int, fingerprints: Sent) -> None:
+    def _load_files(self, server: Host, folder: Path, version: int, fingerprints: Sent) -> None:
         if fingerprints.whole and not (fingerprints.adapter and server.version):  # what is below an adapter, once
             answers = server.call("envsuite_load", str(folder / WHOLE), str(version))
             self._compare(server, version, answers, fingerprints.whole)

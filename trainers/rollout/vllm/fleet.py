@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from envsuite.remote.places import News, Places, tell
 from envsuite.remote.transport import Unreachable
-from trainers.processes.distributed import agreed, all_gather_object
+from trainers.processes.distributed import all_gather_object, first_value
 from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.host import Gone, Refused
@@ -93,7 +93,9 @@ class Fleet:
         """
         self.agree()
         urls, here = self._first(self._places.now()), {server.url for server in self.servers}
-        new_servers = {url: server for url in urls if url not in here and (server := self._made(url)) is not None}
+        new_servers = {
+            url: server for url in urls if url not in here and (server := self._open_server(url)) is not None
+        }
         common = self._common({*new_servers})
         for url in [url for url in new_servers if url in common]:
             self.servers.append(new_servers[url])
@@ -121,7 +123,7 @@ class Fleet:
         server.give_up()
         tell(News(server.url, "vLLM", False, why))
 
-    def _made(self, url: str) -> Connection | None:
+    def _open_server(self, url: str) -> Connection | None:
         """The server at ``url``, if it answers now and computes as the trainer does."""
         if time.monotonic() < self._again.get(url, 0.0):
             return None
@@ -131,7 +133,7 @@ class Fleet:
         try:
             longest = check_host(server, setup.model, setup.config.compute_dtype)
             if longest < self.longest:
-                raise server.failed(f"it takes {longest} tokens, and the others {self.longest}")
+                raise server.failure(f"it takes {longest} tokens, and the others {self.longest}")
         except (EngineFailed, ConfigError, Refused) as error:
             _LOG.warning("%s gets no requests: %s", url, error)
             server.close()
@@ -144,4 +146,4 @@ class Fleet:
         return urls if accelerator is None else set.intersection(*all_gather_object(accelerator, urls))
 
     def _first(self, value: T) -> T:
-        return value if self._setup.accelerator is None else agreed(self._setup.accelerator, value)
+        return value if self._setup.accelerator is None else first_value(self._setup.accelerator, value)

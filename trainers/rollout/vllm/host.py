@@ -70,7 +70,7 @@ class Host(ABC):
         """
 
     @abstractmethod
-    def served(self) -> int:
+    def learn_model(self) -> int:
         """Learns the name of its model; returns the most tokens of a sequence that it takes."""
 
     @abstractmethod
@@ -101,10 +101,10 @@ class Host(ABC):
     def close(self) -> None:
         """Ends what was started for it."""
 
-    def gone(self, reason: str) -> Gone:
+    def loss(self, reason: str) -> Gone:
         """The error that ends the run unless there are others."""
         return Gone(f"{self.name}: {reason}")
 
-    def failed(self, reason: str) -> EngineFailed:
+    def failure(self, reason: str) -> EngineFailed:
         """The error that ends the run."""
         return EngineFailed(f"{self.name}: {reason}")

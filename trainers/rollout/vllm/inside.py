@@ -21,8 +21,8 @@ from envsuite.core.errors import UsageError
 from trainers.rollout.engine import Completion, EngineFailed, EngineSetup, Sampling
 from trainers.rollout.vllm.completions import settings_of
 from trainers.rollout.vllm.host import Answer, Host, Refused, Sleeping
-from trainers.rollout.vllm.rows import Row, Rows, unserved
-from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, unweighted
+from trainers.rollout.vllm.rows import Row, Rows, refusal_completion
+from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, write_configuration
 from trainers.settings import ConfigError
 
 
@@ -47,7 +47,7 @@ class Inside(Host):
         accelerator = setup.accelerator
         self.process = 0 if accelerator is None else accelerator.process_index
         """Number of this process."""
-        self._folder = unweighted(setup.model, setup.tokenizer)
+        self._folder = write_configuration(setup.model, setup.tokenizer)
         several = accelerator is not None and accelerator.num_processes > 1
         words = arguments_for(
             setup.model, setup.config.compute_dtype, on_cpu=setup.device.type == "cpu", memory=memory, given=arguments
@@ -57,8 +57,8 @@ class Inside(Host):
         self._own_group = not torch.distributed.is_initialized()
         self._adapters = 0
         try:
-            with self._failing("it does not start"), _undisturbed(setup.device):
-                self._engine = _started(words)
+            with self._failing("it does not start"), _preserve_process(setup.device):
+                self._engine = _start_vllm(words)
         except (ConfigError, EngineFailed):
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -126,10 +126,10 @@ class Inside(Host):
             results: list[dict[str, Any]] = self._engine.collective_rpc(method, args=arguments)
         for result in results:
             if "error" in result:
-                raise self.failed(f"{method}: {result['error']}")
+                raise self.failure(f"{method}: {result['error']}")
         return results
 
-    def served(self) -> int:
+    def learn_model(self) -> int:
         """Most tokens of a sequence that it takes."""
         return int(self._engine.model_config.max_model_len)
 
@@ -138,7 +138,7 @@ class Inside(Host):
         with self._failing("it does not pause"):
             is_empty = self._engine.reset_prefix_cache()
         if not is_empty:
-            raise self.failed("it does not drop what it computed with earlier weights")
+            raise self.failure("it does not drop what it computed with earlier weights")
 
     def resume(self) -> None:
         """Nothing: it samples when it is polled."""
@@ -182,7 +182,7 @@ class Inside(Host):
         except (Refused, ConfigError):
             raise
         except Exception as error:  # vLLM's and torch's own, of many classes, such as memory that runs out
-            raise self.failed(f"{how}: {type(error).__name__}: {error}") from error
+            raise self.failure(f"{how}: {type(error).__name__}: {error}") from error
 
     def _adapter_request(self) -> Any:
         from vllm.lora.request import LoRARequest
@@ -253,7 +253,7 @@ class Steps(Rows[Inside]):
             self._inside.begin(key, *row.remaining())
         except Refused as error:
             del self._rows[key]
-            self._done.append(unserved(row.request, "error", f"{self._inside.name}: {error}"))
+            self._done.append(refusal_completion(row.request, "error", f"{self._inside.name}: {error}"))
 
     def _step(self) -> None:
         for key, answer, last in self._inside.step():
@@ -277,7 +277,7 @@ def check_here() -> None:
         )
 
 
-def _started(words: Sequence[str]) -> Any:
+def _start_vllm(words: Sequence[str]) -> Any:
     """VLLM's engine with these arguments of its command line."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -298,7 +298,7 @@ def _started(words: Sequence[str]) -> Any:
 
 
 @contextmanager
-def _undisturbed(device: torch.device) -> Iterator[None]:
+def _preserve_process(device: torch.device) -> Iterator[None]:
     """Puts back what vLLM sets in its process: random numbers, threads, and variables other than its own."""
     environment, threads, setter = dict(os.environ), torch.get_num_threads(), torch.set_num_threads
     python, arrays = random.getstate(), np.random.get_state()

@@ -162,7 +162,7 @@ def check_host(host: Host, model: PreTrainedModel, dtype: ComputeDtype) -> int:
         )
     if about["quantization"] is not None:
         raise ConfigError(f"{where} has quantised weights ({about['quantization']}), the trainer has not")
-    return host.served()
+    return host.learn_model()
 
 
 def server_rank(rank: int) -> int:
@@ -201,7 +201,7 @@ def wrong_groups(
     ]
 
 
-def named(groups: Sequence[str]) -> str:
+def name_groups(groups: Sequence[str]) -> str:
     """The groups in a message; of many the first."""
     return ", ".join(groups[:6]) + (f" and {len(groups) - 6} more" if len(groups) > 6 else "")
 

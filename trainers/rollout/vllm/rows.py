@@ -96,7 +96,7 @@ class Rows(ABC, Generic[H]):
         """Ends what completes rows."""
 
 
-def unserved(request: Request, reason: str, error: str) -> Completion:
+def refusal_completion(request: Request, reason: str, error: str) -> Completion:
     """The answer to a request without a completion."""
     none = np.empty(0, np.int32)
     return Completion(request.request_id, none, none.astype(np.float32), reason, none.astype(np.int64), error)

@@ -19,8 +19,8 @@ from trainers.rollout.vllm.calls import at_once
 from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.files import FileUpdate
 from trainers.rollout.vllm.host import Refused
-from trainers.rollout.vllm.server.envsuite_stream import address_towards, joined, send
-from trainers.rollout.vllm.transfer import rounded
+from trainers.rollout.vllm.server.envsuite_stream import address_towards, join_group, send
+from trainers.rollout.vllm.transfer import round_weights
 from trainers.rollout.vllm.weights import Weights
 from trainers.settings import ConfigError
 
@@ -73,8 +73,8 @@ class SocketUpdate(FileUpdate):
             if self.own or accelerator is None or accelerator.is_main_process:
                 at_once(self.hosts, self._meet)
                 fingerprints: dict[str, int] = {}
-                self._send(rounded(stream, self.torch_dtype, fingerprints), str(version))
-                at_once(self.hosts, lambda server: self._taken(server, version, fingerprints))
+                self._send(round_weights(stream, self.torch_dtype, fingerprints), str(version))
+                at_once(self.hosts, lambda server: self._compare_taken(server, version, fingerprints))
         finally:
             for _ in stream:  # gathering a sharded weight is a matter of all processes
                 pass
@@ -88,7 +88,7 @@ class SocketUpdate(FileUpdate):
         if server in self._groups:
             return
         if server.call("envsuite_about")[0].get("transfer") != BACKEND:
-            raise server.gone(
+            raise server.loss(
                 "rollout.engine_options.transfer is gloo, which it was not started for; add to its arguments "
                 f"--weight-transfer-config '{self.ARGUMENTS['weight-transfer-config']}'"
             )
@@ -99,20 +99,20 @@ class SocketUpdate(FileUpdate):
             own = address_towards(place.hostname or "", place.port or _PORTS[place.scheme], seconds)
             store = TCPStore(own, 0, is_master=True, timeout=timedelta(seconds=seconds), wait_for_workers=False)
             info = {"address": own, "port": store.port, "size": size, "seconds": seconds}
-            answer = _asked(server, "/init_weight_transfer_engine", {"init_info": info})
-            group = joined(store, 0, size, own, seconds)
+            answer = _post(server, "/init_weight_transfer_engine", {"init_info": info})
+            group = join_group(store, 0, size, own, seconds)
             answer.result()
         except (OSError, RuntimeError, Refused) as error:
             why = (
                 answer.exception() if answer is not None and answer.done() else None
             ) or error  # its own reason first
-            raise server.gone(f"its workers did not meet the trainer for the transfer of weights: {why}") from error
+            raise server.loss(f"its workers did not meet the trainer for the transfer of weights: {why}") from error
         self._groups[server] = (store, group)
 
     def _send(self, weights: Weights, version: str) -> None:
         """Sends the weights to all servers while they load them."""
         at_once(self.hosts, lambda server: server.once("/start_weight_update", {}))
-        answers = [_asked(server, "/update_weights", {"update_info": {}}) for server in self.hosts]
+        answers = [_post(server, "/update_weights", {"update_info": {}}) for server in self.hosts]
         try:
             for _ in send(weights, [self._groups[server][1] for server in self.hosts]):
                 if any(answer.done() for answer in answers):
@@ -129,11 +129,11 @@ class SocketUpdate(FileUpdate):
             answer.result()
         at_once(self.hosts, lambda server: server.once("/finish_weight_update", {}))
 
-    def _taken(self, server: Connection, version: int, fingerprints: Mapping[str, int]) -> None:
+    def _compare_taken(self, server: Connection, version: int, fingerprints: Mapping[str, int]) -> None:
         self._compare(server, version, server.call("envsuite_taken", str(version)), fingerprints)
 
 
-def _asked(server: Connection, path: str, body: Mapping[str, Any]) -> Future[None]:
+def _post(server: Connection, path: str, body: Mapping[str, Any]) -> Future[None]:
     """Posts in a thread that does not keep the program from ending."""
     future: Future[None] = Future()
 

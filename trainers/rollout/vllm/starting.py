@@ -18,7 +18,7 @@ EXTENSION_FOLDER = Path(__file__).with_name("server")
 EXTENSION = "envsuite_worker.TakesWeights"
 
 
-def unweighted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
+def write_configuration(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
     """Writes a new folder with the configuration of the model and the tokenizer, and no weights."""
     folder = Path(tempfile.mkdtemp(prefix="vllm-"))
     model.config.save_pretrained(folder)

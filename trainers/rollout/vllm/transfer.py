@@ -16,7 +16,7 @@ from trainers.rollout.vllm.server.envsuite_weights import fingerprints, layer_gr
 _FILE_BYTES = 1 << 30  # a file holds at most so many bytes, or one tensor
 
 
-def rounded(
+def round_weights(
     weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, group_prints: dict[str, int]
 ) -> Iterator[tuple[str, Tensor]]:
     """Passes weights on in the format that vLLM computes in.
@@ -44,7 +44,7 @@ def write_weights(weights: Iterable[tuple[str, Tensor]], folder: Path, dtype: to
     group_prints: dict[str, int] = {}
     batch: dict[str, Tensor] = {}
     number = size = 0
-    for name, tensor in rounded(weights, dtype, group_prints):
+    for name, tensor in round_weights(weights, dtype, group_prints):
         if batch and size + tensor.nbytes > _FILE_BYTES:
             save_file(batch, folder / f"weights-{number:05d}.safetensors")
             batch, number, size = {}, number + 1, 0

@@ -15,11 +15,19 @@ from torch import Tensor
 
 from trainers.policy.adapter import adapter_tensors, frozen_weights, is_adapted
 from trainers.policy.sharding import each_whole, kept_whole
-from trainers.processes.distributed import agreed, all_gather_object
+from trainers.processes.distributed import all_gather_object, first_value
 from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.fleet import Fleet
 from trainers.rollout.vllm.host import Host, Refused
-from trainers.rollout.vllm.proof import CALIBRATION, PROBE, ProbeLimit, named, probe_gap, probe_prompts, wrong_groups
+from trainers.rollout.vllm.proof import (
+    CALIBRATION,
+    PROBE,
+    ProbeLimit,
+    name_groups,
+    probe_gap,
+    probe_prompts,
+    wrong_groups,
+)
 from trainers.rollout.vllm.rows import Rows
 from trainers.rollout.vllm.transfer import tied_groups
 
@@ -70,7 +78,7 @@ class WeightUpdate(ABC, Generic[H]):
         Raises:
             EngineFailed: A host does not answer, or computes with other weights; the message names the layer groups.
         """
-        name, began = f"envsuite-weights-{self._agreed(secrets.token_hex(4))}", time.monotonic()
+        name, began = f"envsuite-weights-{self._first_value(secrets.token_hex(4))}", time.monotonic()
         leaving = [] if self.fleet is None else self.fleet.renew()
         self.has_base = self.has_base and all(host.version is not None for host in self.hosts)
         try:
@@ -147,9 +155,9 @@ class WeightUpdate(ABC, Generic[H]):
             return  # each has a part of the weights; the probe alone compares
         group_prints = {group: int(value) for group, value in answers[0]["fingerprints"].items()}
         if wrong := wrong_groups(fingerprints, tied_groups(self.setup.model), group_prints):
-            raise host.failed(
-                f"after the update to version {version} its weights are not the trainer's in {named(wrong)}: they are "
-                "stale, loaded in part, or tied to others. Nothing was sampled with them"
+            raise host.failure(
+                f"after the update to version {version} its weights are not the trainer's in {name_groups(wrong)}: they "
+                "are stale, loaded in part, or tied to others. Nothing was sampled with them"
             )
 
     def _agree(self) -> None:
@@ -159,9 +167,9 @@ class WeightUpdate(ABC, Generic[H]):
 
     def _ask(self, version: int) -> dict[Host, Answers]:
         """The answers of each host to the probe."""
-        return {host: self._probed(host, version) for host in self.hosts}
+        return {host: self._probe_host(host, version) for host in self.hosts}
 
-    def _probed(self, host: Host, version: int) -> Answers:
+    def _probe_host(self, host: Host, version: int) -> Answers:
         """The answers of a host to the probe: token ids and log-probabilities."""
         return [(answer.ids, answer.logprobs) for answer in host.ask(self._probes, PROBE, version)]
 
@@ -181,7 +189,7 @@ class WeightUpdate(ABC, Generic[H]):
                 _LOG.warning("%s: %s; in the first %d updates this is only told", host.name, finding, CALIBRATION)
             if verdict == "stops":
                 note = f", though it holds the weights of version {version} in all layer groups" if proven else ""
-                raise host.failed(f"{finding}{note}: it computes something else from them")
+                raise host.failure(f"{finding}{note}: it computes something else from them")
 
     def _together(self, work: Callable[[], object]) -> None:
         """Does a part of an update in all processes; if it fails in one, it fails in all.
@@ -200,6 +208,6 @@ class WeightUpdate(ABC, Generic[H]):
         if reason := next((failure for failure in failures if failure is not None), None):
             raise EngineFailed(reason)
 
-    def _agreed(self, value: T) -> T:
+    def _first_value(self, value: T) -> T:
         """The first process's value."""
-        return value if self.setup.accelerator is None else agreed(self.setup.accelerator, value)
+        return value if self.setup.accelerator is None else first_value(self.setup.accelerator, value)

@@ -72,7 +72,7 @@ class GroupPool:
         """Number of this process's groups whose episodes have all ended."""
         return sum(len(episodes) == len(self._groups[number].plans) for number, episodes in self._episodes.items())
 
-    def renewed(self, version: int) -> None:
+    def record_version(self, version: int) -> None:
         """Records the version of the weights that the next update starts from."""
         if version not in self._versions:
             self._versions = [*self._versions, version][-(self.staleness + 2) :]
@@ -93,7 +93,7 @@ class GroupPool:
                 mine += plans
         return mine
 
-    def unplayed(self) -> list[EpisodePlan]:
+    def open_plans(self) -> list[EpisodePlan]:
         """Returns the plans of this process whose episodes have not ended, in order."""
         return [
             plan
@@ -114,7 +114,7 @@ class GroupPool:
             raise UsageError(f"episode {episode.episode_id} of group {episode.group_id} is not one that is played")
         if episode.episode_id in episodes:
             raise UsageError(f"episode {episode.episode_id} of group {episode.group_id} has ended twice")
-        oldest, newest = _trained(episode) or (group.version, group.version)
+        oldest, newest = _sampling_versions(episode) or (group.version, group.version)
         if oldest < group.version or newest > self._versions[-1]:
             raise EngineFailed(
                 f"stale weights: the engine sampled episode {episode.episode_id} with version {oldest} to {newest}, "
@@ -133,7 +133,9 @@ class GroupPool:
 
     def age(self, number: int) -> int:
         """Returns how many updates have changed the weights since the oldest token of a group of this process."""
-        spans = [span for episode in self._episodes[number].values() if (span := _trained(episode)) is not None]
+        spans = [
+            span for episode in self._episodes[number].values() if (span := _sampling_versions(episode)) is not None
+        ]
         oldest = min((low for low, _ in spans), default=self._versions[-1])
         return sum(version > oldest for version in self._versions)
 
@@ -213,6 +215,6 @@ class GroupPool:
         self.ended = 0
 
 
-def _trained(episode: Episode) -> tuple[int, int] | None:
+def _sampling_versions(episode: Episode) -> tuple[int, int] | None:
     """The versions that sampled an episode; ``None`` of one that failed, which is not trained on."""
     return episode.versions if episode.error is None else None

@@ -64,11 +64,11 @@ class AsynchronousRollouts(Rollouts):
             OutOfMemory: Memory of some process ran out; what was played stays in the pool.
             DataError: All episodes failed.
         """
-        self.pool.renewed(self.version())
+        self.pool.record_version(self.version())
         self.sync()
         if not self._playing:
             self._meter = _Meter()
-            self.rollout.add(self.pool.unplayed())
+            self.rollout.add(self.pool.open_plans())
             self._playing = True
         tasks = self.config.rollout.tasks
         used = (self.config.iterations - iteration + 1) * tasks  # by this update and those that follow
@@ -103,7 +103,7 @@ class AsynchronousRollouts(Rollouts):
         self.rollout.manager.vector.close()
 
     def _start(self, groups: int) -> None:
-        self.rollout.add(self.pool.start(self.drawn(groups)))
+        self.rollout.add(self.pool.start(self.draw_groups(groups)))
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         episodes: list[Episode] = []
@@ -121,7 +121,7 @@ class AsynchronousRollouts(Rollouts):
             meter.dropped += len(old)
             tasks = len(old)
         meter.waited += time.perf_counter() - began
-        return episodes, self.rollout.timed()
+        return episodes, self.rollout.take_timing()
 
     def _wait(self, numbers: Sequence[int], watch: Watcher) -> None:
         """Plays until this process's episodes of these groups have ended."""

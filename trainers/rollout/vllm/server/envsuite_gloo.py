@@ -6,7 +6,7 @@ import datetime
 from dataclasses import dataclass
 from typing import Any
 
-from envsuite_stream import address_towards, joined, received
+from envsuite_stream import address_towards, join_group, receive
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -52,7 +52,7 @@ class GlooTransfer(WeightTransferEngine[Meeting, Update]):  # type: ignore[misc]
         most = datetime.timedelta(seconds=init_info.seconds)
         store = TCPStore(init_info.address, init_info.port, timeout=most, wait_for_workers=False)
         own = address_towards(init_info.address, init_info.port, init_info.seconds)
-        self._group = joined(store, rank, init_info.size, own, init_info.seconds)
+        self._group = join_group(store, rank, init_info.size, own, init_info.seconds)
 
     def start_weight_update(self) -> None:
         """Forgets the last update."""
@@ -70,7 +70,7 @@ class GlooTransfer(WeightTransferEngine[Meeting, Update]):  # type: ignore[misc]
         """Receives and loads them."""
         if self._group is None:
             raise RuntimeError("it has not joined the trainer since it was started")
-        reload_weights(self.vllm_config, self.model, received(self._group), None, is_checkpoint_format=True)
+        reload_weights(self.vllm_config, self.model, receive(self._group), None, is_checkpoint_format=True)
         self.failure = None
 
     def finish_weight_update(self) -> None:

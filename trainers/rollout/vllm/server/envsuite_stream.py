@@ -28,7 +28,7 @@ def address_towards(host: str, port: int, seconds: float) -> str:
     return address
 
 
-def joined(store: TCPStore, rank: int, size: int, address: str, seconds: float) -> ProcessGroupGloo:
+def join_group(store: TCPStore, rank: int, size: int, address: str, seconds: float) -> ProcessGroupGloo:
     """Joins a group for weights, whose first member sends; waits for the others.
 
     Args:
@@ -65,23 +65,25 @@ def send(weights: Iterable[tuple[str, Tensor]], groups: Sequence[ProcessGroupGlo
                 work.wait()
 
 
-def received(group: ProcessGroupGloo) -> Iterator[tuple[str, Tensor]]:
+def receive(group: ProcessGroupGloo) -> Iterator[tuple[str, Tensor]]:
     """Receives what :func:`send` sends.
 
     Raises:
         RuntimeError: The sender is gone, or late.
     """
 
-    def taken(size: int, dtype: torch.dtype) -> Tensor:
+    def receive_tensor(size: int, dtype: torch.dtype) -> Tensor:
         buffer = torch.empty(size, dtype=dtype)
         if size:
             _broadcast(buffer, group).wait()
         return buffer
 
     while True:
-        head, size = taken(2, torch.int64).tolist()
-        names = json.loads(bytes(taken(head, torch.uint8).tolist()))
-        part = taken(size, torch.uint8)  # a new one each time: vLLM keeps tensors until their layer is complete
+        head, size = receive_tensor(2, torch.int64).tolist()
+        names = json.loads(bytes(receive_tensor(head, torch.uint8).tolist()))
+        part = receive_tensor(
+            size, torch.uint8
+        )  # a new one each time: vLLM keeps tensors until their layer is complete
         if not names:
             return
         at = 0

@@ -36,11 +36,11 @@ def fingerprint(tensor: Tensor) -> int:
     bits = flat.view(_INTEGERS[flat.element_size()])
     total = 0
     for start in range(0, len(bits), _CHUNK):
-        total += int(_mixed(bits[start : start + _CHUNK].to(torch.int64)).sum())
+        total += int(_mix_bits(bits[start : start + _CHUNK].to(torch.int64)).sum())
     return total & _MASK
 
 
-def _mixed(value: Tensor) -> Tensor:
+def _mix_bits(value: Tensor) -> Tensor:
     """A hash of 64-bit integers, 0 for 0: multiplications by odd numbers, which wrap, between shifts."""
     value = value * -0x61C8864680B583EB
     value = value ^ (value >> 29)

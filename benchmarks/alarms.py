@@ -32,11 +32,11 @@ from benchmarks.queue import ROOT
 from benchmarks.recipes_report import trained
 from trainers.credit.estimators.groups import episode_codes
 from trainers.credit.shapers import SHAPERS, Shaper
-from trainers.report.events import Event
+from trainers.report.events import RunEvent
 from trainers.report.metrics import read_metrics
 from trainers.rollout.engine import ENGINES, EngineSetup
 from trainers.rollout.hf_engine import HFEngine
-from trainers.run.alarm_rules import RULES, Rule
+from trainers.run.alarm_rules import RULES, AlarmRule
 from trainers.run.alarms import Alarms
 from trainers.run.config import AlarmConfig, AlarmRuleConfig
 from trainers.run.training import main as train
@@ -191,7 +191,7 @@ Lines = list[dict[str, Any]]
 """Metrics of a run."""
 
 
-def raised(lines: Lines, config: AlarmConfig) -> list[Event]:
+def raised(lines: Lines, config: AlarmConfig) -> list[RunEvent]:
     """Returns the alarms of a run."""
     alarms = Alarms(config)
     return [event for line in lines for event in alarms(line["iteration"], line)]
@@ -215,7 +215,7 @@ def tightest(name: str, runs: Iterable[Lines]) -> float | None:
     return None if place == 0 else float(grid[place])
 
 
-def with_margin(rule: Rule, bound: float) -> float:
+def with_margin(rule: AlarmRule, bound: float) -> float:
     """Returns a bound that is half as far again from the reference, of absolute ones by a factor of two."""
     if not rule.reference:
         return bound * (2.0 if rule.beyond == "above" else 0.5)

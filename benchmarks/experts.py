@@ -22,7 +22,7 @@ from rich.progress import track
 
 from benchmarks import experts_webshop
 from envsuite.alfworld.env import ENGINES, ALFWorld
-from envsuite.alfworld.expert import Expert as Housekeeper
+from envsuite.alfworld.expert import ALFWorldExpert as Housekeeper
 from envsuite.alfworld.expert import Seeker
 from envsuite.alfworld.game_file import read_game
 from envsuite.alfworld.tasks import load
@@ -31,7 +31,7 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.tools import Action
 from envsuite.evaluation.statistics import wilson
 from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.expert import Expert as Crafter
+from envsuite.textcraft.expert import TextCraftExpert as Crafter
 from envsuite.webshop.catalogue import KINDS
 
 LIMIT = 200

@@ -11,7 +11,7 @@ from rich.progress import track
 
 from envsuite.evaluation.statistics import wilson
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.expert import Expert, Lexical
+from envsuite.webshop.expert import WebShopExpert, WebShopLexical
 from envsuite.webshop.tasks import HORIZON
 
 
@@ -39,12 +39,12 @@ def trials(source: str | None, goals: str, split: str | None, products: int) -> 
     splits = [split] if split else list(env.tasks.splits)
     ids = [task_id for name in splits for task_id in env.tasks.ids(name)]
     return [
-        Trial(env.tasks.types[task_id], play(env, Expert(), task_id), play(env, Lexical(), task_id))
+        Trial(env.tasks.types[task_id], play(env, WebShopExpert(), task_id), play(env, WebShopLexical(), task_id))
         for task_id in track(ids, "shopping", console=Console(stderr=True))
     ]
 
 
-def play(env: WebShop, player: Expert | Lexical, task_id: str) -> Purchase:
+def play(env: WebShop, player: WebShopExpert | WebShopLexical, task_id: str) -> Purchase:
     """What ``player`` earns for a goal within the horizon."""
     env.reset(options={"task_id": task_id})
     for number in range(1, HORIZON + 1):

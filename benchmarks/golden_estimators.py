@@ -10,7 +10,7 @@ import torch
 from benchmarks.golden_data import Json, step_table, token_row_table
 from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from trainers.credit.estimators.base import Estimator
-from trainers.credit.estimators.comparison import CENTRED, Comparison, Normalise, Weigh
+from trainers.credit.estimators.comparison import CENTRED, Normalise, StateComparison, Weigh
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.groups import Floats, Ints, episode_codes, first_rows, group_codes, group_statistics
@@ -84,9 +84,9 @@ def _outcome_estimator(estimator: GRPO | RLOO, steps: StepTable, key: str, shape
 
 def _grpo(std: bool, preset: str, **settings: Any) -> GRPO:
     if std:
-        return GRPO(Comparison.from_preset(preset, **settings))
+        return GRPO(StateComparison.from_preset(preset, **settings))
     settings = {name: value for name, value in settings.items() if name == "weigh"}
-    return DrGRPO(Comparison.from_preset(preset, **settings, normalise="mean", epsilon=CENTRED.epsilon))
+    return DrGRPO(StateComparison.from_preset(preset, **settings, normalise="mean", epsilon=CENTRED.epsilon))
 
 
 _BOOL = {True: True, False: False}
@@ -120,7 +120,7 @@ def _(case: Case) -> Outcome:
     estimator = GiGPO(
         step_weight=float(case.params.take("w")),
         gamma=float(case.params.take("gamma")),
-        compare=Comparison(
+        compare=StateComparison(
             normalise,
             ddof=case.params.one_of("ddof", {0: 0, 1: 1}),
             epsilon=float(case.params.take("epsilon")),
@@ -160,7 +160,7 @@ def _(case: Case) -> Outcome:
     weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
 
     def estimator(weigh: Weigh) -> GiGPO:
-        compare = Comparison.from_preset("verl-agent", normalise=normalise, weigh=weigh, epsilon=epsilon)
+        compare = StateComparison.from_preset("verl-agent", normalise=normalise, weigh=weigh, epsilon=epsilon)
         return GiGPO(weight, gamma, compare, similarity=threshold if similar else None)
 
     weight, gamma = float(case.params.take("step_advantage_w")), float(case.params.take("gamma"))
@@ -179,7 +179,7 @@ def _(case: Case) -> Outcome:
     normalise = case.params.one_of("mode", NORMALISE)
     weight, gamma = float(case.params.take("step_advantage_w")), float(case.params.take("gamma"))
     epsilon = float(case.params.take("epsilon", 1e-6))
-    estimator = GiGPO(weight, gamma, Comparison.from_preset("steppo", normalise=normalise, epsilon=epsilon))
+    estimator = GiGPO(weight, gamma, StateComparison.from_preset("steppo", normalise=normalise, epsilon=epsilon))
     case.params.done()
     return _gigpo(estimator, step_table(case.data))
 
@@ -196,7 +196,7 @@ def _(case: Case) -> Outcome:
 def _(case: Case) -> Outcome:
     case.params.done()
     return _outcome_estimator(
-        RLOO(Comparison.from_preset("steppo", normalise="mean")), step_table(case.data), "advantage_per_row"
+        RLOO(StateComparison.from_preset("steppo", normalise="mean")), step_table(case.data), "advantage_per_row"
     )
 
 
@@ -220,7 +220,10 @@ def _(case: Case) -> Outcome:
     weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
     case.params.done()
     return _outcome_estimator(
-        RLOO(Comparison.from_preset("verl-agent", normalise="mean", weigh=weigh)), steps, "advantage_per_row", shaper
+        RLOO(StateComparison.from_preset("verl-agent", normalise="mean", weigh=weigh)),
+        steps,
+        "advantage_per_row",
+        shaper,
     )
 
 
@@ -247,7 +250,7 @@ def _(case: Case) -> Outcome:
 def _verl_estimator(case: Case) -> GRPO | RLOO:
     epsilon = float(case.params.take("epsilon", 1e-6))
     if "rloo" in case.function:
-        return RLOO(CENTRED if "vectorized" in case.function else Comparison.from_preset("verl", normalise="mean"))
+        return RLOO(CENTRED if "vectorized" in case.function else StateComparison.from_preset("verl", normalise="mean"))
     return _grpo(case.params.one_of("norm_adv_by_std", _BOOL, True), "verl", epsilon=epsilon)
 
 
@@ -274,7 +277,7 @@ def _(case: Case) -> Outcome:
     case.params.one_of("rows", {"one per trajectory, in order of first appearance": None})
     # The trajectory files name the variant in the case's id only.
     if "norm_std=False" in case.id:
-        estimator = DrGRPO(Comparison.from_preset("verl", normalise="mean"))
+        estimator = DrGRPO(StateComparison.from_preset("verl", normalise="mean"))
     else:
         estimator = _verl_estimator(case)
     case.params.done()

@@ -10,9 +10,9 @@ from benchmarks.golden_data import Json, step_table
 from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from benchmarks.golden_estimators import NORMALISE, penalised, quotient_rounding, trajectory_rounding
 from envsuite.core import ToolCall
-from envsuite.vector.milestones import Listed
+from envsuite.vector.milestones import ActionMilestones
 from trainers.credit.estimators.beacon import BEACON
-from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.g2po import G2PO
 from trainers.credit.estimators.gagpo import GAGPO
 from trainers.credit.estimators.graphgpo import GraphGPO
@@ -25,18 +25,18 @@ from trainers.credit.graph import StateGraph
 from trainers.steps import StepTable
 
 
-def _settings(case: Case, **more: Any) -> Comparison:
+def _settings(case: Case, **more: Any) -> StateComparison:
     """The comparison of verl-agent's family, by the parameters of the case."""
     normalise = case.params.one_of("mode", NORMALISE)
-    return Comparison.from_preset(
+    return StateComparison.from_preset(
         "verl-agent", normalise=normalise, epsilon=float(case.params.take("epsilon", 1e-6)), **more
     )
 
 
-def _paper(case: Case) -> Comparison:
+def _paper(case: Case) -> StateComparison:
     """That of an independent reference; each has the deviation, those without a choice included."""
     case.params.one_of("norm_adv_by_std", {True: None, None: None})
-    return Comparison(ddof=int(case.params.take("ddof")), epsilon=float(case.params.take("epsilon")))
+    return StateComparison(ddof=int(case.params.take("ddof")), epsilon=float(case.params.take("epsilon")))
 
 
 def _keys(steps: StepTable) -> np.ndarray[Any, Any]:
@@ -267,7 +267,7 @@ def _matched_milestones(case: Json, _: list[Json]) -> Outcome:
     actions, wanted = (
         [(ToolCall("env_step", {"command": text}),) for text in case[key]] for key in ("actions", "milestones")
     )
-    listed = Listed(wanted, float(case["threshold"]))
+    listed = ActionMilestones(wanted, float(case["threshold"]))
     reached = np.array([listed.count_reached(action, {"valid": True}) > 0 for action in actions], np.bool_)
     rows = [
         {

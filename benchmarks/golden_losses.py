@@ -16,7 +16,7 @@ from trainers.policy.loss.aggregation import BatchTotals, token_weights
 from trainers.policy.loss.config import ObjectiveConfig
 from trainers.policy.loss.policy_loss import PolicyLoss, kl_estimate, policy_loss
 from trainers.policy.loss.selection import covariances, eligible, selected_tokens
-from trainers.policy.loss.token_losses import LOSSES, Tokens
+from trainers.policy.loss.token_losses import LOSSES, LossTokens
 from trainers.policy.loss.value_loss import value_loss
 
 MODES = (
@@ -228,7 +228,7 @@ def _covariance_outcome(rows: TokenRows, advantage: torch.Tensor, config: Object
     selected = _selected(rows, advantage, config)
     outcome = loss_outcome(rows, advantage, config, selected=selected)
     term = LOSSES[config.loss](
-        Tokens(rows.column("log_prob"), rows.column("old_log_prob"), advantage, rows.row, selected), config
+        LossTokens(rows.column("log_prob"), rows.column("old_log_prob"), advantage, rows.row, selected), config
     )
     assert term.selected is not None
     share = float(term.selected.double().mean())
@@ -385,7 +385,7 @@ def _steppo_paper(case: Case, rows: TokenRows) -> Outcome:
     episode = step_table(case.data).episode_id
     by_episode, _ = evaluate(rows, advantage, config, weight=weights(rows, config, episode=episode))
     by_step, _ = evaluate(rows, advantage, replace(config, average="steps"))
-    tokens = Tokens(rows.column("log_prob"), rows.column("old_log_prob"), advantage, rows.row)
+    tokens = LossTokens(rows.column("log_prob"), rows.column("old_log_prob"), advantage, rows.row)
     term = LOSSES["ppo"](tokens, config)
     if not rows.mask.any(axis=1).all():
         raise NotCovered("a step row has no tokens, so it has no ratio")

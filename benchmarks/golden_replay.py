@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.golden_data import Json, NotCovered, step_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from benchmarks.golden_estimators import penalised
-from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.groups import Floats, episode_codes, first_rows, group_codes, group_statistics
 from trainers.credit.estimators.returns import episode_returns
@@ -41,7 +41,7 @@ def _(case: Case) -> Outcome:
         full="useful",
         forget="iterations",
     )
-    estimator = GiGPO(gamma=float(take("gamma")), compare=Comparison.from_preset("verl-agent"))
+    estimator = GiGPO(gamma=float(take("gamma")), compare=StateComparison.from_preset("verl-agent"))
     case.params.done()
     names = np.array([row["group_id"] for row in case.data["steps"]], object)
     keys = zip(steps.episode_id.tolist(), steps.t.tolist(), strict=True)

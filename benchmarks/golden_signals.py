@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.golden_data import flat_tokens, step_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
-from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.empg import EMPG
 from trainers.credit.estimators.hcapo import HCAPO
 from trainers.credit.estimators.tokens import token_means
@@ -20,7 +20,7 @@ def _steps(case: Case, name: str, recorded: str) -> StepTable:
 
 def _empg(case: Case, epsilon: float) -> EMPG:
     k, k_future, zeta = (float(case.params.take(name)) for name in ("k", "k_f", "zeta"))
-    return EMPG(k, k_future, zeta, Comparison(ddof=1, epsilon=epsilon))
+    return EMPG(k, k_future, zeta, StateComparison(ddof=1, epsilon=epsilon))
 
 
 @handles("paper2", "empg", "refs.empg")
@@ -60,7 +60,7 @@ def _(case: Case) -> Outcome:
         alpha=1.0 if smoothing is None else float(smoothing),
         over=case.params.one_of("scope", {"task_group": "task"}),
         harmless=bool(take("do_no_harm_mask")),
-        compare=Comparison(ddof=int(take("ddof")), epsilon=float(take("epsilon"))),
+        compare=StateComparison(ddof=int(take("ddof")), epsilon=float(take("epsilon"))),
     )
     case.params.done()
     steps = _steps(case, HINDSIGHT, "hindsight_log_prob")

@@ -14,7 +14,7 @@ from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from benchmarks.golden_estimators import NORMALISE, penalised
 from trainers.credit.estimators.bipace import ACTION, LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE, credit_diff, credit_q
 from trainers.credit.estimators.clustering import greedy_clusters
-from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.groups import Floats, Ints, group_codes, group_statistics
 from trainers.credit.estimators.hgpo import HGPO
@@ -34,7 +34,7 @@ def _(case: Case) -> Outcome:
         depth=int(take("K")),
         alpha=float(take("alpha")),
         gamma=float(take("gamma")),
-        compare=Comparison(ddof=case.params.one_of("ddof", {0: 0, 1: 1}), epsilon=float(take("epsilon"))),
+        compare=StateComparison(ddof=case.params.one_of("ddof", {0: 0, 1: 1}), epsilon=float(take("epsilon"))),
         omit_zero=case.params.one_of("omit_zero_advantage", _BOOL),
     )
     case.params.done()
@@ -60,7 +60,7 @@ def _(case: Case) -> Outcome:
         depth=int(take("history_length")),
         alpha=float(take("length_weight_alpha")),
         gamma=float(take("gamma")),
-        compare=Comparison.from_preset(
+        compare=StateComparison.from_preset(
             "verl-agent",
             normalise=case.params.one_of("mode", NORMALISE),
             ddof=0,
@@ -158,7 +158,7 @@ def _(case: Case) -> Outcome:
         credit="mean",
         step_weight=float(take("w")),
         gamma=float(take("gamma")),
-        compare=Comparison.from_preset("verl-agent", normalise=case.params.one_of("mode", NORMALISE)),
+        compare=StateComparison.from_preset("verl-agent", normalise=case.params.one_of("mode", NORMALISE)),
     )
     case.params.done()
     total, (episode, _) = estimator(steps).per_step, estimator.compare.episodes(steps)
@@ -184,7 +184,7 @@ def _(case: Case) -> Outcome:
         action_tokens=int(take("n_action_tokens")),
         step_weight=float(take("w")),
         gamma=float(take("gamma")),
-        compare=Comparison.from_preset("verl-agent", normalise=case.params.one_of("episode_mode", NORMALISE)),
+        compare=StateComparison.from_preset("verl-agent", normalise=case.params.one_of("episode_mode", NORMALISE)),
     )
     case.params.done()
     cluster, key = estimator.clusters(steps), estimator.action_keys(steps)
@@ -236,8 +236,8 @@ def _(case: Case) -> Outcome:
     # The recorded returns are those before the penalty, the recorded advantages those with it.
     without_penalty = step_table(case.data, row_order=True).with_columns(**{STEP_SCORE: shaper.alpha * credit})
     found = {rows[own[0]]["group_id"]: rows[own[0]]["traj_id"] for own, _ in shaper.references(steps)}
-    gigpo = GiGPO(gamma=gamma, compare=Comparison.from_preset("verl-agent"))
-    centred = replace(gigpo, compare=Comparison.from_preset("verl-agent", normalise="mean"))
+    gigpo = GiGPO(gamma=gamma, compare=StateComparison.from_preset("verl-agent"))
+    centred = replace(gigpo, compare=StateComparison.from_preset("verl-agent", normalise="mean"))
     values = {
         "credit_per_row": credit,
         "shaped_return_per_row": discounted_returns(without_penalty, gamma),

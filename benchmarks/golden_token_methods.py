@@ -10,7 +10,7 @@ import torch
 from benchmarks.golden_data import NotCovered, TokenRows, response_mask, step_table, token_row_table, token_run_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from benchmarks.golden_estimators import WEIGH, penalised, per_trajectory_values
-from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.gpg import GPG
 from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.opo import OPO
@@ -22,7 +22,7 @@ from trainers.credit.estimators.tokens import Scope, whiten
 from trainers.steps import StepTable
 from trainers.steps.columns import GREEDY_RETURN, VALUE
 
-_RAW = Comparison.from_preset("verl", normalise="mean")
+_RAW = StateComparison.from_preset("verl", normalise="mean")
 
 
 def _dense(case: Case, flat: Floats, key: str) -> Floats:

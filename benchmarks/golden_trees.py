@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.golden_data import step_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
-from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.groups import first_rows, group_codes
 from trainers.credit.estimators.tree_grpo import TreeGRPO
 from trainers.steps.columns import TREE
@@ -21,7 +21,7 @@ from trainers.steps.columns import TREE
 def _(case: Case) -> Outcome:
     epsilon, ddof = float(case.params.take("epsilon")), int(case.params.take("ddof"))
     case.params.done()
-    compare = Comparison.from_preset("verl", epsilon=epsilon, ddof=ddof)
+    compare = StateComparison.from_preset("verl", epsilon=epsilon, ddof=ddof)
     estimator = TreeGRPO("sum" if "intra_part_per_traj" in case.expect else "tree_2norm", "raw", compare)
     rows = case.data["steps"]
     tree = group_codes(np.array([row["tree_id"] for row in rows], object))

@@ -25,7 +25,7 @@ from benchmarks.training.models import SHAPES, model_folder
 from benchmarks.training.ours import Ours, step_table
 from benchmarks.training.rows import Rows
 from trainers.policy.packing import distinct_tokens, micro_batches
-from trainers.policy.recurrent import Levels, chunk_of
+from trainers.policy.recurrent import TreeLevels, chunk_of
 from trainers.policy.rows import padded_rows, use_rows
 
 _WIDE = {"max_position_embeddings": 32_768, "tie_word_embeddings": True, **SHAPES["small"]}
@@ -69,7 +69,7 @@ def positions(rows: Rows, budget: int) -> tuple[float, float]:
     """Positions that recurrent layers compute in a tree, and by rows, in distinct tokens."""
     table, in_tree = step_table(rows), 0
     for tree in micro_batches(table, budget, True):
-        for runs in (runs for level in Levels.of(tree, torch.device("cpu")).levels for runs in level):
+        for runs in (runs for level in TreeLevels.of(tree, torch.device("cpu")).levels for runs in level):
             count, length = runs.tokens.shape
             chunk = chunk_of(length, 64, runs.tokens.device)
             in_tree += count * -(-length // chunk) * chunk

@@ -20,14 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 
-from envsuite.interpreter import Interpreter, Session, open_interpreter
-from envsuite.interpreter.base import Limits
+from envsuite.interpreter import Interpreter, InterpreterSession, open_interpreter
+from envsuite.interpreter.base import InterpreterLimits
 from envsuite.interpreter.registry import close_interpreters
-from envsuite.interpreter.server import Settings, serving
+from envsuite.interpreter.server import InterpreterSettings, serving
 
 SECONDS = 3.0
 """Seconds of each measurement."""
-LIMITS = Limits(seconds=30.0)
+LIMITS = InterpreterLimits(seconds=30.0)
 CALLS = {
     "1 + 1": "1 + 1",
     "numpy": "import numpy\nnumpy.linalg.inv(numpy.eye(20) * 2).trace()",
@@ -64,7 +64,7 @@ def memory() -> int:
 def opened(name: str) -> Iterator[Interpreter]:
     """The interpreter of that name; ``server`` is one in this process that uses the best sandbox."""
     if name == "server":
-        with serving(Settings(port=0, limits=LIMITS)) as running:
+        with serving(InterpreterSettings(port=0, limits=LIMITS)) as running:
             yield open_interpreter(running.url, LIMITS)
     else:
         yield open_interpreter(name, LIMITS)
@@ -82,7 +82,7 @@ def crowd(interpreter: Interpreter, sessions: int) -> None:
     before = memory()
     began = time.perf_counter()
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
-        held: list[Session] = list(threads.map(lambda _: interpreter.open(), range(sessions)))
+        held: list[InterpreterSession] = list(threads.map(lambda _: interpreter.open(), range(sessions)))
         report(f"{sessions} sessions at once: opened in", f"{time.perf_counter() - began:.2f} s")
         list(threads.map(lambda pair: pair[1].run(f"x = {pair[0]}"), enumerate(held)))
         began = time.perf_counter()

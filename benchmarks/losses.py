@@ -45,7 +45,7 @@ from torch import Tensor
 
 from envsuite.exits import MENDABLE
 from envsuite.remote.places import LOOK_SECONDS
-from trainers.programs.launching.roles import Sizes
+from trainers.programs.launching.roles import JobSizes
 from trainers.programs.launching.vllm import with_vllm
 from trainers.run.config import TrainConfig
 from trainers.settings import convert_values
@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 changes["rollout.engine_options"] = {"python": given.vllm, "patience": 30.0}
                 config, role = with_vllm(
                     convert_values(TrainConfig, settings(shared, **changes)),
-                    Sizes(TRAINING, vllm=VLLM), str(shared / "weights"), (shared / f"{name}.samplers").as_uri(),
+                    JobSizes(TRAINING, vllm=VLLM), str(shared / "weights"), (shared / f"{name}.samplers").as_uri(),
                 )  # fmt: skip
                 changes["rollout.engine_options"], command = config.rollout.engine_options, role.command
             file = write_settings(shared, **changes)

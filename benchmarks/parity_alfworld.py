@@ -27,12 +27,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from benchmarks.parity_report import Report
-from envsuite.alfworld.engine import Engine, Turn
+from envsuite.alfworld.engine import GameEngine, GameTurn
 from envsuite.alfworld.game_file import GAME, read_game
-from envsuite.alfworld.pool import Pool
+from envsuite.alfworld.pool import ReferencePool
 from envsuite.alfworld.reference import TextWorldEngine
 from envsuite.alfworld.seeking import Seeker
-from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.sentences import SentenceGoal
 from envsuite.alfworld.world import NativeEngine
 from envsuite.core.errors import DataError, EnvsuiteError, MissingExtra, UsageError
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> Report:
         raise UsageError("--save goes with --against: it writes new recordings")
     if args.against and args.engine:
         raise UsageError("--engine goes with --transcripts; --against always plays native and textworld")
-    pool = Pool(args.jobs, deadline=600.0)  # a machine that does much else, or slept, is no difference
+    pool = ReferencePool(args.jobs, deadline=600.0)  # a machine that does much else, or slept, is no difference
     try:
         if args.transcripts:
             return replay(args.games, args.transcripts, args.engine or "both", pool, args.limit)
@@ -91,7 +91,9 @@ def run(args: argparse.Namespace) -> Report:
         pool.close()
 
 
-def replay(games: Path, transcripts: Sequence[Path], engine: str, pool: Pool, limit: int | None = None) -> Report:
+def replay(
+    games: Path, transcripts: Sequence[Path], engine: str, pool: ReferencePool, limit: int | None = None
+) -> Report:
     """Replay recorded episodes.
 
     Args:
@@ -101,7 +103,7 @@ def replay(games: Path, transcripts: Sequence[Path], engine: str, pool: Pool, li
         pool: Processes for ``textworld``.
         limit: Replay so many episodes only.
     """
-    engines: list[Engine] = [NativeEngine()] if engine != "textworld" else []
+    engines: list[GameEngine] = [NativeEngine()] if engine != "textworld" else []
     if engine != "native":
         engines.append(_reference(pool))
     episodes = list(_episodes(transcripts))[:limit]
@@ -115,7 +117,7 @@ def replay(games: Path, transcripts: Sequence[Path], engine: str, pool: Pool, li
     return report
 
 
-def _replay(root: Path, engine: Engine, where: str, episode: Mapping[str, Any]) -> Report:
+def _replay(root: Path, engine: GameEngine, where: str, episode: Mapping[str, Any]) -> Report:
     """One recorded episode on one engine, up to the first difference."""
     report = Report()
     where = f"{where} ({episode['gamefile']})"
@@ -152,7 +154,9 @@ class Played:
     """What the reference did, as a recorded episode."""
 
 
-def side_by_side(games: Path, pool: Pool, commands: int, limit: int | None = None, save: Path | None = None) -> Report:
+def side_by_side(
+    games: Path, pool: ReferencePool, commands: int, limit: int | None = None, save: Path | None = None
+) -> Report:
     """Play every game on both engines at once.
 
     Args:
@@ -186,7 +190,7 @@ def side_by_side(games: Path, pool: Pool, commands: int, limit: int | None = Non
     return report
 
 
-def _play(root: Path, name: str, native: Engine, reference: Engine, count: int) -> Played:
+def _play(root: Path, name: str, native: GameEngine, reference: GameEngine, count: int) -> Played:
     """One game on both engines, up to the first difference."""
     played = Played()
     path = root / name
@@ -250,14 +254,14 @@ def _command(rng: random.Random, commands: Sequence[str]) -> tuple[str, str]:
     return rng.choice(NONSENSE), "nonsense: never heard of"
 
 
-def _expert(turn: Callable[[], Turn]) -> Iterator[str]:
+def _expert(turn: Callable[[], GameTurn]) -> Iterator[str]:
     """What the expert types until the game is won or it gives up.
 
     Args:
         turn: The turn that is current.
     """
     try:
-        seeker = Seeker(Goal.parse(turn().feedback.rpartition("\n")[2]))
+        seeker = Seeker(SentenceGoal.parse(turn().feedback.rpartition("\n")[2]))
         for _ in range(EXPERT_STEPS):
             if turn().won:
                 return
@@ -267,7 +271,7 @@ def _expert(turn: Callable[[], Turn]) -> Iterator[str]:
         return  # a task that the expert does not know: random commands will do
 
 
-def _seen(turn: Turn) -> dict[str, Any]:
+def _seen(turn: GameTurn) -> dict[str, Any]:
     """A turn in the words of a recording."""
     return {
         "feedback": turn.feedback,
@@ -292,7 +296,7 @@ def _merge(report: Report, part: Report) -> None:
     report.differences += part.differences
 
 
-def _reference(pool: Pool) -> Engine:
+def _reference(pool: ReferencePool) -> GameEngine:
     try:
         return TextWorldEngine(pool)
     except MissingExtra as error:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.parity_report import Report, read_lines
 from envsuite.core import ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
-from envsuite.papersearch.question import Question
+from envsuite.papersearch.question import CorpusQuery
 
 RELEVANT, OTHER = 1.0, 0.02
 """Scores of gold papers and of others in the recordings, where they replace the model's."""
@@ -26,7 +26,7 @@ class Recorded:
     name = "recorded"
     shown = True
 
-    def scores(self, question: Question, papers: NDArray[np.int64]) -> NDArray[np.float64]:
+    def scores(self, question: CorpusQuery, papers: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the score of each paper. Shape: as ``papers``."""
         return np.array([RELEVANT if number in question.gold else OTHER for number in papers.tolist()])
 

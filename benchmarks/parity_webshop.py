@@ -19,11 +19,11 @@ from envsuite.webshop import pages
 from envsuite.webshop.build import build
 from envsuite.webshop.catalogue import KINDS, Catalogue, goal_for
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.goals import Goal, Option
-from envsuite.webshop.nouns import Builtin, Spacy, Tagger
+from envsuite.webshop.goals import Option, ShoppingGoal
+from envsuite.webshop.nouns import BuiltinNouns, SpacyTagger, Tagger
 from envsuite.webshop.reward import options_matched, score, total, type_reward
-from envsuite.webshop.source import Files, products_of
-from envsuite.webshop.world import Session
+from envsuite.webshop.source import CatalogueFiles, products_of
+from envsuite.webshop.world import ShopVisit
 
 REWARD_ERROR = 1e-9
 SCORE_ERROR = 1e-3
@@ -54,20 +54,22 @@ class Recorded:
             yield tuple(self.known.get(title, ()))
 
 
-def tagger(files: Files, given: Path | None, beside: Path | None) -> Tagger:
+def tagger(files: CatalogueFiles, given: Path | None, beside: Path | None) -> Tagger:
     """The recorded nouns where they are given, else spaCy, else those beside the rewards, else the built-in tagger."""
     if given is None:
         try:
-            return Spacy()
+            return SpacyTagger()
         except MissingExtra:
             if beside is None:
-                return Builtin()
+                return BuiltinNouns()
             given = beside
     nouns = read(given)
     return Recorded({raw.title: nouns.get(raw.asin, ()) for raw in products_of(files.products)})
 
 
-def webshop(files: Files, recordings: Recordings, find_nouns: Tagger, make: Callable[..., ToolEnv] = WebShop) -> Report:
+def webshop(
+    files: CatalogueFiles, recordings: Recordings, find_nouns: Tagger, make: Callable[..., ToolEnv] = WebShop
+) -> Report:
     """Compare a catalogue made of ``files`` with recordings made on the same files.
 
     Args:
@@ -94,7 +96,7 @@ def webshop(files: Files, recordings: Recordings, find_nouns: Tagger, make: Call
             for number, entry in enumerate(read(file)):
                 where = f"{file.name}, episode {number}"
                 goal = _goal(report, catalogue, where, entry["goal"])
-                _world(report, Session(catalogue, catalogue.search, goal), where, entry)
+                _world(report, ShopVisit(catalogue, catalogue.search, goal), where, entry)
                 if env is not None:
                     _environment(report, env, catalogue, where, goal, entry)
         if recordings.sessions is not None:
@@ -106,7 +108,7 @@ def webshop(files: Files, recordings: Recordings, find_nouns: Tagger, make: Call
     return report
 
 
-def _goal(report: Report, catalogue: Catalogue, where: str, entry: Mapping[str, Any]) -> Goal:
+def _goal(report: Report, catalogue: Catalogue, where: str, entry: Mapping[str, Any]) -> ShoppingGoal:
     """The recorded goal, which must be one of ours, with the same price limit."""
     target = catalogue.product(entry["asin"])
     goal = goal_for(target, entry["instruction_text"], entry["attributes"], _options(entry), entry["price_upper"])
@@ -140,7 +142,7 @@ def _search(report: Report, catalogue: Catalogue, where: str, entry: Mapping[str
         report.near("scores within 1e-3", f"{where}, {asin}", hit.score, value, SCORE_ERROR)
 
 
-def _world(report: Report, session: Session, where: str, entry: Mapping[str, Any]) -> None:
+def _world(report: Report, session: ShopVisit, where: str, entry: Mapping[str, Any]) -> None:
     report.same("instructions", where, f"Instruction: {session.goal.instruction}", entry["instruction"])
     for number, step in enumerate(entry["steps"]):
         place = f"{where}, step {number} {step.get('action', 'reset')!r}"
@@ -155,7 +157,7 @@ def _world(report: Report, session: Session, where: str, entry: Mapping[str, Any
 
 
 def _environment(
-    report: Report, env: ToolEnv, catalogue: Catalogue, where: str, goal: Goal, entry: Mapping[str, Any]
+    report: Report, env: ToolEnv, catalogue: Catalogue, where: str, goal: ShoppingGoal, entry: Mapping[str, Any]
 ) -> None:
     """The same through the environment, for the actions that its tools can express."""
     ids = {catalogue.goal(i): i for i in env.tasks.types if i.startswith(goal.asin)}
@@ -218,7 +220,7 @@ def run(args: argparse.Namespace) -> Report:
         raise DataError("nothing to compare with: give --rewards, --searches, --episodes or --sessions")
     beside = args.rewards[0].parent / "title_nouns.json" if args.rewards else None
     beside = beside if beside is not None and beside.is_file() else None
-    files = Files(args.products, args.attributes, args.human)
+    files = CatalogueFiles(args.products, args.attributes, args.human)
     find_nouns = tagger(files, args.nouns, beside)
     sys.stdout.write(f"nouns of titles: {find_nouns.name}\n")
     recordings = Recordings(args.rewards, args.searches, args.episodes, args.sessions, args.nouns or beside)

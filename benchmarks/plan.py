@@ -29,7 +29,7 @@ import torch
 from accelerate import Accelerator
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from trainers.planning.dry_run import Rows, Trial
+from trainers.planning.dry_run import DryRunRows, MemoryTrial
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
@@ -76,9 +76,9 @@ class Cell:
         )  # type: ignore[arg-type]  # fmt: skip
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> DryRunRows:
         """Rows of a micro-batch."""
-        return Rows(self.tokens // (PROMPT + RESPONSE), PROMPT, RESPONSE)
+        return DryRunRows(self.tokens // (PROMPT + RESPONSE), PROMPT, RESPONSE)
 
     def __str__(self) -> str:
         kind = f"{self.train}, {self.dtype}, {'with' if self.checkpointing else 'without'} checkpointing"
@@ -94,7 +94,7 @@ def memory(field: str) -> int:
 
 def planned(cell: Cell) -> tuple[float, float]:
     """Gibibytes that the plan expects: all, and of the passes alone."""
-    found = Trial(cell.shape, cell.model, OptimConfig(), cell.processes, cell.processes, cell.rows).run()
+    found = MemoryTrial(cell.shape, cell.model, OptimConfig(), cell.processes, cell.processes, cell.rows).run()
     sizes, copies = found.sizes, cell.processes > 1 and cell.shard == "none"
     held = sizes.weights + sizes.gradients * (2 if copies else 1) + sizes.moments
     passes = max(found.update.peak, found.step.peak)

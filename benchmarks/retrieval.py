@@ -29,7 +29,7 @@ from benchmarks.retrieval_data import JudgedCorpus, expanded, judged_corpora, mi
 from benchmarks.tables import Table
 from envsuite.core.errors import MissingExtra
 from envsuite.data.files import atomic_file
-from envsuite.data.progress import Shown
+from envsuite.data.progress import DownloadDisplay
 from envsuite.evaluation.statistics import paired_bootstrap
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.encoders import Encoder
@@ -93,7 +93,7 @@ def vectors(corpus: Corpus, encoder: Encoder, folder: Path) -> Vectors:
     path = folder / f"{corpus.path.stem}-{corpus.digest[:12]}-{encoder.name}-{encoder.dimensions}.vectors"
     if not path.is_file():
         with atomic_file(path) as file:
-            write_vectors(file, encoder, Texts(corpus), Shown(sys.stderr, unit=str))
+            write_vectors(file, encoder, Texts(corpus), DownloadDisplay(sys.stderr, unit=str))
     return Vectors(path)
 
 

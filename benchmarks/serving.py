@@ -32,7 +32,7 @@ import orjson
 
 from envsuite.core import ToolCall
 from envsuite.remote import RemoteEnv
-from envsuite.remote.transport import Unreachable, server
+from envsuite.remote.transport import ServerUnreachable, server
 from envsuite.vector import EnvFactory, Place, make_vector
 
 COMMAND = "inventory"
@@ -269,7 +269,7 @@ def measure(steps: int) -> Iterator[Row]:
                         yield Row(f"batch steps, {sessions} sessions", who, rate)
                     rate = _in_process(vector_steps, {"url": url}, 256, max(5, 5 * steps // 256))
                     yield Row("envsuite.vector, 256 slots", who, rate)
-            except Unreachable as error:
+            except ServerUnreachable as error:
                 sys.stderr.write(f"{who}: left out, {error}\n")
 
 

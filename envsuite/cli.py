@@ -108,7 +108,7 @@ EXAMPLES = """examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     """A parser whose arguments name the last of the parsers that read them, whose usage an error shows.
 
     argparse lets the first one complain of what a subcommand does not know.
@@ -197,7 +197,7 @@ def parsed(name: str, command: Command, words: Sequence[str]) -> argparse.Namesp
 def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
     """Returns the parser of a command whose entry is a module."""
     module = pkgutil.resolve_name(command.entry)
-    parser = _Parser(
+    parser = _CommandParser(
         prog=f"envsuite {name}",
         description=command.description or command.help,
         epilog=vars(module).get("EXAMPLES", ""),

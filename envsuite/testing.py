@@ -36,7 +36,7 @@ from envsuite.core.errors import EnvsuiteError
 from envsuite.core.naming import spec_of
 from envsuite.core.processes import Child, frame, receive
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
-from envsuite.core.tools import Tool, Unparsed
+from envsuite.core.tools import Tool, UnparsedAction
 from envsuite.remote.making import make_player
 from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, MilestoneFactory
 
@@ -373,9 +373,9 @@ def milestones(check: Check) -> None:
 def server(check: Check) -> None:
     """An environment on a server passes the same checks, and plays the same episodes as one here."""
     from envsuite.serving.server import serving
-    from envsuite.serving.settings import Settings
+    from envsuite.serving.settings import ServerSettings
 
-    with serving(Settings((check.env_id,), port=0, workers=0)) as running:
+    with serving(ServerSettings((check.env_id,), port=0, workers=0)) as running:
         remote = {**check.kwargs, "url": running.url}
         for run in (*ANYWHERE, players):
             Check(check.env_id, run, remote)()
@@ -420,7 +420,7 @@ def _comparable(result: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _malformed(env: ToolEnv) -> Iterator[Any]:
     """Yields actions that do not fit the tools of an environment."""
-    yield from ((), None, "words", (ToolCall("no such tool", {}),), Unparsed("no call in the completion"))
+    yield from ((), None, "words", (ToolCall("no such tool", {}),), UnparsedAction("no call in the completion"))
     env.reset(seed=SEEDS[0])
     env.action_space.seed(SEEDS[0])
     (call, *_) = env.action_space.sample()

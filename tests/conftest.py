@@ -113,11 +113,11 @@ def server(data_folder: Path) -> Iterator[str]:
     """The address of a server, in a thread of this process, that offers every environment and opens every folder."""
     from envsuite.core.registration import ENVIRONMENTS
     from envsuite.serving.server import serving
-    from envsuite.serving.settings import Settings
+    from envsuite.serving.settings import ServerSettings
 
     ids = tuple(ENVIRONMENTS)
     folders = (Path("/"),)
-    with serving(Settings(ids, port=0, workers=0, max_sessions=2**20, source_folders=folders)) as running:
+    with serving(ServerSettings(ids, port=0, workers=0, max_sessions=2**20, source_folders=folders)) as running:
         yield running.url
 
 

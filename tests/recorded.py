@@ -15,9 +15,9 @@ from typing import Any
 import gymnasium
 import orjson
 
-from envsuite.alfworld.player import Planner as Searcher
+from envsuite.alfworld.player import ALFWorldPlanner as Searcher
 from envsuite.core import Move, ToolCall, ToolEnv
-from envsuite.textcraft.player import Planner as Crafter
+from envsuite.textcraft.player import CraftPlanner as Crafter
 from envsuite.webshop.player import Shopper as Customer
 
 FILE = Path(__file__).with_suffix(".json")

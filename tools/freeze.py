@@ -137,13 +137,13 @@ def configs() -> Iterator[tuple[str, Any]]:
 
 def files() -> Iterator[tuple[str, Any]]:
     """Yields panels, the columns of Parquet files, and the fields of results."""
-    from envsuite.evaluation.results import Result
+    from envsuite.evaluation.results import EpisodeResult
     from trainers.steps.parquet import SCHEMA
 
     for panel in sorted((ROOT / "envsuite/evaluation/panels/v1").rglob("*.json.gz")):
         yield f"panel {panel.parent.name}/{panel.name}", hashlib.sha256(panel.read_bytes()).hexdigest()
     yield "Parquet columns", [f"{column.name}: {column.type}" for column in SCHEMA]
-    yield "fields of a result", list(Result.__dataclass_fields__)
+    yield "fields of a result", list(EpisodeResult.__dataclass_fields__)
 
 
 def evaluations() -> Iterator[tuple[str, Any]]:

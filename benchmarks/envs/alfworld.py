@@ -19,10 +19,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.envs.measure import Row, seconds
-from envsuite.alfworld.engine import Engine, Turn
+from envsuite.alfworld.engine import GameEngine, GameTurn
 from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.game_file import GAME, TRAJECTORY, read_game
-from envsuite.alfworld.pool import Pool
+from envsuite.alfworld.pool import ReferencePool
 from envsuite.alfworld.reference import TextWorldEngine
 from envsuite.alfworld.source import Games
 from envsuite.alfworld.tasks import PUBLISHED, load
@@ -65,7 +65,7 @@ def alfworld(folder: Path | None = None, episodes: int = 128) -> list[Row]:
     rows += _contract(source, chosen)
     rows.append((f"native: memory of {episodes} episodes more", _memory("native", source, episodes)))
     try:
-        reference = TextWorldEngine(Pool(workers=1, deadline=600))
+        reference = TextWorldEngine(ReferencePool(workers=1, deadline=600))
     except MissingExtra as missing:
         rows.append(("reference", f"not measured: {missing}"))
     else:
@@ -101,7 +101,7 @@ def _episodes(games: Games, seed: int) -> list[Episode]:
     return episodes
 
 
-def _play(engine: Engine, episodes: Sequence[Episode], clock: Callable[[], float]) -> tuple[float, list[Turn]]:
+def _play(engine: GameEngine, episodes: Sequence[Episode], clock: Callable[[], float]) -> tuple[float, list[GameTurn]]:
     """Seconds of all steps, resets not counted, and all answers."""
     spent, answers = 0.0, []
     for episode in episodes:
@@ -114,7 +114,7 @@ def _play(engine: Engine, episodes: Sequence[Episode], clock: Callable[[], float
     return spent, answers
 
 
-def _native(groups: Sequence[Sequence[Episode]]) -> tuple[list[Row], float, list[Turn]]:
+def _native(groups: Sequence[Sequence[Episode]]) -> tuple[list[Row], float, list[GameTurn]]:
     episodes = groups[0]
     steps = sum(len(episode.commands) for episode in episodes)
     warm = NativeEngine()
@@ -122,7 +122,7 @@ def _native(groups: Sequence[Sequence[Episode]]) -> tuple[list[Row], float, list
     whole = first + sum(_play(warm, others, time.process_time)[0] for others in groups[1:])
     spent = min(_play(warm, episodes, time.process_time)[0] for _ in range(5))
 
-    def milliseconds(engine: Engine) -> str:
+    def milliseconds(engine: GameEngine) -> str:
         times = [seconds(lambda path=episode.path: engine.open(path).reset(), 1) for episode in episodes]  # type: ignore[misc]
         return f"{statistics.median(times) * 1e3:.2f} ms, at most {max(times) * 1e3:.2f}"
 
@@ -158,7 +158,9 @@ def _contract(source: str | Path, episodes: Sequence[Episode]) -> list[Row]:
     return [("native: whole contract, ALFWorld.step up to the end of the walkthrough", f"{steps / spent:,.0f} steps/s")]
 
 
-def _reference(engine: TextWorldEngine, episodes: Sequence[Episode], native: float, answers: list[Turn]) -> list[Row]:
+def _reference(
+    engine: TextWorldEngine, episodes: Sequence[Episode], native: float, answers: list[GameTurn]
+) -> list[Row]:
     """CPU time is that of the worker process; ours beside it is the messages'."""
     pool = engine.pool
     resets: dict[str, list[float]] = {"first": [], "again": []}

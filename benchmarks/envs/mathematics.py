@@ -12,7 +12,7 @@ from envsuite.core.tools import Action, ToolCall
 from envsuite.interpreter import open_interpreter
 from envsuite.mathematics.answers import is_right
 from envsuite.mathematics.env import PythonMathEnv
-from envsuite.mathematics.expert import Expert
+from envsuite.mathematics.expert import MathExpert
 from envsuite.mathematics.generate import BY_STRATUM, generate_problem
 
 _EXPRESSIONS = 200
@@ -77,7 +77,7 @@ def mathematics(threads: int) -> list[Row]:
 
 
 def _play(ids: tuple[str, ...]) -> None:
-    env, expert = PythonMathEnv(), Expert()
+    env, expert = PythonMathEnv(), MathExpert()
     for task_id in ids:
         env.reset(options={"task_id": task_id})
         while not env.step(expert.act(env))[2]:

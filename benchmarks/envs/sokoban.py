@@ -15,10 +15,10 @@ from benchmarks.envs.measure import Row, seconds
 from envsuite.core.draws import Draw
 from envsuite.core.tools import Action, ToolCall
 from envsuite.sokoban.env import SokobanEnv
-from envsuite.sokoban.generate import Kind, generate
+from envsuite.sokoban.generate import LevelKind, generate
 from envsuite.sokoban.level import DIRECTIONS, Level
 from envsuite.sokoban.solver import solve
-from envsuite.sokoban.source import Folder
+from envsuite.sokoban.source import LevelFolder
 from envsuite.sokoban.tasks import load
 from envsuite.sokoban.world import Sokoban
 
@@ -28,7 +28,7 @@ _SECOND = 1.0  # a solver gets this long for a level
 
 def sokoban(boxoban: Path | None, count: int) -> list[Row]:
     """The figures of Sokoban-v0 on the built-in source, in random play; with ``boxoban`` also those of the solver."""
-    levels, task_set = load("builtin", Kind(), 0, 0)
+    levels, task_set = load("builtin", LevelKind(), 0, 0)
     ids = list(task_set.types)
     boards = [levels.level(task_id) for task_id in ids]
     draw = random.Random(0)
@@ -80,20 +80,20 @@ def sokoban(boxoban: Path | None, count: int) -> list[Row]:
         env.reset(options={"task_id": task_id})
     rows.append(("memory of 128 episodes more", f"{tracemalloc.get_traced_memory()[0] / 1e6:.2f} MB"))
     tracemalloc.stop()
-    for kind in (Kind(), Kind(8, 8, 3, (5, 60)), Kind(10, 10, 4, (8, 60))):
+    for kind in (LevelKind(), LevelKind(8, 8, 3, (5, 60)), LevelKind(10, 10, 4, (8, 60))):
         name = f"generating {kind.width}x{kind.height}, {kind.boxes} boxes, at least {kind.pushes[0]} pushes"
         rows.append((name, f"{seconds(lambda kind=kind: _generated(kind), 2) / 20 * 1e3:.1f} ms a level"))
     if boxoban is not None:
         for folder in sorted(path for path in boxoban.iterdir() if path.is_dir()):
-            rows += _solved(folder, Folder(folder), count)
+            rows += _solved(folder, LevelFolder(folder), count)
     return rows
 
 
-def _generated(kind: Kind) -> list[Level]:
+def _generated(kind: LevelKind) -> list[Level]:
     return [generate(kind, Draw(f"benchmark {number}"))[0] for number in range(20)]
 
 
-def _solved(folder: Path, levels: Folder, count: int) -> list[Row]:
+def _solved(folder: Path, levels: LevelFolder, count: int) -> list[Row]:
     """How the solver does on the first ``count`` levels of each file in a folder."""
     by_file: dict[str, list[str]] = {}
     for task_id in levels.listed:

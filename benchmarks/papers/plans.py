@@ -12,7 +12,7 @@ import yaml
 from benchmarks.papers.index import FOLDER, Run
 from benchmarks.papers.settings import setting_of
 from trainers.planning.hardware import GIB, machines
-from trainers.planning.plan import Planner
+from trainers.planning.plan import RunPlanner
 from trainers.planning.program import PLAN, check, shape_of
 from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
@@ -60,7 +60,7 @@ def config_of(run: Run) -> TrainConfig:
 
 def plan(runs: Iterable[Run]) -> Iterator[tuple[Run, Planned]]:
     """Plans of these runs; passes of a model on the same hardware and of the same lengths are computed once."""
-    planners: dict[tuple[str, str, str], Planner] = {}
+    planners: dict[tuple[str, str, str], RunPlanner] = {}
     warnings.simplefilter("ignore")  # of passes on fake tensors
     for run in runs:
         gpus, config = setting_of(run).gpus, config_of(run)
@@ -68,7 +68,7 @@ def plan(runs: Iterable[Run]) -> Iterator[tuple[Run, Planned]]:
         check(config, shape, where, run.model)
         steps, prompt, response = MEANS[run.env]
         steps = min(steps, STEPPO_STEPS) if run.paper == "steppo" else steps
-        made = planners.setdefault((run.model, gpus, run.env), Planner(shape, where, steps, prompt, response))
+        made = planners.setdefault((run.model, gpus, run.env), RunPlanner(shape, where, steps, prompt, response))
         found = made.plan(config)
         yield run, Planned(gpus, round(found.peak / GIB, 1), round(found.room / GIB, 1), round(found.iteration, 1))
 

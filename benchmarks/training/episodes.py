@@ -14,10 +14,10 @@ from transformers import AutoTokenizer
 
 import envsuite  # noqa: F401  (registers the environments)
 from benchmarks.training.rows import Rows
-from envsuite.alfworld.expert import Expert as Housekeeper
+from envsuite.alfworld.expert import ALFWorldExpert as Housekeeper
 from envsuite.core import Action, Player, ToolEnv, UsageError
 from envsuite.prompting import Conversation, PromptSpec, load_prompt_file, make_codec, make_memory
-from envsuite.textcraft.expert import Expert as Crafter
+from envsuite.textcraft.expert import TextCraftExpert as Crafter
 
 ENVIRONMENTS = {"TextCraft": ("TextCraft-v0", Crafter), "ALFWorld": ("ALFWorld-v0", Housekeeper)}
 """Id and expert by the name in the tables."""

@@ -15,7 +15,7 @@ import yaml
 from trainers.credit.recipes import recipes
 from trainers.imitation.config import ImitateConfig
 from trainers.run.config import TrainConfig
-from trainers.settings.words import Described, describe_settings
+from trainers.settings.words import DescribedSetting, describe_settings
 
 SETTINGS = {
     "configuration-train": (
@@ -51,7 +51,7 @@ def settings_page(name: str) -> str:
     """The page of one kind of settings."""
     cls, title, who = SETTINGS[name]
     parts = [f"# {title}\n\n{who}.\n\n{HOW}"]
-    groups: dict[str, list[Described]] = {}
+    groups: dict[str, list[DescribedSetting]] = {}
     for setting in describe_settings(cls):
         top, inside, _ = setting.path.partition(".")
         groups.setdefault(top.removesuffix("[]") if inside else ALONE, []).append(setting)
@@ -60,7 +60,7 @@ def settings_page(name: str) -> str:
     return "\n".join(parts)
 
 
-def _setting(setting: Described) -> str:
+def _setting(setting: DescribedSetting) -> str:
     default = yaml.safe_dump(_plain(setting.default), default_flow_style=True, width=1000, allow_unicode=True)
     default = default.removesuffix("\n").removesuffix("\n...")
     text = f": {setting.kind}; default `{default}`\n"

@@ -23,9 +23,9 @@ from envsuite.core.boundary import number
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError, WorkerLost, unknown
 from envsuite.core.functions import draw_value
-from envsuite.core.options import Options, option
+from envsuite.core.options import EnvOptions, option
 from envsuite.core.settings import read_json
-from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Raised, origin
+from envsuite.interpreter.confined import PATIENCE, CodeFailed, ConfinedObject, LoadedCode, ProcessLost, origin
 
 _DRAWS = 100
 """Draws of a random call until it fits the schema of its tool."""
@@ -33,19 +33,19 @@ SECONDS = 2.0
 """Processor time that a package has for a step."""
 _BEGIN_SECONDS = 600.0
 """Seconds that the beginning of an episode may take, to which no text of a model adds."""
-_OWN = Options.schema().keys()
+_OWN = EnvOptions.schema().keys()
 """Options that choose tasks, of which a world knows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedOptions(Options):
+class SeedOptions(EnvOptions):
     """Options of an environment whose tasks are seeds."""
 
     train: int = option(1000, "tasks of the split train: seeds from 0", minimum=1, maximum=10**6)
     test: int = option(200, "tasks of the split test: the seeds that follow", minimum=1, maximum=10**6)
 
 
-class Adapted(ToolEnv):
+class AdaptedEnv(ToolEnv):
     """An environment of another package. A task ``seed-17`` is the episode of seed 17, the same everywhere."""
 
     package: ClassVar[str]
@@ -57,7 +57,7 @@ class Adapted(ToolEnv):
 
     So a server plays it whose clients may not say which command it starts, or which server it asks.
     """
-    takes: type[Options] = SeedOptions
+    takes: type[EnvOptions] = SeedOptions
     _cut = False
     """Whether the last step ended the episode though its task has not ended."""
     _rows: Mapping[str, Mapping[str, Any]] | None = None
@@ -161,8 +161,8 @@ def import_extra(module: str, package: str) -> ModuleType:
 
 
 def classes(
-    kind: type[Adapted], names: Callable[[], Any], others: Callable[[str], bool] = lambda name: False
-) -> Callable[[str], type[Adapted]]:
+    kind: type[AdaptedEnv], names: Callable[[], Any], others: Callable[[str], bool] = lambda name: False
+) -> Callable[[str], type[AdaptedEnv]]:
     """Returns what makes the class of each name that a package knows.
 
     Args:
@@ -172,7 +172,7 @@ def classes(
     """
 
     @cache
-    def of(name: str) -> type[Adapted]:
+    def of(name: str) -> type[AdaptedEnv]:
         if name.startswith("__"):  # Python looks for attributes of the module, too
             raise AttributeError(name)
         if name not in (env_names := names()) and not others(name):
@@ -185,7 +185,7 @@ def classes(
     return of
 
 
-class World(ABC):
+class AdaptedWorld(ABC):
     """A package's side of an environment: it plays in a confined process of its own for each episode.
 
     Args:
@@ -231,18 +231,18 @@ class World(ABC):
         return self.begin(task_id)
 
 
-def load(settings: Mapping[str, Any]) -> Loaded:
+def load(settings: Mapping[str, Any]) -> LoadedCode:
     """Loads a world in the process from which those of its episodes are forked."""
-    kind: type[Apart] = getattr(import_module(settings["module"]), settings["name"])
+    kind: type[ConfinedEnv] = getattr(import_module(settings["module"]), settings["name"])
     world = kind.world(kind.name, kind.takes.of(settings["options"]))
     if active_children():
         raise UsageError(f"{kind.takes.env_id} starts processes of its own, which cannot be confined")
     gc.freeze()
-    return Loaded(world.about(), world.answer, world.readable)
+    return LoadedCode(world.about(), world.answer, world.readable)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApartOptions(SeedOptions):
+class ConfinedOptions(SeedOptions):
     """Options of an environment whose package reads models' text."""
 
     confined: bool = option(
@@ -250,17 +250,17 @@ class ApartOptions(SeedOptions):
     )
 
 
-class Apart(Adapted):
+class ConfinedEnv(AdaptedEnv):
     """An environment whose package reads models' text: it plays in a confined process, one for each episode.
 
     An action over which the package fails, or takes too much time or memory, is invalid: nothing changes.
     """
 
-    world: ClassVar[type[World]]
-    takes = ApartOptions
+    world: ClassVar[type[AdaptedWorld]]
+    takes = ConfinedOptions
     seconds, patience = SECONDS, PATIENCE
     """Processor time that a step may take, and wall-clock time."""
-    _process: Confined | None = None
+    _process: ConfinedObject | None = None
 
     def _prepare(self) -> tuple[Tool, ...]:
         process = self._fork()
@@ -271,19 +271,19 @@ class Apart(Adapted):
         """Returns the tools, given what the world tells of itself."""
         return self.tools
 
-    def _fork(self) -> Confined:
+    def _fork(self) -> ConfinedObject:
         options = {name: value for name, value in self._given.items() if name not in _OWN}
         place = {"module": self.__module__, "name": self.name, "options": options}
         return origin("envsuite.adapters.base:load").open(place, self.options.confined)
 
-    def _replay(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[Confined, str, str]:
+    def _replay(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[ConfinedObject, str, str]:
         """Begins an episode in a process of its own, and repeats calls; returns it, instruction and first text."""
         process = self._fork()
         try:
             goal, text = process.ask({"task": task_id}, _BEGIN_SECONDS, _BEGIN_SECONDS)
             for call in calls:
                 process.ask(call, self.seconds, self.patience)
-        except (Raised, Lost, EnvsuiteError) as error:
+        except (CodeFailed, ProcessLost, EnvsuiteError) as error:
             process.close()
             if isinstance(error, EnvsuiteError):
                 raise
@@ -310,10 +310,12 @@ class Apart(Adapted):
             try:
                 answer = process.ask(request, self.seconds, self.patience)
                 outcome, self._cut = _outcome_of(answer), answer["cut"] is True
-            except (Raised, EnvsuiteError, KeyError, TypeError, ValueError) as error:
+            except (CodeFailed, EnvsuiteError, KeyError, TypeError, ValueError) as error:
                 process.close()  # the world may have changed before it failed
-                return self._failure(str(error) if isinstance(error, Raised | EnvsuiteError) else "it gave no result")
-            except Lost as error:
+                return self._failure(
+                    str(error) if isinstance(error, CodeFailed | EnvsuiteError) else "it gave no result"
+                )
+            except ProcessLost as error:
                 if error.late or not error.by_others or attempt == 2:
                     return self._failure(f"it {error}")
             else:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Apart, ApartOptions, World, classes, import_extra, words_missing
+from envsuite.adapters.base import AdaptedWorld, ConfinedEnv, ConfinedOptions, classes, import_extra, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError
@@ -27,13 +27,13 @@ _RUNS_PROGRAMS = ("gem.envs.code_env", "gem.envs.mcpmark", "gem.envs.terminal")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemOptions(ApartOptions):
+class GemOptions(ConfinedOptions):
     """Options of an environment of GEM."""
 
     settings: Mapping[str, Any] | None = option(None, "further arguments of gem.make, e.g. {max_turns: 5}")
 
 
-class Game(World):
+class GEMGame(AdaptedWorld):
     """A game or a question of GEM."""
 
     def prepare(self) -> None:
@@ -69,12 +69,12 @@ class Game(World):
         return outcome, bool(truncated) and not terminated
 
 
-class Gem(Apart):
+class Gem(ConfinedEnv):
     """A game or a question; rewards are GEM's, and a last one of 1 or more solves the task."""
 
     package = "gem-llm"
     takes = GemOptions
-    world = Game
+    world = GEMGame
     tools = (SAY,)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:

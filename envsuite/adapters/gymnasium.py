@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
-from envsuite.adapters.base import Adapted, SeedOptions, classes
+from envsuite.adapters.base import AdaptedEnv, SeedOptions, classes
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.boundary import number
 from envsuite.core.errors import UsageError
@@ -32,7 +32,7 @@ class GymnasiumOptions(SeedOptions):
     settings: Mapping[str, Any] | None = option(None, "further arguments of gymnasium.make, e.g. {is_slippery: false}")
 
 
-class GymnasiumText(Adapted):
+class GymnasiumText(AdaptedEnv):
     """An environment whose actions are discrete; observations are its rendering as text, else their values.
 
     The reward is the environment's; an episode that ends with a positive one is a success.

@@ -21,14 +21,14 @@ from urllib.parse import urlsplit
 import orjson
 
 from envsuite.adapters import relay
-from envsuite.adapters.base import Adapted, classes, import_extra
+from envsuite.adapters.base import AdaptedEnv, classes, import_extra
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.addresses import is_private
 from envsuite.core.boundary import CodeError, number, reason
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.functions import function_in
 from envsuite.core.http import MOST_BYTES, answer_limits
-from envsuite.core.options import Options, option
+from envsuite.core.options import EnvOptions, option
 from envsuite.core.settings import read_json
 
 HORIZON = 30
@@ -41,7 +41,7 @@ _LOST = (-32000, -32001)
 
 
 @dataclass(frozen=True, kw_only=True)
-class McpOptions(Options):
+class McpOptions(EnvOptions):
     """Options of the tools of a server."""
 
     command: str = option("", "command that starts the server, in each episode anew", offered=False)
@@ -52,7 +52,7 @@ class McpOptions(Options):
     deadline: float = option(60.0, "seconds that a call may take", exclusiveMinimum=0)
 
 
-class Mcp(Adapted):
+class Mcp(AdaptedEnv):
     """The tools of a server, in a session of its own for each episode, and ``answer``, which ends it.
 
     A task is a text, or a mapping with ``goal``, and with ``id``, ``split``, ``type`` and ``arguments`` where they are

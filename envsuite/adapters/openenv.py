@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Adapted, SeedOptions, classes, import_extra
+from envsuite.adapters.base import AdaptedEnv, SeedOptions, classes, import_extra
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.boundary import CodeError, number, reason
 from envsuite.core.errors import UsageError, WorkerLost
@@ -29,7 +29,7 @@ class OpenEnvOptions(SeedOptions):
     deadline: float = option(60.0, "seconds in which the server has to answer", exclusiveMinimum=0)
 
 
-class OpenEnv(Adapted):
+class OpenEnv(AdaptedEnv):
     """An environment that a server plays, an episode after the other over one WebSocket.
 
     Tools are the server's; one of typed actions has the tool ``act``, whose arguments are the action's fields. Tasks

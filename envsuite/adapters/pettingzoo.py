@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Discrete, Text
 
-from envsuite.adapters.base import Adapted, SeedOptions, classes, import_extra, propose_call
+from envsuite.adapters.base import AdaptedEnv, SeedOptions, classes, import_extra, propose_call
 from envsuite.core import Action, Observation, Outcome, Tool, ToolCall
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import MissingExtra, UsageError
@@ -34,7 +34,7 @@ class PettingZooOptions(SeedOptions):
     settings: Mapping[str, Any] | None = option(None, "arguments of the game's env(), e.g. {max_cycles: 10}")
 
 
-class PettingZoo(Adapted):
+class PettingZoo(AdaptedEnv):
     """A game whose agents take turns, with one space of actions for all: discrete ones, or texts.
 
     Observations are the game's rendering as text, else a board of ``1`` for the agent's own pieces and ``2`` for the

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Apart, ApartOptions, World, classes, import_extra
+from envsuite.adapters.base import AdaptedWorld, ConfinedEnv, ConfinedOptions, classes, import_extra
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError
@@ -22,14 +22,14 @@ _RIGHT = "the right answer"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReasoningOptions(ApartOptions):
+class ReasoningOptions(ConfinedOptions):
     """Options of a data set of questions."""
 
     seed: int = option(0, "seed of the data set", **SEED)
     settings: Mapping[str, Any] | None = option(None, "settings of the data set, e.g. {min_terms: 3}")
 
 
-class Questions(World):
+class GymQuestions(AdaptedWorld):
     """A data set of reasoning-gym."""
 
     def prepare(self) -> None:
@@ -54,7 +54,7 @@ class Questions(World):
         return Outcome(text, reward=score, done=True, success=score >= 1, score=score), False
 
 
-class ReasoningGym(Apart):
+class ReasoningGym(ConfinedEnv):
     """A question of a data set; the reward is its score, and 1 solves the task.
 
     An answer over which its scorer fails is worth 0.
@@ -62,7 +62,7 @@ class ReasoningGym(Apart):
 
     package = "reasoning-gym"
     takes = ReasoningOptions
-    world = Questions
+    world = GymQuestions
     tools = (ANSWER,)
 
     def _failure(self, problem: str) -> Outcome:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Apart, World, classes, import_extra, words_missing
+from envsuite.adapters.base import AdaptedWorld, ConfinedEnv, classes, import_extra, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import UsageError
 
@@ -15,7 +15,7 @@ HORIZON = 200
 SAY = Tool.of_string("say", "Says something in the game, which reads moves in square brackets.", "text", "What to say.")
 
 
-class Game(World):
+class TextArenaGame(AdaptedWorld):
     """A game of textarena."""
 
     def prepare(self) -> None:
@@ -51,11 +51,11 @@ class Game(World):
         return Outcome(text, reward=reward, done=True, success=reward > 0, score=reward), False
 
 
-class TextArena(Apart):
+class TextArena(ConfinedEnv):
     """A game; its reward is that of the game's end, and a positive one solves the task."""
 
     package = "textarena"
-    world = Game
+    world = TextArenaGame
     tools = (SAY,)
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Apart, ApartOptions, World, classes, import_extra
+from envsuite.adapters.base import AdaptedWorld, ConfinedEnv, ConfinedOptions, classes, import_extra
 from envsuite.core import Outcome, Tool
 from envsuite.core.boundary import reason
 from envsuite.core.errors import UsageError, WorkerLost
@@ -28,14 +28,14 @@ _EXTRA = "'verifiers<0.4'"
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifiersOptions(ApartOptions):
+class VerifiersOptions(ConfinedOptions):
     """Options of an environment of verifiers; ``train`` and ``test`` are the most tasks of the splits."""
 
     settings: Mapping[str, Any] | None = option(None, "arguments of load_environment", offered=False)
     deadline: float = option(60.0, "seconds that a turn of the environment may take", exclusiveMinimum=0)
 
 
-class Rollouts(World):
+class VerifiersRollouts(AdaptedWorld):
     """An environment of verifiers, whose rollouts run in the event loop of this process."""
 
     def prepare(self) -> None:
@@ -116,7 +116,7 @@ class Rollouts(World):
         return state
 
 
-class Verifiers(Apart):
+class Verifiers(ConfinedEnv):
     """An environment of single or several turns. Tasks are the rows of its data sets, ``train-0`` and ``test-0``.
 
     ``answer`` says a text, as a model would; the other tools are the environment's. The reward is its rubric's, at the
@@ -125,7 +125,7 @@ class Verifiers(Apart):
 
     package = "verifiers"
     takes = VerifiersOptions
-    world = Rollouts
+    world = VerifiersRollouts
     in_file = True
 
     def _tools(self, about: Any) -> tuple[Tool, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.fluents import Fluents
 from envsuite.alfworld.goal_test import GoalTest
 from envsuite.alfworld.grammar import Symbol, parse_grammar
@@ -16,9 +16,9 @@ from envsuite.alfworld.grammar_check import check
 from envsuite.alfworld.grounding import Grounding, Schema
 from envsuite.alfworld.joins import Binding
 from envsuite.alfworld.names import spoken_names
-from envsuite.alfworld.pddl import Action, Atom, Malformed
+from envsuite.alfworld.pddl import Action, Atom, MalformedPDDL
 from envsuite.alfworld.pddl_parser import parse_domain, parse_problem
-from envsuite.alfworld.rendering import Piece, Renderer, bind, command_form, render
+from envsuite.alfworld.rendering import FeedbackRenderer, Piece, bind, command_form, render
 
 MAX_CACHED = 256
 """Sets of fluents for which a location caches the applicable commands, and a game whether it is won."""
@@ -211,7 +211,7 @@ class CompiledGame:
         self.names = self._names()
         """The display name of each object."""
         objects, fluents = self.grounding.problem.objects, self.fluents
-        self.renderer = Renderer(
+        self.renderer = FeedbackRenderer(
             self.grammar, parsed_domain, objects, self.names, fluents.visible, fluents.visible_with, fluents.visible_bit
         )
         self._commands: dict[tuple[str, ...], str] = {}
@@ -313,11 +313,11 @@ class CompiledGame:
             template = self.grammar.actions[action.name].template
             command = self.renderer.constant(template, bind(action.parameters, objects[: len(action.parameters)]))
             if command is None:
-                raise Malformed(f"grammar: the template of {action.name} depends on the state of the game")
+                raise MalformedPDDL(f"grammar: the template of {action.name} depends on the state of the game")
             self._commands[key] = command
         return command
 
-    def _first_turn(self) -> Turn:
+    def _first_turn(self) -> GameTurn:
         text = render(self.renderer.prepare((Symbol("intro"),), bind((), ())), self.initial_state)
         commands = self.location(self.initial_location).commands(self.initial_state)
-        return Turn(text, commands, self.won(self.initial_state), True)
+        return GameTurn(text, commands, self.won(self.initial_state), True)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Turn:
+class GameTurn:
     """A game's answer to a reset or a command."""
 
     feedback: str
@@ -21,13 +21,13 @@ class Turn:
     """Whether the command was admissible; if not, the state did not change."""
 
 
-class Game(Protocol):
+class ALFWorldGame(Protocol):
     """A game in play."""
 
-    def reset(self) -> Turn:
+    def reset(self) -> GameTurn:
         """Returns to the initial state."""
 
-    def step(self, command: str) -> Turn:
+    def step(self, command: str) -> GameTurn:
         """Executes ``command``; ignores blanks around it.
 
         Raises:
@@ -37,14 +37,14 @@ class Game(Protocol):
     def snapshot(self) -> object:
         """Returns the state as plain data that can be pickled, for :meth:`restore` of any game of the same file."""
 
-    def restore(self, token: object) -> Turn:
+    def restore(self, token: object) -> GameTurn:
         """Restores a snapshot; returns the turn that was current when it was taken."""
 
     def close(self) -> None:
         """Releases the game's resources; it cannot be played afterwards."""
 
 
-class Engine(Protocol):
+class GameEngine(Protocol):
     """Opens games."""
 
     name: str
@@ -52,7 +52,7 @@ class Engine(Protocol):
     version: str
     """Versions of the engine and of the packages that it uses; part of every ``info``."""
 
-    def open(self, path: Path) -> Game:
+    def open(self, path: Path) -> ALFWorldGame:
         """Opens a ``game.tw-pddl`` file.
 
         Raises:

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from envsuite.alfworld import prompts
-from envsuite.alfworld.engine import Engine, Game, Turn
+from envsuite.alfworld.engine import ALFWorldGame, GameEngine, GameTurn
 from envsuite.alfworld.identity import identity_of, task_statement
-from envsuite.alfworld.scenes import Difficulty
+from envsuite.alfworld.scenes import SceneDifficulty
 from envsuite.alfworld.tasks import load
 from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import DataError, UnknownTask, UsageError, unknown
-from envsuite.core.options import SEED, Options, option, source
+from envsuite.core.options import SEED, EnvOptions, option, source
 from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 
@@ -25,7 +25,7 @@ ENGINES = ("native", "textworld")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALFWorldOptions(Options):
+class ALFWorldOptions(EnvOptions):
     """The options of ``ALFWorld-v0``."""
 
     env_id: ClassVar[str] = "ALFWorld-v0"
@@ -41,7 +41,7 @@ class ALFWorldOptions(Options):
     difficulty: Mapping[str, int] | None = option(
         None,
         'difficulty of the built-in games, e.g. {"receptacles": 40} for rooms with two fifths of the usual number; '
-        "keys are the fields of envsuite.alfworld.scenes.Difficulty",
+        "keys are the fields of envsuite.alfworld.scenes.SceneDifficulty",
     )
 
 
@@ -64,11 +64,11 @@ class ALFWorld(ToolEnv):
     def __init__(self, **given: Any) -> None:
         options = ALFWorldOptions.of(given)
         self.engine = engine_of(options.engine)
-        difficulty = settings_of(Difficulty, "difficulty of ALFWorld-v0", options.difficulty or {})
+        difficulty = settings_of(SceneDifficulty, "difficulty of ALFWorld-v0", options.difficulty or {})
         self.games, task_set = load(options.source, options.scene_seed, options.games, difficulty)
         versions = {"engine": self.engine.version}
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode, versions)
-        self._game: Game | None = None
+        self._game: ALFWorldGame | None = None
 
     def _describe(self, task_id: str) -> tuple[str, str]:
         if (why := self.games.left_out.get(task_id)) is not None:
@@ -134,7 +134,7 @@ class ALFWorld(ToolEnv):
         self._play(None)
         self._done = True
 
-    def _play(self, game: Game | None) -> None:
+    def _play(self, game: ALFWorldGame | None) -> None:
         """Replaces the current game, which is closed."""
         if self._game is not None:
             self._game.close()
@@ -142,7 +142,7 @@ class ALFWorld(ToolEnv):
 
 
 @cache
-def engine_of(name: str) -> Engine:
+def engine_of(name: str) -> GameEngine:
     """Returns the engine called ``name``, which all environments of this process share.
 
     Raises:
@@ -172,6 +172,6 @@ def refusal(command: str, commands: Sequence[str]) -> str:
     return f"{excerpt!r} is not an admissible command now. {hint}; observation['commands'] lists all {len(commands)}"
 
 
-def _outcome(turn: Turn, error: str | None = None) -> Outcome:
+def _outcome(turn: GameTurn, error: str | None = None) -> Outcome:
     won = float(turn.won)
     return Outcome(turn.feedback, won, turn.won, error, turn.commands, success=turn.won, score=won)

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from envsuite.alfworld.placement import probability
 from envsuite.alfworld.seeking import Seeker
-from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.sentences import SentenceGoal
 from envsuite.alfworld.tasks import ENV_ID
 from envsuite.core.env import Observation, ToolEnv
 from envsuite.core.players import unwrap_env
@@ -17,10 +17,10 @@ from envsuite.core.tools import Action, ToolCall
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["Expert", "Goal", "Seeker", "probability"]
+__all__ = ["ALFWorldExpert", "Seeker", "SentenceGoal", "probability"]
 
 
-class Expert:
+class ALFWorldExpert:
     """Plays ALFWorld from observations alone: task, texts and admissible commands, never the files.
 
     It remembers what it has seen in each environment's episode, so ask it before every step. Asked for the first time
@@ -30,7 +30,7 @@ class Expert:
         seeker: Makes the player of an episode; another :class:`Seeker` may search in another order.
     """
 
-    def __init__(self, seeker: Callable[[Goal], Seeker] = Seeker) -> None:
+    def __init__(self, seeker: Callable[[SentenceGoal], Seeker] = Seeker) -> None:
         self._seeker = seeker
         self._episodes: WeakKeyDictionary[ToolEnv, tuple[Seeker, Observation]] = WeakKeyDictionary()
 
@@ -45,7 +45,7 @@ class Expert:
         observation = inner.observation
         seeker, last_observation = self._episodes.get(inner, (None, None))
         if seeker is None or last_observation is not observation:
-            goal = Goal.parse(observation["task"])
+            goal = SentenceGoal.parse(observation["task"])
             if seeker is None or seeker.goal != goal:
                 seeker = self._seeker(goal)
             seeker.observe(observation["text"], observation["commands"])

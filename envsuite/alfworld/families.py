@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from envsuite.alfworld.scenes import Difficulty, Item, Layout, Receptacle, Scene, furnish
+from envsuite.alfworld.scenes import Item, Layout, Receptacle, Scene, SceneDifficulty, furnish
 from envsuite.alfworld.vocabulary import (
     BATHROOM,
     BEDROOM,
@@ -18,7 +18,7 @@ from envsuite.alfworld.vocabulary import (
     LAMP,
     LIVING_ROOM,
     Counts,
-    Room,
+    RoomKind,
 )
 from envsuite.core.draws import Draw
 
@@ -27,11 +27,11 @@ WASHBOWLS = frozenset({"SinkBasin", "BathtubBasin"})
 
 
 @dataclass(frozen=True)
-class Family:
+class GoalFamily:
     """A family of tasks."""
 
     name: str
-    rooms: tuple[tuple[Room, int], ...]
+    rooms: tuple[tuple[RoomKind, int], ...]
     """Rooms of such tasks, with weights."""
     sentences: tuple[str, ...]
     hidden: int
@@ -53,21 +53,21 @@ class Family:
 
 
 FAMILIES = (
-    Family(
+    GoalFamily(
         "pick_and_place_simple",
         ((BATHROOM, 30), (LIVING_ROOM, 26), (BEDROOM, 26), (KITCHEN, 18)),
         ("put a {thing} in {target}.", "put some {thing} on {target}."),
         hidden=3,
         decoys=((0, 36), (1, 26), (2, 23), (3, 15)),
     ),
-    Family(
+    GoalFamily(
         "look_at_obj_in_light",
         ((BEDROOM, 90), (LIVING_ROOM, 10)),
         ("look at {thing} under the {target}.", "examine the {thing} with the {target}."),
         hidden=1,
         decoys=((0, 31), (1, 22), (2, 25), (3, 22)),
     ),
-    Family(
+    GoalFamily(
         "pick_clean_then_place_in_recep",
         ((KITCHEN, 72), (BATHROOM, 28)),
         ("put a clean {thing} in {target}.", "clean some {thing} and put it in {target}."),
@@ -79,7 +79,7 @@ FAMILIES = (
         able="cleanable",
         done="isClean",
     ),
-    Family(
+    GoalFamily(
         "pick_heat_then_place_in_recep",
         ((KITCHEN, 1),),
         ("put a hot {thing} in {target}.", "heat some {thing} and put it in {target}."),
@@ -91,7 +91,7 @@ FAMILIES = (
         able="heatable",
         done="isHot",
     ),
-    Family(
+    GoalFamily(
         "pick_cool_then_place_in_recep",
         ((KITCHEN, 1),),
         ("put a cool {thing} in {target}.", "cool some {thing} and put it in {target}."),
@@ -103,7 +103,7 @@ FAMILIES = (
         able="coolable",
         done="isCool",
     ),
-    Family(
+    GoalFamily(
         "pick_two_obj_and_place",
         ((BATHROOM, 33), (LIVING_ROOM, 30), (BEDROOM, 29), (KITCHEN, 8)),
         ("put two {thing} in {target}.", "find two {thing} and put them in {target}."),
@@ -115,10 +115,10 @@ FAMILIES = (
 
 
 @dataclass(frozen=True)
-class Goal:
+class FamilyGoal:
     """The goal of a game."""
 
-    family: Family
+    family: GoalFamily
     thing: str
     """Type of the object."""
     target: str
@@ -147,7 +147,7 @@ class Goal:
         return f"(exists (?r - receptacle) (exists (?o - object)\n    (and {kinds} (inReceptacle ?o ?r){more})))"
 
 
-def _targets(family: Family, layout: Layout, kind: str) -> list[str]:
+def _targets(family: GoalFamily, layout: Layout, kind: str) -> list[str]:
     """Returns the types of receptacles in the room that can be the target for an object of type ``kind``."""
     return [
         target
@@ -163,7 +163,9 @@ def _lies_elsewhere(layout: Layout, kind: str, target: str) -> bool:
     return any(r.kind in places and r.kind != target for r in layout.receptacles)
 
 
-def draw_game(draw: Draw, family: Family, choice: Sequence[Layout], difficulty: Difficulty) -> tuple[Goal, Scene]:
+def draw_game(
+    draw: Draw, family: GoalFamily, choice: Sequence[Layout], difficulty: SceneDifficulty
+) -> tuple[FamilyGoal, Scene]:
     """Draws a goal of ``family`` and a furnished room in which it is reachable, but not reached yet.
 
     Args:
@@ -182,7 +184,9 @@ def draw_game(draw: Draw, family: Family, choice: Sequence[Layout], difficulty: 
         if targets:
             break
     target = draw.choose(targets)
-    goal = Goal(family, kind, target, draw.choose(family.sentences).format(thing=kind.lower(), target=target.lower()))
+    goal = FamilyGoal(
+        family, kind, target, draw.choose(family.sentences).format(thing=kind.lower(), target=target.lower())
+    )
     free = [r for r in layout.receptacles if kind in CONTAINS[r.kind] and (family.verb or r.kind != target)]
     places = next(spec.places for spec in layout.room.things if spec.kind == kind)
     usual = [r for r in free if r.kind in places]
@@ -236,12 +240,12 @@ class PlanBuilder:
         self._add(verb + " {} with {}", item.id, tool.id)
 
 
-def walkthrough(goal: Goal, scene: Scene, names: dict[str, str]) -> list[str]:
+def walkthrough(goal: FamilyGoal, scene: Scene, names: dict[str, str]) -> list[str]:
     """Returns the commands of the shortest plan that carries one object after the other without a detour."""
     return min(_plans(goal, scene, names), key=lambda plan: len(plan.commands)).commands
 
 
-def _plans(goal: Goal, scene: Scene, names: dict[str, str]) -> Iterator[PlanBuilder]:
+def _plans(goal: FamilyGoal, scene: Scene, names: dict[str, str]) -> Iterator[PlanBuilder]:
     candidates = [(item, item.host) for item in scene.items if item.kind == goal.thing and item.host is not None]
     if goal.target == LAMP:
         lamps = [(item, item.host) for item in scene.items if item.kind == LAMP and item.host is not None]

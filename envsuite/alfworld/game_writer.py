@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.resources import files
 
-from envsuite.alfworld.families import Goal
+from envsuite.alfworld.families import FamilyGoal
 from envsuite.alfworld.names import spoken_names
 from envsuite.alfworld.scenes import Scene
 from envsuite.alfworld.vocabulary import (
@@ -44,7 +44,7 @@ def scene_names(scene: Scene) -> dict[str, str]:
     return display_names([r.id for r in scene.layout.receptacles] + [item.id for item in scene.items])
 
 
-def problem_text(name: str, goal: Goal, scene: Scene) -> str:
+def problem_text(name: str, goal: FamilyGoal, scene: Scene) -> str:
     """Returns the PDDL problem of a game."""
     receptacles = scene.layout.receptacles
     kinds = dict.fromkeys(item.kind for item in scene.items)
@@ -100,7 +100,7 @@ def _properties(kind: str) -> tuple[str, ...]:
     return tuple(predicate for predicate, true in has.items() if true)
 
 
-def game_file(goal: Goal, problem: str, walkthrough: list[str]) -> str:
+def game_file(goal: FamilyGoal, problem: str, walkthrough: list[str]) -> str:
     """Returns the content of ``game.tw-pddl``."""
     return json.dumps(
         {
@@ -113,7 +113,7 @@ def game_file(goal: Goal, problem: str, walkthrough: list[str]) -> str:
     )
 
 
-def record_file(name: str, goal: Goal, scene: Scene) -> str:
+def record_file(name: str, goal: FamilyGoal, scene: Scene) -> str:
     """Returns the content of ``traj_data.json``."""
     plan = scene.layout.plan
     lamp = goal.target == LAMP
@@ -135,6 +135,6 @@ def record_file(name: str, goal: Goal, scene: Scene) -> str:
     )
 
 
-def folder_name(goal: Goal, scene: Scene) -> str:
+def folder_name(goal: FamilyGoal, scene: Scene) -> str:
     """Returns ALFRED's name for the folder of a task."""
     return f"{goal.family.name}-{goal.thing}-None-{goal.target}-{scene.layout.plan}"

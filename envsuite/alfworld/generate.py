@@ -23,7 +23,7 @@ from pathlib import Path
 from envsuite.alfworld.families import FAMILIES, draw_game, walkthrough
 from envsuite.alfworld.game_writer import folder_name, game_file, problem_text, record_file, scene_names
 from envsuite.alfworld.plan_validator import is_plan
-from envsuite.alfworld.scenes import EDITION, Difficulty, layouts
+from envsuite.alfworld.scenes import EDITION, SceneDifficulty, layouts
 from envsuite.core.draws import Draw
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.escaping import log_to_stderr
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "valid_seen", "valid_unseen")
 FEWEST = len(SPLITS) * len(FAMILIES)
 MANIFEST = "manifest.json"
-DEFAULT = Difficulty()
+DEFAULT = SceneDifficulty()
 ALONE = 120
 """Number of games below which starting other processes takes longer than it saves."""
 _BOOT = (
@@ -52,7 +52,7 @@ class GameSet:
 
     seed: int
     games: int
-    difficulty: Difficulty = DEFAULT
+    difficulty: SceneDifficulty = DEFAULT
 
     def __post_init__(self) -> None:
         if self.games < FEWEST:
@@ -80,7 +80,7 @@ class GameSet:
 
 
 @dataclass(frozen=True)
-class Made:
+class GameFiles:
     """The files of a generated game."""
 
     path: str
@@ -91,7 +91,7 @@ class Made:
     """``traj_data.json``."""
 
 
-def make(seed: int, split: str, index: int, difficulty: Difficulty = DEFAULT) -> Made:
+def make(seed: int, split: str, index: int, difficulty: SceneDifficulty = DEFAULT) -> GameFiles:
     """Generates the game of a seed, split and index: the same on every machine, and won by its walkthrough."""
     seen_layouts, unseen_layouts = layouts(seed, difficulty.receptacles)
     key = f"game {EDITION} {seed} {split} {index} {asdict(difficulty)}"
@@ -104,10 +104,10 @@ def make(seed: int, split: str, index: int, difficulty: Difficulty = DEFAULT) ->
     if not is_plan(problem, commands):
         raise RuntimeError(f"{goal.sentence!r} of {name} is not reached by {commands}")
     path = f"{split}/{folder_name(goal, scene)}/{name}"
-    return Made(path, game_file(goal, problem, commands), record_file(name, goal, scene))
+    return GameFiles(path, game_file(goal, problem, commands), record_file(name, goal, scene))
 
 
-def ensure(root: Path, seed: int, games: int, difficulty: Difficulty = DEFAULT) -> Path:
+def ensure(root: Path, seed: int, games: int, difficulty: SceneDifficulty = DEFAULT) -> Path:
     """Generates ``games`` games below ``root`` unless they exist; returns the folder that holds ``json_2.1.1``.
 
     A tenth of the games is valid_seen, and a tenth valid_unseen, with layouts that no other game has; the six families
@@ -214,7 +214,7 @@ def _run_workers(folder: Path, game_set: GameSet, workers: int, lock: int) -> It
 
 def work(folder: str, seed: int, games: int, difficulty: dict[str, int | None], first: int, step: int) -> None:
     """Runs such a worker process; writes a dot for each game."""
-    game_set = GameSet(seed, games, Difficulty(**difficulty))  # type: ignore[arg-type]  # two of the fields are never None
+    game_set = GameSet(seed, games, SceneDifficulty(**difficulty))  # type: ignore[arg-type]  # two of the fields are never None
     for _ in _share(Path(folder), game_set, first, step):
         sys.stdout.write(".")
         sys.stdout.flush()
@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     log_to_stderr(logging.INFO, "%(message)s")
     try:
-        difficulty = Difficulty(arguments.receptacles, arguments.things, arguments.hidden, arguments.decoys)
+        difficulty = SceneDifficulty(arguments.receptacles, arguments.things, arguments.hidden, arguments.decoys)
         sys.stdout.write(f"{ensure(arguments.out, arguments.seed, arguments.games, difficulty)}\n")
     except EnvsuiteError as error:
         sys.stderr.write(f"envsuite: {error}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envsuite.alfworld.fluents import Fluents
 from envsuite.alfworld.joins import Join, Scope
-from envsuite.alfworld.pddl import And, Condition, Exists, Literal, Malformed, Or, Unreachable, disjuncts
+from envsuite.alfworld.pddl import And, Condition, Exists, GoalUnreachable, Literal, MalformedPDDL, Or, disjuncts
 from envsuite.alfworld.reachability import OF_TYPE
 
 _Test = tuple[bool, list["_Test"]] | list[tuple[int, int]]
@@ -27,8 +27,8 @@ class GoalTest:
         test = self._compile(self.grounding.problem.goal)
         if isinstance(test, bool):
             if test:
-                raise Malformed("pddl_problem has a goal that is reached whatever happens")
-            raise Unreachable("pddl_problem has a goal that can't be reached")
+                raise MalformedPDDL("pddl_problem has a goal that is reached whatever happens")
+            raise GoalUnreachable("pddl_problem has a goal that can't be reached")
         self._test = test
 
     def holds(self, state: int) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from envsuite.alfworld.pddl import Malformed
+from envsuite.alfworld.pddl import MalformedPDDL
 
 Query: TypeAlias = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 """A conjunction of predicates, each with the name and type of its placeholders."""
@@ -63,7 +63,7 @@ Part: TypeAlias = str | Symbol | Substitution
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class GrammarRule:
     """One expansion of a symbol, and the query under which it is used."""
 
     condition: Query | None
@@ -84,7 +84,7 @@ class Grammar:
 
     actions: Mapping[str, ActionText]
     """By the action's name in lower case."""
-    rules: Mapping[str, tuple[Rule, ...]]
+    rules: Mapping[str, tuple[GrammarRule, ...]]
 
     def queries(self) -> Iterator[Query]:
         """Yields every query of the grammar."""
@@ -121,7 +121,7 @@ def parse_grammar(text: str) -> Grammar:
             fields[key] = scanner.block() if key in ("pddl", "grammar") else scanner.string()
         for key in ("template", "feedback"):
             if key not in fields:
-                raise Malformed(f"grammar: action {name} has no {key}")
+                raise MalformedPDDL(f"grammar: action {name} has no {key}")
         if "grammar" in fields:
             lines = (line for line in fields["grammar"].split("\n") if not line.lstrip().startswith("#"))
             rule_lists.update(_rules("\n".join(lines), f"action {name}"))
@@ -137,7 +137,7 @@ def parse_text(text: str) -> tuple[Part, ...]:
         Malformed: An expression or query in it is not supported.
     """
     if len(text) > MAX_TEXT:
-        raise Malformed(f"grammar: a text has more than {MAX_TEXT:,} characters")
+        raise MalformedPDDL(f"grammar: a text has more than {MAX_TEXT:,} characters")
     parts: list[Part] = []
     position = _START.match(text).end()  # type: ignore[union-attr]  # matches everywhere
     while position < len(text):
@@ -168,18 +168,18 @@ def parse_query(text: str) -> Query:
     """
     predicates = []
     if text.count("&") >= MAX_PREDICATES:
-        raise Malformed(f"grammar: a query has more than {MAX_PREDICATES} predicates")
+        raise MalformedPDDL(f"grammar: a query has more than {MAX_PREDICATES} predicates")
     for part in text.split("&"):
         match = re.fullmatch(r"\s*(!?[\w/]+)\s*\(([^()]*)\)\s*", part)
         if match is None:
-            raise Malformed(
+            raise MalformedPDDL(
                 f"grammar: {text!r} is not a query such as opened(r:receptacle) & in(o:object, r:receptacle)"
             )
         placeholders = []
         for argument in match[2].split(",") if match[2].strip() else ():
             placeholder = re.fullmatch(r"\s*([\w']+)\s*(?::\s*([\w/-]+)\s*)?", argument)
             if placeholder is None:
-                raise Malformed(f"grammar: {argument!r} in {text!r} is not name:type")
+                raise MalformedPDDL(f"grammar: {argument!r} in {text!r} is not name:type")
             placeholders.append((placeholder[1], placeholder[2] or placeholder[1].rstrip("'")))
         predicates.append((match[1], tuple(placeholders)))
     return tuple(predicates)
@@ -209,7 +209,7 @@ def _value(text: str) -> Value:
             elif literal is not None:
                 terms.append(("", literal[1]))
             else:
-                raise Malformed(
+                raise MalformedPDDL(
                     f"grammar: {{{text}}} is not made of variables with one of {', '.join(ATTRIBUTES)}, texts in "
                     f"single quotes, + and or"
                 )
@@ -221,19 +221,19 @@ def _rules(text: str, where: str) -> dict[str, Any]:
     try:
         rules = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise Malformed(f"grammar: the rules of {where} are not JSON ({error})") from error
+        raise MalformedPDDL(f"grammar: the rules of {where} are not JSON ({error})") from error
     if not isinstance(rules, dict) or not all(isinstance(rule_list, list) for rule_list in rules.values()):
-        raise Malformed(f"grammar: the rules of {where} are not lists by symbol")
+        raise MalformedPDDL(f"grammar: the rules of {where} are not lists by symbol")
     return rules
 
 
-def _rule(symbol: str, rule: Any) -> Rule:
+def _rule(symbol: str, rule: Any) -> GrammarRule:
     if not isinstance(rule, dict) or not isinstance(rule.get("rhs"), str):
-        raise Malformed(f"grammar: a rule of {symbol} has no text rhs")
+        raise MalformedPDDL(f"grammar: a rule of {symbol} has no text rhs")
     condition = rule.get("condition", "")
     if not isinstance(condition, str):
-        raise Malformed(f"grammar: a rule of {symbol} has a condition that is not a text")
-    return Rule(parse_query(condition) if condition else None, parse_text(rule["rhs"]))
+        raise MalformedPDDL(f"grammar: a rule of {symbol} has a condition that is not a text")
+    return GrammarRule(parse_query(condition) if condition else None, parse_text(rule["rhs"]))
 
 
 class _Scanner:
@@ -252,7 +252,7 @@ class _Scanner:
         match = re.compile(pattern).match(self.text, self.position)
         if match is None:
             line = self.text.count("\n", 0, self.position) + 1
-            raise Malformed(f"grammar, line {line}: expected {what}, not {self.text[self.position :][:20]!r}")
+            raise MalformedPDDL(f"grammar, line {line}: expected {what}, not {self.text[self.position :][:20]!r}")
         self.position = match.end()
         return match[0]
 

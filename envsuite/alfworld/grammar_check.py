@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envsuite.alfworld.grammar import Grammar, Part, Substitution, Symbol
-from envsuite.alfworld.pddl import Domain, Malformed
+from envsuite.alfworld.pddl import Domain, MalformedPDDL
 from envsuite.alfworld.rendering import LISTS
 
 MAX_DEPTH = 40
@@ -23,13 +23,15 @@ def check(grammar: Grammar, domain: Domain) -> None:
         for predicate, placeholders in query:
             for _, type_ in placeholders:
                 if type_ not in domain.supertypes:
-                    raise Malformed(f"grammar: {predicate} is asked about a {type_}, a type the domain does not have")
+                    raise MalformedPDDL(
+                        f"grammar: {predicate} is asked about a {type_}, a type the domain does not have"
+                    )
     checker = _Checker(grammar)
     checker.text((Symbol("intro"),), frozenset(), ())
     for action in domain.actions:
         texts = grammar.actions.get(action.name)
         if texts is None:
-            raise Malformed(f"grammar: the action {action.name} has no template and feedback")
+            raise MalformedPDDL(f"grammar: the action {action.name} has no template and feedback")
         parameters = frozenset(name[1:] for name, _ in action.parameters)
         checker.text(texts.template, parameters, ())
         checker.text(texts.feedback, parameters, ())
@@ -57,15 +59,15 @@ class _Checker:
                     continue
                 for variable in (v for terms in part.what.sums for v, _ in terms if v and v not in inner):
                     where = f"the text of {enclosing[-1]}" if enclosing else "a template or feedback"
-                    raise Malformed(f"grammar: {where} speaks of {variable}, which stands for nothing there")
+                    raise MalformedPDDL(f"grammar: {where} speaks of {variable}, which stands for nothing there")
 
     def symbol(self, name: str, scope: frozenset[str], enclosing: tuple[str, ...]) -> None:
         if not self.grammar.rules.get(name):
-            raise Malformed(f"grammar: there is no rule for #{name}#")
+            raise MalformedPDDL(f"grammar: there is no rule for #{name}#")
         if name in enclosing:
-            raise Malformed(f"grammar: #{name}# expands to itself")
+            raise MalformedPDDL(f"grammar: #{name}# expands to itself")
         if len(enclosing) > MAX_DEPTH:
-            raise Malformed(f"grammar: #{enclosing[0]}# needs symbols more than {MAX_DEPTH} deep")
+            raise MalformedPDDL(f"grammar: #{enclosing[0]}# needs symbols more than {MAX_DEPTH} deep")
         if (name, scope) not in self.checked:
             for rule in self.grammar.rules[name]:
                 self.text(rule.parts, scope, (*enclosing, name))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from envsuite.alfworld.joins import Binding, Grounder, Join
-from envsuite.alfworld.pddl import Action, Atom, Conjunction, Domain, Problem
+from envsuite.alfworld.pddl import Action, Atom, Conjunction, Domain, PDDLProblem
 from envsuite.alfworld.reachability import OF_TYPE, Reachability
 
 
@@ -77,7 +77,7 @@ class Grounding:
         Malformed: There are too many facts.
     """
 
-    def __init__(self, domain: Domain, problem: Problem) -> None:
+    def __init__(self, domain: Domain, problem: PDDLProblem) -> None:
         self.domain = domain
         self.problem = problem
         self.reachability = Reachability(domain, problem)

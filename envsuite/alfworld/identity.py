@@ -8,7 +8,7 @@ from typing import Any
 from envsuite.alfworld import prompts
 from envsuite.alfworld.game_file import GAME, REMEDY, TRAJECTORY, read_game
 from envsuite.alfworld.grammar import Grammar, parse_grammar
-from envsuite.alfworld.pddl import Malformed
+from envsuite.alfworld.pddl import MalformedPDDL
 from envsuite.alfworld.source import LAYOUT, Games
 from envsuite.core.errors import DataError
 from envsuite.data.part import sha256_of
@@ -22,7 +22,7 @@ def task_statement(path: Path) -> str:
     """
     try:
         return statement(parse_grammar(read_game(path).grammar), path)
-    except Malformed as error:
+    except MalformedPDDL as error:
         raise DataError(f"{path}: {error}. {REMEDY}") from error
 
 

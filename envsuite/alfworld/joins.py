@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from envsuite.alfworld.pddl import Atom, Malformed
+from envsuite.alfworld.pddl import Atom, MalformedPDDL
 
 Binding: TypeAlias = list[str]
 """The objects of a scope's variables, empty where unbound, followed by the names that its atoms mention."""
@@ -53,7 +53,7 @@ class FactIndex:
         """
         self.lookups += count
         if self.lookups > MAX_LOOKUPS:
-            raise Malformed(f"pddl_problem has more than {MAX_LOOKUPS:,} combinations of objects to look at")
+            raise MalformedPDDL(f"pddl_problem has more than {MAX_LOOKUPS:,} combinations of objects to look at")
 
 
 class Scope:

@@ -22,7 +22,7 @@ _SEEING = ("go", "look", "examine", "inventory", "help", "open", "close")
 """Verbs that move no object."""
 
 
-class Lexical:
+class ALFWorldLexical:
     """Gives the command, of those not yet given, that shares most words with the task.
 
     It uses the observation only. When it has moved an object, commands that it gave before may be given again, but for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from envsuite.alfworld.reading import kind
-from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.sentences import SentenceGoal
 from envsuite.alfworld.tasks import ENV_ID
 from envsuite.core.env import StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
@@ -13,7 +13,7 @@ from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action
 
 
-class Milestones:
+class ALFWorldMilestones:
     """An object of the goal's type is taken, treated and put where it belongs; or taken, and the task solved by a lamp.
 
     Any object of the type will do. Of two objects, the second is another one than the first. What the search for them
@@ -25,10 +25,10 @@ class Milestones:
     def __init__(self, env: ToolEnv) -> None:
         self._next: tuple[str, ...] = ()
         self._placed: set[str] = set()
-        self._goal: Goal | None = None
+        self._goal: SentenceGoal | None = None
         self.count = 0
         try:
-            goal = Goal.parse(unwrap_env(env, ENV_ID).observation["task"])
+            goal = SentenceGoal.parse(unwrap_env(env, ENV_ID).observation["task"])
         except UsageError:
             return
         once = ["take", *([goal.verb] if goal.verb else []), "use" if goal.lamp else "move"]

@@ -14,11 +14,11 @@ MAX_LITERALS = 256
 """Literals in one conjunction; ALFWorld needs 9."""
 
 
-class Malformed(ValueError):
+class MalformedPDDL(ValueError):
     """Raised for a text of a game that cannot be parsed or is not supported; the message says where and why."""
 
 
-class Unreachable(Malformed):
+class GoalUnreachable(MalformedPDDL):
     """A goal that no sequence of actions reaches."""
 
 
@@ -107,7 +107,7 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Problem:
+class PDDLProblem:
     """A PDDL problem: objects, initial state and goal condition."""
 
     objects: Mapping[str, str]
@@ -135,10 +135,10 @@ def disjuncts(condition: Condition) -> tuple[Conjunction, ...]:
             if not more:
                 return ()
             if len(result) * len(more) > MAX_DISJUNCTS:
-                raise Malformed(f"a condition has more than {MAX_DISJUNCTS} disjuncts")
+                raise MalformedPDDL(f"a condition has more than {MAX_DISJUNCTS} disjuncts")
             if max(len(c.literals) for c in result) + max(len(c.literals) for c in more) > MAX_LITERALS:
-                raise Malformed(f"a condition has more than {MAX_LITERALS} literals")
+                raise MalformedPDDL(f"a condition has more than {MAX_LITERALS} literals")
             result = [Conjunction(a.variables + b.variables, a.literals + b.literals) for a in result for b in more]
     if len(result) > MAX_DISJUNCTS:
-        raise Malformed(f"a condition has more than {MAX_DISJUNCTS} disjuncts")
+        raise MalformedPDDL(f"a condition has more than {MAX_DISJUNCTS} disjuncts")
     return tuple(result)

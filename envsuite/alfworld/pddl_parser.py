@@ -21,9 +21,9 @@ from envsuite.alfworld.pddl import (
     Effect,
     Exists,
     Literal,
-    Malformed,
+    MalformedPDDL,
     Or,
-    Problem,
+    PDDLProblem,
     disjuncts,
 )
 
@@ -45,27 +45,27 @@ def parse_expression(text: str, what: str) -> list[Expression]:
     plain = re.sub(r";.*", "", text).lower()
     if not plain.isascii():
         odd = next(c for c in plain if not c.isascii())
-        raise Malformed(f"{what} has a character {odd!r}; PDDL is written in ASCII")
+        raise MalformedPDDL(f"{what} has a character {odd!r}; PDDL is written in ASCII")
     top: list[Expression] = []
     stack = [top]
     names: dict[str, str] = {}  # interns names: each is one object, however often it is written
     for token in re.findall(r"[()]|\?[^\s()?]*|[^\s()?]+", plain):
         if token == "(":
             if len(stack) > MAX_DEPTH:
-                raise Malformed(f"{what} nests parentheses more than {MAX_DEPTH} deep")
+                raise MalformedPDDL(f"{what} nests parentheses more than {MAX_DEPTH} deep")
             inner: list[Expression] = []
             stack[-1].append(inner)
             stack.append(inner)
         elif token == ")":
             if len(stack) == 1:
-                raise Malformed(f"{what} closes a parenthesis that is not open")
+                raise MalformedPDDL(f"{what} closes a parenthesis that is not open")
             stack.pop()
         else:
             stack[-1].append(names.setdefault(token, token))
     if len(stack) > 1:
-        raise Malformed(f"{what} ends with {len(stack) - 1} parentheses open (is it truncated?)")
+        raise MalformedPDDL(f"{what} ends with {len(stack) - 1} parentheses open (is it truncated?)")
     if len(top) != 1 or isinstance(top[0], str):
-        raise Malformed(f"{what} is not one list in parentheses")
+        raise MalformedPDDL(f"{what} is not one list in parentheses")
     return top[0]
 
 
@@ -95,21 +95,21 @@ def parse_domain(text: str) -> Domain:
         elif key == ":action":
             action_texts.append(body)
         elif key not in (":requirements", ":functions"):
-            raise Malformed(f"pddl_domain has {key}, which is not supported")
+            raise MalformedPDDL(f"pddl_domain has {key}, which is not supported")
     for predicate in predicates:
         if predicate.startswith("not_"):
-            raise Malformed(f"pddl_domain names a predicate {predicate}: names must not begin with not_")
+            raise MalformedPDDL(f"pddl_domain names a predicate {predicate}: names must not begin with not_")
     if not action_texts:
-        raise Malformed("pddl_domain has no actions")
+        raise MalformedPDDL("pddl_domain has no actions")
     reader = _FormulaParser(predicates)
     actions = tuple(reader.action(body) for body in action_texts)
     for action_name, count in Counter(action.name for action in actions).items():
         if count > 1:
-            raise Malformed(f"pddl_domain has two actions {action_name}")
+            raise MalformedPDDL(f"pddl_domain has two actions {action_name}")
     return Domain(name, supertypes, predicates, constants, tuple(a for a in actions if a.effects))
 
 
-def parse_problem(text: str, domain: Domain) -> Problem:
+def parse_problem(text: str, domain: Domain) -> PDDLProblem:
     """Parses a PDDL problem of ``domain``.
 
     Raises:
@@ -119,25 +119,25 @@ def parse_problem(text: str, domain: Domain) -> Problem:
     bodies: dict[str, list[Expression]] = {}
     for key, body in sections:
         if key in bodies:
-            raise Malformed(f"pddl_problem has two sections {key}")
+            raise MalformedPDDL(f"pddl_problem has two sections {key}")
         if key not in ("problem", ":domain", ":requirements", ":objects", ":init", ":goal", ":metric"):
-            raise Malformed(f"pddl_problem has {key}, which is not supported")
+            raise MalformedPDDL(f"pddl_problem has {key}, which is not supported")
         bodies[key] = body
     for key in (":domain", ":objects", ":init", ":goal"):
         if key not in bodies:
-            raise Malformed(f"pddl_problem has no section {key}")
+            raise MalformedPDDL(f"pddl_problem has no section {key}")
     if bodies[":domain"] != [domain.name]:
-        raise Malformed(f"pddl_problem is for the domain {bodies[':domain']}, not {domain.name}")
+        raise MalformedPDDL(f"pddl_problem is for the domain {bodies[':domain']}, not {domain.name}")
     objects = dict(domain.constants)
     for name, type_ in _typed_objects(bodies[":objects"], domain.supertypes, "object").items():
         if name in objects:
-            raise Malformed(f"pddl_problem names the object {name} twice")
+            raise MalformedPDDL(f"pddl_problem names the object {name} twice")
         objects[name] = type_
     init = tuple(dict.fromkeys(_initial_facts(bodies[":init"], domain, objects)))
     if len(bodies[":goal"]) != 1:
-        raise Malformed("pddl_problem has a :goal that is not one condition")
+        raise MalformedPDDL("pddl_problem has a :goal that is not one condition")
     goal = _FormulaParser(domain.predicates).condition(bodies[":goal"][0], {}, ":goal")
-    return Problem(objects, init, goal)
+    return PDDLProblem(objects, init, goal)
 
 
 class _FormulaParser:
@@ -149,20 +149,20 @@ class _FormulaParser:
 
     def action(self, body: Sequence[Expression]) -> Action:
         if not body:
-            raise Malformed("pddl_domain has an action without a name")
+            raise MalformedPDDL("pddl_domain has an action without a name")
         name = _expect_name(body[0], ":action")
         parts: dict[str, Expression] = {}
         expressions = list(body[1:])
         while expressions:
             key = _expect_name(expressions[0], f"action {name}")
             if key not in (":parameters", ":precondition", ":effect") or key in parts or len(expressions) < 2:
-                raise Malformed(f"action {name} has {key} where :parameters, :precondition or :effect should be")
+                raise MalformedPDDL(f"action {name} has {key} where :parameters, :precondition or :effect should be")
             parts[key] = expressions[1]
             expressions = expressions[2:]
         parameters = tuple(_typed_names(_expect_list(parts.get(":parameters", []), f"action {name}"), f"action {name}"))
         scope = {v: v for v, _ in parameters}
         if len(scope) < len(parameters) or not all(v.startswith("?") for v in scope):
-            raise Malformed(f"action {name} has parameters that are not variables, or repeat one")
+            raise MalformedPDDL(f"action {name} has parameters that are not variables, or repeat one")
         where = f"action {name}"
         precondition = parts.get(":precondition", [])
         condition = self.condition(precondition, scope, where) if precondition else And(())
@@ -173,39 +173,39 @@ class _FormulaParser:
     def condition(self, text: Expression, scope: Mapping[str, str], where: str, negated: bool = False) -> Condition:
         items = _expect_list(text, where)
         if not items:
-            raise Malformed(f"{where} has an empty condition ()")
+            raise MalformedPDDL(f"{where} has an empty condition ()")
         head = _expect_name(items[0], where)
         if head == "not":
             if len(items) != 2:
-                raise Malformed(f"{where} has a not of {len(items) - 1} conditions")
+                raise MalformedPDDL(f"{where} has a not of {len(items) - 1} conditions")
             return self.condition(items[1], scope, where, not negated)
         if head in ("and", "or"):
             parts = tuple(self.condition(item, scope, where, negated) for item in items[1:])
             return And(parts) if (head == "and") != negated else Or(parts)
         if head == "exists" and not negated:
             if len(items) != 3:
-                raise Malformed(f"{where} has an exists that is not (exists (variables) condition)")
+                raise MalformedPDDL(f"{where} has an exists that is not (exists (variables) condition)")
             inner = dict(scope)
             variables = []
             for variable, type_ in _typed_names(_expect_list(items[1], where), where):
                 if not variable.startswith("?"):
-                    raise Malformed(f"{where} has an exists over {variable}, which is not a variable")
+                    raise MalformedPDDL(f"{where} has an exists over {variable}, which is not a variable")
                 inner[variable] = f"{variable}~{next(self.numbers)}"
                 variables.append((inner[variable], type_))
             return Exists(tuple(variables), self.condition(items[2], inner, where))
         if head in ("exists", "forall", "imply", "when", "increase"):
-            raise Malformed(f"{where} has {'not ' if negated else ''}{head} in a condition, which is not supported")
+            raise MalformedPDDL(f"{where} has {'not ' if negated else ''}{head} in a condition, which is not supported")
         return Literal(self.atom(items, scope, where), not negated)
 
     def atom(self, items: Sequence[Expression], scope: Mapping[str, str], where: str) -> Atom:
         words = [_expect_name(item, where) for item in items]
         if words[0] not in self.predicates:
-            raise Malformed(f"{where} has the predicate {words[0]}, which :predicates does not list")
+            raise MalformedPDDL(f"{where} has the predicate {words[0]}, which :predicates does not list")
         if len(words) - 1 != self.predicates[words[0]]:
-            raise Malformed(f"{where} gives {words[0]} {len(words) - 1} arguments, not {self.predicates[words[0]]}")
+            raise MalformedPDDL(f"{where} gives {words[0]} {len(words) - 1} arguments, not {self.predicates[words[0]]}")
         for argument in words[1:]:
             if argument.startswith("?") and argument not in scope:
-                raise Malformed(f"{where} has the variable {argument}, which is not bound")
+                raise MalformedPDDL(f"{where} has the variable {argument}, which is not bound")
         return (words[0], *(scope.get(argument, argument) for argument in words[1:]))
 
     def effects(
@@ -213,51 +213,51 @@ class _FormulaParser:
     ) -> Iterator[Effect]:
         items = _expect_list(text, where)
         if not items:
-            raise Malformed(f"{where} has an empty effect ()")
+            raise MalformedPDDL(f"{where} has an empty effect ()")
         head = _expect_name(items[0], where)
         if head == "and":
             for item in items[1:]:
                 yield from self.effects(item, scope, conditions, where)
         elif head == "when":
             if len(items) != 3:
-                raise Malformed(f"{where} has a when that is not (when condition effect)")
+                raise MalformedPDDL(f"{where} has a when that is not (when condition effect)")
             yield from self.effects(items[2], scope, (*conditions, self.condition(items[1], scope, where)), where)
         elif head == "forall":
-            raise Malformed(f"{where} has forall in an effect, which is not supported")
+            raise MalformedPDDL(f"{where} has forall in an effect, which is not supported")
         elif head != "increase":
             positive = head != "not"
             if not positive and len(items) != 2:
-                raise Malformed(f"{where} has a not of {len(items) - 1} effects")
+                raise MalformedPDDL(f"{where} has a not of {len(items) - 1} effects")
             condition = disjuncts(And(conditions))
             if any(disjunct.variables for disjunct in condition):
-                raise Malformed(f"{where} has exists in a when, which is not supported")
+                raise MalformedPDDL(f"{where} has exists in a when, which is not supported")
             atom = self.atom(items if positive else _expect_list(items[1], where), scope, where)
             if atom[0] == "=":
-                raise Malformed(f"{where} has = as an effect")
+                raise MalformedPDDL(f"{where} has = as an effect")
             yield Effect(condition, atom, positive)
 
 
 def _parse_sections(define: Sequence[Expression], kind: str) -> list[tuple[str, list[Expression]]]:
     if len(define) < 2 or define[0] != "define":
-        raise Malformed(f"pddl_{kind} does not begin with (define")
+        raise MalformedPDDL(f"pddl_{kind} does not begin with (define")
     sections = []
     for entry in define[1:]:
         head, *body = _expect_list(entry, f"pddl_{kind}") or [""]
         sections.append((_expect_name(head, f"pddl_{kind}"), body))
     if sections[0][0] != kind:
-        raise Malformed(f"pddl_{kind} does not begin with (define ({kind} …)")
+        raise MalformedPDDL(f"pddl_{kind} does not begin with (define ({kind} …)")
     return sections
 
 
 def _expect_name(item: Expression, where: str) -> str:
     if not isinstance(item, str):
-        raise Malformed(f"{where} has a list where a name should be")
+        raise MalformedPDDL(f"{where} has a list where a name should be")
     return item
 
 
 def _expect_list(item: Expression, where: str) -> list[Expression]:
     if isinstance(item, str):
-        raise Malformed(f"{where} has {item} where a list should be")
+        raise MalformedPDDL(f"{where} has {item} where a list should be")
     return item
 
 
@@ -282,11 +282,11 @@ def _supertypes(body: Sequence[Expression]) -> dict[str, tuple[str, ...]]:
     base: dict[str, str] = {}
     for name, type_ in _typed_names(body, ":types"):
         if name in base and name != "object":
-            raise Malformed(f":types has {name} twice")
+            raise MalformedPDDL(f":types has {name} twice")
         if name != "object":
             base[name] = type_
     if len(base) > MAX_TYPES:
-        raise Malformed(f":types has more than {MAX_TYPES} types")
+        raise MalformedPDDL(f":types has more than {MAX_TYPES} types")
     supertypes: dict[str, tuple[str, ...]] = {"object": ()}
     for name in base:
         chain: list[str] = []
@@ -304,11 +304,11 @@ def _typed_objects(body: Sequence[Expression], supertypes: Mapping[str, object],
     result: dict[str, str] = {}
     for name, type_ in _typed_names(body, f"the list of {what}s"):
         if name in result:
-            raise Malformed(f"the {what} {name} is named twice")
+            raise MalformedPDDL(f"the {what} {name} is named twice")
         if type_ not in supertypes:
-            raise Malformed(f"the {what} {name} is of a type {type_}, which the domain does not have")
+            raise MalformedPDDL(f"the {what} {name} is of a type {type_}, which the domain does not have")
         if "{" in name or "}" in name:
-            raise Malformed(f"the {what} {name} has a brace in its name")
+            raise MalformedPDDL(f"the {what} {name} has a brace in its name")
         result[name] = type_
     return result
 
@@ -317,19 +317,21 @@ def _initial_facts(body: Sequence[Expression], domain: Domain, objects: Mapping[
     for entry in body:
         items = _expect_list(entry, ":init")
         if not items:
-            raise Malformed(":init has an empty fact ()")
+            raise MalformedPDDL(":init has an empty fact ()")
         if items[0] == "=":
             continue  # the value of a function, such as a distance
         positive = items[0] != "not"
         if not positive and len(items) != 2:
-            raise Malformed(":init has a not of more than one fact")
+            raise MalformedPDDL(":init has a not of more than one fact")
         words = [_expect_name(item, ":init") for item in (items if positive else _expect_list(items[1], ":init"))]
         if not words or words[0] not in domain.predicates:
-            raise Malformed(f":init has the predicate {words[0] if words else '()'}, which the domain does not have")
+            raise MalformedPDDL(
+                f":init has the predicate {words[0] if words else '()'}, which the domain does not have"
+            )
         if len(words) - 1 != domain.predicates[words[0]]:
-            raise Malformed(f":init gives {words[0]} {len(words) - 1} arguments, not {domain.predicates[words[0]]}")
+            raise MalformedPDDL(f":init gives {words[0]} {len(words) - 1} arguments, not {domain.predicates[words[0]]}")
         for name in words[1:]:
             if name not in objects:
-                raise Malformed(f":init has {words[0]} of {name}, which is not among the objects")
+                raise MalformedPDDL(f":init has {words[0]} of {name}, which is not among the objects")
         if positive:
             yield tuple(words)

@@ -21,7 +21,7 @@ _PRECONDITIONS = {
 }
 
 
-class State:
+class PlanState:
     """A state of a game, and the transitions that commands make."""
 
     def __init__(self, problem: str) -> None:
@@ -144,7 +144,7 @@ class State:
 
 def is_plan(problem: str, commands: Sequence[str]) -> bool:
     """Whether ``commands`` are a plan for ``problem``: each is applicable, and only the last reaches the goal."""
-    state = State(problem)
+    state = PlanState(problem)
     for command in commands:
         if state.won() or not state.apply(command):
             return False

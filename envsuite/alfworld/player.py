@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
-from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.sentences import SentenceGoal
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, Move, ToolCall
@@ -30,7 +30,7 @@ class Talker(Seeker):
         careless: Probability that a plan names places at random instead of the most probable ones.
     """
 
-    def __init__(self, goal: Goal, rng: random.Random, careless: float = 0.0) -> None:
+    def __init__(self, goal: SentenceGoal, rng: random.Random, careless: float = 0.0) -> None:
         super().__init__(goal)
         self.rng = rng
         self.careless = careless
@@ -102,7 +102,7 @@ class Talker(Seeker):
         return self._plan
 
 
-class Planner:
+class ALFWorldPlanner:
     """A player that states where it will search, what it has found and what it will do with it.
 
     ``find cup: A fridge 1, B countertop 2, C cabinet 4`` is followed by exactly these visits, each but the first
@@ -146,7 +146,7 @@ class Planner:
         Ends when the player has searched everything in vain.
         """
         world = unwrap_env(env, "ALFWorld-v0")
-        goal = Goal.parse(world.observation["task"])
+        goal = SentenceGoal.parse(world.observation["task"])
         rash = self.rash > 0.0 and rng.random() < self.rash
         talker = Talker(replace(goal, verb="", count=1), rng, 1.0) if rash else Talker(goal, rng, self.careless)
         while True:

@@ -21,7 +21,7 @@ CLOSE_SECONDS = 1.0
 _SERVE = "envsuite.alfworld.reference_worker:serve"
 
 
-class Worker:
+class ReferenceWorker:
     """A worker process and its games; handles one call at a time."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Worker:
         return message
 
 
-class Pool:
+class ReferencePool:
     """Worker processes, started on demand, each of which plays several games.
 
     Thread-safe. When a worker dies or misses the deadline, its episodes are lost; it is replaced when the next game
@@ -113,13 +113,13 @@ class Pool:
         self.deadline = deadline
         if self.size < 1 or deadline <= 0:
             raise UsageError(f"workers and deadline must be positive, got {self.size} and {deadline}")
-        self.workers: list[Worker] = []
+        self.workers: list[ReferenceWorker] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._finalizer = weakref.finalize(self, _end, self.workers, os.getpid())
         _POOLS.add(self)
 
-    def seat(self) -> tuple[Worker, int]:
+    def seat(self) -> tuple[ReferenceWorker, int]:
         """Assigns a game to an idle worker, else to a new one, else to the one with the fewest games.
 
         Raises:
@@ -131,7 +131,7 @@ class Pool:
             self.workers[:] = [worker for worker in self.workers if worker.alive]
             worker = min(self.workers, key=lambda worker: len(worker.seats), default=None)
             if worker is None or (worker.seats and len(self.workers) < self.size):
-                worker = Worker()
+                worker = ReferenceWorker()
                 self.workers.append(worker)
             seat = next(self._numbers)
             worker.seats.add(seat)
@@ -149,7 +149,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, _end, self.workers, os.getpid())
 
 
-_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+_POOLS: weakref.WeakSet[ReferencePool] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
@@ -160,7 +160,7 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def _end(workers: list[Worker], owner: int) -> None:
+def _end(workers: list[ReferenceWorker], owner: int) -> None:
     if os.getpid() != owner:
         return
     end = time.monotonic() + CLOSE_SECONDS

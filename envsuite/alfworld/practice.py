@@ -5,7 +5,7 @@ from __future__ import annotations
 from envsuite.alfworld import vocabulary
 from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.placement import PROBABILITIES
-from envsuite.alfworld.player import Planner
+from envsuite.alfworld.player import ALFWorldPlanner
 from envsuite.alfworld.reading import INTRODUCTION, NOTHING_HAPPENS
 from envsuite.alfworld.sentences import FORMS
 from envsuite.core.practice import Practice
@@ -14,7 +14,7 @@ from envsuite.prompting.phrases import phrases
 
 def practice() -> Practice:
     """Returns teacher and vocabulary."""
-    return Practice(Planner, texts)
+    return Practice(ALFWorldPlanner, texts)
 
 
 def texts() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envsuite.alfworld.joins import FactIndex, Join, Scope
-from envsuite.alfworld.pddl import Action, Atom, Conjunction, Domain, Literal, Malformed, Problem
+from envsuite.alfworld.pddl import Action, Atom, Conjunction, Domain, Literal, MalformedPDDL, PDDLProblem
 
 MAX_FACTS = 200_000
 """Reachable facts of one game; ALFWorld's largest has 4,000."""
@@ -24,7 +24,7 @@ class Reachability:
         Malformed: There are too many.
     """
 
-    def __init__(self, domain: Domain, problem: Problem) -> None:
+    def __init__(self, domain: Domain, problem: PDDLProblem) -> None:
         self.domain = domain
         self.problem = problem
         self.fluent_predicates = frozenset(e.atom[0] for action in domain.actions for e in action.effects)
@@ -94,7 +94,7 @@ class Reachability:
                 queue += rule.derive(None, None, known_atoms)
         for position, atom in enumerate(queue):  # grows during the iteration
             if position > MAX_FACTS:
-                raise Malformed(f"pddl_problem has more than {MAX_FACTS:,} facts that may hold")
+                raise MalformedPDDL(f"pddl_problem has more than {MAX_FACTS:,} facts that may hold")
             self.facts.add(atom)
             for rule, number in watchers.get(atom[0], ()):
                 queue += rule.derive(number, atom, known_atoms)
@@ -176,7 +176,7 @@ class _RelaxedRule:
         return sorted(in_heads.union(*map(scope.variables, other_atoms))), in_heads <= bound_variables
 
 
-def _objects_of_type(domain: Domain, problem: Problem) -> dict[str, frozenset[str]]:
+def _objects_of_type(domain: Domain, problem: PDDLProblem) -> dict[str, frozenset[str]]:
     """Returns the objects of each type, those of its subtypes included."""
     objects: dict[str, set[str]] = {}
     for name, type_ in problem.objects.items():

@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
 
-from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.game_file import read_game
-from envsuite.alfworld.pool import Pool, Worker
+from envsuite.alfworld.pool import ReferencePool, ReferenceWorker
 from envsuite.core.errors import DataError, MissingExtra, UsageError, WorkerLost
 
 
@@ -30,9 +30,9 @@ class Token(TypedDict):
 
 
 @cache
-def default_pool() -> Pool:
+def default_pool() -> ReferencePool:
     """Returns the pool that all engines of this process share: at most one worker per core."""
-    return Pool()
+    return ReferencePool()
 
 
 class TextWorldEngine:
@@ -47,12 +47,12 @@ class TextWorldEngine:
 
     name = "textworld"
 
-    def __init__(self, pool: Pool | None = None) -> None:
+    def __init__(self, pool: ReferencePool | None = None) -> None:
         self.version = _versions()
         self._pool = pool
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> ReferencePool:
         """The worker processes."""
         return default_pool() if self._pool is None else self._pool
 
@@ -74,17 +74,17 @@ class TextWorldGame:
         pool: The worker processes.
     """
 
-    def __init__(self, path: Path, pool: Pool) -> None:
+    def __init__(self, path: Path, pool: ReferencePool) -> None:
         self.path = path
         self._pool = pool
-        self._worker: Worker | None = None
+        self._worker: ReferenceWorker | None = None
         self._seat = -1
         self._release: weakref.finalize[[int], TextWorldGame] | None = None
-        self._turn: Turn | None = None
+        self._turn: GameTurn | None = None
         self._played: list[str] = []
         self._closed = False
 
-    def reset(self) -> Turn:
+    def reset(self) -> GameTurn:
         """Returns to the initial state, in another process where the last one has died.
 
         Raises:
@@ -105,7 +105,7 @@ class TextWorldGame:
         self._played = []
         return self._turn
 
-    def step(self, command: str) -> Turn:
+    def step(self, command: str) -> GameTurn:
         """Executes ``command``.
 
         Raises:
@@ -130,7 +130,7 @@ class TextWorldGame:
         turn = self._current_turn("snapshot")
         return Token(game=self._id, commands=tuple(self._played), feedback=turn.feedback, valid=turn.valid)
 
-    def restore(self, token: object) -> Turn:
+    def restore(self, token: object) -> GameTurn:
         """Resets, and plays the commands of ``token`` again; takes as long as they took.
 
         Raises:
@@ -145,7 +145,7 @@ class TextWorldGame:
             turn = self.step(command)
             if not turn.valid:
                 raise DataError(f"{self.path}: {command!r} was admissible and is no longer; the file has changed since")
-        self._turn = Turn(token["feedback"], turn.commands, turn.won, token["valid"])
+        self._turn = GameTurn(token["feedback"], turn.commands, turn.won, token["valid"])
         return self._turn
 
     def close(self) -> None:
@@ -163,12 +163,12 @@ class TextWorldGame:
             self._release()
         self._worker = None
 
-    def _current_turn(self, call: str) -> Turn:
+    def _current_turn(self, call: str) -> GameTurn:
         if self._turn is None:
             raise UsageError(f"{self.path}: {call} of a game that is not in play; call reset() first")
         return self._turn
 
-    def _call(self, name: str, argument: str, valid: bool) -> Turn:
+    def _call(self, name: str, argument: str, valid: bool) -> GameTurn:
         assert self._worker is not None
         try:
             kind, content = self._worker.call(name, self._seat, argument, self._pool.deadline)
@@ -183,7 +183,7 @@ class TextWorldGame:
             raise
         if kind == "turn":
             feedback, commands, won = content
-            return Turn(feedback, commands, won, valid)
+            return GameTurn(feedback, commands, won, valid)
         self._leave()
         if kind == "data":
             raise DataError(

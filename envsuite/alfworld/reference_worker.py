@@ -20,7 +20,7 @@ Edition = tuple[str, int, int]
 
 def serve(channel: socket.socket) -> None:
     """Answers calls until the other end is closed."""
-    player = Player()
+    player = ReferencePlayer()
     channel.sendall(frame([pickle.dumps(READY)]))
     while True:
         for old_games, name, game, argument in receive(channel):
@@ -29,7 +29,7 @@ def serve(channel: socket.socket) -> None:
             channel.sendall(frame([pickle.dumps(player.answer(name, game, argument))]))
 
 
-class Player:
+class ReferencePlayer:
     """Plays many games on ``textworld`` interpreters; each plays one at a time and is reused."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Player:
         return edition, world
 
 
-class Remembered:
+class ParseCache:
     """A ``textworld`` parser that caches each text, instead of parsing it at every use.
 
     A game has some hundred texts, the same at every step, and parsing them is two thirds of what a step takes.
@@ -109,8 +109,8 @@ def _remember_parses() -> None:
     from textworld.envs.pddl import textgen
 
     for module in (textgen, logic):
-        if not isinstance(module._parse_and_convert, Remembered):
-            module._parse_and_convert = Remembered(module._parse_and_convert)
+        if not isinstance(module._parse_and_convert, ParseCache):
+            module._parse_and_convert = ParseCache(module._parse_and_convert)
 
 
 def _turn(state: Any) -> Answer:

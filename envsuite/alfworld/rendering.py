@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from envsuite.alfworld.grammar import Grammar, Part, Query, Rule, Substitution, Symbol, Value
-from envsuite.alfworld.pddl import Atom, Domain, Malformed
+from envsuite.alfworld.grammar import Grammar, GrammarRule, Part, Query, Substitution, Symbol, Value
+from envsuite.alfworld.pddl import Atom, Domain, MalformedPDDL
 
 TypedName: TypeAlias = tuple[str, str]
 """An object or a placeholder, and its type."""
-Piece: TypeAlias = "str | Listing | Choice"
+Piece: TypeAlias = "str | Listing | FeedbackChoice"
 
 MAX_ANSWERS = 100_000
 """Answers of one query that are prepared; ALFWorld's largest has 500."""
@@ -74,7 +74,7 @@ class Listing:
     last: tuple[Piece, ...]
 
 
-class Choice:
+class FeedbackChoice:
     """The first branch of which some mask is set in the state; prepared when first chosen."""
 
     __slots__ = ("_prepared", "branches", "name")
@@ -97,7 +97,7 @@ class Choice:
                     if pieces is None:
                         pieces = self._prepared[number] = prepare()
                     return pieces
-        raise Malformed(f"grammar: no rule of {self.name} fits")
+        raise MalformedPDDL(f"grammar: no rule of {self.name} fits")
 
 
 def render(pieces: Sequence[Piece], state: int) -> str:
@@ -111,7 +111,7 @@ def _render(pieces: Sequence[Piece], state: int, texts: list[str]) -> None:
     for piece in pieces:
         if isinstance(piece, str):
             texts.append(piece)
-        elif isinstance(piece, Choice):
+        elif isinstance(piece, FeedbackChoice):
             _render(piece.pick(state), state, texts)
         else:
             _render(_join_list(piece, [text for mask, text in piece.items if state & mask == mask]), state, texts)
@@ -131,7 +131,7 @@ def _join_list(listing: Listing, texts: Sequence[tuple[Piece, ...]]) -> list[Pie
     return pieces
 
 
-class Renderer:
+class FeedbackRenderer:
     """Renders the texts of one game.
 
     Args:
@@ -231,7 +231,7 @@ class Renderer:
             pieces = self._symbols[key] = self._rules(name, self.grammar.rules[name], bindings)
         return pieces
 
-    def _rules(self, name: str, rules: Sequence[Rule], bindings: Bindings) -> tuple[Piece, ...]:
+    def _rules(self, name: str, rules: Sequence[GrammarRule], bindings: Bindings) -> tuple[Piece, ...]:
         branches: list[tuple[tuple[int, ...], Callable[[], tuple[Piece, ...]]]] = []
         for rule in rules:
             masks: tuple[int, ...] = (0,)
@@ -244,7 +244,7 @@ class Renderer:
             branches.append((masks, lambda rule=rule: self.prepare(rule.parts, bindings)))  # type: ignore[misc]
             if 0 in masks:
                 break
-        return (Choice(name, branches),)
+        return (FeedbackChoice(name, branches),)
 
     def _query(self, query: Query, bindings: Bindings) -> list[tuple[int, dict[TypedName, TypedName]]]:
         """Returns the possible answers in order: the bits that each requires, and the bindings of all placeholders."""
@@ -253,7 +253,7 @@ class Renderer:
         for answer in self._solve(query, 0, dict(bindings.objects), used, 0):
             result.append(answer)
             if len(result) > MAX_ANSWERS:
-                raise Malformed(f"grammar: a query has more than {MAX_ANSWERS:,} answers")
+                raise MalformedPDDL(f"grammar: a query has more than {MAX_ANSWERS:,} answers")
         return result
 
     def _solve(

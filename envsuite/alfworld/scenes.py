@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import count
 
-from envsuite.alfworld.vocabulary import BEDROOM, BESIDE, FIXED, LAMP, ROOMS, SHUT, Counts, Room, Thing
+from envsuite.alfworld.vocabulary import BEDROOM, BESIDE, FIXED, LAMP, ROOMS, SHUT, Counts, ItemSpec, RoomKind
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 
@@ -32,7 +32,7 @@ _BOUNDS = {"receptacles": (1, 300), "things": (1, 300), "hidden": (0, 100), "dec
 
 
 @dataclass(frozen=True)
-class Difficulty:
+class SceneDifficulty:
     """Difficulty of the games; the defaults are those of ALFRED's rooms."""
 
     receptacles: int = 100
@@ -80,7 +80,7 @@ class Item:
 class Layout:
     """A room without its movable objects."""
 
-    room: Room
+    room: RoomKind
     plan: int
     """Number of the floor plan."""
     receptacles: tuple[Receptacle, ...]
@@ -154,7 +154,7 @@ def place(draw: Draw, weights: Mapping[str, int], among: Sequence[Receptacle]) -
     return draw.choose([r for r in among if r.kind == kind])
 
 
-def _draw_layout(draw: Draw, room: Room, plan: int, percent: int) -> Layout:
+def _draw_layout(draw: Draw, room: RoomKind, plan: int, percent: int) -> Layout:
     surveyor = Surveyor(draw)
     receptacles: list[Receptacle] = []
     for kind, counts in room.receptacles:
@@ -256,6 +256,8 @@ def furnish(draw: Draw, layout: Layout, percent: int, special: str, choices: Seq
     return Scene(layout, tuple(items), surveyor.spot())
 
 
-def _somewhere(draw: Draw, spec: Thing, usual: Sequence[Receptacle], among: Sequence[Receptacle]) -> Receptacle | None:
+def _somewhere(
+    draw: Draw, spec: ItemSpec, usual: Sequence[Receptacle], among: Sequence[Receptacle]
+) -> Receptacle | None:
     habitual = [r for r in usual if r in among]
     return draw.choose(habitual) if habitual and draw.chance(HABIT) else place(draw, spec.places, among)

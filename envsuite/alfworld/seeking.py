@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from envsuite.alfworld.placement import OPENABLE, RECEPTACLES, probability
 from envsuite.alfworld.reading import Reading, kind, read
-from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.sentences import SentenceGoal
 from envsuite.core.errors import UsageError
 
 Probability = Callable[[str, str], float]
@@ -24,7 +24,7 @@ class Seeker:
         probability: Prior of where objects are.
     """
 
-    def __init__(self, goal: Goal, probability: Probability = probability) -> None:
+    def __init__(self, goal: SentenceGoal, probability: Probability = probability) -> None:
         self.goal = goal
         self.probability = probability
         self._begin()

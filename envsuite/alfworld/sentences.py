@@ -33,7 +33,7 @@ _PREFIX = "Your task is to: "
 
 
 @dataclass(frozen=True)
-class Goal:
+class SentenceGoal:
     """The goal of a task."""
 
     family: str
@@ -55,7 +55,7 @@ class Goal:
         return APPLIANCES.get(self.verb, "")
 
     @staticmethod
-    def parse(task: str) -> Goal:
+    def parse(task: str) -> SentenceGoal:
         """Parses a task's sentence, with or without "Your task is to: " before it.
 
         Raises:
@@ -65,6 +65,6 @@ class Goal:
         for family, verb, pattern in _PATTERNS:
             if (match := pattern.fullmatch(sentence)) is not None:
                 count = 2 if family == "pick_two_obj_and_place" else 1
-                return Goal(family=family, verb=verb, count=count, **match.groupdict())
+                return SentenceGoal(family=family, verb=verb, count=count, **match.groupdict())
         forms = "\n".join(f"  {form}" for _, _, form in FORMS)
         raise UsageError(f"the task {task!r} has none of the forms that this expert knows:\n{forms}")

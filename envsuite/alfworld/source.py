@@ -45,7 +45,7 @@ Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Trial:
+class GameTrial:
     """The index entry of one game folder."""
 
     stamps: tuple[Stamp, Stamp]
@@ -70,7 +70,7 @@ class Games:
     """Task id -> reason why the game is not played."""
     version: str
     """``json_2.1.1-…`` with a digest of ids, splits, families and contents of all games."""
-    _trials: Mapping[str, tuple[str, Trial]] = field(repr=False)
+    _trials: Mapping[str, tuple[str, GameTrial]] = field(repr=False)
 
     def place(self, task_id: str) -> str:
         """Returns the folder of a task below :attr:`root`: ``<split>/<task>/<trial>``."""
@@ -145,13 +145,13 @@ def read_games(root: Path) -> Games:
     return _games(root, trials)
 
 
-def _games(root: Path, trials: Mapping[str, Trial]) -> Games:
+def _games(root: Path, trials: Mapping[str, GameTrial]) -> Games:
     rank = {split: number for number, split in enumerate(SPLITS)}
     places = sorted(trials, key=lambda place: (rank.get(place.split("/")[0], len(SPLITS)), place))
     splits: dict[str, list[str]] = {}
     families: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    tasks: dict[str, tuple[str, Trial]] = {}
+    tasks: dict[str, tuple[str, GameTrial]] = {}
     digest = hashlib.sha256()
     for place in places:
         trial = trials[place]
@@ -220,10 +220,10 @@ def _stamp_or_none(path: str) -> Stamp | None:
         return None
 
 
-def _read(root: Path, places: Sequence[str], stamps: Mapping[str, tuple[Stamp, Stamp]]) -> list[Trial]:
+def _read(root: Path, places: Sequence[str], stamps: Mapping[str, tuple[Stamp, Stamp]]) -> list[GameTrial]:
     """Reads the games in ``places``; shows the progress on a terminal."""
 
-    def read(place: str) -> Trial | DataError:
+    def read(place: str) -> GameTrial | DataError:
         game, trajectory = root / place / GAME, root / place / TRAJECTORY
         try:
             content = game.read_bytes()
@@ -233,7 +233,7 @@ def _read(root: Path, places: Sequence[str], stamps: Mapping[str, tuple[Stamp, S
             return error
         except OSError as error:
             return DataError(f"{error.filename}: cannot be read ({error.strerror}). {REMEDY}")
-        return Trial(stamps[place], family, hashlib.sha256(content).hexdigest(), solvable)
+        return GameTrial(stamps[place], family, hashlib.sha256(content).hexdigest(), solvable)
 
     if not places:
         return []
@@ -243,7 +243,7 @@ def _read(root: Path, places: Sequence[str], stamps: Mapping[str, tuple[Stamp, S
     if errors:
         more = [f"and {len(errors) - 3} more"] if len(errors) > 3 else []
         raise DataError("\n".join(errors[:3] + more))
-    return [outcome for outcome in outcomes if isinstance(outcome, Trial)]
+    return [outcome for outcome in outcomes if isinstance(outcome, GameTrial)]
 
 
 def index_file(root: Path) -> Path:
@@ -252,7 +252,7 @@ def index_file(root: Path) -> Path:
     return cache_root() / "alfworld" / "index" / f"{name}.json"
 
 
-def _write_index(root: Path, trials: Mapping[str, Trial]) -> None:
+def _write_index(root: Path, trials: Mapping[str, GameTrial]) -> None:
     body = orjson.dumps({place: (t.stamps, t.family, t.digest, t.solvable) for place, t in trials.items()})
     path = index_file(root)
     try:
@@ -261,7 +261,7 @@ def _write_index(root: Path, trials: Mapping[str, Trial]) -> None:
         _log.warning("%s: the index of games cannot be kept (%s); set ENVSUITE_DATA", path, error.strerror)
 
 
-def _read_index(root: Path) -> dict[str, Trial]:
+def _read_index(root: Path) -> dict[str, GameTrial]:
     """Reads the index; empty where it is missing, damaged, or of another version."""
     try:
         seal, _, body = index_file(root).read_bytes().partition(b"\n")
@@ -270,7 +270,7 @@ def _read_index(root: Path) -> dict[str, Trial]:
     if seal.decode("ascii", "replace") != _seal(body):
         return {}
     return {
-        place: Trial((_triple(game), _triple(trajectory)), family, digest, solvable)
+        place: GameTrial((_triple(game), _triple(trajectory)), family, digest, solvable)
         for place, ((game, trajectory), family, digest, solvable) in orjson.loads(body).items()
     }
 

@@ -6,8 +6,11 @@ SPEC = EnvSpec(
     "ALFWorld-v0",
     "envsuite.alfworld.env:ALFWorld",
     max_episode_steps=50,
-    players={"expert": "envsuite.alfworld.expert:Expert", "lexical": "envsuite.alfworld.lexical:Lexical"},
-    milestones="envsuite.alfworld.milestones:Milestones",
+    players={
+        "expert": "envsuite.alfworld.expert:ALFWorldExpert",
+        "lexical": "envsuite.alfworld.lexical:ALFWorldLexical",
+    },
+    milestones="envsuite.alfworld.milestones:ALFWorldMilestones",
     downloads="envsuite.alfworld.downloads:DATA_SETS",
     practice="envsuite.alfworld.practice:practice",
     contents={"alfworld": "envsuite.alfworld.verify_cli"},

@@ -7,7 +7,7 @@ import logging
 from functools import lru_cache
 from pathlib import Path
 
-from envsuite.alfworld.scenes import Difficulty
+from envsuite.alfworld.scenes import SceneDifficulty
 from envsuite.alfworld.source import Games, find_root, games_of, has_official, official_folder, read_games
 from envsuite.core.tasks import TaskSet
 from envsuite.data import cache_root
@@ -17,7 +17,7 @@ ENV_ID = "ALFWorld-v0"
 PUBLISHED = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
 """Number of games of each published split."""
 
-DEFAULT = Difficulty()
+DEFAULT = SceneDifficulty()
 
 OPEN = 2
 """Generated sets of games that a process keeps when no environment plays them."""
@@ -28,7 +28,7 @@ def load(
     source: str | Path | None = None,
     scene_seed: int = 0,
     games: int = 600,
-    difficulty: Difficulty = DEFAULT,
+    difficulty: SceneDifficulty = DEFAULT,
 ) -> tuple[Games, TaskSet]:
     """Loads the games of a source and its task set.
 
@@ -60,7 +60,7 @@ def load(
 
 
 @lru_cache(maxsize=OPEN)
-def _builtin(scene_seed: int, games: int, difficulty: Difficulty) -> tuple[Games, TaskSet]:
+def _builtin(scene_seed: int, games: int, difficulty: SceneDifficulty) -> tuple[Games, TaskSet]:
     from envsuite.alfworld.generate import ensure
 
     root = cache_root() / "alfworld" / "builtin"

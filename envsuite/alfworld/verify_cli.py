@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envsuite.alfworld.source import LAYOUT, official_folder
 from envsuite.alfworld.verifying import verify_games
-from envsuite.data.progress import Shown
+from envsuite.data.progress import DownloadDisplay
 
 REMEDY = "`envsuite data fetch alfworld` gets the games anew"
 
@@ -24,7 +24,7 @@ def run(folder: Path | None, play: bool) -> int:
     Raises:
         DataError: There is no such folder.
     """
-    progress = Shown(sys.stderr, unit=lambda number: f"{number:,}")
+    progress = DownloadDisplay(sys.stderr, unit=lambda number: f"{number:,}")
     report = verify_games(official_folder() if folder is None else folder, play, progress)
     sys.stdout.writelines(f"{finding.path}: {finding.kind}: {finding.what}\n" for finding in report.findings)
     sys.stderr.writelines(f"{note}\n" for note in report.notes)

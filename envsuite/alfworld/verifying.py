@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envsuite.alfworld import prompts
-from envsuite.alfworld.engine import Game, Turn
+from envsuite.alfworld.engine import ALFWorldGame, GameTurn
 from envsuite.alfworld.game_file import GAME, TRAJECTORY, GameFile, parse_family, parse_game, parse_object
 from envsuite.alfworld.grammar import parse_grammar
 from envsuite.alfworld.identity import statement
-from envsuite.alfworld.pddl import Malformed, Unreachable
+from envsuite.alfworld.pddl import GoalUnreachable, MalformedPDDL
 from envsuite.alfworld.published import published_checksums
 from envsuite.alfworld.seeking import Seeker
-from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.sentences import SentenceGoal
 from envsuite.alfworld.source import LEFT_OUT, find_root
 from envsuite.alfworld.tasks import PUBLISHED
 from envsuite.alfworld.world import NativeEngine
 from envsuite.core.errors import DataError, UsageError
 from envsuite.data.part import sha256_of
-from envsuite.data.progress import Progress, Silent
+from envsuite.data.progress import ProgressReceiver, SilentProgress
 
 Played = Literal["walkthrough", "expert", "lost", "unknown"]
 """Who won a game: its own walkthrough, the expert, or nobody; unknown where the expert cannot read the task."""
@@ -44,7 +44,7 @@ def play_game(path: Path, walkthrough: Sequence[str]) -> Played:
     try:
         game = NativeEngine().open(path)
     except DataError as error:
-        if isinstance(error.__cause__, Unreachable):
+        if isinstance(error.__cause__, GoalUnreachable):
             return "lost"
         raise
     try:
@@ -55,7 +55,7 @@ def play_game(path: Path, walkthrough: Sequence[str]) -> Played:
         game.close()
 
 
-def _follows(game: Game, commands: Sequence[str]) -> bool:
+def _follows(game: ALFWorldGame, commands: Sequence[str]) -> bool:
     turn = game.reset()
     for command in commands:
         if turn.won:
@@ -66,10 +66,10 @@ def _follows(game: Game, commands: Sequence[str]) -> bool:
     return turn.won
 
 
-def _seek(game: Game) -> Played:
-    turn: Turn = game.reset()
+def _seek(game: ALFWorldGame) -> Played:
+    turn: GameTurn = game.reset()
     try:
-        seeker = Seeker(Goal.parse(turn.feedback[turn.feedback.find(prompts.GOAL) :].strip()))
+        seeker = Seeker(SentenceGoal.parse(turn.feedback[turn.feedback.find(prompts.GOAL) :].strip()))
     except UsageError:  # a sentence of its own, as people write them
         return "unknown"
     try:
@@ -112,7 +112,7 @@ class Report:
     """Number of games that the expert won."""
 
 
-def verify_games(folder: Path, play: bool = False, progress: Progress | None = None) -> Report:
+def verify_games(folder: Path, play: bool = False, progress: ProgressReceiver | None = None) -> Report:
     """Verifies every game below ``folder``.
 
     A game is *missing* if it is published and not there, or its folder has no ``traj_data.json``, without which
@@ -128,8 +128,8 @@ def verify_games(folder: Path, play: bool = False, progress: Progress | None = N
     Raises:
         DataError: There is no such folder.
     """
-    root, progress = find_root(folder), progress or Silent()
-    trials, audit = list(_trials(root)), _Seen()
+    root, progress = find_root(folder), progress or SilentProgress()
+    trials, audit = list(_trials(root)), _VerifiedGame()
     name = "playing games" if play else "reading games"
     progress.start(name, len(trials), 0)
     for split, trial in trials:
@@ -143,7 +143,7 @@ def verify_games(folder: Path, play: bool = False, progress: Progress | None = N
 
 
 @dataclass
-class _Seen:
+class _VerifiedGame:
     """The findings so far, and counts of the trials that were looked into."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -221,7 +221,7 @@ def _inspect(split: str, trial: Path) -> Iterator[Finding]:
 def _read_task(path: Path, game: GameFile) -> str:
     try:
         return statement(parse_grammar(game.grammar), path)
-    except Malformed as error:
+    except MalformedPDDL as error:
         raise DataError(f"{path}: {error}") from error
 
 
@@ -240,7 +240,7 @@ def _contradictions(trial: Path, game: GameFile, task: str, trajectory: Mapping[
     if problem is not None and problem[1] != trial.name:
         yield Finding(trial / GAME, "altered", f"it is of the trial {problem[1]}, not of {trial.name}")
     try:
-        goal = Goal.parse(task)
+        goal = SentenceGoal.parse(task)
     except UsageError:
         return  # annotations of people have any form
     family, item, _, place, *_ = (*folder.split("-"), "", "", "", "")
@@ -273,7 +273,7 @@ def _play(trial: Path, game: GameFile, outcomes: Counter[Played]) -> Iterator[Fi
         yield Finding(trial / GAME, "altered", "its own walkthrough does not reach the goal; the expert does")
 
 
-def _missing(root: Path, audit: _Seen) -> Iterator[Finding]:
+def _missing(root: Path, audit: _VerifiedGame) -> Iterator[Finding]:
     """Yields the published games that are missing, judged by their ids, or by their number where ids are not known."""
     for split, count in PUBLISHED.items():
         paths = [root / split / task_id for task_id in published_checksums().get(split, {})]
@@ -289,7 +289,7 @@ def _missing(root: Path, audit: _Seen) -> Iterator[Finding]:
                 yield Finding(root / split / name, "missing", f"perhaps one of these: it has no {GAME}")
 
 
-def _notes(audit: _Seen) -> Iterator[str]:
+def _notes(audit: _VerifiedGame) -> Iterator[str]:
     for split, count in PUBLISHED.items():
         if audit.games[split] > count:
             yield f"{split}: {audit.games[split]:,} games, {audit.games[split] - count:,} more than published"

@@ -104,7 +104,7 @@ SOME: Counts = ((1, 38), (2, 32), (3, 28), (4, 2))
 
 
 @dataclass(frozen=True)
-class Thing:
+class ItemSpec:
     """A type of object in a kind of room."""
 
     kind: str
@@ -116,21 +116,21 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Room:
+class RoomKind:
     """A kind of room."""
 
     name: str
     first_plan: int
     """Number of its first floor plan; there are 30."""
     receptacles: tuple[tuple[str, Counts], ...]
-    things: tuple[Thing, ...]
+    things: tuple[ItemSpec, ...]
 
 
-def _thing(kind: str, percent: int, counts: Counts = ONE, **places: int) -> Thing:
-    return Thing(kind, percent, counts, places)
+def _thing(kind: str, percent: int, counts: Counts = ONE, **places: int) -> ItemSpec:
+    return ItemSpec(kind, percent, counts, places)
 
 
-KITCHEN = Room(
+KITCHEN = RoomKind(
     "kitchen",
     1,
     (
@@ -194,7 +194,7 @@ KITCHEN = Room(
     ),
 )
 
-LIVING_ROOM = Room(
+LIVING_ROOM = RoomKind(
     "living room",
     201,
     (
@@ -249,7 +249,7 @@ LIVING_ROOM = Room(
     ),
 )
 
-BEDROOM = Room(
+BEDROOM = RoomKind(
     "bedroom",
     301,
     (
@@ -308,7 +308,7 @@ BEDROOM = Room(
     ),
 )
 
-BATHROOM = Room(
+BATHROOM = RoomKind(
     "bathroom",
     401,
     (

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envsuite.alfworld.compiled import CompiledGame
-from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.game_file import REMEDY, read_game
-from envsuite.alfworld.pddl import Malformed
+from envsuite.alfworld.pddl import MalformedPDDL
 from envsuite.alfworld.rendering import render
 from envsuite.core.errors import DataError, UsageError
 
@@ -28,18 +28,18 @@ class NativeGame:
 
     def __init__(self, game: CompiledGame) -> None:
         self._game: CompiledGame | None = game
-        self._turn: Turn | None = None
+        self._turn: GameTurn | None = None
         self._state = 0
         self._location = game.location(game.initial_location)
 
-    def reset(self) -> Turn:
+    def reset(self) -> GameTurn:
         """Returns to the initial state."""
         game = self._open()
         self._state, self._location = game.initial_state, game.location(game.initial_location)
         self._turn = game.start
         return self._turn
 
-    def step(self, command: str) -> Turn:
+    def step(self, command: str) -> GameTurn:
         """Applies the operator that ``command`` stands for; ignores blanks around it.
 
         Raises:
@@ -58,12 +58,12 @@ class NativeGame:
                     transition = self._location.transition(operator)
                     state = transition.apply(state)
                     location = self._location if transition.location is None else game.location(transition.location)
-                    turn = Turn(render(transition.feedback, state), location.commands(state), game.won(state), True)
-                except Malformed as error:
+                    turn = GameTurn(render(transition.feedback, state), location.commands(state), game.won(state), True)
+                except MalformedPDDL as error:
                     raise DataError(f"a game can't be played on after {command!r}: {error}. {REMEDY}") from error
                 self._state, self._location, self._turn = state, location, turn
                 return turn
-        self._turn = Turn(NOTHING, last.commands, last.won, False)
+        self._turn = GameTurn(NOTHING, last.commands, last.won, False)
         return self._turn
 
     def snapshot(self) -> object:
@@ -83,7 +83,7 @@ class NativeGame:
             "valid": self._turn.valid,
         }
 
-    def restore(self, token: object) -> Turn:
+    def restore(self, token: object) -> GameTurn:
         """Restores a snapshot; returns the turn that was current when it was taken.
 
         Raises:
@@ -94,7 +94,7 @@ class NativeGame:
             raise UsageError("restore: not a snapshot of this game by this version of the native engine")
         state = token["state"]
         self._state, self._location = state, game.location(game.location_of(state))
-        self._turn = Turn(token["feedback"], self._location.commands(state), game.won(state), token["valid"])
+        self._turn = GameTurn(token["feedback"], self._location.commands(state), game.won(state), token["valid"])
         return self._turn
 
     def close(self) -> None:
@@ -163,5 +163,5 @@ def compile_game(path: Path) -> CompiledGame:
     file = read_game(path)
     try:
         return CompiledGame(file.domain, file.problem, file.grammar)
-    except Malformed as error:
+    except MalformedPDDL as error:
         raise DataError(f"{path}: cannot be played: {error}. {REMEDY}") from error

@@ -10,17 +10,17 @@ import numpy as np
 
 from envsuite.babyai import text
 from envsuite.babyai.tasks import ENV_ID, MOST, load, parse_task_id
-from envsuite.babyai.world import COMMANDS, LEVELS, World
+from envsuite.babyai.world import COMMANDS, LEVELS, BabyAIWorld
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, unknown
-from envsuite.core.options import Options, option
+from envsuite.core.options import EnvOptions, option
 from envsuite.core.tools import Action, Tool, ToolCall
 
 VIEWS = {"agent": text.describe_view, "full": text.full}
 
 
 @dataclass(frozen=True, kw_only=True)
-class BabyAIOptions(Options):
+class BabyAIOptions(EnvOptions):
     """The options of ``BabyAI-v0``."""
 
     env_id: ClassVar[str] = ENV_ID
@@ -66,12 +66,12 @@ class BabyAI(ToolEnv):
         task_set = load(options.level, options.source, options.world_seed, options.worlds)
         self._show = VIEWS[options.view]
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode)
-        self._world: World | None = None
+        self._world: BabyAIWorld | None = None
         self._steps = 0
         self._shown = ""
 
     @property
-    def world(self) -> World:
+    def world(self) -> BabyAIWorld:
         """The world of the current episode.
 
         Raises:
@@ -88,7 +88,7 @@ class BabyAI(ToolEnv):
             UnknownTask: The task does not exist.
         """
         self._describe(task_id)
-        return text.task(World(*parse_task_id(task_id)).mission)
+        return text.task(BabyAIWorld(*parse_task_id(task_id)).mission)
 
     def identity(self, task_id: str) -> dict[str, Any]:
         """Returns level and seed, which determine the world in minigrid, and a SHA-256 of mission and world in words.
@@ -98,12 +98,12 @@ class BabyAI(ToolEnv):
         """
         self._describe(task_id)
         level, seed = parse_task_id(task_id)
-        world = World(level, seed)
+        world = BabyAIWorld(level, seed)
         description = f"{world.mission}\n{text.full(world)}".encode()
         return {"level": level, "seed": seed, "world_sha256": hashlib.sha256(description).hexdigest()}
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
-        self._world, self._steps = World(*parse_task_id(task_id)), 0
+        self._world, self._steps = BabyAIWorld(*parse_task_id(task_id)), 0
         return text.task(self._world.mission), Outcome("", commands=self._world.possible())
 
     def _call(self, call: ToolCall) -> Outcome:
@@ -143,6 +143,6 @@ class BabyAI(ToolEnv):
         return {"played": [*self.world.played], "steps": self._steps}
 
     def _resume(self, task_id: str, world: dict[str, Any]) -> None:
-        new_world = World(*parse_task_id(task_id))
+        new_world = BabyAIWorld(*parse_task_id(task_id))
         new_world.replay(world["played"])
         self._world, self._steps = new_world, world["steps"]

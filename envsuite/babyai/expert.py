@@ -8,7 +8,7 @@ from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError
 
 from envsuite.babyai.env import BabyAI
 from envsuite.babyai.tasks import ENV_ID, parse_task_id
-from envsuite.babyai.world import COMMANDS, World
+from envsuite.babyai.world import COMMANDS, BabyAIWorld
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
@@ -22,7 +22,7 @@ FAILURES = (AssertionError, AttributeError, IndexError, TypeError, DisappearedBo
 """Errors by which the bot says, or shows, that it has no plan."""
 
 
-class Expert:
+class BabyAIExpert:
     """Asks the bot of minigrid in a world of its own, where it makes every step of the episode.
 
     So its advice depends on the task and on the commands so far alone, also after a restored snapshot. Where the bot
@@ -31,7 +31,7 @@ class Expert:
 
     def __init__(self) -> None:
         self._task = ""
-        self._world: World
+        self._world: BabyAIWorld
         self._bot: Any = None
         self._last: str | None = None
         self._advice: str | None = None
@@ -47,7 +47,7 @@ class Expert:
             raise UsageError("Expert.act called before reset; call reset() first")
         task, commands = inner.episode["task_id"], inner.world.played
         if task != self._task or self._world.played != commands[: len(self._world.played)]:
-            self._task, self._world = task, World(*parse_task_id(task))
+            self._task, self._world = task, BabyAIWorld(*parse_task_id(task))
             self._bot, self._last, self._advice = None, None, None
         for command in commands[len(self._world.played) :]:
             self._advise()
@@ -74,7 +74,7 @@ class Expert:
         return self._advice
 
 
-def _bot(world: World) -> Any:
+def _bot(world: BabyAIWorld) -> Any:
     bot: Any = cast(Any, BabyAIBot)(world.inner)
     search = bot._breadth_first_search
 

@@ -13,7 +13,7 @@ from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action
 
 
-class Milestones:
+class BabyAIMilestones:
     """One for each part of the mission that is done, and one for each object to put next to another that is carried."""
 
     from_observations: ClassVar[bool] = False

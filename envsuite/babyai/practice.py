@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsuite.babyai import text
 from envsuite.babyai.env import BabyAI
-from envsuite.babyai.expert import Expert
+from envsuite.babyai.expert import BabyAIExpert
 from envsuite.babyai.tasks import ENV_ID
 from envsuite.babyai.world import COMMANDS
 from envsuite.core.errors import UsageError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 
-class Walker:
+class BabyAIWalker:
     """Makes the expert's moves, and others now and then; goes anywhere once the expert has no plan.
 
     Args:
@@ -36,7 +36,7 @@ class Walker:
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
-        babyai, expert = unwrap_local_env(env, ENV_ID, BabyAI), Expert()
+        babyai, expert = unwrap_local_env(env, ENV_ID, BabyAI), BabyAIExpert()
         while True:
             action: Action = ()
             if rng.random() >= self.stray:
@@ -50,7 +50,7 @@ class Walker:
 
 def practice() -> Practice:
     """Returns teacher and vocabulary."""
-    return Practice(Walker, texts, fresh="world_seed")
+    return Practice(BabyAIWalker, texts, fresh="world_seed")
 
 
 def texts() -> list[str]:

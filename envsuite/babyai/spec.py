@@ -7,8 +7,8 @@ SPEC = EnvSpec(
     "envsuite.babyai.env:BabyAI",
     max_episode_steps=64,
     extra="babyai",
-    players={"expert": "envsuite.babyai.expert:Expert"},
-    milestones="envsuite.babyai.milestones:Milestones",
+    players={"expert": "envsuite.babyai.expert:BabyAIExpert"},
+    milestones="envsuite.babyai.milestones:BabyAIMilestones",
     practice="envsuite.babyai.practice:practice",
     profile=Profile(
         commands="act",

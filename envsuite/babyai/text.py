@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envsuite.babyai.world import World
+    from envsuite.babyai.world import BabyAIWorld
 
 TOOL = (
     "Act in the world. pick up takes what is in front of you, if you carry nothing; drop puts it there; toggle opens "
@@ -46,7 +46,7 @@ def of(entity: Any) -> str:
     )
 
 
-def describe_view(world: World) -> str:
+def describe_view(world: BabyAIWorld) -> str:
     """Returns the agent's field of view in words: objects, the nearest first, then walls ahead and to both sides."""
     image = world.image.tolist()
     middle, last = len(image) // 2, len(image) - 1
@@ -73,7 +73,7 @@ def _steps(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"
 
 
-def full(world: World) -> str:
+def full(world: BabyAIWorld) -> str:
     """Returns the whole state in words; cells are (column, row), from (0, 0) at the top left."""
     x, y = world.position
     objects = [
@@ -92,7 +92,7 @@ def full(world: World) -> str:
     return "\n".join(lines)
 
 
-def _floor(world: World) -> Iterator[str]:
+def _floor(world: BabyAIWorld) -> Iterator[str]:
     """Yields the columns without walls, for each sequence of rows that have the same."""
     free = [_runs([cell is None or cell.type != "wall" for cell in cells]) for cells in world.rows()]
     for columns, same in groupby(enumerate(free), key=lambda row: row[1]):

@@ -38,7 +38,7 @@ LEVELS = {
 """Name of a level -> the id that minigrid has registered for it."""
 
 
-class World:
+class BabyAIWorld:
     """A world of a level.
 
     Args:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from envsuite.bifurcation.world import ALIASING, DOORS, MISTAKES, REWARDS, Kind, State, Walk
+from envsuite.bifurcation.world import ALIASING, DOORS, MISTAKES, REWARDS, DoorKind, DoorState, Walk
 from envsuite.core.caches import made_once
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.options import SEED, Options, option
+from envsuite.core.options import SEED, EnvOptions, option
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Tool, ToolCall
 
@@ -22,8 +22,8 @@ ARRIVED, LOST = "You have arrived.", "The walk ends here, astray."
 
 
 @dataclass(frozen=True, kw_only=True)
-class BifurcationOptions(Options):
-    """The options of ``Bifurcation-v0``: the dials of :class:`~envsuite.bifurcation.world.Kind`."""
+class BifurcationOptions(EnvOptions):
+    """The options of ``Bifurcation-v0``: the dials of :class:`~envsuite.bifurcation.world.DoorKind`."""
 
     env_id: ClassVar[str] = ENV_ID
     horizon: int = option(10, "places of a walk, at each of which a door is taken", minimum=1, maximum=40)
@@ -59,7 +59,7 @@ class BifurcationOptions(Options):
 
 
 @made_once(8)
-def task_set(kind: Kind, source: str) -> TaskSet:
+def task_set(kind: DoorKind, source: str) -> TaskSet:
     """Returns the walks of all splits; each follows from its id and the numbers of places, forks, and their kinds."""
     seed = f"{kind.map_seed}/" if source == "generated" else ""
     splits = {split: tuple(f"{seed}{split}-{n}" for n in range(count)) for split, count in COUNTS.items()}
@@ -82,7 +82,7 @@ class Bifurcation(ToolEnv):
 
     def __init__(self, **given: Any) -> None:
         options = BifurcationOptions.of(given)
-        self.kind = Kind(**{field.name: getattr(options, field.name) for field in fields(Kind)})
+        self.kind = DoorKind(**{field.name: getattr(options, field.name) for field in fields(DoorKind)})
         self.commands = DOORS[: self.kind.doors]
         self.tools = (
             Tool(
@@ -136,7 +136,7 @@ class Bifurcation(ToolEnv):
         )
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
-        self.walk, self.state, self.passed = Walk(self.kind, task_id), State(0), 0
+        self.walk, self.state, self.passed = Walk(self.kind, task_id), DoorState(0), 0
         self._history = b""
         self._remember(task_id.encode())
         return self._task(), self._outcome(0.0)
@@ -189,4 +189,4 @@ class Bifurcation(ToolEnv):
     def _resume(self, task_id: str, world: list[Any]) -> None:
         self.walk = Walk(self.kind, task_id)
         *state, self.passed, history = world
-        self.state, self._history = State(*state), bytes.fromhex(history)
+        self.state, self._history = DoorState(*state), bytes.fromhex(history)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 
-class Expert:
+class BifurcationExpert:
     """Takes the right door of each fork, and elsewhere any: one that follows from what has happened."""
 
     def act(self, env: gymnasium.Env[Any, Action]) -> Action:
@@ -32,10 +32,10 @@ class Expert:
         return (ToolCall("take", {"command": inner.commands[door]}),)
 
 
-class Walker:
+class BifurcationWalker:
     """Plays as the expert does, for imitation."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
         while True:
-            yield Move("", Expert().act(env))
+            yield Move("", BifurcationExpert().act(env))

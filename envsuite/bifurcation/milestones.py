@@ -10,7 +10,7 @@ from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action
 
 
-class Milestones:
+class BifurcationMilestones:
     """One for each fork, and one for coming to the end of a walk that is not lost."""
 
     from_observations: ClassVar[bool] = False

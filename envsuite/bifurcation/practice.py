@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envsuite.bifurcation.env import ARRIVED, LOST, Bifurcation
-from envsuite.bifurcation.expert import Walker
+from envsuite.bifurcation.expert import BifurcationWalker
 from envsuite.bifurcation.world import COMMON, DOORS, LETTERS, PARTS, vocabulary
 from envsuite.core.practice import Practice
 from envsuite.prompting.phrases import phrases
@@ -11,7 +11,7 @@ from envsuite.prompting.phrases import phrases
 
 def practice() -> Practice:
     """Returns teacher and vocabulary."""
-    return Practice(Walker, texts)
+    return Practice(BifurcationWalker, texts)
 
 
 def texts() -> list[str]:

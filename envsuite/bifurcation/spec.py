@@ -7,7 +7,7 @@ SPEC = EnvSpec(
     "envsuite.bifurcation.env:Bifurcation",
     max_episode_steps=50,
     inline=True,
-    players={"expert": "envsuite.bifurcation.expert:Expert"},
-    milestones="envsuite.bifurcation.milestones:Milestones",
+    players={"expert": "envsuite.bifurcation.expert:BifurcationExpert"},
+    milestones="envsuite.bifurcation.milestones:BifurcationMilestones",
     practice="envsuite.bifurcation.practice:practice",
 )

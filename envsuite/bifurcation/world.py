@@ -33,7 +33,7 @@ ALIASING = ("none", "alike", "different")
 
 
 @dataclass(frozen=True)
-class Kind:
+class DoorKind:
     """The dials.
 
     Raises:
@@ -109,7 +109,7 @@ def vocabulary() -> list[str]:
     return ["".join(letters) for letters in itertools.product(*parts)]
 
 
-class State(NamedTuple):
+class DoorState(NamedTuple):
     """Where a walk stands."""
 
     place: int
@@ -126,7 +126,7 @@ class Walk:
         key: Draws the places.
     """
 
-    def __init__(self, kind: Kind, key: str) -> None:
+    def __init__(self, kind: DoorKind, key: str) -> None:
         draw = Draw(f"bifurcation {kind.horizon} {kind.decisions} {kind.forks} {key}")
         at = {*draw.sample(range(kind.horizon), kind.decisions)}
         forks = iter(draw.sample(range(kind.forks), kind.decisions))
@@ -139,7 +139,7 @@ class Walk:
         kind = self.places[place]
         return self.kind.right[kind] if kind < self.kind.forks else None
 
-    def after(self, state: State, door: int) -> tuple[State, float]:
+    def after(self, state: DoorState, door: int) -> tuple[DoorState, float]:
         """Returns where a door leads to that is taken, and the reward."""
         place, astray = state
         right = None if astray else self.right(place)
@@ -154,17 +154,17 @@ class Walk:
                 reward = 1.0 / self.kind.decisions
         if place == self.kind.horizon and not astray and self.kind.reward == "end":
             reward = 1.0
-        return State(place, astray), reward
+        return DoorState(place, astray), reward
 
-    def over(self, state: State) -> bool:
+    def over(self, state: DoorState) -> bool:
         """Whether the walk has ended."""
         return state.place == self.kind.horizon
 
-    def solved(self, state: State) -> bool:
+    def solved(self, state: DoorState) -> bool:
         """Whether it has come to its end, and is not lost."""
         return self.over(state) and not state.astray
 
-    def text(self, state: State, name: int = 0) -> str:
+    def text(self, state: DoorState, name: int = 0) -> str:
         """Returns the text of a state in which the walk is not over, with one of the place's names."""
         words = self.kind.words[self.places[state.place]][name]
         view = ", ".join(f"{word} {part}" for word, part in zip(words, PARTS, strict=True))
@@ -210,7 +210,7 @@ class Walk:
     def _ways(self) -> tuple[tuple[NDArray[np.int64], ...], Floats]:
         """Where each door of each state leads to, as indices of place and astray, and the rewards."""
         states = itertools.product(range(self.kind.horizon), range(2), range(self.kind.doors))
-        transitions = [self.after(State(place, astray), door) for place, astray, door in states]
+        transitions = [self.after(DoorState(place, astray), door) for place, astray, door in states]
         shape = (self.kind.horizon, 2, self.kind.doors)
         ways = tuple(np.reshape([state[part] for state, _ in transitions], shape) for part in range(2))
         return ways, np.reshape([reward for _, reward in transitions], shape)

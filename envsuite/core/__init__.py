@@ -14,7 +14,7 @@ from envsuite.core.errors import (
 from envsuite.core.images import Pixels
 from envsuite.core.players import Player
 from envsuite.core.tasks import TaskSet
-from envsuite.core.tools import Action, Move, Tool, ToolCall, Unparsed
+from envsuite.core.tools import Action, Move, Tool, ToolCall, UnparsedAction
 
 __all__ = [
     "Action",
@@ -33,7 +33,7 @@ __all__ = [
     "ToolEnv",
     "UnknownName",
     "UnknownTask",
-    "Unparsed",
+    "UnparsedAction",
     "UsageError",
     "WorkerLost",
 ]

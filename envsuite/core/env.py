@@ -17,11 +17,11 @@ from gymnasium.envs.registration import load_env_creator
 from envsuite.core import boundary
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.images import Images, Pixels
-from envsuite.core.options import Options
-from envsuite.core.snapshots import Snapshot, check_snapshot
+from envsuite.core.options import EnvOptions
+from envsuite.core.snapshots import EnvSnapshot, check_snapshot
 from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
 from envsuite.core.tasks import TaskSet
-from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action, shorten_reason, with_integers
+from envsuite.core.tools import Action, Tool, ToolCall, UnparsedAction, check_action, shorten_reason, with_integers
 
 
 class Observation(TypedDict):
@@ -79,7 +79,7 @@ class Outcome:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-class Identified(NamedTuple):
+class TaskIdentity(NamedTuple):
     """Instruction of a task, and its identity in the original benchmark."""
 
     goal: str
@@ -113,7 +113,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     Such an environment puts ``agent`` and ``rewards`` into each info, and refuses a tool of another agent than the one
     whose turn it is.
     """
-    takes: type[Options] = Options
+    takes: type[EnvOptions] = EnvOptions
     """The options of the environment, which its constructor takes by name: ``self.takes.of(given)`` checks them.
 
     A constructor may have parameters instead; then clients of a server may give those that are options, too.
@@ -240,13 +240,13 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._describe(task_id)
         return {}
 
-    def identify_tasks(self, task_ids: Sequence[str]) -> list[Identified]:
+    def identify_tasks(self, task_ids: Sequence[str]) -> list[TaskIdentity]:
         """Returns goal and identity of several tasks.
 
         Raises:
             UnknownTask: A task does not exist.
         """
-        return [Identified(self.goal(task_id), self.identity(task_id)) for task_id in task_ids]
+        return [TaskIdentity(self.goal(task_id), self.identity(task_id)) for task_id in task_ids]
 
     @property
     def restorable(self) -> bool:
@@ -262,7 +262,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         """
         if self._last is None:
             raise UsageError(f"{type(self).__name__}.snapshot called before reset; call reset() first")
-        return Snapshot(
+        return EnvSnapshot(
             of=self._of(),
             task_id=self._task_id,
             task=self._instruction,
@@ -405,7 +405,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         Raises:
             UsageError: As :meth:`step`.
         """
-        return self.step(Unparsed(problem))
+        return self.step(UnparsedAction(problem))
 
     def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
         text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.tools)}."

@@ -42,7 +42,7 @@ from gymnasium.envs.registration import ENV_ID_RE
 from envsuite.core.boundary import CodeError, boundary, number
 from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.core.options import Options
+from envsuite.core.options import EnvOptions
 from envsuite.core.registration import EnvSpec, register, tell
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Tool, ToolCall
@@ -57,7 +57,7 @@ _ARGUMENT = re.compile(r"^\s+(\w+)(?: \([^)]*\))?:\s*(.+(?:\n\s{8,}\S.*)*)", re.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class Environment:
+class FunctionEnvironment:
     """The parts of an environment of functions; each method that takes a function is a decorator.
 
     Args:
@@ -211,7 +211,7 @@ class Environment:
             "functions": self,
             "tools": tuple(tool for tool, _ in self.tools.values()),
             "task_set": TaskSet(env_id, source, version, splits, types),
-            "takes": type("FileOptions", (Options,), {"env_id": env_id}),
+            "takes": type("FileOptions", (EnvOptions,), {"env_id": env_id}),
         }
         return type("FunctionEnv", (FunctionEnv,), parts)
 
@@ -219,7 +219,7 @@ class Environment:
 class FunctionEnv(ToolEnv):
     """An environment of functions; see :class:`Environment`."""
 
-    functions: ClassVar[Environment]
+    functions: ClassVar[FunctionEnvironment]
     task_set: ClassVar[TaskSet]
 
     def __init__(self, **given: object) -> None:
@@ -332,7 +332,7 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
     """Registers the environment of a Python file under an id; as :func:`load`."""
     source = file.read_bytes()
     module = import_file(file)
-    there = [value for value in vars(module).values() if isinstance(value, Environment)]
+    there = [value for value in vars(module).values() if isinstance(value, FunctionEnvironment)]
     if len(there) != 1:
         raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
     kind = there[0].make_class(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])

@@ -62,7 +62,7 @@ def digest(pixels: Pixels) -> bytes:
     return hasher.digest()
 
 
-class Pool:
+class ImageTable:
     """Images, each once, with numbers."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import load_env_creator
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.naming import spec_of
-from envsuite.core.options import Options, values_of
+from envsuite.core.options import EnvOptions, values_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tasks import TaskSet
 
@@ -58,11 +58,11 @@ def options(words: Sequence[str]) -> int:
     parser.add_argument("env_id", metavar="ENV", nargs="*", help="an environment's id (default: all)")
     parser.add_argument("--markdown", action="store_true", help="print a page of the documentation")
     arguments = parser.parse_args([*words])
-    kinds: dict[str, type[Options]] = {env_id: _kind(env_id).takes for env_id in arguments.env_id or ENVIRONMENTS}
-    common = {field.name for field in fields(Options)}
+    kinds: dict[str, type[EnvOptions]] = {env_id: _kind(env_id).takes for env_id in arguments.env_id or ENVIRONMENTS}
+    common = {field.name for field in fields(EnvOptions)}
     if arguments.markdown:
         sys.stdout.write(PAGE)
-        kinds = {"Every environment": Options, **kinds}
+        kinds = {"Every environment": EnvOptions, **kinds}
     for name, kind in kinds.items():
         if arguments.markdown:
             sys.stdout.write(f"\n## {name}\n\n| option | default | values | meaning |\n|---|---|---|---|\n")
@@ -72,7 +72,7 @@ def options(words: Sequence[str]) -> int:
             if not arguments.markdown:
                 text = f"{about} (default {default}; {values})"
                 sys.stdout.write(fill(text, 110, initial_indent=f"{field.name:16}", subsequent_indent=" " * 16) + "\n")
-            elif kind is Options or field.name not in common:
+            elif kind is EnvOptions or field.name not in common:
                 sys.stdout.write(f"| `{field.name}` | `{default}` | {values} | {about} |\n")
     return 0
 

@@ -52,7 +52,7 @@ def source(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EnvOptions:
     """The options that every environment has; a subclass adds those of its own.
 
     An annotation is made of ``int``, ``float``, ``str``, ``bool``, ``None``, sequences and mappings of these, and of
@@ -127,7 +127,7 @@ class Options:
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
-def _schema_of(kind: type[Options], client: bool) -> dict[str, dict[str, Any]]:
+def _schema_of(kind: type[EnvOptions], client: bool) -> dict[str, dict[str, Any]]:
     hints = _hints(kind)
     return {
         entry.name: _form(
@@ -141,7 +141,7 @@ def _schema_of(kind: type[Options], client: bool) -> dict[str, dict[str, Any]]:
 _schema: Callable[[Any, bool], dict[str, dict[str, Any]]] = cache(_schema_of)
 
 
-def _tool_of(kind: type[Options], client: bool, name: str) -> Tool:
+def _tool_of(kind: type[EnvOptions], client: bool, name: str) -> Tool:
     return Tool("", "", {"type": "object", "properties": {name: _schema(kind, client)[name]}})
 
 
@@ -179,7 +179,7 @@ def _parts(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _is_python(kind: type[Options], name: str, value: object) -> bool:
+def _is_python(kind: type[EnvOptions], name: str, value: object) -> bool:
     """Returns whether an option takes the value as it is, since its type has a part that only Python knows."""
     json_types = (*_JSON, Mapping, Iterable, Collection, Sequence)
     if value is None or isinstance(value, str | int | float | list | tuple | dict):

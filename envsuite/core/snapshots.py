@@ -8,7 +8,7 @@ from typing import Any, TypedDict, cast
 from envsuite.core.errors import UsageError
 
 
-class Snapshot(TypedDict):
+class EnvSnapshot(TypedDict):
     """The state of an episode, as plain data that can be pickled."""
 
     of: dict[str, str]
@@ -22,7 +22,7 @@ class Snapshot(TypedDict):
     """The state of the world, of :meth:`ToolEnv._save <envsuite.core.ToolEnv>`."""
 
 
-def check_snapshot(token: object, here: Mapping[str, str], name: str) -> Snapshot:
+def check_snapshot(token: object, here: Mapping[str, str], name: str) -> EnvSnapshot:
     """Returns a snapshot of an environment of the same id and versions.
 
     Args:
@@ -33,10 +33,10 @@ def check_snapshot(token: object, here: Mapping[str, str], name: str) -> Snapsho
     Raises:
         UsageError: ``token`` is something else, or the snapshot of another environment.
     """
-    if not isinstance(token, dict) or token.keys() != Snapshot.__annotations__.keys():
+    if not isinstance(token, dict) or token.keys() != EnvSnapshot.__annotations__.keys():
         raise UsageError(f"{name}.restore takes what snapshot() returned")
     check_same(token["of"], here, name)
-    return cast(Snapshot, token)
+    return cast(EnvSnapshot, token)
 
 
 def check_same(there: Mapping[str, str], here: Mapping[str, str], name: str) -> None:

@@ -28,7 +28,7 @@ Action = Sequence[ToolCall]
 """An action: 1 to ``max_calls`` calls, executed in order within one step."""
 
 
-class Unparsed(tuple[ToolCall, ...]):
+class UnparsedAction(tuple[ToolCall, ...]):
     """An action without calls, for an output of an agent that could not be parsed.
 
     It consumes a step like every invalid action, through wrappers, processes and servers; the observation says why.
@@ -182,7 +182,7 @@ def check_action(action: object, tools: Sequence[Tool], max_calls: int) -> str |
 
 
 def _problem(action: object, tools: Sequence[Tool], max_calls: int) -> str | None:
-    if isinstance(action, Unparsed):
+    if isinstance(action, UnparsedAction):
         return action.problem
     if not isinstance(action, list | tuple):
         return f"an action is a sequence of tool calls, got {type(action).__name__}"

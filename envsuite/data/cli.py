@@ -12,9 +12,9 @@ from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, data_set
-from envsuite.data.manager import Verified, fetch, state, verify
+from envsuite.data.manager import Verification, fetch, state, verify
 from envsuite.data.places import data_root
-from envsuite.data.progress import Shown, format_size
+from envsuite.data.progress import DownloadDisplay, format_size
 
 EXAMPLES = """examples:
   envsuite data list
@@ -145,7 +145,7 @@ def _to_fetch(data: DataSet) -> str:
 def _fetch(data: DataSet, root: Path | None, mirrors: list[str], keep_archives: bool) -> int:
     sys.stderr.write(f"{data.name} ({data.version}): {data.purpose}\nlicense: {data.license}\n")
     try:
-        folder = fetch(data, root, mirrors=mirrors, keep_archives=keep_archives, progress=Shown(sys.stderr))
+        folder = fetch(data, root, mirrors=mirrors, keep_archives=keep_archives, progress=DownloadDisplay(sys.stderr))
     except KeyboardInterrupt:
         sys.stderr.write("\nenvsuite: interrupted; the same command resumes where this one stopped\n")
         return 130
@@ -184,7 +184,7 @@ def _check_data(data: DataSet, play: bool, inside: ModuleType | None) -> int:
     return max(code, int(inside.run(None, play)))
 
 
-def _report_files(data: DataSet, report: Verified) -> int:
+def _report_files(data: DataSet, report: Verification) -> int:
     for damage in report.damages:
         sys.stdout.write(f"{damage.path}: {damage.what}\n")
     if report.damages:

@@ -29,7 +29,7 @@ BUSY = (408, 425, 429, 500, 502, 503, 504)
 """Statuses after which a retry may succeed."""
 
 
-class Again(Exception):
+class TemporaryFailure(Exception):
     """Raised for a failure that may pass; ``wait`` is the server's ``Retry-After`` in seconds (0: none)."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class Again(Exception):
         self.wait = wait
 
 
-class Refused(Exception):
+class DownloadRefused(Exception):
     """Raised when an address does not have the file; a retry would not change that."""
 
 
@@ -50,7 +50,7 @@ class NotSatisfiable(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class DownloadAnswer:
     """A server's answer."""
 
     status: int
@@ -97,12 +97,12 @@ class _Watch:
 def _connection_class(
     kind: type[http.client.HTTPConnection], watch: _Watch
 ) -> Callable[..., http.client.HTTPConnection]:
-    class Connection(kind):  # type: ignore[misc, valid-type]
+    class DownloadConnection(kind):  # type: ignore[misc, valid-type]
         def connect(self) -> None:
             super().connect()
             watch.socket = self.sock
 
-    return Connection
+    return DownloadConnection
 
 
 class _Http(urllib.request.HTTPHandler):
@@ -129,14 +129,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if req.type == "https" and urllib.parse.urlsplit(newurl).scheme == "http":
-            raise Refused(f"it redirects to {redact_address(newurl)}, which is not encrypted")
+            raise DownloadRefused(f"it redirects to {redact_address(newurl)}, which is not encrypted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 @contextlib.contextmanager
 def answer_to(
     url: str, headers: Mapping[str, str], *, timeout: float, stall: float, least_rate: float, longest_wait: float
-) -> Iterator[Answer]:
+) -> Iterator[DownloadAnswer]:
     """Requests ``url`` and yields the answer (status 200 or 206); leaving the block closes the connection.
 
     Args:
@@ -168,7 +168,7 @@ def answer_to(
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _connection_failure(error, watch) from error
         with response:
-            yield Answer(response.status, response.headers, lambda: _read(response, watch))
+            yield DownloadAnswer(response.status, response.headers, lambda: _read(response, watch))
     finally:
         watch.stop()
 
@@ -185,38 +185,40 @@ def _read(response: http.client.HTTPResponse, watch: _Watch) -> bytes:
 
 
 @contextlib.contextmanager
-def _local(url: str) -> Iterator[Answer]:
+def _local(url: str) -> Iterator[DownloadAnswer]:
     path = urllib.request.url2pathname(urllib.parse.urlsplit(url).path)
     try:
         file = open(path, "rb")
     except OSError as error:
-        raise Refused(error.strerror or str(error)) from error
+        raise DownloadRefused(error.strerror or str(error)) from error
     headers = Message()
     with file:
         headers["Content-Length"] = str(file.seek(0, 2))
         file.seek(0)
-        yield Answer(200, headers, lambda: _read_local(file))
+        yield DownloadAnswer(200, headers, lambda: _read_local(file))
 
 
 def _read_local(file: IO[bytes]) -> bytes:
     try:
         return file.read(CHUNK)
     except OSError as error:
-        raise Refused(error.strerror or str(error)) from error
+        raise DownloadRefused(error.strerror or str(error)) from error
 
 
 def _connection_failure(error: BaseException, watch: _Watch) -> Exception:
     """Returns the exception for a connection that failed with ``error``."""
     if watch.expired:
-        return Again("it sends too slowly, or nothing at all")
+        return TemporaryFailure("it sends too slowly, or nothing at all")
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return Refused(f"its certificate is not valid ({cause.verify_message}); the clock of this machine, or a proxy?")
+        return DownloadRefused(
+            f"its certificate is not valid ({cause.verify_message}); the clock of this machine, or a proxy?"
+        )
     if isinstance(cause, (http.client.InvalidURL, ValueError, str)):
-        return Refused(f"not an address that can be asked ({cause})")
+        return DownloadRefused(f"not an address that can be asked ({cause})")
     if isinstance(cause, TimeoutError):
-        return Again("no answer in time")
-    return Again(str(cause) or type(cause).__name__)
+        return TemporaryFailure("no answer in time")
+    return TemporaryFailure(str(cause) or type(cause).__name__)
 
 
 def _failure(error: urllib.error.HTTPError, longest_wait: float) -> Exception:
@@ -225,14 +227,14 @@ def _failure(error: urllib.error.HTTPError, longest_wait: float) -> Exception:
         total = re.fullmatch(r"bytes \*/([0-9]{1,18})", error.headers.get("Content-Range", ""))
         return NotSatisfiable(int(total[1]) if total else None)
     if 300 <= error.code < 400:
-        return Refused(f"its redirects lead nowhere ({' '.join(str(error.reason).split())})")
+        return DownloadRefused(f"its redirects lead nowhere ({' '.join(str(error.reason).split())})")
     message = f"HTTP {error.code} {error.reason}".rstrip()
     if error.code not in BUSY:
-        return Refused(message)
+        return DownloadRefused(message)
     wait = _seconds(error.headers.get("Retry-After", ""))
     if wait > longest_wait:
-        return Refused(f"{message}; it asks to come back in {wait:.0f} s")
-    return Again(message, wait)
+        return DownloadRefused(f"{message}; it asks to come back in {wait:.0f} s")
+    return TemporaryFailure(message, wait)
 
 
 def _seconds(retry_after: str) -> float:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from envsuite.core.errors import DataError
 from envsuite.data.catalog import MIB, RemoteFile
-from envsuite.data.connection import Again, Answer, NotSatisfiable, Refused, answer_to
-from envsuite.data.part import Origin, Part, sha256_of, shape_trouble, version_of
+from envsuite.data.connection import DownloadAnswer, DownloadRefused, NotSatisfiable, TemporaryFailure, answer_to
+from envsuite.data.part import DownloadOrigin, PartFile, sha256_of, shape_trouble, version_of
 from envsuite.data.places import WRITABLE
-from envsuite.data.progress import Progress
+from envsuite.data.progress import ProgressReceiver
 
 PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body|script|\?xml)", re.IGNORECASE)
 """The beginning of a web page, or of an error of a storage service in XML."""
@@ -43,7 +43,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedFile:
     """A completed download."""
 
     url: str
@@ -52,7 +52,9 @@ class Fetched:
     sha256: str
 
 
-def download(file: RemoteFile, urls: Sequence[str], folder: Path, patience: Patience, progress: Progress) -> Fetched:
+def download(
+    file: RemoteFile, urls: Sequence[str], folder: Path, patience: Patience, progress: ProgressReceiver
+) -> FetchedFile:
     """Downloads ``file`` into ``folder``; resumes the unfinished download of an earlier call.
 
     Args:
@@ -65,20 +67,20 @@ def download(file: RemoteFile, urls: Sequence[str], folder: Path, patience: Pati
     Raises:
         DataError: No address has the right file, or it cannot be written; the message gives the answer of each.
     """
-    part = Part(folder / f".{file.name}.part")
+    part = PartFile(folder / f".{file.name}.part")
     troubles = []
     try:
         for url in urls:
             try:
                 sha256 = _from_place(file, url, part, patience, progress)
-            except Refused as reason:
+            except DownloadRefused as reason:
                 troubles.append(f"  {url}: {reason}")
                 progress.note(f"{file.name}: {url}: {reason}")
                 continue
             size = part.size()
             part.finish(folder / file.name)
             progress.finish(file.name, size)
-            return Fetched(url, size, sha256)
+            return FetchedFile(url, size, sha256)
     except OSError as error:  # from the disk: errors of the network have been converted by now
         raise DataError(
             f"{part.path}: cannot be written ({error.strerror or error}). {WRITABLE}, or choose "
@@ -91,7 +93,7 @@ def download(file: RemoteFile, urls: Sequence[str], folder: Path, patience: Pati
     )
 
 
-def _from_place(file: RemoteFile, url: str, part: Part, patience: Patience, progress: Progress) -> str:
+def _from_place(file: RemoteFile, url: str, part: PartFile, patience: Patience, progress: ProgressReceiver) -> str:
     """Downloads from one address, with retries; returns the SHA-256 of the complete ``part``."""
     high = part.size()
     fruitless = 0
@@ -99,20 +101,20 @@ def _from_place(file: RemoteFile, url: str, part: Part, patience: Patience, prog
         try:
             was_resumed = _attempt(file, url, part, patience, progress)
             return _check_part(file, part, was_resumed)
-        except Again as trouble:
+        except TemporaryFailure as trouble:
             if part.size() >= high + patience.worth:
                 high, fruitless = part.size(), 0
             else:
                 fruitless += 1
             if fruitless >= patience.attempts:
-                raise Refused(f"{trouble} ({fruitless} attempts)") from trouble
+                raise DownloadRefused(f"{trouble} ({fruitless} attempts)") from trouble
             wait = min(patience.longest_wait, patience.first_wait * 2.0 ** max(0, fruitless - 1))
             wait = max(wait * random.uniform(0.5, 1.0), trouble.wait)
             progress.note(f"{file.name}: {trouble}; attempt {fruitless + 1} of {patience.attempts} in {wait:.0f} s")
             patience.sleep(wait)
 
 
-def _attempt(file: RemoteFile, url: str, part: Part, patience: Patience, progress: Progress) -> bool:
+def _attempt(file: RemoteFile, url: str, part: PartFile, patience: Patience, progress: ProgressReceiver) -> bool:
     """Makes one request that completes ``part``; returns whether it holds bytes of earlier requests."""
     offset, condition = part.resumable(file, url)
     if offset and offset == part.total(file):
@@ -135,62 +137,66 @@ def _attempt(file: RemoteFile, url: str, part: Part, patience: Patience, progres
     except NotSatisfiable as reason:
         if not offset or reason.total != offset or file.size not in (None, offset):
             part.drop()
-            raise Again("HTTP 416: it has no such range") from reason
+            raise TemporaryFailure("HTTP 416: it has no such range") from reason
     return offset > 0
 
 
-def _receive(file: RemoteFile, url: str, answer: Answer, part: Part, offset: int, progress: Progress) -> int:
+def _receive(
+    file: RemoteFile, url: str, answer: DownloadAnswer, part: PartFile, offset: int, progress: ProgressReceiver
+) -> int:
     """Writes the body into ``part``; returns the offset at which it starts."""
     version = version_of(answer.headers)
     if answer.status == 206:
         start, total = _content_range(answer)
         if start != offset:
             part.drop()
-            raise Again(f"it answers with another range than asked for (HTTP 206 from {start}, not {offset})")
+            raise TemporaryFailure(
+                f"it answers with another range than asked for (HTTP 206 from {start}, not {offset})"
+            )
         before = part.origin()
         if before.url == url:
             version = version or before.version  # a 206 may leave out what the 200 before it said
             if before.version not in (None, version) or before.total not in (None, total):
                 part.drop()
-                raise Again("its file has changed meanwhile")
+                raise TemporaryFailure("its file has changed meanwhile")
     elif answer.status == 200:
         offset, total = 0, None
     else:
-        raise Refused(f"HTTP {answer.status}")
+        raise DownloadRefused(f"HTTP {answer.status}")
     if (coding := answer.headers.get("Content-Encoding", "identity").strip().lower()) not in ("", "identity"):
-        raise Refused(f"it sends the file in the encoding {coding!r}, though asked not to")
+        raise DownloadRefused(f"it sends the file in the encoding {coding!r}, though asked not to")
     if answer.headers.get_content_type() in ("text/html", "application/xhtml+xml") and "Content-Type" in answer.headers:
-        raise Refused("a web page instead of the file (a log-in, a quota, or an error)")
+        raise DownloadRefused("a web page instead of the file (a log-in, a quota, or an error)")
     length = answer.headers.get("Content-Length", "")
     if total is None and re.fullmatch("[0-9]{1,18}", length):
         total = offset + int(length)
     elif total is None:
         total = file.size
     if total is not None and file.size is not None and total != file.size:
-        raise Refused(f"its file has {total:,} bytes, the right one {file.size:,}")
+        raise DownloadRefused(f"its file has {total:,} bytes, the right one {file.size:,}")
     if total is not None and total > file.at_most:
-        raise Refused(f"its file has {total:,} bytes; at most {file.at_most:,} can be right")
+        raise DownloadRefused(f"its file has {total:,} bytes; at most {file.at_most:,} can be right")
     free = shutil.disk_usage(part.path.parent).free
     if (remainder := (total or 0) - offset) > free:
         raise DataError(f"{part.path.parent}: {file.name} needs {remainder:,} bytes more, and {free:,} are free there")
-    part.begin(Origin(url, version, total), offset)
+    part.begin(DownloadOrigin(url, version, total), offset)
     progress.start(file.name, total, offset)
     end = _append(file, answer, part, offset, progress)
     if total is not None and end < total:
-        raise Again(f"the connection ended after {end:,} of {total:,} bytes")
+        raise TemporaryFailure(f"the connection ended after {end:,} of {total:,} bytes")
     if total is not None and end > total:
         part.drop()
-        raise Again(f"it sent {end:,} bytes and had announced {total:,}")
+        raise TemporaryFailure(f"it sent {end:,} bytes and had announced {total:,}")
     return offset
 
 
-def _append(file: RemoteFile, answer: Answer, part: Part, offset: int, progress: Progress) -> int:
+def _append(file: RemoteFile, answer: DownloadAnswer, part: PartFile, offset: int, progress: ProgressReceiver) -> int:
     """Writes the body from ``offset`` on; returns the offset of its end."""
     end = offset
     with part.open(offset) as out:
         while chunk := answer.read():
             if end == 0 and PAGE.match(chunk) is not None:
-                raise Refused("a web page instead of the file (a log-in, a quota, or an error)")
+                raise DownloadRefused("a web page instead of the file (a log-in, a quota, or an error)")
             if end + len(chunk) > file.at_most:
                 break
             out.write(chunk)
@@ -198,11 +204,11 @@ def _append(file: RemoteFile, answer: Answer, part: Part, offset: int, progress:
             progress.advance(len(chunk))
     if chunk:
         part.drop()
-        raise Refused(f"it does not end after {file.at_most:,} bytes, where it should at the latest")
+        raise DownloadRefused(f"it does not end after {file.at_most:,} bytes, where it should at the latest")
     return end
 
 
-def _content_range(answer: Answer) -> tuple[int | None, int | None]:
+def _content_range(answer: DownloadAnswer) -> tuple[int | None, int | None]:
     """Returns the start of the range that was sent and the length of the whole file; ``None`` where unknown."""
     match = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)", answer.headers.get("Content-Range", ""))
     if match is None:
@@ -210,7 +216,7 @@ def _content_range(answer: Answer) -> tuple[int | None, int | None]:
     return int(match[1]), None if match[2] == "*" else int(match[2])
 
 
-def _check_part(file: RemoteFile, part: Part, was_resumed: bool) -> str:
+def _check_part(file: RemoteFile, part: PartFile, was_resumed: bool) -> str:
     """Returns the SHA-256 of ``part`` after checking it.
 
     Raises:
@@ -219,10 +225,10 @@ def _check_part(file: RemoteFile, part: Part, was_resumed: bool) -> str:
     """
     if file.sha256 is None and (trouble := shape_trouble(part.path, file.name)) is not None:
         part.drop()
-        raise Again(trouble)
+        raise TemporaryFailure(trouble)
     size, sha256 = part.size(), sha256_of(part.path)
     if file.sha256 in (None, sha256) and file.size in (None, size):
         return sha256
     part.drop()
     mismatch = f"its file is another one ({size:,} bytes, SHA-256 {sha256}; the right one has {file.sha256})"
-    raise Again(f"{mismatch}, from the start this time") if was_resumed else Refused(mismatch)
+    raise TemporaryFailure(f"{mismatch}, from the start this time") if was_resumed else DownloadRefused(mismatch)

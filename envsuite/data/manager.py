@@ -17,15 +17,15 @@ from envsuite.core.errors import DataError, UsageError
 from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, RemoteFile, Unpack
 from envsuite.data.download import Patience, download
-from envsuite.data.part import Part, sha256_of, shape_trouble
+from envsuite.data.part import PartFile, sha256_of, shape_trouble
 from envsuite.data.places import WRITABLE, data_root
-from envsuite.data.progress import Progress, Silent
-from envsuite.data.record import Damage, Record, Source, damages, expected_files, read_record, write_record
+from envsuite.data.progress import ProgressReceiver, SilentProgress
+from envsuite.data.record import Damage, Record, SourceRecord, damages, expected_files, read_record, write_record
 from envsuite.data.unpack import Entry, unpack
 
 
 @dataclass(frozen=True)
-class State:
+class DataState:
     """The local state of a data set."""
 
     folder: Path
@@ -37,7 +37,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """The result of verifying a data set."""
 
     folder: Path
@@ -57,7 +57,7 @@ def fetch(
     mirrors: Sequence[str] = (),
     keep_archives: bool = False,
     patience: Patience | None = None,
-    progress: Progress | None = None,
+    progress: ProgressReceiver | None = None,
 ) -> Path:
     """Fetches ``data``; keeps the files that are correct, and replaces damaged ones.
 
@@ -79,7 +79,7 @@ def fetch(
         DataError: The data cannot be fetched, are not the right ones, or cannot be written.
         UsageError: A mirror is not a valid address.
     """
-    patience, progress = patience or Patience(), progress or Silent()
+    patience, progress = patience or Patience(), progress or SilentProgress()
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://", "file:///")):
             raise UsageError(
@@ -108,7 +108,7 @@ def _fetch(
     mirrors: Sequence[str],
     keep_archives: bool,
     patience: Patience,
-    progress: Progress,
+    progress: ProgressReceiver,
 ) -> None:
     record = read_record(folder, data.name)
     if data.tree is not None and record is None and (folder / data.tree).exists():
@@ -137,8 +137,8 @@ def _source(
     mirrors: Sequence[str],
     record: Record | None,
     patience: Patience,
-    progress: Progress,
-) -> Source:
+    progress: ProgressReceiver,
+) -> SourceRecord:
     """Returns the file; fetches it unless it exists, from an earlier call or put there by hand."""
     path, now = folder / file.name, datetime.now(UTC).isoformat(timespec="seconds")
     before = record.sources.get(file.name) if record is not None else None
@@ -146,8 +146,10 @@ def _source(
     if path.is_file():
         sha256 = sha256_of(path)
         if sha256 == right or (right is None and shape_trouble(path, file.name) is None):
-            Part(folder / f".{file.name}.part").drop()  # what an interruption left between the two steps of its end
-            return before or Source(path.resolve().as_uri(), path.stat().st_size, sha256, file.sha256 is not None, now)
+            PartFile(folder / f".{file.name}.part").drop()  # what an interruption left between the two steps of its end
+            return before or SourceRecord(
+                path.resolve().as_uri(), path.stat().st_size, sha256, file.sha256 is not None, now
+            )
     urls = [f"{mirror.rstrip('/')}/{quote(file.name)}" for mirror in mirrors] or file.urls
     outcome = download(file, urls, folder, patience, progress)
     if file.sha256 is None:
@@ -157,10 +159,10 @@ def _source(
             f"{file.name}: not the same as when it was fetched first (SHA-256 {outcome.sha256}, then {right}); its "
             f"content counts as right from now on"
         )
-    return Source(outcome.url, outcome.size, outcome.sha256, file.sha256 is not None, now)
+    return SourceRecord(outcome.url, outcome.size, outcome.sha256, file.sha256 is not None, now)
 
 
-def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: Progress) -> None:
+def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: ProgressReceiver) -> None:
     """Unpacks the archives beside ``tree``, then moves the result into its place."""
     staging, old = folder / f".{tree}.unpacking", folder / f".{tree}.old"
     entries = dict(record.files)
@@ -182,7 +184,7 @@ def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: Pr
 
 
 def _unpack_archive(
-    file: RemoteFile, spec: Unpack, folder: Path, staging: Path, progress: Progress
+    file: RemoteFile, spec: Unpack, folder: Path, staging: Path, progress: ProgressReceiver
 ) -> dict[str, Entry]:
     archive = folder / file.name
     try:
@@ -196,7 +198,7 @@ def _unpack_archive(
 
 
 @contextlib.contextmanager
-def _alone(folder: Path, patience: Patience, progress: Progress) -> Iterator[None]:
+def _alone(folder: Path, patience: Patience, progress: ProgressReceiver) -> Iterator[None]:
     """Holds the folder's lock, which the end of the process releases in any case."""
     import fcntl  # missing on Windows, where everything else works
 
@@ -214,7 +216,7 @@ def _alone(folder: Path, patience: Patience, progress: Progress) -> Iterator[Non
         yield
 
 
-def verify(data: DataSet, root: Path | None = None) -> Verified:
+def verify(data: DataSet, root: Path | None = None) -> Verification:
     """Reads every file of ``data`` and compares it with the catalogue, or with the record of its fetch.
 
     Raises:
@@ -226,10 +228,10 @@ def verify(data: DataSet, root: Path | None = None) -> Verified:
     flaws = tuple(damages(folder, entries, contents=True))
     if not _lists_all_files(data, record, entries):
         flaws += (Damage(folder / (data.tree or ""), "not fetched"),)
-    return Verified(folder, len(entries), sum(entry.size for entry in entries.values()), flaws, record)
+    return Verification(folder, len(entries), sum(entry.size for entry in entries.values()), flaws, record)
 
 
-def state(data: DataSet, root: Path | None = None) -> State:
+def state(data: DataSet, root: Path | None = None) -> DataState:
     """Returns the local state of ``data``, judged by the sizes of its files.
 
     Raises:
@@ -243,7 +245,7 @@ def state(data: DataSet, root: Path | None = None) -> State:
     sizes = {name: path.stat().st_size for name in names if (path := folder / name).is_file()}
     version = record.version if record is not None else data.version
     if not wrong and version == data.version and _lists_all_files(data, record, entries):
-        return State(folder, "complete", sum(sizes.values()), version)
+        return DataState(folder, "complete", sum(sizes.values()), version)
     sibling_files = {
         file.name
         for sibling in catalog.data_sets()
@@ -251,7 +253,7 @@ def state(data: DataSet, root: Path | None = None) -> State:
         for file in sibling.files
     }
     has_begun = record is not None or sizes.keys() - sibling_files
-    return State(folder, "partial" if has_begun else "absent", sum(sizes.values()) if has_begun else 0, version)
+    return DataState(folder, "partial" if has_begun else "absent", sum(sizes.values()) if has_begun else 0, version)
 
 
 def _lists_all_files(data: DataSet, record: Record | None, entries: Mapping[str, Entry]) -> bool:

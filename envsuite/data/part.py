@@ -19,7 +19,7 @@ from envsuite.data.unpack import DAMAGE
 
 
 @dataclass(frozen=True)
-class Origin:
+class DownloadOrigin:
     """The origin of an unfinished file."""
 
     url: str = ""
@@ -30,7 +30,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartFile:
     """A file ``.NAME.part`` and, beside it, its :class:`Origin`."""
 
     path: Path
@@ -43,12 +43,12 @@ class Part:
         """Returns the size so far in bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def origin(self) -> Origin:
+    def origin(self) -> DownloadOrigin:
         """Returns the origin that was noted; an empty one if it cannot be read."""
         try:
-            return Origin(**orjson.loads(self._notes.read_bytes()))
+            return DownloadOrigin(**orjson.loads(self._notes.read_bytes()))
         except (OSError, orjson.JSONDecodeError, TypeError):
-            return Origin()
+            return DownloadOrigin()
 
     def resumable(self, file: RemoteFile, url: str) -> tuple[int, str | None]:
         """Returns the offset from which to resume at ``url``, and the version that this requires, if any.
@@ -66,7 +66,7 @@ class Part:
         """Returns the size in bytes of the complete file, if known."""
         return file.size if file.size is not None else self.origin().total
 
-    def begin(self, origin: Origin, offset: int) -> None:
+    def begin(self, origin: DownloadOrigin, offset: int) -> None:
         """Notes the origin of what is written from ``offset`` on; at 0, drops everything before."""
         if offset == 0:
             self.drop()  # first, so that bytes of one version are never stored with the note of another

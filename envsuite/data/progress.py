@@ -13,7 +13,7 @@ from envsuite.core.escaping import escape_lines, raw
 T = TypeVar("T")
 
 
-class Progress(Protocol):
+class ProgressReceiver(Protocol):
     """Receives the progress of an operation counted in bytes, products or the like."""
 
     def start(self, name: str, total: int | None, offset: int) -> None:
@@ -29,7 +29,7 @@ class Progress(Protocol):
         """Called when ``name`` is complete, with its total ``size``."""
 
 
-class Silent:
+class SilentProgress:
     """Ignores all progress."""
 
     def start(self, name: str, total: int | None, offset: int) -> None:
@@ -45,7 +45,7 @@ class Silent:
         """Does nothing."""
 
 
-class Line:
+class TerminalLine:
     """A line at the end of a terminal that is written over; where there is no terminal it is not written.
 
     Args:
@@ -75,7 +75,7 @@ class Line:
         self._out.flush()
 
 
-class Shown:
+class DownloadDisplay:
     """Writes an updating line on a terminal (size, rate, time left), elsewhere one line for each name and note.
 
     Args:
@@ -92,7 +92,7 @@ class Shown:
         unit: Callable[[int], str] | None = None,
         delay: float = 0.0,
     ) -> None:
-        self._line = Line(out)
+        self._line = TerminalLine(out)
         self._clock = clock
         self._sized = unit if unit is not None else format_size
         self._delay = delay
@@ -145,7 +145,7 @@ def track(pieces: Iterable[T], name: str, total: int, clock: Callable[[], float]
         total: Number of pieces.
         clock: Returns the time in seconds.
     """
-    display = Shown(sys.stderr, clock, "{:,}".format, delay=1.0) if sys.stderr.isatty() else Silent()
+    display = DownloadDisplay(sys.stderr, clock, "{:,}".format, delay=1.0) if sys.stderr.isatty() else SilentProgress()
     display.start(name, total, 0)
     for piece in pieces:
         yield piece

@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceRecord:
     """A fetched file."""
 
     url: str
@@ -41,7 +41,7 @@ class Record:
 
     version: str
     """:attr:`DataSet.version` at that time."""
-    sources: Mapping[str, Source]
+    sources: Mapping[str, SourceRecord]
     """Name -> the file that was fetched."""
     files: Mapping[str, Entry]
     """Path below the folder (with ``/``) -> the file that is used: unpacked, or as it was fetched."""
@@ -68,7 +68,7 @@ def read_record(folder: Path, name: str) -> Record | None:
     try:
         return Record(
             version=body["version"],
-            sources={name: Source(**source) for name, source in body["sources"].items()},
+            sources={name: SourceRecord(**source) for name, source in body["sources"].items()},
             files={path: Entry(**entry) for path, entry in body["files"].items()},
         )
     except (KeyError, TypeError, AttributeError) as error:

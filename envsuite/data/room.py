@@ -41,8 +41,8 @@ def make_room(folders: Path | list[Path], limit: int, resident: Path) -> None:
     An entry ``NAME`` was used when it was last modified. What a build left in the folder ``.NAME.building`` or
     ``.NAME.partial`` is part of it, and is removed with it; so is a lock without an entry. An entry stays while it is
     built (:func:`~envsuite.data.locks.hold_lock`) or used (:func:`hold`), if it is a folder that was never held, or if
-    it cannot be removed, e.g. because it is another user's. A process that has opened a file goes on reading it after it
-    was removed.
+    it cannot be removed, e.g. because it is another user's. A process that has opened a file goes on reading it after
+    it was removed.
 
     Args:
         folders: The folder, or several that share the limit; those that are missing or cannot be read are left out.

@@ -19,7 +19,7 @@ from envsuite.core.errors import DataError
 from envsuite.data.catalog import Unpack
 from envsuite.data.connection import CHUNK
 from envsuite.data.places import WRITABLE
-from envsuite.data.progress import Progress, format_size
+from envsuite.data.progress import ProgressReceiver, format_size
 
 DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
@@ -44,7 +44,7 @@ class _Member:
     content: zipfile.ZipInfo | tarfile.TarInfo
 
 
-def unpack(archive: Path, spec: Unpack, into: Path, progress: Progress) -> dict[str, Entry]:
+def unpack(archive: Path, spec: Unpack, into: Path, progress: ProgressReceiver) -> dict[str, Entry]:
     """Extracts the members that ``spec`` selects to ``into``.
 
     Args:
@@ -73,7 +73,9 @@ def unpack(archive: Path, spec: Unpack, into: Path, progress: Progress) -> dict[
         raise DataError(f"{archive}: cannot be unpacked into {into} ({error.strerror or error}). {WRITABLE}") from error
 
 
-def _unpack(archive: Path, reader: _Zip | _Tar, spec: Unpack, into: Path, progress: Progress) -> dict[str, Entry]:
+def _unpack(
+    archive: Path, reader: _Zip | _Tar, spec: Unpack, into: Path, progress: ProgressReceiver
+) -> dict[str, Entry]:
     members: dict[str, _Member] = {}
     for member in reader.members():
         parts = _parts(archive, member.name)

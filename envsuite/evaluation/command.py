@@ -19,27 +19,27 @@ import orjson
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.naming import resolve_id
 from envsuite.core.settings import read_json, read_option
-from envsuite.evaluation.evaluate import Machinery, Played, evaluate
-from envsuite.evaluation.progress import Notes, Shown
+from envsuite.evaluation.evaluate import EvaluationOutcome, Machinery, evaluate
+from envsuite.evaluation.progress import EvaluationDisplay, Notes
 from envsuite.evaluation.prompting import EXAMPLES as DEMONSTRATIONS
 from envsuite.evaluation.prompting import TRIALS, Prompting
 from envsuite.evaluation.protocol import (
     ENDPOINT,
     RANDOM,
     SEEDS,
-    Setting,
-    World,
+    EvaluatedEnv,
+    ProtocolSetting,
     check_policy,
     made_env,
     measured_splits,
     tool_env,
     world_of,
 )
-from envsuite.prompting.endpoints import Options, open_pool
+from envsuite.prompting.endpoints import EndpointOptions, open_pool
 from envsuite.vector import EnvFactory
 
 if TYPE_CHECKING:
-    from envsuite.prompting.endpoints.pool import Pool
+    from envsuite.prompting.endpoints.pool import RequestPool
 
 EXAMPLES = """examples:
   envsuite eval run TextCraft-v0 --policy expert --policy random
@@ -129,13 +129,13 @@ def run(arguments: argparse.Namespace) -> int:
         if retry
         else list(_settings(arguments))
     )
-    display, evaluations = Shown(sys.stderr), []
+    display, evaluations = EvaluationDisplay(sys.stderr), []
     notes, logger = Notes(display), logging.getLogger("envsuite")
     logger.addHandler(notes)
     try:
         with ExitStack() as stack:
-            pools: dict[bytes, Pool] = {}
-            worlds: dict[bytes, World] = {}
+            pools: dict[bytes, RequestPool] = {}
+            worlds: dict[bytes, EvaluatedEnv] = {}
             for setting in settings:
                 pool = _pool(setting, arguments, pools, stack)
                 machinery = Machinery(arguments.workers, arguments.deadline)
@@ -152,7 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _write_summary(evaluations, len(settings), folder, stop_reason)
 
 
-def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
+def _settings(arguments: argparse.Namespace) -> Iterator[ProtocolSetting]:
     """Yields every environment with every split and policy that the command line names."""
     if not arguments.policy:
         raise UsageError("name who plays with --policy: expert, lexical, random or endpoint")
@@ -170,7 +170,9 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
             check_policy(policy, env_id)
         splits = list(dict.fromkeys(arguments.split)) or _splits(env_id, arguments.source, options)
         for split, policy in product(splits, policies):
-            common = Setting(env_id, split, RANDOM, arguments.source, options, arguments.sample, 1, arguments.steps)
+            common = ProtocolSetting(
+                env_id, split, RANDOM, arguments.source, options, arguments.sample, 1, arguments.steps
+            )
             for prompting in promptings if policy == ENDPOINT else [None]:
                 draws = policy == RANDOM if prompting is None else prompting.temperature > 0
                 yield replace(
@@ -212,7 +214,7 @@ def _endpoint(arguments: argparse.Namespace) -> dict[str, Any]:
     for name in ("prices", "extra"):
         if (text := getattr(arguments, name)) is not None:
             options[name] = _json(f"--{name}", text)
-    Options(**options, prefix="--")
+    EndpointOptions(**options, prefix="--")
     return options
 
 
@@ -231,19 +233,21 @@ def _splits(env_id: str, source: str | None, options: Mapping[str, Any]) -> list
         env.close()
 
 
-def _pool(setting: Setting, arguments: argparse.Namespace, pools: dict[bytes, Pool], stack: ExitStack) -> Pool | None:
+def _pool(
+    setting: ProtocolSetting, arguments: argparse.Namespace, pools: dict[bytes, RequestPool], stack: ExitStack
+) -> RequestPool | None:
     """Returns the pool of a setting's endpoint; settings of one endpoint share it, and its budget."""
     if setting.endpoint is None:
         return None
     key = orjson.dumps(setting.endpoint, option=orjson.OPT_SORT_KEYS)
     if key not in pools:
-        options = Options(**setting.endpoint, prefix="--")
+        options = EndpointOptions(**setting.endpoint, prefix="--")
         pools[key] = open_pool(options, options.concurrency)
         stack.callback(pools[key].close)
     return pools[key]
 
 
-def _world(setting: Setting, worlds: dict[bytes, World], display: Shown) -> World:
+def _world(setting: ProtocolSetting, worlds: dict[bytes, EvaluatedEnv], display: EvaluationDisplay) -> EvaluatedEnv:
     """Returns a setting's environment; settings with the same one share it, as it takes a reset of each task."""
     check_policy(setting.policy, setting.env_id)
     key = orjson.dumps([setting.env_id, setting.factory.kwargs], option=orjson.OPT_SORT_KEYS)
@@ -259,7 +263,7 @@ def _retry_folder(words: Sequence[str]) -> Path:
     return Path(words[0])
 
 
-def _read_settings(folder: Path) -> list[Setting]:
+def _read_settings(folder: Path) -> list[ProtocolSetting]:
     """Returns the settings of all evaluations in a folder.
 
     Raises:
@@ -268,10 +272,10 @@ def _read_settings(folder: Path) -> list[Setting]:
     files = sorted(file for file in folder.glob("*.json") if file.with_suffix(".jsonl").exists())
     if not files:
         raise DataError(f"{folder} has no evaluation that envsuite eval run began")
-    return [Setting.from_json(file) for file in files]
+    return [ProtocolSetting.from_json(file) for file in files]
 
 
-def _update_endpoint(setting: Setting, arguments: argparse.Namespace) -> Setting:
+def _update_endpoint(setting: ProtocolSetting, arguments: argparse.Namespace) -> ProtocolSetting:
     """Returns a stored setting with what may change about its endpoint."""
     if setting.endpoint is None:
         return setting
@@ -279,7 +283,9 @@ def _update_endpoint(setting: Setting, arguments: argparse.Namespace) -> Setting
     return replace(setting, endpoint={**setting.endpoint, **changes})
 
 
-def _write_summary(evaluations: Sequence[Played], settings: int, folder: Path, stop_reason: str | None) -> int:
+def _write_summary(
+    evaluations: Sequence[EvaluationOutcome], settings: int, folder: Path, stop_reason: str | None
+) -> int:
     """Writes a short table, and what is incomplete; returns the exit status."""
     rows = [("environment", "split", "policy", "episodes", "solved", "broken", "missing")]
     for evaluation in evaluations:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, UsageError, unknown
-from envsuite.evaluation.groups import Group, TaskSums, task_sums
+from envsuite.evaluation.groups import ResultGroup, TaskSums, task_sums
 from envsuite.evaluation.sheets import MARK, Cell, Name, Sheet, percent
 from envsuite.evaluation.statistics import (
     benjamini_hochberg,
@@ -27,7 +27,7 @@ CORRECTIONS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {"holm": h
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ResultComparison:
     """Two policies on the tasks that both have played. Each task counts once, with the mean of its episodes."""
 
     env_id: str
@@ -64,7 +64,9 @@ class Comparison:
     adjusted_score_p: float = 1.0
 
 
-def compare(groups: Sequence[Group], baseline: str | None = None, correction: str = "holm") -> list[Comparison]:
+def compare(
+    groups: Sequence[ResultGroup], baseline: str | None = None, correction: str = "holm"
+) -> list[ResultComparison]:
     """Returns the comparisons of policies that played the same split: with a baseline, or of each with each.
 
     Args:
@@ -81,11 +83,11 @@ def compare(groups: Sequence[Group], baseline: str | None = None, correction: st
         raise unknown("correction", correction, CORRECTIONS)
     if baseline is not None and not any(_is(group, baseline) for group in groups):
         raise unknown("policy", baseline, {group.name for group in groups})
-    splits: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    splits: dict[tuple[str, str], list[ResultGroup]] = defaultdict(list)
     for group in groups:
         _require_finished(group)
         splits[group.conditions.env_id, group.conditions.split].append(group)
-    comparisons: list[Comparison] = []
+    comparisons: list[ResultComparison] = []
     for own in splits.values():
         _require_same(own)
         comparisons += [_pair(first, second) for first, second in _pairs(own, baseline)]
@@ -103,11 +105,11 @@ def compare(groups: Sequence[Group], baseline: str | None = None, correction: st
     ]
 
 
-def _is(group: Group, name: str) -> bool:
+def _is(group: ResultGroup, name: str) -> bool:
     return name in (group.name, group.conditions.policy)
 
 
-def _pairs(groups: Sequence[Group], baseline: str | None) -> Iterable[tuple[Group, Group]]:
+def _pairs(groups: Sequence[ResultGroup], baseline: str | None) -> Iterable[tuple[ResultGroup, ResultGroup]]:
     if baseline is None:
         return combinations(groups, 2)
     firsts = [group for group in groups if _is(group, baseline)]
@@ -116,21 +118,22 @@ def _pairs(groups: Sequence[Group], baseline: str | None) -> Iterable[tuple[Grou
     return [(first, group) for first in firsts for group in groups if group is not first]
 
 
-def _list_groups(groups: Sequence[Group]) -> str:
+def _list_groups(groups: Sequence[ResultGroup]) -> str:
     return "; ".join(f"{group.name} on {group.conditions.env_id}, {group.conditions.split}" for group in groups)
 
 
-def _require_finished(group: Group) -> None:
+def _require_finished(group: ResultGroup) -> None:
     if group.finished_results:
         return
     reason, count = Counter(result.broken for result in group.broken_results).most_common(1)[0]
     raise DataError(
         f"{group.name} finished no episode of {group.conditions.env_id}, {group.conditions.split}: "
-        f"{len(group.broken_results)} broke, {count} of them by: {reason}. Play them again with: envsuite eval run retry FOLDER"
+        f"{len(group.broken_results)} broke, {count} of them by: {reason}. Play them again with: "
+        "envsuite eval run retry FOLDER"
     )
 
 
-def _require_same(groups: Sequence[Group]) -> None:
+def _require_same(groups: Sequence[ResultGroup]) -> None:
     first = groups[0]
     for group in groups[1:]:
         differing = [
@@ -145,14 +148,14 @@ def _require_same(groups: Sequence[Group]) -> None:
             )
 
 
-def _value(group: Group, name: str) -> str:
+def _value(group: ResultGroup, name: str) -> str:
     value = getattr(group.conditions, name)
     if isinstance(value, Mapping):
         return str(dict(value))
     return "all tasks" if value is None else f"{value[:12]}…" if name == "panel" else str(value)
 
 
-def _pair(first: Group, second: Group) -> Comparison:
+def _pair(first: ResultGroup, second: ResultGroup) -> ResultComparison:
     successes = [
         task_sums(group.finished_results, (result.success for result in group.finished_results))
         for group in (first, second)
@@ -172,7 +175,7 @@ def _pair(first: Group, second: Group) -> Comparison:
     bounds = paired_rates_interval(_evenly(first_successes), _evenly(second_successes))
     often = min(float(side.episodes.mean()) for side in (first_scores, second_scores))
     least, most = paired_scores_bounds(first_scores.means[None], second_scores.means[None], often)
-    return Comparison(
+    return ResultComparison(
         env_id=first.conditions.env_id,
         split=first.conditions.split,
         first=first.name,
@@ -203,15 +206,15 @@ def _evenly(sums: TaskSums) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return sums.means * often, np.full(len(sums.tasks), often)
 
 
-def comparison_sheets(comparisons: Sequence[Comparison], correction: str) -> list[Sheet]:
+def comparison_sheets(comparisons: Sequence[ResultComparison], correction: str) -> list[Sheet]:
     """Returns a table for each split."""
-    splits: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
+    splits: dict[tuple[str, str], list[ResultComparison]] = defaultdict(list)
     for comparison in comparisons:
         splits[comparison.env_id, comparison.split].append(comparison)
     return [_sheet(f"{env_id}, {split}", own, correction) for (env_id, split), own in splits.items()]
 
 
-def _sheet(title: str, comparisons: Sequence[Comparison], correction: str) -> Sheet:
+def _sheet(title: str, comparisons: Sequence[ResultComparison], correction: str) -> Sheet:
     has_scores = any(
         comparison.first_score != comparison.first_success or comparison.second_score != comparison.second_success
         for comparison in comparisons
@@ -234,7 +237,7 @@ def _sheet(title: str, comparisons: Sequence[Comparison], correction: str) -> Sh
     return Sheet(Name(title), heads, (tuple(rows),), 2, tuple(notes))
 
 
-def _cells(comparison: Comparison, has_scores: bool) -> tuple[Cell, ...]:
+def _cells(comparison: ResultComparison, has_scores: bool) -> tuple[Cell, ...]:
     mark = "" if comparison.complete and not comparison.alone else f" {MARK}"
     cells: list[Cell] = [
         Name(comparison.second), Name(comparison.first), f"{comparison.tasks}{mark}",

@@ -14,28 +14,28 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.examples import SPLIT, demonstrations, expert_turns
 from envsuite.evaluation.players import PlayedFactory
-from envsuite.evaluation.progress import Shown
-from envsuite.evaluation.protocol import ENDPOINT, Setting, World, conditions_of, sample_of
-from envsuite.evaluation.results import Result, ResultFile
-from envsuite.evaluation.runner import Runner
+from envsuite.evaluation.progress import EvaluationDisplay
+from envsuite.evaluation.protocol import ENDPOINT, EvaluatedEnv, ProtocolSetting, conditions_of, sample_of
+from envsuite.evaluation.results import EpisodeResult, ResultFile
+from envsuite.evaluation.runner import EpisodeRunner
 from envsuite.vector import EnvFactory, Vector, make_vector
 
 if TYPE_CHECKING:
-    from envsuite.prompting.endpoints.pool import Pool
+    from envsuite.prompting.endpoints.pool import RequestPool
 
 
 @dataclass(frozen=True)
-class Played:
+class EvaluationOutcome:
     """An evaluation after it was run: its results, and how many are missing."""
 
-    setting: Setting
+    setting: ProtocolSetting
     wanted: int
     """Number of its episodes."""
-    results: tuple[Result, ...]
+    results: tuple[EpisodeResult, ...]
     """Those that there are, broken ones included."""
 
     @property
-    def sound(self) -> tuple[Result, ...]:
+    def sound(self) -> tuple[EpisodeResult, ...]:
         """Returns the results that count."""
         return tuple(result for result in self.results if result.broken is None)
 
@@ -61,15 +61,15 @@ class Machinery:
 
 
 def evaluate(
-    setting: Setting,
-    world: World,
+    setting: ProtocolSetting,
+    world: EvaluatedEnv,
     folder: Path,
     machinery: Machinery,
-    pool: Pool | None,
-    display: Shown,
+    pool: RequestPool | None,
+    display: EvaluationDisplay,
     *,
     broken_only: bool = False,
-) -> Played:
+) -> EvaluationOutcome:
     """Plays the episodes of a setting that have no sound result in ``folder`` yet.
 
     Args:
@@ -96,13 +96,17 @@ def evaluate(
         display.begin(f"{setting.env_id} {setting.split}, {setting.label}", len(episodes), len(episodes) - len(keys))
         if keys:
             with _vector(setting, machinery, pool, len(keys)) as vector:
-                Runner(setting, world, conditions, file, vector, pool, examples, display).play(keys)
+                EpisodeRunner(setting, world, conditions, file, vector, pool, examples, display).play(keys)
         display.end()
-        return Played(setting, len(episodes), tuple(file.results[key] for key in episodes if key in file.results))
+        return EvaluationOutcome(
+            setting, len(episodes), tuple(file.results[key] for key in episodes if key in file.results)
+        )
 
 
 @contextmanager
-def _vector(setting: Setting, machinery: Machinery, pool: Pool | None, episodes: int) -> Iterator[Vector]:
+def _vector(
+    setting: ProtocolSetting, machinery: Machinery, pool: RequestPool | None, episodes: int
+) -> Iterator[Vector]:
     """Makes what plays the environment: with the endpoint's concurrency, or with a player in each worker."""
     factory: EnvFactory = setting.factory
     slots = max(1, machinery.workers) if pool is None else pool.most
@@ -113,7 +117,7 @@ def _vector(setting: Setting, machinery: Machinery, pool: Pool | None, episodes:
         yield vector
 
 
-def _examples(setting: Setting) -> str:
+def _examples(setting: ProtocolSetting) -> str:
     """Returns the demonstrations in the prompts; empty for none."""
     prompting = setting.prompting
     if prompting is None or not prompting.examples:
@@ -130,7 +134,7 @@ def _examples(setting: Setting) -> str:
         raise UsageError(f"{prompting.label}, but {setting.env_id}: {error}") from error
 
 
-def _system(setting: Setting, world: World, examples: str) -> str:
+def _system(setting: ProtocolSetting, world: EvaluatedEnv, examples: str) -> str:
     """Returns the system message of the first prompt; empty for a policy that is not prompted."""
     if setting.policy != ENDPOINT or setting.prompting is None:
         return ""

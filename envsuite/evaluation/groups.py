@@ -14,31 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError
-from envsuite.evaluation.results import Conditions, Result, read_results
+from envsuite.evaluation.results import Conditions, EpisodeResult, read_results
 
 ALL = "all"
 """Name of the stratum that has every task."""
 
 
 @dataclass(frozen=True)
-class Group:
+class ResultGroup:
     """The episodes of one policy on one split, all of the same conditions."""
 
     conditions: Conditions
     name: str
     """Name of the policy, with the conditions by which it differs from others of its name."""
-    results: tuple[Result, ...]
+    results: tuple[EpisodeResult, ...]
     """One for each episode, those that the infrastructure broke included."""
     expected: Mapping[str, str]
     """Stratum of each task that any policy has played of the same tasks."""
 
     @property
-    def finished_results(self) -> list[Result]:
+    def finished_results(self) -> list[EpisodeResult]:
         """Returns the episodes that say something of the policy."""
         return [result for result in self.results if result.broken is None]
 
     @property
-    def broken_results(self) -> list[Result]:
+    def broken_results(self) -> list[EpisodeResult]:
         """Returns the episodes that the infrastructure broke."""
         return [result for result in self.results if result.broken is not None]
 
@@ -58,7 +58,7 @@ class Group:
         """Returns whether every task was played with every seed that was asked for, and none broke."""
         return not self.broken_results and len(self.results) >= self.size * len(self.seeds)
 
-    def only(self, results: Iterable[Result], strata: Mapping[str, str]) -> Group:
+    def only(self, results: Iterable[EpisodeResult], strata: Mapping[str, str]) -> ResultGroup:
         """Returns a group of some of the episodes."""
         return replace(self, results=tuple(results), expected=strata)
 
@@ -89,7 +89,7 @@ class TaskSums:
         return TaskSums(tuple(tasks), self.totals[indices], self.episodes[indices])
 
 
-def task_sums(results: Iterable[Result], values: Iterable[float]) -> TaskSums:
+def task_sums(results: Iterable[EpisodeResult], values: Iterable[float]) -> TaskSums:
     """Returns the sums of ``values``, one for each result, by task, in the order of the tasks' ids."""
     by_task: dict[str, list[float]] = defaultdict(list)
     for result, value in zip(results, values, strict=True):
@@ -99,13 +99,13 @@ def task_sums(results: Iterable[Result], values: Iterable[float]) -> TaskSums:
     return TaskSums(tasks, np.array(totals, float), np.array([len(by_task[task]) for task in tasks], int))
 
 
-def load_groups(paths: Sequence[Path]) -> list[Group]:
+def load_groups(paths: Sequence[Path]) -> list[ResultGroup]:
     """Returns the results of files and folders in groups, in the order in which they are found.
 
     Raises:
         DataError: As :func:`~envsuite.evaluation.results.read_results`; or there is no episode.
     """
-    evaluations: dict[bytes, list[Result]] = defaultdict(list)
+    evaluations: dict[bytes, list[EpisodeResult]] = defaultdict(list)
     for result in read_results(*paths):
         evaluations[result.conditions.canonical].append(result)
     if not evaluations:
@@ -113,7 +113,7 @@ def load_groups(paths: Sequence[Path]) -> list[Group]:
     return groups_of(list(evaluations.values()))
 
 
-def groups_of(evaluations: Sequence[Sequence[Result]]) -> list[Group]:
+def groups_of(evaluations: Sequence[Sequence[EpisodeResult]]) -> list[ResultGroup]:
     """Returns groups of the episodes of single evaluations, each of which has the same conditions throughout."""
     strata: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
     for results in evaluations:
@@ -121,7 +121,7 @@ def groups_of(evaluations: Sequence[Sequence[Result]]) -> list[Group]:
             strata[_tasks_of(result.conditions)][result.task_id] = result.stratum
     names = _names([results[0].conditions for results in evaluations])
     return [
-        Group(results[0].conditions, name, tuple(results), strata[_tasks_of(results[0].conditions)])
+        ResultGroup(results[0].conditions, name, tuple(results), strata[_tasks_of(results[0].conditions)])
         for results, name in zip(evaluations, names, strict=True)
     ]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError, MissingExtra
-from envsuite.evaluation.results import Conditions, Result
+from envsuite.evaluation.results import Conditions, EpisodeResult
 
 
-def write_inspect_logs(results: Sequence[Result], folder: Path, time: datetime | None = None) -> list[Path]:
+def write_inspect_logs(results: Sequence[EpisodeResult], folder: Path, time: datetime | None = None) -> list[Path]:
     """Writes a log of inspect_ai for each evaluation, i.e. for all results of the same conditions.
 
     A task is a sample, a seed an epoch, success and score are the scores. An episode that the infrastructure broke is a
@@ -49,7 +49,7 @@ def write_inspect_logs(results: Sequence[Result], folder: Path, time: datetime |
     return files
 
 
-def _evaluation(result: Result) -> str:
+def _evaluation(result: EpisodeResult) -> str:
     """Returns a file name for the evaluation of a result: what people look for, and a hash of all conditions."""
     conditions = result.conditions
     name = "-".join((conditions.env_id, conditions.split, conditions.policy))
@@ -61,7 +61,7 @@ def _digest(conditions: Conditions) -> str:
     return hashlib.sha256(conditions.canonical).hexdigest()[:12]
 
 
-def _log(results: Sequence[Result], time: str) -> Any:
+def _log(results: Sequence[EpisodeResult], time: str) -> Any:
     """Returns the log of one evaluation."""
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalResults, EvalSpec, EvalStats
     from inspect_ai.model import GenerateConfig
@@ -104,7 +104,7 @@ def _log(results: Sequence[Result], time: str) -> Any:
     )
 
 
-def _scores(sound: Sequence[Result]) -> list[Any]:
+def _scores(sound: Sequence[EpisodeResult]) -> list[Any]:
     """Returns the means over all episodes that ended, each of which counts once."""
     from inspect_ai.log import EvalMetric, EvalScore
 
@@ -122,7 +122,7 @@ def _scores(sound: Sequence[Result]) -> list[Any]:
     ]
 
 
-def _sample(result: Result) -> Any:
+def _sample(result: EpisodeResult) -> Any:
     """Returns the sample of an episode."""
     from inspect_ai.log import EvalError, EvalSample
     from inspect_ai.model import ModelUsage

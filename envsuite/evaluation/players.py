@@ -25,7 +25,7 @@ GAVE_UP = "gave_up"
 """Metric of an episode that the player left, e.g. an expert that has found no way."""
 
 
-class Random:
+class RandomPlayer:
     """Draws actions from the action space.
 
     Args:
@@ -65,7 +65,7 @@ class PlayedEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
         task = (options or {}).get("task_id")
         self._seen = self.env.reset(options=dict(options or {}))
         if self._name == RANDOM:
-            self._player = Random(f"{task}/{seed}", self.env)
+            self._player = RandomPlayer(f"{task}/{seed}", self.env)
         else:
             assert self.env.spec is not None
             self._player = make_player(self.env.spec.id, self._name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import DataError, MissingExtra, UsageError
 from envsuite.data.files import write_atomically
-from envsuite.evaluation.tables import Row
+from envsuite.evaluation.tables import TableRow
 from envsuite.evaluation.writers import visible
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _LONGEST = 40
 """Most characters of a name."""
 
 
-def draw_comparison(rows: Sequence[Row], path: Path) -> None:
+def draw_comparison(rows: Sequence[TableRow], path: Path) -> None:
     """Draws, for each split, success with 95 % intervals, and success against tokens (or seconds) of an episode.
 
     A policy has the same colour and marker in every panel; the left one of each split names it.
@@ -95,12 +95,12 @@ def _look(policy: str, policies: Sequence[str]) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "marker": marker, "linestyle": "none", "markersize": 6}
 
 
-def _bounds(row: Row) -> tuple[float, float, float]:
+def _bounds(row: TableRow) -> tuple[float, float, float]:
     assert row.success is not None and row.success_low is not None and row.success_high is not None
     return row.success, row.success - row.success_low, row.success_high - row.success
 
 
-def _success(axes: Axes, rows: Sequence[Row], policies: Sequence[str], title: str) -> None:
+def _success(axes: Axes, rows: Sequence[TableRow], policies: Sequence[str], title: str) -> None:
     for place, row in enumerate(rows):
         rate, below, above = _bounds(row)
         axes.errorbar(rate, place, xerr=[[below], [above]], capsize=3, **_look(row.policy, policies))
@@ -116,7 +116,7 @@ def _success(axes: Axes, rows: Sequence[Row], policies: Sequence[str], title: st
     _percent(axes, "x")
 
 
-def _cost(axes: Axes, rows: Sequence[Row], policies: Sequence[str]) -> None:
+def _cost(axes: Axes, rows: Sequence[TableRow], policies: Sequence[str]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     tokens = all(row.prompt_tokens for row in rows)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.evaluation.groups import Group, load_groups, task_sums
+from envsuite.evaluation.groups import ResultGroup, load_groups, task_sums
 from envsuite.evaluation.statistics import Correlations, detectable_difference, estimate_correlations, tasks_needed
 
 EXAMPLES = """examples:
@@ -104,7 +104,7 @@ def _correlations(arguments: argparse.Namespace, estimate: Correlations | None) 
     return Correlations(within, between)
 
 
-def _estimate(groups: Sequence[Group]) -> tuple[float, Correlations | None]:
+def _estimate(groups: Sequence[ResultGroup]) -> tuple[float, Correlations | None]:
     """Returns the rate of the first policy, and the correlations of it and of the second, if there is one.
 
     Raises:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from envsuite.data.progress import Line, columns, format_duration
-from envsuite.evaluation.results import Result
+from envsuite.data.progress import TerminalLine, columns, format_duration
+from envsuite.evaluation.results import EpisodeResult
 
 _LIVE_SECONDS = 0.2
 _SPARSE_SECONDS = 60.0
@@ -18,7 +18,7 @@ _WAITS = 21  # characters of what is waited for that are worth more than the lab
 _PATIENCE = 10.0  # seconds without an episode that ends, after which is said what is waited for
 
 
-class Shown:
+class EvaluationDisplay:
     """One line that is updated on a terminal; elsewhere a line at the beginning, every minute, and at the end.
 
     Args:
@@ -27,7 +27,7 @@ class Shown:
     """
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._line = Line(out)
+        self._line = TerminalLine(out)
         self._clock = clock
         self._every = _LIVE_SECONDS if self._line.live else _SPARSE_SECONDS
         self._label = ""
@@ -49,7 +49,7 @@ class Shown:
         if not self._line.live:
             self._line.note(self._text(None))
 
-    def add_result(self, result: Result) -> None:
+    def add_result(self, result: EpisodeResult) -> None:
         """Counts an episode."""
         self._played += 1
         self._solved += result.success
@@ -108,7 +108,7 @@ class Notes(logging.Handler):
         clock: Returns the time in seconds.
     """
 
-    def __init__(self, display: Shown, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, display: EvaluationDisplay, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
         self._display = display
         self._clock = clock

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Tool
-from envsuite.prompting import Chat, Codec, EndpointCodec, Parsed, PromptSpec, make_codec, make_memory
-from envsuite.prompting.endpoints import Options, Reply, Tokens
+from envsuite.prompting import Chat, Codec, EndpointCodec, ParseResult, PromptSpec, make_codec, make_memory
+from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, Reply
 
 Baseline = Literal["direct", "react", "reflexion", "few-shot"]
 Form = Literal["native", "tags", "brackets"]
@@ -122,13 +122,19 @@ class Dialogue:
     """
 
     def __init__(
-        self, prompting: Prompting, options: Options, tools: Sequence[Tool], max_calls: int, examples: str, key: str
+        self,
+        prompting: Prompting,
+        options: EndpointOptions,
+        tools: Sequence[Tool],
+        max_calls: int,
+        examples: str,
+        key: str,
     ) -> None:
         self.prompting = prompting
         self.options = options
         self.trial = 0
         """Number of the current trial, from 1."""
-        self.tokens = Tokens()
+        self.tokens = AnswerTokens()
         self.counted = True
         """Whether the endpoint counted the tokens of every answer."""
         self.parsed = self.cut = 0
@@ -139,7 +145,7 @@ class Dialogue:
         self._notes: list[str] = []
         self._asked = 0
         self._reply: Reply | None = None
-        self._read: Parsed | None = None
+        self._read: ParseResult | None = None
         self._chat = self._begin()
 
     @property
@@ -166,10 +172,10 @@ class Dialogue:
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
         return {"messages": messages, "tools": tools, "seed": seed, **self.prompting.sampling()}
 
-    def read(self, reply: Reply) -> Parsed | None:
+    def read(self, reply: Reply) -> ParseResult | None:
         """Takes a reply; returns the action in it, or ``None`` where it was a reflection, and a new trial begins."""
         self.counted = self.counted and reply.tokens is not None
-        self.tokens += reply.tokens or Tokens()
+        self.tokens += reply.tokens or AnswerTokens()
         if self.reflecting:
             self._notes.append(" ".join(reply.answer.content.split()) or "(nothing)")
             self.reflecting, self._reply = False, None

@@ -33,7 +33,7 @@ _SECRETS = ("key_variable", "concurrency", "patience", "timeout", "budget", "pri
 
 
 @dataclass(frozen=True)
-class Setting:
+class ProtocolSetting:
     """One evaluation: an environment, a split and a policy. Its results are in one file."""
 
     env_id: str
@@ -91,7 +91,7 @@ class Setting:
         return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
 
     @classmethod
-    def from_json(cls, path: Path) -> Setting:
+    def from_json(cls, path: Path) -> ProtocolSetting:
         """Reads the file of a setting.
 
         Raises:
@@ -108,7 +108,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class World:
+class EvaluatedEnv:
     """Facts of an environment that an evaluation follows from."""
 
     panel: Panel
@@ -123,7 +123,7 @@ class World:
         return {task.task_id: task.stratum for task in self.panel.tasks}
 
 
-def world_of(setting: Setting) -> World:
+def world_of(setting: ProtocolSetting) -> EvaluatedEnv:
     """Makes the environment of a setting once, and lists its tasks.
 
     Raises:
@@ -138,7 +138,7 @@ def world_of(setting: Setting) -> World:
         panel = panel_of(inner, setting.split)
         if not panel.tasks:
             raise UsageError(f"split {setting.split!r} of {setting.env_id} has no task")
-        return World(panel, dict(inner.versions), tuple(inner.tools), inner.max_calls, budget)
+        return EvaluatedEnv(panel, dict(inner.versions), tuple(inner.tools), inner.max_calls, budget)
     finally:
         env.close()
 
@@ -199,7 +199,7 @@ def sample_of(ids: Sequence[str], count: int | None) -> list[str]:
     return [ids[place] for place in sorted(smallest)]
 
 
-def conditions_of(setting: Setting, world: World, version: str, system: str = "") -> Conditions:
+def conditions_of(setting: ProtocolSetting, world: EvaluatedEnv, version: str, system: str = "") -> Conditions:
     """Returns the conditions of a setting's results.
 
     Args:

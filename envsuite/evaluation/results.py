@@ -69,7 +69,7 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Result:
+class EpisodeResult:
     """One episode."""
 
     conditions: Conditions
@@ -127,7 +127,7 @@ class Result:
         return orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
-    def from_line(cls, line: bytes) -> Result:
+    def from_line(cls, line: bytes) -> EpisodeResult:
         """Returns the result that :meth:`to_line` wrote; fields of newer versions are left out.
 
         Raises:
@@ -152,7 +152,7 @@ class Result:
         return result
 
 
-def _check(result: Result) -> None:
+def _check(result: EpisodeResult) -> None:
     """Refuses values of the wrong kind, which would fail far from here."""
     if result.ending not in get_args(Ending):
         raise ValueError(f"ending is {result.ending!r}, not one of {', '.join(get_args(Ending))}")
@@ -175,7 +175,7 @@ def _check(result: Result) -> None:
             raise ValueError(f"conditions.{name} is {getattr(result.conditions, name)!r}")
 
 
-def read_results(*paths: Path) -> list[Result]:
+def read_results(*paths: Path) -> list[EpisodeResult]:
     """Returns one result of each episode in files, or in all files ``*.jsonl`` of folders, in their order.
 
     Where an episode has several, one that finished counts before one that broke, and else the last. The end of a file
@@ -185,7 +185,7 @@ def read_results(*paths: Path) -> list[Result]:
         DataError: There is no file, a line in it is no result (the message has its number), or two files have
             different outcomes of one episode under the same conditions.
     """
-    results: dict[tuple[bytes, str, int], tuple[Result, Path]] = {}
+    results: dict[tuple[bytes, str, int], tuple[EpisodeResult, Path]] = {}
     for file in _files(paths):
         for result in _lines(file):
             key = (result.conditions.canonical, *result.key)
@@ -211,11 +211,11 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         yield from files
 
 
-def _outcome(result: Result) -> tuple[Any, ...]:
+def _outcome(result: EpisodeResult) -> tuple[Any, ...]:
     return result.success, result.score, result.reward, result.steps, result.ending
 
 
-def _lines(file: Path) -> Iterator[Result]:
+def _lines(file: Path) -> Iterator[EpisodeResult]:
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -223,7 +223,7 @@ def _lines(file: Path) -> Iterator[Result]:
     whole, _, _ = content.rpartition(b"\n")
     for number, line in enumerate(whole.split(b"\n") if whole else (), 1):
         try:
-            yield Result.from_line(line)
+            yield EpisodeResult.from_line(line)
         except DataError as error:
             raise DataError(f"{file}, line {number}: {error}") from error
 
@@ -246,7 +246,7 @@ class ResultFile:
     def __init__(self, path: Path, conditions: Conditions, other_paths: Iterable[Path] = ()) -> None:
         self.path = path
         self.conditions = conditions
-        self.results: dict[tuple[str, int], Result] = {}
+        self.results: dict[tuple[str, int], EpisodeResult] = {}
         """The last result of each episode."""
         self._canonical = conditions.canonical
         with ExitStack() as stack:
@@ -272,7 +272,7 @@ class ResultFile:
                 raise DataError(f"{path}: cannot be written ({error})") from error
             self._opened = stack.pop_all()
 
-    def add(self, result: Result) -> None:
+    def add(self, result: EpisodeResult) -> None:
         """Appends a result; it is on disk when this returns.
 
         Raises:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from envsuite.core.boundary import without_task
 from envsuite.evaluation.players import GAVE_UP
 from envsuite.evaluation.prompting import Dialogue
-from envsuite.evaluation.protocol import Setting, World
-from envsuite.evaluation.results import Conditions, Ending, Result, ResultFile
-from envsuite.prompting.endpoints import Replied, body_of
-from envsuite.vector import Event, Vector
+from envsuite.evaluation.protocol import EvaluatedEnv, ProtocolSetting
+from envsuite.evaluation.results import Conditions, Ending, EpisodeResult, ResultFile
+from envsuite.prompting.endpoints import RequestResult, body_of
+from envsuite.vector import Vector, VectorEvent
 
 if TYPE_CHECKING:
-    from envsuite.prompting.endpoints.pool import Pool
+    from envsuite.prompting.endpoints.pool import RequestPool
 
 _PATIENCE = 0.5  # seconds of waiting, after which progress is told
 _SLOW = 1.0  # seconds that a call of an environment takes before it is named
@@ -27,7 +27,7 @@ _BRIEF = 0.02  # seconds of waiting for an endpoint while environments are about
 class Watcher(Protocol):
     """Is told how an evaluation goes."""
 
-    def add_result(self, result: Result) -> None:
+    def add_result(self, result: EpisodeResult) -> None:
         """Called with each episode that has ended."""
 
     def waits(self, what: str | None) -> None:
@@ -52,7 +52,7 @@ class _Episode:
     solved: list[bool] = field(default_factory=list)
     """Success of each trial that has ended."""
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: VectorEvent) -> None:
         """Takes the environment's answer."""
         assert event.info is not None and event.observation is not None
         gave_up = GAVE_UP in event.info["metrics"]
@@ -68,7 +68,7 @@ class _Episode:
         self.acting = True
 
 
-class Runner:
+class EpisodeRunner:
     """Plays the episodes of one setting.
 
     Args:
@@ -84,12 +84,12 @@ class Runner:
 
     def __init__(
         self,
-        setting: Setting,
-        world: World,
+        setting: ProtocolSetting,
+        world: EvaluatedEnv,
         conditions: Conditions,
         file: ResultFile,
         vector: Vector,
-        pool: Pool | None,
+        pool: RequestPool | None,
         examples: str,
         watcher: Watcher,
     ) -> None:
@@ -145,7 +145,7 @@ class Runner:
         self._running[slot] = _Episode(task_id, seed, dialogue)
         self.vector.reset(slot, 0, task_id=task_id, seed=seed)
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: VectorEvent) -> None:
         """Takes the environment's answer: the episode ends, or whoever acts next is asked."""
         episode, slot = self._running[event.slot], event.slot
         if event.error is not None:
@@ -178,7 +178,7 @@ class Runner:
         assert self.pool is not None
         self.pool.submit(slot, body_of(self.pool.options, **dialogue.request()))
 
-    def _on_reply(self, answer: Replied) -> None:
+    def _on_reply(self, answer: RequestResult) -> None:
         """Takes the endpoint's answer: the environment is stepped, or reset for another trial."""
         assert self.pool is not None
         slot = answer.request_id
@@ -214,7 +214,7 @@ class Runner:
         self._free.append(slot)
         return self._running.pop(slot)
 
-    def _result(self, episode: _Episode, ending: Ending, broken: str | None) -> Result:
+    def _result(self, episode: _Episode, ending: Ending, broken: str | None) -> EpisodeResult:
         dialogue, sound = episode.dialogue, broken is None
         tokens = None if dialogue is None else dialogue.tokens
         metrics = {name: float(value) for name, value in episode.info.get("metrics", {}).items()}
@@ -223,7 +223,7 @@ class Runner:
                 f"success_within_{trials}": float(any(episode.solved[:trials]))
                 for trials in range(1, dialogue.prompting.trials + 1)
             }
-        return Result(
+        return EpisodeResult(
             self.conditions,
             episode.task_id,
             self._strata[episode.task_id],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from envsuite.evaluation.groups import ALL, natural
-from envsuite.evaluation.tables import Row
+from envsuite.evaluation.tables import TableRow
 
 DASH = "–"  # noqa: RUF001
 MARK = "†"
@@ -62,7 +62,7 @@ def quantity(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
 
 
-def _episodes(row: Row) -> str:
+def _episodes(row: TableRow) -> str:
     if row.complete:
         return f"{row.tasks} × {row.seeds}" if row.seeds != 1 else str(row.tasks)  # noqa: RUF001
     return f"{row.episodes} of {row.episodes + row.broken + row.missing} {MARK}"
@@ -71,21 +71,21 @@ def _episodes(row: Row) -> str:
 @dataclass(frozen=True)
 class _Column:
     head: Cell
-    cell: Callable[[Row], Cell]
-    shown: Callable[[Sequence[Row]], bool] = lambda rows: True
+    cell: Callable[[TableRow], Cell]
+    shown: Callable[[Sequence[TableRow]], bool] = lambda rows: True
 
 
-def _some(value: Callable[[Row], object | None]) -> Callable[[Sequence[Row]], bool]:
+def _some(value: Callable[[TableRow], object | None]) -> Callable[[Sequence[TableRow]], bool]:
     return lambda rows: any(value(row) is not None for row in rows)
 
 
-def _tokens(row: Row) -> float | None:
+def _tokens(row: TableRow) -> float | None:
     if row.prompt_tokens is None or row.answer_tokens is None:
         return None
     return row.prompt_tokens + row.answer_tokens
 
 
-def _columns(rows: Sequence[Row]) -> Iterator[_Column]:
+def _columns(rows: Sequence[TableRow]) -> Iterator[_Column]:
     """Yields the columns that say something of these rows."""
     has_strata = any(row.stratum != ALL for row in rows)
     candidates = [
@@ -124,17 +124,17 @@ def _metric(name: str) -> _Column:
     return _Column(Name(name), lambda row: quantity(row.metrics.get(name)))
 
 
-def _tables(rows: Sequence[Row]) -> Iterator[tuple[Name, list[Row]]]:
+def _tables(rows: Sequence[TableRow]) -> Iterator[tuple[Name, list[TableRow]]]:
     """Yields the rows of each split, with a title."""
 
-    def key(row: Row) -> tuple[str, str, str]:
+    def key(row: TableRow) -> tuple[str, str, str]:
         return row.env_id, row.source, row.split
 
     for (env_id, source, split), own in groupby(sorted(rows, key=key), key):
         yield Name(f"{env_id}, {split} ({source})"), list(own)
 
 
-def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
+def make_sheets(rows: Sequence[TableRow]) -> list[Sheet]:
     """Returns a table for each split: a row for each policy and stratum."""
     sheets = []
     for title, own in _tables(rows):
@@ -148,14 +148,14 @@ def make_sheets(rows: Sequence[Row]) -> list[Sheet]:
     return sheets
 
 
-def _blocks(rows: Sequence[Row]) -> list[list[Row]]:
+def _blocks(rows: Sequence[TableRow]) -> list[list[TableRow]]:
     """Returns one block for each policy where there are strata, and one for all where there are none."""
     if all(row.stratum == ALL for row in rows):
         return [list(rows)]
     return [list(own) for _, own in groupby(rows, lambda row: row.policy)]
 
 
-def make_wide_sheets(rows: Sequence[Row], value: str = "success") -> list[Sheet]:
+def make_wide_sheets(rows: Sequence[TableRow], value: str = "success") -> list[Sheet]:
     """Returns a table for each split: a row for each policy, a column for each stratum, all tasks last.
 
     Args:
@@ -177,7 +177,7 @@ def make_wide_sheets(rows: Sequence[Row], value: str = "success") -> list[Sheet]
     return sheets
 
 
-def _short(row: Row | None, value: str) -> str:
+def _short(row: TableRow | None, value: str) -> str:
     if row is None:
         return DASH
     if value == "score":
@@ -185,7 +185,7 @@ def _short(row: Row | None, value: str) -> str:
     return rate(row.success, None, None, row.success_std)
 
 
-def _incomplete(rows: Iterable[Row]) -> Iterator[tuple[Cell, ...]]:
+def _incomplete(rows: Iterable[TableRow]) -> Iterator[tuple[Cell, ...]]:
     for row in rows:
         if row.stratum != ALL or row.complete:
             continue

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envsuite.core.errors import UsageError, unknown
-from envsuite.evaluation.groups import ALL, Group, TaskSums, natural, task_sums
-from envsuite.evaluation.results import Result
+from envsuite.evaluation.groups import ALL, ResultGroup, TaskSums, natural, task_sums
+from envsuite.evaluation.results import EpisodeResult
 from envsuite.evaluation.statistics import clustered_wilson, over_seeds, pass_at_k, pass_hat_k, score_interval
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One policy on the tasks of one stratum. Every mean is over episodes, whichever seed or file they are from."""
 
     env_id: str
@@ -96,7 +96,7 @@ DIVISIONS: dict[str, Callable[[str], str] | None] = {
 """Divisions that rows are made of, besides all tasks: strata, strata without or by the number at their end, seeds."""
 
 
-def make_rows(groups: Sequence[Group], by: str = "all", attempts: Sequence[int] = ()) -> list[Row]:
+def make_rows(groups: Sequence[ResultGroup], by: str = "all", attempts: Sequence[int] = ()) -> list[TableRow]:
     """Returns the rows of each group: all tasks first, then those of the division.
 
     Args:
@@ -113,7 +113,7 @@ def make_rows(groups: Sequence[Group], by: str = "all", attempts: Sequence[int] 
     return [row for group in groups for row in _rows(group, by, attempts)]
 
 
-def _rows(group: Group, by: str, attempts: Sequence[int]) -> Iterable[Row]:
+def _rows(group: ResultGroup, by: str, attempts: Sequence[int]) -> Iterable[TableRow]:
     yield _row(group, ALL, group.size, attempts)
     if by == "seed":
         for seed in group.seeds:
@@ -126,7 +126,7 @@ def _rows(group: Group, by: str, attempts: Sequence[int]) -> Iterable[Row]:
             yield _row(group.only(own, tasks), name, len(tasks), attempts, len(group.seeds))
 
 
-def _row(group: Group, stratum: str, size: int, attempts: Sequence[int], seeds: int | None = None) -> Row:
+def _row(group: ResultGroup, stratum: str, size: int, attempts: Sequence[int], seeds: int | None = None) -> TableRow:
     conditions, results = group.conditions, group.finished_results
     seeds = len(group.seeds) if seeds is None else seeds
     successes = task_sums(results, (result.success for result in results))
@@ -135,7 +135,7 @@ def _row(group: Group, stratum: str, size: int, attempts: Sequence[int], seeds: 
     least, most = score_interval(scores.totals, scores.episodes) if results else (None, None)
     writes = conditions.kind != "player"
     steps = sum(result.steps for result in results)
-    return Row(
+    return TableRow(
         env_id=conditions.env_id,
         source=conditions.source,
         split=conditions.split,
@@ -175,7 +175,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _deviation(results: Sequence[Result], value: Callable[[Result], float]) -> float | None:
+def _deviation(results: Sequence[EpisodeResult], value: Callable[[EpisodeResult], float]) -> float | None:
     """Returns the standard deviation over seeds."""
     by_seed: dict[int, list[float]] = {}
     for result in results:
@@ -190,7 +190,7 @@ def _count_names(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _metrics(results: Sequence[Result]) -> dict[str, float]:
+def _metrics(results: Sequence[EpisodeResult]) -> dict[str, float]:
     names = sorted({name for result in results for name in result.metrics})
     values = {name: [result.metrics[name] for result in results if name in result.metrics] for name in names}
     return {name: math.fsum(own) / len(own) for name, own in values.items()}

@@ -15,7 +15,7 @@ import orjson
 from envsuite.core.escaping import cell as csv_cell
 from envsuite.core.latex import COMMANDS, escape_latex
 from envsuite.evaluation.sheets import Cell, Name, Sheet
-from envsuite.evaluation.tables import Row
+from envsuite.evaluation.tables import TableRow
 
 _MARKDOWN = frozenset("\\`*_{}[]<>()#|~$&!+")
 _LATEX = {
@@ -157,7 +157,7 @@ def _flat(row: Any, mappings: Sequence[str]) -> dict[str, Any]:
     return flat
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[TableRow]) -> str:
     """Returns comma-separated values with a head, one line for each row, unrounded; ``None`` is an empty cell."""
     mappings = ("endings", "metrics", "attempts", "why_broken")
     return csv_of([{**_flat(row, mappings), "complete": row.complete} for row in rows])
@@ -177,7 +177,7 @@ def _csv_line(cells: Sequence[Any]) -> str:
     return text.getvalue().removesuffix("\r\n") + "\n"
 
 
-def as_json(rows: Sequence[Row]) -> str:
+def as_json(rows: Sequence[TableRow]) -> str:
     """Returns ``{"rows": [...]}``, unrounded."""
     return json_of({"rows": [{**asdict(row), "complete": row.complete} for row in rows]})
 
@@ -189,5 +189,5 @@ def json_of(body: Mapping[str, Any]) -> str:
 
 SHEETS: dict[str, Callable[[Sequence[Sheet]], str]] = {"text": as_text, "markdown": as_markdown, "latex": as_latex}
 """Formats for people."""
-ROWS: dict[str, Callable[[Sequence[Row]], str]] = {"csv": as_csv, "json": as_json}
+ROWS: dict[str, Callable[[Sequence[TableRow]], str]] = {"csv": as_csv, "json": as_json}
 """Formats for programs."""

@@ -10,7 +10,7 @@ Status = Literal["ok", "absent", "warning", "broken"]
 
 
 @dataclass(frozen=True)
-class Check:
+class InstallationCheck:
     """One thing that was looked at."""
 
     section: str

@@ -16,10 +16,10 @@ from envsuite.data.catalog import DataSet
 from envsuite.data.manager import state
 from envsuite.data.places import cache_root
 from envsuite.data.progress import format_size
-from envsuite.installation.check import Check
+from envsuite.installation.check import InstallationCheck
 from envsuite.installation.packages import (
     PACKAGE,
-    Installed,
+    Dependency,
     Requirement,
     look_up_dependency,
     requirements,
@@ -35,25 +35,28 @@ _SAME_MODULE = (("openenv", "openenv-core"),)
 """Distributions that install the same module: the one installed last wins, and removing either breaks the other."""
 
 
-def python_itself() -> list[Check]:
+def python_itself() -> list[InstallationCheck]:
     """Python and the package."""
     running = f"{platform.python_version()} on {platform.platform(terse=True)}, {sys.executable}"
-    version = Check("packages", "Python", "ok", running, required=True)
+    version = InstallationCheck("packages", "Python", "ok", running, required=True)
     if sys.version_info < OLDEST_PYTHON:
-        version = Check("packages", "Python", "broken", running, "install Python 3.11 or newer", True)
+        version = InstallationCheck("packages", "Python", "broken", running, "install Python 3.11 or newer", True)
     folder = Path(envsuite.__file__).parent
     pip_version = version_of(PACKAGE)
     about = f"{envsuite.__version__} from {folder}"
     if pip_version is None:
         mend = f"pip install -e {folder.parent}"
-        return [version, Check("packages", PACKAGE, "warning", f"{about}; not installed: extras are not known", mend)]
+        return [
+            version,
+            InstallationCheck("packages", PACKAGE, "warning", f"{about}; not installed: extras are not known", mend),
+        ]
     if pip_version != envsuite.__version__:
         finding = f"{about}, but the version that pip knows is {pip_version}"
-        return [version, Check("packages", PACKAGE, "warning", finding, f"pip install -e {folder.parent}")]
-    return [version, Check("packages", PACKAGE, "ok", about, required=True)]
+        return [version, InstallationCheck("packages", PACKAGE, "warning", finding, f"pip install -e {folder.parent}")]
+    return [version, InstallationCheck("packages", PACKAGE, "ok", about, required=True)]
 
 
-def packages() -> list[Check]:
+def packages() -> list[InstallationCheck]:
     """The base, each extra, and whether what the quick start imports can be imported."""
     try:
         by_extra = requirements()
@@ -81,7 +84,7 @@ def packages() -> list[Check]:
     ]
 
 
-def _extra(extra: str, dependencies: list[Installed], direct: Sequence[Requirement]) -> Check:
+def _extra(extra: str, dependencies: list[Dependency], direct: Sequence[Requirement]) -> InstallationCheck:
     """Returns the state of an extra.
 
     Args:
@@ -98,10 +101,10 @@ def _extra(extra: str, dependencies: list[Installed], direct: Sequence[Requireme
             f"{dependency.requirement.name} {dependency.version}, but {dependency.requirement.specifier}"
             for dependency in unfit
         )
-        return Check("packages", name, "broken", f"another version is needed: {finding}", mend, needs)
+        return InstallationCheck("packages", name, "broken", f"another version is needed: {finding}", mend, needs)
     if lacking:
         finding = ", ".join(dependency.requirement.specifier for dependency in lacking)
-        return Check("packages", name, "absent", f"not installed: {finding}", mend, needs)
+        return InstallationCheck("packages", name, "absent", f"not installed: {finding}", mend, needs)
     versions = [
         f"{dependency.requirement.name} {dependency.version}"
         for dependency in dependencies
@@ -113,10 +116,12 @@ def _extra(extra: str, dependencies: list[Installed], direct: Sequence[Requireme
         if requirement.name == PACKAGE
         for inner_extra in requirement.extras
     ]
-    return Check("packages", name, "ok", ", ".join([*versions, *inner_extras]) or "needs no package", required=needs)
+    return InstallationCheck(
+        "packages", name, "ok", ", ".join([*versions, *inner_extras]) or "needs no package", required=needs
+    )
 
 
-def _imports(names: list[str]) -> list[Check]:
+def _imports(names: list[str]) -> list[InstallationCheck]:
     """Packages that are installed but cannot be imported."""
     modules = {_MODULES.get(name.lower(), name.replace("-", "_")): name for name in names}
     checks = []
@@ -124,56 +129,60 @@ def _imports(names: list[str]) -> list[Check]:
         if why:
             mend = f"pip install --force-reinstall --no-deps '{modules[imports]}=={version_of(modules[imports])}'"
             finding = f"installed, but cannot be imported: {why}"
-            checks.append(Check("packages", modules[imports], "broken", finding, mend, True))
+            checks.append(InstallationCheck("packages", modules[imports], "broken", finding, mend, True))
     return checks
 
 
-def _same_modules() -> list[Check]:
+def _same_modules() -> list[InstallationCheck]:
     checks = []
     for pair in _SAME_MODULE:
         if all(version_of(name) for name in pair):
             finding = f"{' and '.join(pair)} are both installed and overwrite each other's files"
             mend = f"pip uninstall -y {' '.join(pair)} && pip install {pair[0]}"
-            checks.append(Check("packages", pair[0], "warning", finding, mend))
+            checks.append(InstallationCheck("packages", pair[0], "warning", finding, mend))
     return checks
 
 
-def conflicts() -> list[Check]:
+def conflicts() -> list[InstallationCheck]:
     """Requirements of any installed package that another one's version breaks, as pip finds them."""
     probe = module("pip", "--disable-pip-version-check", "check", seconds=60.0)
     if probe.code == 0:
-        return [Check("packages", "conflicts", "ok", "no two packages want different versions")]
+        return [InstallationCheck("packages", "conflicts", "ok", "no two packages want different versions")]
     if probe.code != 1 or not probe.out.strip():
-        return [Check("packages", "conflicts", "absent", f"pip check cannot be asked: {probe.why}")]
+        return [InstallationCheck("packages", "conflicts", "absent", f"pip check cannot be asked: {probe.why}")]
     lines = [line.strip() for line in probe.out.splitlines() if " has requirement " in line]
     if not lines:  # packages without one of theirs: what envsuite's extras lack is told above
-        return [Check("packages", "conflicts", "ok", "no two packages want different versions")]
+        return [InstallationCheck("packages", "conflicts", "ok", "no two packages want different versions")]
     mend = "a virtual environment for each of those that disagree"
-    return [Check("packages", "conflicts", "warning", line, mend) for line in lines]
+    return [InstallationCheck("packages", "conflicts", "warning", line, mend) for line in lines]
 
 
-def data() -> list[Check]:
+def data() -> list[InstallationCheck]:
     """The official data of each benchmark, and what was derived from it."""
     return [*(_data_set(data_set) for data_set in catalog.data_sets()), _cache()]
 
 
-def _data_set(data_set: DataSet) -> Check:
+def _data_set(data_set: DataSet) -> InstallationCheck:
     mend = f"envsuite data fetch {data_set.name}"
     try:
         local_state = state(data_set)
     except (EnvsuiteError, OSError) as error:
-        return Check("data", data_set.name, "broken", str(error).splitlines()[0], mend)
+        return InstallationCheck("data", data_set.name, "broken", str(error).splitlines()[0], mend)
     if local_state.state == "absent":
-        return Check("data", data_set.name, "absent", "not fetched; built-in tasks need none", mend)
+        return InstallationCheck("data", data_set.name, "absent", "not fetched; built-in tasks need none", mend)
     about = (
         f"{format_size(local_state.size)}, version {local_state.version}, {local_state.folder / (data_set.tree or '')}"
     )
     if local_state.state == "partial":
-        return Check("data", data_set.name, "broken", f"incomplete, damaged or of an older version: {about}", mend)
-    return Check("data", data_set.name, "ok", f"{about}; envsuite data verify {data_set.name} reads every byte")
+        return InstallationCheck(
+            "data", data_set.name, "broken", f"incomplete, damaged or of an older version: {about}", mend
+        )
+    return InstallationCheck(
+        "data", data_set.name, "ok", f"{about}; envsuite data verify {data_set.name} reads every byte"
+    )
 
 
-def _cache() -> Check:
+def _cache() -> InstallationCheck:
     root = cache_root()
     errors: list[OSError] = []
     size = 0
@@ -184,14 +193,14 @@ def _cache() -> Check:
     wrong = [error for error in errors if not isinstance(error, FileNotFoundError)]
     if wrong:
         mend = "set ENVSUITE_DATA to a folder that can be read and written"
-        return Check("data", "cache", "broken", f"{root} cannot be read: {wrong[0].strerror}", mend)
-    return Check("data", "cache", "ok", f"{root}: {format_size(size)}")
+        return InstallationCheck("data", "cache", "broken", f"{root} cannot be read: {wrong[0].strerror}", mend)
+    return InstallationCheck("data", "cache", "ok", f"{root}: {format_size(size)}")
 
 
-def quickstart() -> list[Check]:
+def quickstart() -> list[InstallationCheck]:
     """Whether the trainer finds settings and model of the quick start and takes them."""
     probe = module("envsuite.cli", "quickstart", "--check")
     if probe.code == 0:
-        return [Check("quick start", "settings and model", "ok", "found", required=True)]
+        return [InstallationCheck("quick start", "settings and model", "ok", "found", required=True)]
     mend = "pip install 'envsuite[train]'"
-    return [Check("quick start", "settings and model", "broken", probe.why, mend, True)]
+    return [InstallationCheck("quick start", "settings and model", "broken", probe.why, mend, True)]

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from envsuite import __version__
 from envsuite.installation import checks, extras, gpu, machine
-from envsuite.installation.check import Check
+from envsuite.installation.check import InstallationCheck
 
 EXAMPLES = """examples:
   envsuite doctor
   envsuite doctor --json > doctor.json
 """
-PARTS: tuple[tuple[str, Callable[[], list[Check]]], ...] = (
+PARTS: tuple[tuple[str, Callable[[], list[InstallationCheck]]], ...] = (
     ("packages", checks.python_itself),
     ("packages", checks.packages),
     ("packages", checks.conflicts),
@@ -64,20 +64,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if ready else 1
 
 
-def examine(parts: Sequence[tuple[str, Callable[[], list[Check]]]] = PARTS) -> list[Check]:
+def examine(parts: Sequence[tuple[str, Callable[[], list[InstallationCheck]]]] = PARTS) -> list[InstallationCheck]:
     """Runs the checks of all parts, several at a time, and returns them in order."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         return [check for group in pool.map(lambda part: _run_check(*part), parts) for check in group]
 
 
-def _run_check(section: str, look: Callable[[], list[Check]]) -> list[Check]:
+def _run_check(section: str, look: Callable[[], list[InstallationCheck]]) -> list[InstallationCheck]:
     try:
         return look()
     except Exception as error:  # whatever is wrong with this machine, the other checks are told
-        return [Check(section, look.__name__, "broken", f"the check itself failed: {type(error).__name__}: {error}")]
+        return [
+            InstallationCheck(
+                section, look.__name__, "broken", f"the check itself failed: {type(error).__name__}: {error}"
+            )
+        ]
 
 
-def format_checks(findings: Sequence[Check], width: int = WIDEST) -> str:
+def format_checks(findings: Sequence[InstallationCheck], width: int = WIDEST) -> str:
     """Returns the checks as text: a block for each section, remedies, and whether the quick start can run.
 
     Args:

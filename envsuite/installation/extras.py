@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import metadata
 
-from envsuite.installation.check import Check
+from envsuite.installation.check import InstallationCheck
 from envsuite.installation.checks import HIDDEN_EXTRAS
 from envsuite.installation.packages import PACKAGE, look_up_dependency, requirements, requirements_of
 from envsuite.installation.probes import try_names
@@ -15,12 +15,12 @@ OF_TRAINER = ("train", "lora", "8bit", "tensorboard", "wandb", "trackio", "gguf"
 SECONDS = 300.0
 
 
-def environments() -> list[Check]:
+def environments() -> list[InstallationCheck]:
     """A step of each installed extra that needs no trainer."""
     return _checks([extra for extra in _installed_extras() if extra not in OF_TRAINER], "envsuite.installation.tryout")
 
 
-def trainer() -> list[Check]:
+def trainer() -> list[InstallationCheck]:
     """A step of each installed extra of the trainer, all in one process, which imports its libraries once."""
     present = _installed_extras()
     return _checks(
@@ -42,15 +42,19 @@ def _installed_extras() -> list[str]:
     ]
 
 
-def _checks(extras: list[str], program: str) -> list[Check]:
+def _checks(extras: list[str], program: str) -> list[InstallationCheck]:
     reasons = try_names(extras, [sys.executable, "-m", program], SECONDS)
     return [_check(extra, reasons[extra]) for extra in extras]
 
 
-def _check(extra: str, why: str) -> Check:
+def _check(extra: str, why: str) -> InstallationCheck:
     name, needs = f"[{extra}]", extra == "train"
     if not why:
-        return Check("extras", name, "ok", "a step of it works", required=needs)
+        return InstallationCheck("extras", name, "ok", "a step of it works", required=needs)
     if "gave no answer" in why:  # a busy machine, more likely than packages that do not go together
-        return Check("extras", name, "warning", f"a step of it did not end: {why}", "envsuite doctor, once more", needs)
-    return Check("extras", name, "broken", f"a step of it fails: {why}", f"pip install '{PACKAGE}[{extra}]'", needs)
+        return InstallationCheck(
+            "extras", name, "warning", f"a step of it did not end: {why}", "envsuite doctor, once more", needs
+        )
+    return InstallationCheck(
+        "extras", name, "broken", f"a step of it fails: {why}", f"pip install '{PACKAGE}[{extra}]'", needs
+    )

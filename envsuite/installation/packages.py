@@ -30,7 +30,7 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class Installed:
+class Dependency:
     """A requirement and what is there of it."""
 
     requirement: Requirement
@@ -115,9 +115,9 @@ def requirements_of(extra: str, by_extra: dict[str, tuple[Requirement, ...]]) ->
                 yield requirement
 
 
-def look_up_dependency(requirement: Requirement) -> Installed:
+def look_up_dependency(requirement: Requirement) -> Dependency:
     """Looks up the version that is installed."""
-    return Installed(requirement, version_of(requirement.name))
+    return Dependency(requirement, version_of(requirement.name))
 
 
 def version_of(name: str) -> str | None:

@@ -58,7 +58,7 @@ print(json.dumps(told))
 
 
 @dataclass(frozen=True)
-class Said:
+class ProbeOutput:
     """Output and exit status of a process."""
 
     code: int | None
@@ -68,7 +68,7 @@ class Said:
     """The last line of its errors, or why there is none."""
 
 
-def ask(command: list[str], seconds: float) -> Said:
+def ask(command: list[str], seconds: float) -> ProbeOutput:
     """Runs a command without a shell; never raises for what is wrong with the command."""
     try:
         run = subprocess.run(
@@ -82,25 +82,25 @@ def ask(command: list[str], seconds: float) -> Said:
         )
     except subprocess.TimeoutExpired as error:
         out = error.stdout.decode("utf-8", "replace") if isinstance(error.stdout, bytes) else ""
-        return Said(None, out, f"gave no answer within {seconds:g} s")
+        return ProbeOutput(None, out, f"gave no answer within {seconds:g} s")
     except OSError as error:
-        return Said(None, "", f"{command[0]} cannot be started ({error.strerror or error})")
+        return ProbeOutput(None, "", f"{command[0]} cannot be started ({error.strerror or error})")
     lines = [line for line in run.stderr.splitlines() if line.strip()]
     why = lines[-1].strip() if lines else f"exit status {run.returncode}"
-    return Said(run.returncode, run.stdout, f"signal {-run.returncode}" if run.returncode < 0 else why)
+    return ProbeOutput(run.returncode, run.stdout, f"signal {-run.returncode}" if run.returncode < 0 else why)
 
 
-def python(code: str, *arguments: str, seconds: float = 120.0) -> Said:
+def python(code: str, *arguments: str, seconds: float = 120.0) -> ProbeOutput:
     """Runs Python code in a new interpreter of this environment."""
     return ask([sys.executable, "-c", code, *arguments], seconds)
 
 
-def module(name: str, *arguments: str, seconds: float = 120.0) -> Said:
+def module(name: str, *arguments: str, seconds: float = 120.0) -> ProbeOutput:
     """Runs ``python -m NAME`` of this environment."""
     return ask([sys.executable, "-m", name, *arguments], seconds)
 
 
-def tool(name: str, *arguments: str, seconds: float = 20.0) -> Said | None:
+def tool(name: str, *arguments: str, seconds: float = 20.0) -> ProbeOutput | None:
     """Runs a program of the path; ``None`` if there is none of that name."""
     path = shutil.which(name)
     return None if path is None else ask([path, *arguments], seconds)

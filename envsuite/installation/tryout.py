@@ -66,29 +66,29 @@ def _same_expression(_: Path) -> None:
 
 def _serve_environment(_: Path) -> None:
     from envsuite.serving.server import serving
-    from envsuite.serving.settings import Settings
+    from envsuite.serving.settings import ServerSettings
 
-    with serving(Settings(("Sokoban-v0",), port=0, workers=0)) as server:
+    with serving(ServerSettings(("Sokoban-v0",), port=0, workers=0)) as server:
         _plays("Sokoban-v0", url=server.url)
 
 
 def _serve_bridge(_: Path) -> None:
     from envsuite.serving.bridges.server import bridging
-    from envsuite.serving.bridges.settings import Settings
+    from envsuite.serving.bridges.settings import BridgeSettings
 
-    with bridging(Settings(("Sokoban-v0",), port=0)) as bridge:
+    with bridging(BridgeSettings(("Sokoban-v0",), port=0)) as bridge:
         urllib.request.urlopen(f"{bridge.url}/openenv/Sokoban-v0/health", timeout=20).close()
 
 
 def _request_page(_: Path) -> None:
     import httpx2
 
-    class Answer(http.server.BaseHTTPRequestHandler):
+    class TryoutAnswer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(204)
             self.end_headers()
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), TryoutAnswer) as server:
         thread = threading.Thread(target=server.handle_request, daemon=True)
         thread.start()
         assert httpx2.get(f"http://127.0.0.1:{server.server_port}/", timeout=20).status_code == 204

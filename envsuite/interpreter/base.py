@@ -18,7 +18,7 @@ SOURCE = 2**20
 
 
 @dataclass(frozen=True)
-class Limits:
+class InterpreterLimits:
     """Bounds of what the code of a session may use.
 
     Raises:
@@ -49,7 +49,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Result:
+class CodeResult:
     """Output of a call of :meth:`Session.run`, and how the call ended."""
 
     stdout: str
@@ -59,11 +59,11 @@ class Result:
     status: Status = "ok"
 
 
-class Session(ABC):
+class InterpreterSession(ABC):
     """One interpreter state: what a call defines, later calls see. A context manager that closes it."""
 
     @abstractmethod
-    def run(self, code: str) -> Result:
+    def run(self, code: str) -> CodeResult:
         """Runs ``code`` as a notebook runs a cell: the value of a last expression is printed.
 
         Whatever the code does ends as a :class:`Result`. After ``timeout``, ``memory`` and ``died`` the state is
@@ -94,7 +94,7 @@ class Interpreter(ABC):
     """The name by which it is chosen."""
 
     def __init__(self) -> None:
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._sessions: weakref.WeakSet[InterpreterSession] = weakref.WeakSet()
         self._closed = False
 
     @property
@@ -102,7 +102,7 @@ class Interpreter(ABC):
     def isolation(self) -> tuple[str, ...]:
         """Separation of sessions from the machine and each other, in words, e.g. ``"no network"``."""
 
-    def open(self) -> Session:
+    def open(self) -> InterpreterSession:
         """Returns a new session, in the same state as every other new one (hash seed, time zone, folder).
 
         Raises:
@@ -116,10 +116,10 @@ class Interpreter(ABC):
         return session
 
     @abstractmethod
-    def _open_session(self) -> Session:
+    def _open_session(self) -> InterpreterSession:
         """Returns a new session."""
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: InterpreterSession) -> None:
         """Notes that a session is closed."""
         self._sessions.discard(session)
 
@@ -130,12 +130,12 @@ class Interpreter(ABC):
             session.close()
 
 
-def unfit(code: str) -> Result | None:
+def unfit(code: str) -> CodeResult | None:
     """Returns the result of code that no interpreter takes: too long, or with half surrogates; ``None`` for other."""
     if len(code) > SOURCE:
-        return Result("", f"the code has {len(code):,} characters; at most {SOURCE:,} are taken", "error")
+        return CodeResult("", f"the code has {len(code):,} characters; at most {SOURCE:,} are taken", "error")
     try:
         code.encode()
     except UnicodeEncodeError as error:
-        return Result("", f"the code is not text: character {error.start} is half a surrogate pair", "error")
+        return CodeResult("", f"the code is not text: character {error.start} is half a surrogate pair", "error")
     return None

@@ -7,7 +7,7 @@ import logging
 
 from envsuite.core.errors import MissingExtra
 from envsuite.core.escaping import log_to_stderr
-from envsuite.interpreter.base import Limits
+from envsuite.interpreter.base import InterpreterLimits
 from envsuite.interpreter.registry import NAMES
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
@@ -15,7 +15,7 @@ from envsuite.remote.tokens import read_token
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    most = Limits()
+    most = InterpreterLimits()
     parser.add_argument("--interpreter", choices=NAMES, default="auto", help="the sandbox (default: %(default)s)")
     add_server_arguments(parser, port=8080, sessions=1024)
     parser.add_argument(
@@ -37,17 +37,17 @@ def run(arguments: argparse.Namespace) -> int:
         EnvsuiteError: The server cannot start.
     """
     try:
-        from envsuite.interpreter.server import Settings, serve
+        from envsuite.interpreter.server import InterpreterSettings, serve
     except ImportError as error:
         raise MissingExtra(f"envsuite serve interpreter needs {error.name}: pip install 'envsuite[serve]'") from error
     log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     serve(
-        Settings(
+        InterpreterSettings(
             interpreter=arguments.interpreter,
             host=arguments.host,
             port=arguments.port,
             token=read_token(arguments.token_file),
-            limits=Limits(seconds=arguments.seconds, memory=arguments.memory * 2**20),
+            limits=InterpreterLimits(seconds=arguments.seconds, memory=arguments.memory * 2**20),
             max_sessions=arguments.max_sessions,
             idle_seconds=arguments.idle_seconds,
         )

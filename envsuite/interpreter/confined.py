@@ -31,8 +31,8 @@ from envsuite.core.errors import EnvsuiteError, UsageError, WorkerLost
 from envsuite.core.processes import Child
 from envsuite.interpreter.inside.confine import confine
 from envsuite.interpreter.inside.root import LOADER_CACHE, SYSTEM_LIBRARIES
-from envsuite.interpreter.inside.settings import Bounds, Setting, address_space
-from envsuite.interpreter.inside.wire import Garbled, receive, send
+from envsuite.interpreter.inside.settings import SandboxSetting, SessionBounds, address_space
+from envsuite.interpreter.inside.wire import GarbledMessage, receive, send
 
 KEPT = (
     *("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "XDG_CACHE_HOME"),
@@ -49,7 +49,7 @@ Handler = Callable[[Any], object]
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCode:
     """Code that an origin has loaded."""
 
     about: object
@@ -60,11 +60,11 @@ class Loaded:
     """Folders that it reads, besides Python's and those of installed packages."""
 
 
-class Raised(Exception):
+class CodeFailed(Exception):
     """Raised where the code has raised an error over a request; the message is the error's."""
 
 
-class Lost(Exception):
+class ProcessLost(Exception):
     """Raised where a process has ended over a request, or took too long; the message says how.
 
     Args:
@@ -80,7 +80,7 @@ class Lost(Exception):
         """Whether somebody else may have ended it, so that the request is worth another try."""
 
 
-class Origin:
+class CodeOrigin:
     """A process that loads code, and forks a confined process whenever one is opened. Any thread may ask it.
 
     Args:
@@ -92,7 +92,7 @@ class Origin:
         self._entry, self._lock = entry, threading.Lock()
         self._child: Child | None = None
 
-    def open(self, settings: Mapping[str, Any], confined: bool | None = True) -> Confined:
+    def open(self, settings: Mapping[str, Any], confined: bool | None = True) -> ConfinedObject:
         """Returns a new process.
 
         Args:
@@ -111,10 +111,10 @@ class Origin:
                 except OSError:  # somebody has ended it
                     self._stop()
                     self._order(order, theirs)
-            return Confined(self, ours)
+            return ConfinedObject(self, ours)
         except BaseException as error:
             ours.close()
-            if isinstance(error, Raised | Lost):
+            if isinstance(error, CodeFailed | ProcessLost):
                 raise WorkerLost(f"{settings.get('name', self._entry)} cannot be loaded: {error}") from error
             raise
 
@@ -127,7 +127,7 @@ class Origin:
 
     def end(self, process: int) -> int | None:
         """Ends a process that was opened; returns its exit code, ``None`` where that is not known."""
-        with self._lock, contextlib.suppress(OSError, EOFError, Garbled):
+        with self._lock, contextlib.suppress(OSError, EOFError, GarbledMessage):
             if self._child is not None:
                 self._child.socket.sendall(b"e")
                 send(self._child.socket, {"process": process})
@@ -146,7 +146,7 @@ class Origin:
             child.stop()
 
 
-class Confined:
+class ConfinedObject:
     """A process that reads models' text. One thread at a time may ask it.
 
     Args:
@@ -157,7 +157,7 @@ class Confined:
         EnvsuiteError, Raised, Lost: The code cannot be loaded.
     """
 
-    def __init__(self, origin: Origin, channel: socket.socket) -> None:
+    def __init__(self, origin: CodeOrigin, channel: socket.socket) -> None:
         self._origin, self._channel, self._owner = origin, channel, os.getpid()
         self._process: int | None = None
         ready = self._hear(None)
@@ -178,7 +178,7 @@ class Confined:
         """
         if self._owner != os.getpid():
             self.close()
-            raise Lost("belongs to another process")
+            raise ProcessLost("belongs to another process")
         with contextlib.suppress(OSError):  # it has ended meanwhile, which is found when its answer is read
             send(self._channel, {"seconds": seconds, "request": request})
         return self._hear(time.monotonic() + patience)["answer"]
@@ -187,17 +187,17 @@ class Confined:
         try:
             message = receive(self._channel, _MESSAGE, until)
         except TimeoutError:
-            raise Lost("took too much time", self.close(), late=True) from None
-        except (EOFError, OSError, Garbled):
+            raise ProcessLost("took too much time", self.close(), late=True) from None
+        except (EOFError, OSError, GarbledMessage):
             code = self.close()
             how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else "ended"
-            raise Lost("took too much time" if code == -signal.SIGPROF else how, code) from None
+            raise ProcessLost("took too much time" if code == -signal.SIGPROF else how, code) from None
         if (name := message.get("refused")) is not None:
             kind = vars(errors).get(str(name))
             is_ours = isinstance(kind, type) and issubclass(kind, EnvsuiteError)
-            raise kind(str(message.get("why"))) if is_ours else Raised(str(message.get("why")))  # type: ignore[misc]
+            raise kind(str(message.get("why"))) if is_ours else CodeFailed(str(message.get("why")))  # type: ignore[misc]
         if not message.keys() & {"answer", "process"}:
-            raise Lost("gave no answer", self.close())
+            raise ProcessLost("gave no answer", self.close())
         return message
 
     def close(self) -> int | None:
@@ -208,9 +208,9 @@ class Confined:
 
 
 @cache
-def origin(entry: str) -> Origin:
+def origin(entry: str) -> CodeOrigin:
     """Returns the origin of this program for an ``entry``; see :class:`Origin`."""
-    new = Origin(entry)
+    new = CodeOrigin(entry)
     atexit.register(new.close)
     return new
 
@@ -221,8 +221,8 @@ os.register_at_fork(after_in_child=origin.cache_clear)  # those there are belong
 def serve(control: socket.socket) -> None:
     """The main function of an origin: loads code and forks processes until the socket is closed."""
     module, _, function = str(receive(control, _MESSAGE)["entry"]).partition(":")
-    load: Callable[[Any], Loaded] = vars(importlib.import_module(module))[function]
-    worlds, codes, running = dict[str, Loaded](), dict[int, int](), set[int]()
+    load: Callable[[Any], LoadedCode] = vars(importlib.import_module(module))[function]
+    worlds, codes, running = dict[str, LoadedCode](), dict[int, int](), set[int]()
     while True:
         kind, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not kind:
@@ -261,7 +261,7 @@ def _reap(process: int, running: set[int], codes: dict[int, int], flags: int = 0
         codes[process] = os.waitstatus_to_exitcode(status[1])
 
 
-def _become_confined(channel: socket.socket, loaded: Loaded, confined: bool | None) -> None:
+def _become_confined(channel: socket.socket, loaded: LoadedCode, confined: bool | None) -> None:
     """Confines this process, and answers requests until the program leaves. Does not return."""
     try:
         if (problem := _limit(loaded.readable, confined)) is not None:
@@ -276,12 +276,12 @@ def _become_confined(channel: socket.socket, loaded: Loaded, confined: bool | No
 
 def _limit(readable: tuple[str, ...], confined: bool | None) -> str | None:
     """Limits this process, and confines it; returns why that is not possible, if it has to be."""
-    setting, space = Setting("landlock", tuple(_folders(readable)), address_space()), resource.RLIM_INFINITY
+    setting, space = SandboxSetting("landlock", tuple(_folders(readable)), address_space()), resource.RLIM_INFINITY
     try:
         if confined is not False:
             if sys.platform != "linux":
                 raise OSError("it is not Linux")
-            confine(setting, Bounds(PATIENCE, MEMORY, 1, 0, 0), "/", guarded=False)
+            confine(setting, SessionBounds(PATIENCE, MEMORY, 1, 0, 0), "/", guarded=False)
             return None
     except OSError as error:
         if confined:
@@ -290,7 +290,7 @@ def _limit(readable: tuple[str, ...], confined: bool | None) -> str | None:
                 "needs Linux 5.13 or newer with Landlock (landlock among the kernel's lsm=). Who accepts that it may "
                 "do whatever this user may, gives confined=False"
             )
-    confine(Setting("unisolated", (), setting.address_space), Bounds(PATIENCE, MEMORY, 1, space, 0), "/")
+    confine(SandboxSetting("unisolated", (), setting.address_space), SessionBounds(PATIENCE, MEMORY, 1, space, 0), "/")
     return None
 
 

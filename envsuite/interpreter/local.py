@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import STATUSES, Interpreter, Limits, Result, Session, unfit
+from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterLimits, InterpreterSession, unfit
 from envsuite.interpreter.inside.launch import LAUNCH
-from envsuite.interpreter.inside.root import Files
-from envsuite.interpreter.inside.wire import Garbled, receive, send
+from envsuite.interpreter.inside.root import SandboxFiles
+from envsuite.interpreter.inside.wire import GarbledMessage, receive, send
 
 PACKAGES = {
     "numpy": ("numpy", "numpy.linalg", "numpy.random"),
@@ -58,7 +58,7 @@ ISOLATION = {
 """Separation of sessions, in words, by mode."""
 
 
-class Failed(Exception):
+class StartFailed(Exception):
     """Raised where a mode does not work on this machine."""
 
 
@@ -77,7 +77,7 @@ class Zygote:
         self._control: socket.socket | None = None
         self._closed = False
 
-    def open(self, limits: Limits) -> socket.socket:
+    def open(self, limits: InterpreterLimits) -> socket.socket:
         """Starts a session; returns the socket of its guard.
 
         Raises:
@@ -91,9 +91,9 @@ class Zygote:
         try:
             return self._open(limits)
         except EOFError as error:
-            raise Failed("a session ended before it began: too many processes, or no memory") from error
+            raise StartFailed("a session ended before it began: too many processes, or no memory") from error
 
-    def _open(self, limits: Limits) -> socket.socket:
+    def _open(self, limits: InterpreterLimits) -> socket.socket:
         ours, theirs = socket.socketpair()
         try:
             with theirs, self._lock:
@@ -110,10 +110,10 @@ class Zygote:
                 raise EOFError from error
             answer = receive(ours, 2**20, time.monotonic() + START_SECONDS)
             if "ready" not in answer:
-                raise Failed(str(answer.get("failed")))
-        except (TimeoutError, Garbled) as error:
+                raise StartFailed(str(answer.get("failed")))
+        except (TimeoutError, GarbledMessage) as error:
             ours.close()
-            raise Failed(f"a session did not start: {error}") from error
+            raise StartFailed(f"a session did not start: {error}") from error
         except BaseException:
             ours.close()
             raise
@@ -150,12 +150,12 @@ class Zygote:
             )
         try:
             answer = receive(control, 2**20, time.monotonic() + START_SECONDS)
-        except (EOFError, OSError, Garbled) as error:
+        except (EOFError, OSError, GarbledMessage) as error:
             answer = {"failed": f"its process ended ({type(error).__name__})"}
         if "ready" not in answer:
             control.close()
             self._stop()
-            raise Failed(str(answer.get("failed")))
+            raise StartFailed(str(answer.get("failed")))
         control.settimeout(None)
         self._control = control
         return control
@@ -184,7 +184,7 @@ class LocalInterpreter(Interpreter):
         limits: What each may use.
     """
 
-    def __init__(self, zygote: Zygote, limits: Limits) -> None:
+    def __init__(self, zygote: Zygote, limits: InterpreterLimits) -> None:
         super().__init__()
         self.name, self.limits, self._zygote = zygote.mode, limits, zygote
 
@@ -193,7 +193,7 @@ class LocalInterpreter(Interpreter):
         """Separation from the machine and between sessions, in words."""
         return ISOLATION[self.name]
 
-    def _open_session(self) -> Session:
+    def _open_session(self) -> InterpreterSession:
         return LocalSession(self)
 
     def connect(self) -> socket.socket:
@@ -202,11 +202,11 @@ class LocalInterpreter(Interpreter):
             raise UsageError("the interpreter is closed")
         try:
             return self._zygote.open(self.limits)
-        except Failed as error:
+        except StartFailed as error:
             raise WorkerLost(f"interpreter {self.name!r}: {error}") from error
 
 
-class LocalSession(Session):
+class LocalSession(InterpreterSession):
     """A session on this machine.
 
     Args:
@@ -221,7 +221,7 @@ class LocalSession(Session):
         self._closed = False
         self._socket: socket.socket | None = interpreter.connect()
 
-    def run(self, code: str) -> Result:
+    def run(self, code: str) -> CodeResult:
         """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
         if (refusal := unfit(code)) is not None:
             return refusal
@@ -233,23 +233,23 @@ class LocalSession(Session):
             self._number += 1
             try:
                 return self._call(self._socket, code)
-            except (EOFError, OSError, Garbled) as error:
+            except (EOFError, OSError, GarbledMessage) as error:
                 self._drop()
                 if self._closed:
                     raise UsageError("the session was closed during the call") from error
                 raise WorkerLost(f"interpreter {self._interpreter.name!r}: a session was lost ({error!r})") from error
 
-    def _call(self, channel: socket.socket, code: str) -> Result:
+    def _call(self, channel: socket.socket, code: str) -> CodeResult:
         limits = self._interpreter.limits
         channel.settimeout(SLACK_SECONDS)
         send(channel, {"number": self._number, "code": code})
         until = time.monotonic() + limits.seconds + SLACK_SECONDS
         answer = receive(channel, 32 * limits.output + 2**16, until)
         if answer.get("number") != self._number or answer.get("status") not in STATUSES:
-            raise Garbled("an answer to another call")
+            raise GarbledMessage("an answer to another call")
         if answer.get("lost"):
             self._drop()
-        return Result(_cut(answer, "stdout", limits), _cut(answer, "stderr", limits), answer["status"])
+        return CodeResult(_cut(answer, "stdout", limits), _cut(answer, "stderr", limits), answer["status"])
 
     def _drop(self) -> None:
         """Ends the session's processes, and waits until they are gone."""
@@ -288,14 +288,14 @@ ENVIRONMENT = {
 """All environment variables of the sandbox; nothing of the program's own gets in."""
 
 
-def _cut(answer: dict[str, Any], name: str, limits: Limits) -> str:
+def _cut(answer: dict[str, Any], name: str, limits: InterpreterLimits) -> str:
     text = answer.get(name)
     if not isinstance(text, str):
-        raise Garbled(f"an answer without {name}")
+        raise GarbledMessage(f"an answer without {name}")
     return text[: limits.output]
 
 
-def _files() -> tuple[Files, list[str], list[str]]:
+def _files() -> tuple[SandboxFiles, list[str], list[str]]:
     """Returns the files of a sandbox, the folders that have its packages, and the packages' names."""
     packages, folders, package_names = {}, [], []
     for name in PACKAGES:
@@ -309,7 +309,7 @@ def _files() -> tuple[Files, list[str], list[str]]:
                 packages[path.name] = str(path.resolve())
         if str(place.parent) not in folders:
             folders.append(str(place.parent))
-    files = Files(
+    files = SandboxFiles(
         python=os.path.realpath(vars(sys)["_base_executable"]),
         prefix=os.path.realpath(sys.base_prefix),
         library=os.path.realpath(sysconfig.get_path("stdlib")),

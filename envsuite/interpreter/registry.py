@@ -9,8 +9,8 @@ import sys
 import threading
 
 from envsuite.core.errors import UsageError, WorkerLost, unknown
-from envsuite.interpreter.base import Interpreter, Limits
-from envsuite.interpreter.local import Failed, LocalInterpreter, Zygote
+from envsuite.interpreter.base import Interpreter, InterpreterLimits
+from envsuite.interpreter.local import LocalInterpreter, StartFailed, Zygote
 from envsuite.interpreter.remote import ServerInterpreter
 
 ISOLATED = ("namespaces", "landlock")
@@ -47,12 +47,12 @@ done
 """Lists what of this a session can do; the fork is its second process where one is allowed."""
 _LOCK = threading.RLock()
 _ZYGOTES: dict[str, Zygote] = {}
-_OPEN: dict[tuple[str, Limits], Interpreter] = {}
+_OPEN: dict[tuple[str, InterpreterLimits], Interpreter] = {}
 _FAILED: dict[str, str] = {}
 """Why sandboxes do not work on this machine."""
 
 
-def open_interpreter(name: str = "auto", limits: Limits | None = None) -> Interpreter:
+def open_interpreter(name: str = "auto", limits: InterpreterLimits | None = None) -> Interpreter:
     """Returns the interpreter of that name and these limits: one per process, closed when the process ends.
 
     Args:
@@ -65,7 +65,7 @@ def open_interpreter(name: str = "auto", limits: Limits | None = None) -> Interp
         UsageError: The sandbox does not work on this machine, or the address is none of an interpreter.
         WorkerLost: The server does not answer.
     """
-    limits = limits or Limits()
+    limits = limits or InterpreterLimits()
     with _LOCK:
         if (cached_interpreter := _OPEN.get((name, limits))) is not None:
             return cached_interpreter
@@ -92,7 +92,7 @@ def close_interpreters() -> None:
         _FAILED.clear()
 
 
-def _first(limits: Limits) -> Interpreter:
+def _first(limits: InterpreterLimits) -> Interpreter:
     for name in ISOLATED:
         try:
             return open_interpreter(name, limits)
@@ -104,7 +104,7 @@ def _first(limits: Limits) -> Interpreter:
     )
 
 
-def _local(name: str, limits: Limits) -> Interpreter:
+def _local(name: str, limits: InterpreterLimits) -> Interpreter:
     if name in _FAILED:
         raise UsageError(f"the interpreter {name!r} does not work on this machine: {_FAILED[name]}. {_remedy()}")
     if name not in _ZYGOTES:
@@ -112,7 +112,7 @@ def _local(name: str, limits: Limits) -> Interpreter:
         try:
             if name in ISOLATED:
                 _try(zygote)
-        except (Failed, WorkerLost) as error:
+        except (StartFailed, WorkerLost) as error:
             zygote.close()
             _FAILED[name] = str(error)
             return _local(name, limits)
@@ -127,12 +127,12 @@ def _try(zygote: Zygote) -> None:
         Failed: The sandbox does not hold here, or cannot be made.
     """
     if sys.platform != "linux":
-        raise Failed("it needs Linux")
-    interpreter = LocalInterpreter(zygote, Limits(seconds=60.0, processes=1))
+        raise StartFailed("it needs Linux")
+    interpreter = LocalInterpreter(zygote, InterpreterLimits(seconds=60.0, processes=1))
     with contextlib.closing(interpreter), interpreter.open() as session:
         result = session.run(_TRIALS)
     if (result.stdout, result.status) != ("[]\n", "ok"):
-        raise Failed(f"its sessions can do what they must not: {(result.stdout or result.stderr).strip()}")
+        raise StartFailed(f"its sessions can do what they must not: {(result.stdout or result.stderr).strip()}")
 
 
 def _remedy() -> str:

@@ -9,8 +9,8 @@ import threading
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import STATUSES, Interpreter, Limits, Result, Session, unfit
-from envsuite.remote.transport import Refused, Unreachable, server
+from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterLimits, InterpreterSession, unfit
+from envsuite.remote.transport import RequestRefused, ServerUnreachable, server
 
 LOST = ("unknown-session", "session-ended", "session-lost")
 """Problems after which the server has the session no more."""
@@ -31,7 +31,7 @@ class ServerInterpreter(Interpreter):
         WorkerLost: Nothing answers there.
     """
 
-    def __init__(self, url: str, limits: Limits) -> None:
+    def __init__(self, url: str, limits: InterpreterLimits) -> None:
         super().__init__()
         self.name, self.limits = url, limits
         health = self.ask("GET", "/healthz", None)
@@ -54,15 +54,15 @@ class ServerInterpreter(Interpreter):
         """
         try:
             answer = server(self.name).ask(method, path, body, seconds=self.limits.seconds + SLACK_SECONDS)
-        except Unreachable as error:
+        except ServerUnreachable as error:
             raise WorkerLost(f"{error} For code, `envsuite serve interpreter` must be.") from error
         return answer if isinstance(answer, dict) else {}
 
-    def _open_session(self) -> Session:
+    def _open_session(self) -> InterpreterSession:
         return ServerSession(self)
 
 
-class ServerSession(Session):
+class ServerSession(InterpreterSession):
     """A session on a server.
 
     Calls are numbered: one that is sent again, because its answer was lost, is not run again.
@@ -78,7 +78,7 @@ class ServerSession(Session):
         self._number = 0
         self._name: str | None = self._begin()
 
-    def run(self, code: str) -> Result:
+    def run(self, code: str) -> CodeResult:
         """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
         if (refusal := unfit(code)) is not None:
             return refusal
@@ -91,7 +91,7 @@ class ServerSession(Session):
             try:
                 path = f"/v1/sessions/{self._name}/run"
                 answer = self._interpreter.ask("POST", path, {"number": self._number, "code": code})
-            except Refused as problem:
+            except RequestRefused as problem:
                 self._name = None
                 if problem.kind in LOST:
                     raise WorkerLost(f"{self._interpreter.name}: {problem.detail}") from None
@@ -101,19 +101,19 @@ class ServerSession(Session):
                 raise
         return self._result(answer)
 
-    def _result(self, answer: dict[str, Any]) -> Result:
+    def _result(self, answer: dict[str, Any]) -> CodeResult:
         output, stdout, stderr = self._interpreter.limits.output, answer.get("stdout"), answer.get("stderr")
         status = answer.get("status")
         if not isinstance(stdout, str) or not isinstance(stderr, str) or status not in STATUSES:
             raise WorkerLost(f"{self._interpreter.name}: an answer that is no result")
-        return Result(stdout[:output], stderr[:output], status)
+        return CodeResult(stdout[:output], stderr[:output], status)
 
     def _begin(self) -> str:
         self._number = 0
         body = {"key": secrets.token_hex(16), "limits": dataclasses.asdict(self._interpreter.limits)}
         try:
             return str(self._interpreter.ask("POST", "/v1/sessions", body)["session"])
-        except Refused as problem:
+        except RequestRefused as problem:
             raise problem.local_error() from None
 
     def close(self) -> None:
@@ -122,6 +122,6 @@ class ServerSession(Session):
             self._closed = True
             name, self._name = self._name, None
         if name is not None:
-            with contextlib.suppress(Refused, Unreachable):
+            with contextlib.suppress(RequestRefused, ServerUnreachable):
                 server(self._interpreter.name).ask("DELETE", f"/v1/sessions/{name}", seconds=CLOSE_SECONDS)
         self._interpreter.forget(self)

@@ -18,12 +18,12 @@ from werkzeug.exceptions import HTTPException
 
 from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
-from envsuite.interpreter.base import SOURCE, Limits
+from envsuite.interpreter.base import SOURCE, InterpreterLimits
 from envsuite.interpreter.inside.kernel import hide_from_equals
-from envsuite.interpreter.sessions import Sessions
-from envsuite.remote.guard import Guard
+from envsuite.interpreter.sessions import InterpreterSessions
+from envsuite.remote.guard import RequestGuard
 from envsuite.remote.listening import Dispatcher, Listener
-from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, TOKEN_VARIABLE, Problem
+from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, TOKEN_VARIABLE, HttpProblem
 from envsuite.remote.tokens import check_token
 
 log = logging.getLogger("envsuite.interpreter")
@@ -38,7 +38,7 @@ KINDS = {404: "not-found", 405: "method", 413: "too-large", 415: "media-type"}
 
 
 @dataclass(frozen=True)
-class Settings:
+class InterpreterSettings:
     """The settings of a server."""
 
     interpreter: str = "auto"
@@ -49,7 +49,7 @@ class Settings:
     """Port; 0 for any free one."""
     token: str | None = field(default=None, repr=False)
     """Token required from clients; ``None`` for none."""
-    limits: Limits = field(default_factory=Limits)
+    limits: InterpreterLimits = field(default_factory=InterpreterLimits)
     """The most that a session may use."""
     max_sessions: int = 1024
     """Most sessions at a time."""
@@ -67,13 +67,13 @@ class Settings:
             )
 
 
-def make_app(sessions: Sessions) -> Flask:
+def make_app(sessions: InterpreterSessions) -> Flask:
     """Makes the WSGI application of a server with these sessions."""
     app = Flask("envsuite-interpreter", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
 
-    @app.errorhandler(Problem)
-    def tell(problem: Problem) -> Response:
+    @app.errorhandler(HttpProblem)
+    def tell(problem: HttpProblem) -> Response:
         response = Response(problem.document(), problem.status, content_type=PROBLEM_TYPE)
         if problem.wait is not None:
             response.headers["Retry-After"] = str(problem.wait)
@@ -82,12 +82,12 @@ def make_app(sessions: Sessions) -> Flask:
     @app.errorhandler(HTTPException)
     def refuse(error: HTTPException) -> Response:
         status = error.code or 500
-        return tell(Problem(status, KINDS.get(status, "malformed"), error.description or error.name))
+        return tell(HttpProblem(status, KINDS.get(status, "malformed"), error.description or error.name))
 
     @app.errorhandler(Exception)
     def confess(error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.path, exc_info=error)
-        return tell(Problem(500, "internal", "the server has a bug; its log says more"))
+        return tell(HttpProblem(500, "internal", "the server has a bug; its log says more"))
 
     @app.get("/healthz")
     def healthz() -> Response:
@@ -121,20 +121,20 @@ def _body(**kinds: type) -> dict[str, Any]:
     """Returns the request's body: an object with fields of these kinds, and no others."""
     if request.mimetype != JSON_TYPE:
         detail = f"Content-Type is {request.mimetype or 'nothing'}; send {JSON_TYPE}"
-        raise Problem(415, "media-type", detail, field="Content-Type")
+        raise HttpProblem(415, "media-type", detail, field="Content-Type")
     try:
         body = orjson.loads(request.get_data(cache=False))
     except orjson.JSONDecodeError as error:
-        raise Problem(400, "malformed", f"the body is not JSON: {error}") from error
+        raise HttpProblem(400, "malformed", f"the body is not JSON: {error}") from error
     if not isinstance(body, dict) or set(body) != set(kinds):
-        raise Problem(422, "invalid", f"the body must be an object with {', '.join(kinds)}, and nothing else")
+        raise HttpProblem(422, "invalid", f"the body must be an object with {', '.join(kinds)}, and nothing else")
     for name, kind in kinds.items():
         if not isinstance(body[name], kind) or isinstance(body[name], bool):
-            raise Problem(422, "invalid", f"{name} must be of type {kind.__name__}", field=name)
+            raise HttpProblem(422, "invalid", f"{name} must be of type {kind.__name__}", field=name)
     return body
 
 
-class Server:
+class InterpreterServer:
     """Serves sessions over HTTP until it is stopped.
 
     Args:
@@ -144,12 +144,15 @@ class Server:
         UsageError: The interpreter does not work here, or the address is in use.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.sessions = Sessions(settings.interpreter, settings.limits, settings.max_sessions, settings.idle_seconds)
+    def __init__(self, settings: InterpreterSettings) -> None:
+        self.sessions = InterpreterSessions(
+            settings.interpreter, settings.limits, settings.max_sessions, settings.idle_seconds
+        )
         try:
             self._http = Listener(
                 make_app(self.sessions), settings.host, settings.port, MAX_BODY, threads=THREADS,
-                guard=Guard(is_private(settings.host), settings.token, OPEN), dispatcher=Dispatcher(OPEN.__contains__),
+                guard=RequestGuard(is_private(settings.host), settings.token, OPEN),
+                dispatcher=Dispatcher(OPEN.__contains__),
             )  # fmt: skip
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {error}") from error
@@ -174,11 +177,11 @@ class Server:
             self.sessions.sweep()
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: InterpreterSettings) -> None:
     """Serves until SIGTERM or SIGINT."""
     if sys.platform == "linux":
         hide_from_equals()  # the environment has the token
-    server = Server(settings)
+    server = InterpreterServer(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     interpreter = server.sessions.interpreter
@@ -187,9 +190,9 @@ def serve(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def serving(settings: Settings) -> Iterator[Server]:
+def serving(settings: InterpreterSettings) -> Iterator[InterpreterServer]:
     """Runs a server in a thread of this process for the duration of the block."""
-    server = Server(settings)
+    server = InterpreterServer(settings)
     thread = threading.Thread(target=server.run, name="envsuite-interpreter", daemon=True)
     thread.start()
     try:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import Interpreter, Limits, Session
+from envsuite.interpreter.base import Interpreter, InterpreterLimits, InterpreterSession
 from envsuite.interpreter.registry import open_interpreter
-from envsuite.remote.protocol import Problem
+from envsuite.remote.protocol import HttpProblem
 
 REMEMBERED = 10_000
 """Keys of created and names of ended sessions that are kept; older ones are unknown."""
@@ -29,7 +29,7 @@ class ServedSession:
         session: The session.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: InterpreterSession) -> None:
         self.session = session
         self.lock = threading.Lock()
         self.number = 0
@@ -39,7 +39,7 @@ class ServedSession:
         """Calls under way or waiting."""
 
 
-class Sessions:
+class InterpreterSessions:
     """All sessions of a server.
 
     Args:
@@ -52,7 +52,7 @@ class Sessions:
         UsageError: The interpreter does not work here.
     """
 
-    def __init__(self, name: str, most: Limits, max_sessions: int, idle_seconds: float) -> None:
+    def __init__(self, name: str, most: InterpreterLimits, max_sessions: int, idle_seconds: float) -> None:
         self.interpreter: Interpreter = open_interpreter(name, most)
         self.most, self.max_sessions, self.idle_seconds = most, max_sessions, idle_seconds
         self._lock = threading.Lock()
@@ -78,9 +78,9 @@ class Sessions:
                 return session_name
             if len(self._served) + self._opening >= self.max_sessions:
                 detail = f"the server has {self.max_sessions} sessions, as many as it takes"
-                raise Problem(503, "capacity", detail, wait=RETRY_SECONDS)
+                raise HttpProblem(503, "capacity", detail, wait=RETRY_SECONDS)
             if session_limits not in self._kinds and len(self._kinds) >= KINDS_OF_LIMITS:
-                raise Problem(422, "invalid", "clients have asked for too many different limits", field="limits")
+                raise HttpProblem(422, "invalid", "clients have asked for too many different limits", field="limits")
             self._kinds.add(session_limits)
             self._opening += 1
         try:
@@ -101,27 +101,27 @@ class Sessions:
             entry.session.close()
         return name
 
-    def _open_session(self, limits: Limits) -> ServedSession:
+    def _open_session(self, limits: InterpreterLimits) -> ServedSession:
         try:
             return ServedSession(open_interpreter(self.interpreter.name, limits).open())
         except WorkerLost as error:
-            raise Problem(503, "capacity", str(error), error="WorkerLost", wait=RETRY_SECONDS) from error
+            raise HttpProblem(503, "capacity", str(error), error="WorkerLost", wait=RETRY_SECONDS) from error
 
-    def _check_limits(self, limits: Mapping[str, Any]) -> Limits:
-        fields = {field.name: getattr(self.most, field.name) for field in dataclasses.fields(Limits)}
+    def _check_limits(self, limits: Mapping[str, Any]) -> InterpreterLimits:
+        fields = {field.name: getattr(self.most, field.name) for field in dataclasses.fields(InterpreterLimits)}
         for name, value in limits.items():
             if name not in fields:
-                raise Problem(422, "invalid", f"limits.{name} does not exist", field=f"limits.{name}")
+                raise HttpProblem(422, "invalid", f"limits.{name} does not exist", field=f"limits.{name}")
             kinds = int | float if name == "seconds" else int
             if not isinstance(value, kinds) or isinstance(value, bool):
-                raise Problem(422, "invalid", f"limits.{name} is not a number", field=f"limits.{name}")
+                raise HttpProblem(422, "invalid", f"limits.{name} is not a number", field=f"limits.{name}")
             if value > fields[name]:
                 detail = f"limits.{name} is {value}; this server allows {fields[name]}"
-                raise Problem(422, "invalid", detail, field=f"limits.{name}")
+                raise HttpProblem(422, "invalid", detail, field=f"limits.{name}")
         try:
-            return Limits(**{**fields, **limits})
+            return InterpreterLimits(**{**fields, **limits})
         except UsageError as error:
-            raise Problem(422, "invalid", str(error), field="limits") from error
+            raise HttpProblem(422, "invalid", str(error), field="limits") from error
 
     def run(self, name: str, number: int, code: str) -> dict[str, Any]:
         """Runs the call of that number, unless it has been run; returns its answer.
@@ -136,12 +136,12 @@ class Sessions:
                     return entry.answer
                 if number != entry.number + 1:
                     detail = f"call {number} after call {entry.number}"
-                    raise Problem(409, "out-of-order", detail, field="number")
+                    raise HttpProblem(409, "out-of-order", detail, field="number")
                 try:
                     result = entry.session.run(code)
                 except (WorkerLost, UsageError) as error:
                     self._forget(name, str(error))
-                    raise Problem(410, "session-lost", str(error), error="WorkerLost") from error
+                    raise HttpProblem(410, "session-lost", str(error), error="WorkerLost") from error
                 entry.number, entry.answer = number, {"number": number, **dataclasses.asdict(result)}
                 return entry.answer
         finally:
@@ -178,8 +178,8 @@ class Sessions:
             entry = self._served.get(name)
             if entry is None:
                 if name in self._ended:
-                    raise Problem(410, "session-ended", f"session {name} has ended: {self._ended[name]}")
-                raise Problem(404, "unknown-session", f"this server has no session {name[:64]!r}")
+                    raise HttpProblem(410, "session-ended", f"session {name} has ended: {self._ended[name]}")
+                raise HttpProblem(404, "unknown-session", f"this server has no session {name[:64]!r}")
             entry.calls += 1
             return entry
 

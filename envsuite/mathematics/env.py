@@ -12,14 +12,14 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.core.options import SEED, Options, option, source
+from envsuite.core.options import SEED, EnvOptions, option, source
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.interpreter import Interpreter, Limits, Session, open_interpreter
+from envsuite.interpreter import Interpreter, InterpreterLimits, InterpreterSession, open_interpreter
 from envsuite.interpreter.registry import ISOLATED
 from envsuite.mathematics import answers, dapo, judge, prompts
 from envsuite.mathematics.answers import MOST_CHARACTERS
 from envsuite.mathematics.generate import KINDS, LEVELS
-from envsuite.mathematics.problem import Problem
+from envsuite.mathematics.problem import MathProblem
 from envsuite.mathematics.tasks import load
 
 MOST_CODE = 20_000
@@ -36,7 +36,7 @@ WELL_FORMED = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class PythonMathOptions(Options):
+class PythonMathOptions(EnvOptions):
     """The options of ``PythonMath-v0``."""
 
     env_id: ClassVar[str] = "PythonMath-v0"
@@ -102,10 +102,12 @@ class PythonMathEnv(ToolEnv):
         self.reward, self.scorer, self.max_calls = options.reward, options.scorer, options.max_calls
         library = {} if self.scorer == "dapo" else {"math-verify": judge.version()}
         versions = library | ({} if self.scorer == "value" else {"scorer": self.scorer})
-        self._interpreter: Interpreter = open_interpreter(options.interpreter, Limits(seconds=float(options.seconds)))
+        self._interpreter: Interpreter = open_interpreter(
+            options.interpreter, InterpreterLimits(seconds=float(options.seconds))
+        )
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode, versions)
-        self._session: Session | None = None
-        self._problem: Problem | None = None
+        self._session: InterpreterSession | None = None
+        self._problem: MathProblem | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -119,7 +121,7 @@ class PythonMathEnv(ToolEnv):
         self._calls = self._errors = self._invalid = 0
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> MathProblem:
         """The problem of the current episode, with its answer.
 
         Raises:
@@ -193,7 +195,7 @@ class PythonMathEnv(ToolEnv):
             self._ran = []
         return Outcome(prompts.format_run(result))
 
-    def _open_session(self) -> Session:
+    def _open_session(self) -> InterpreterSession:
         """Opens a session, and brings it to the state of the episode."""
         session = self._interpreter.open()
         for code in self._to_run:

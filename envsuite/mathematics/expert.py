@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"-?[0-9]+(?:[./][0-9]+)?")
 
 
-class Expert:
+class MathExpert:
     """Runs code that computes the answer from the numbers of the problem, and answers what it printed.
 
     For a problem from a file there is no such code: its right answer is given at once.

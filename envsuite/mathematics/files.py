@@ -12,7 +12,7 @@ import orjson
 
 from envsuite.core.errors import DataError
 from envsuite.mathematics.answers import extract_answer
-from envsuite.mathematics.problem import Problem
+from envsuite.mathematics.problem import MathProblem
 
 MOST_BYTES = 2**20
 """Longest line of a file."""
@@ -23,7 +23,7 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 _WORDS = re.compile(r"[^a-z0-9]+")
 
 
-def read(path: Path) -> Iterator[tuple[int, Problem, str]]:
+def read(path: Path) -> Iterator[tuple[int, MathProblem, str]]:
     r"""Yields line number, problem and task type of each problem in a file of JSON lines.
 
     A line has the question in ``problem``, ``question`` (in SVAMP after its ``body``) or ``prompt``, and the answer in
@@ -50,7 +50,7 @@ def read(path: Path) -> Iterator[tuple[int, Problem, str]]:
         raise DataError(f"{path}: the file of problems cannot be read: {error.strerror}") from error
 
 
-def _problem(line: bytes, where: str) -> tuple[Problem, str]:
+def _problem(line: bytes, where: str) -> tuple[MathProblem, str]:
     try:
         row = orjson.loads(line)
     except ValueError as error:
@@ -69,7 +69,7 @@ def _problem(line: bytes, where: str) -> tuple[Problem, str]:
         raise DataError(f"{where}: no answer; give a number or text in answer (or in reward_model.ground_truth)")
     if len(answer) > MOST_ANSWER:
         raise DataError(f"{where}: the answer has {len(answer):,} characters, more than {MOST_ANSWER:,}")
-    return Problem(text, answer), _type(row)
+    return MathProblem(text, answer), _type(row)
 
 
 def _question(row: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 from envsuite.mathematics.kinds import FAMILIES
-from envsuite.mathematics.problem import Family, Parameters, Problem
+from envsuite.mathematics.problem import MathProblem, Parameters, ProblemFamily
 
 GENERATOR = "mathematics-1"
 """Version of the generator: the same arguments give the same problems."""
@@ -34,7 +34,7 @@ def stratum(kind: str, level: int) -> str:
     return f"{kind}-{level}"
 
 
-BY_STRATUM: dict[str, tuple[Family, ...]] = {
+BY_STRATUM: dict[str, tuple[ProblemFamily, ...]] = {
     stratum(kind, level): tuple(f for f in FAMILIES if (f.kind, f.level) == (kind, level))
     for kind in KINDS
     for level in LEVELS
@@ -49,14 +49,14 @@ def share(content: str) -> int:
 
 def draw_problem(
     draw: Draw, task_type: str, split: str, besides: Collection[str] = ()
-) -> tuple[Family, Parameters, int]:
+) -> tuple[ProblemFamily, Parameters, int]:
     """Draws the family, the numbers and the wording of a problem.
 
     Args:
         draw: The source of randomness.
         task_type: A key of :data:`BY_STRATUM`.
         split: A key of :data:`SHARES`.
-        besides: Contents that it must not have; see :meth:`~envsuite.mathematics.problem.Family.content`.
+        besides: Contents that it must not have; see :meth:`~envsuite.mathematics.problem.ProblemFamily.content`.
 
     Raises:
         UsageError: All that was drawn is in ``besides``.
@@ -71,7 +71,7 @@ def draw_problem(
 
 
 @lru_cache(maxsize=4096)
-def generate_problem(key: str, task_type: str, split: str) -> Problem:
+def generate_problem(key: str, task_type: str, split: str) -> MathProblem:
     """Returns the problem that ``key`` draws."""
     family, parameters, wording = draw_problem(Draw(f"{GENERATOR} {key}"), task_type, split)
     return family.problem(parameters, wording)

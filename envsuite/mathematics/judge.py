@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from envsuite.core.errors import MissingExtra, WorkerLost
-from envsuite.interpreter.confined import PATIENCE, Confined, Loaded, Lost, Raised, origin
+from envsuite.interpreter.confined import PATIENCE, CodeFailed, ConfinedObject, LoadedCode, ProcessLost, origin
 
 SECONDS = 2.0
 """Processor time of a comparison."""
@@ -63,7 +63,7 @@ class Judge:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: Confined | None = None
+        self._process: ConfinedObject | None = None
 
     def same(self, right: str, answer: str, prose: bool) -> bool:
         """Asks the process; see :func:`same_expression`."""
@@ -73,11 +73,13 @@ class Judge:
                     if self._process is None:  # confined where the machine can: math-verify evaluates no text
                         self._process = origin("envsuite.mathematics.judge:load").open({}, confined=None)
                     return self._process.ask([right, answer, prose], SECONDS, PATIENCE) is True
-                except Lost as error:
+                except ProcessLost as error:
                     self._process = None
                     if not error.by_others:
                         return False
-                except Raised:  # whatever sympy raises over a model's text, MemoryError too: it is not the right answer
+                except (
+                    CodeFailed
+                ):  # whatever sympy raises over a model's text, MemoryError too: it is not the right answer
                     return False
             raise WorkerLost("the process that compares answers was lost twice; is the machine out of memory?")
 
@@ -92,7 +94,7 @@ _judge = cache(Judge)
 os.register_at_fork(after_in_child=_judge.cache_clear)  # the one there is belongs to the parent
 
 
-def load(settings: object) -> Loaded:
+def load(settings: object) -> LoadedCode:
     """Loads math-verify in the process from which those that compare are forked."""
     logging.disable(logging.CRITICAL)
     from math_verify import parse, verify
@@ -110,7 +112,7 @@ def load(settings: object) -> Loaded:
         )
 
     same((r"\sqrt{2}", "2", False))  # what it loads when it is first used
-    return Loaded(None, same)
+    return LoadedCode(None, same)
 
 
 def _same_number(right: Any, answer: Any) -> bool | None:

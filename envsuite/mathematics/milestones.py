@@ -15,7 +15,7 @@ LONGEST = 200
 """Most characters of a last line of output that is compared with the answer."""
 
 
-class Milestones:
+class MathMilestones:
     """The first is one of generated problems alone: others may need no code."""
 
     from_observations: ClassVar[bool] = False

@@ -13,7 +13,7 @@ Parameters = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Problem:
+class MathProblem:
     """A problem with one right answer."""
 
     text: str
@@ -25,7 +25,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Family:
+class ProblemFamily:
     """Generated problems that differ in their numbers and their wording alone."""
 
     name: str
@@ -46,9 +46,9 @@ class Family:
         """Returns what two problems have in common if they differ in their wording alone."""
         return f"{self.name} {' '.join(f'{name}={value}' for name, value in sorted(parameters.items()))}"
 
-    def problem(self, parameters: Mapping[str, int], wording: int = 0) -> Problem:
+    def problem(self, parameters: Mapping[str, int], wording: int = 0) -> MathProblem:
         """Returns the problem with these numbers, in one of the wordings."""
-        return Problem(
+        return MathProblem(
             self.wordings[wording].format(**parameters),
             str(self.answer(**parameters)),
             self.code.format(**parameters),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envsuite.interpreter import Result
+from envsuite.interpreter import CodeResult
 
 PYTHON = (
     "Run Python code. You get what it prints and its errors. Variables, functions and imports stay for the next calls; "
@@ -35,7 +35,7 @@ def too_long(what: str, characters: int, most: int) -> str:
     return f"The {what} has {characters:,} characters; at most {most:,} are read. Nothing was done."
 
 
-def format_run(result: Result) -> str:
+def format_run(result: CodeResult) -> str:
     """Returns what an agent sees of a run: what was printed, what went wrong, and a hint if either asks for one."""
     output, errors = result.stdout.rstrip(), result.stderr.strip()
     parts = [output] if output else []

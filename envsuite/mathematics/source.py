@@ -15,7 +15,7 @@ from envsuite.core.errors import DataError
 from envsuite.data import data_root
 from envsuite.mathematics.files import read
 from envsuite.mathematics.generate import BY_STRATUM, GENERATOR, draw_problem, generate_problem
-from envsuite.mathematics.problem import Problem
+from envsuite.mathematics.problem import MathProblem
 
 COUNTS = {"train": 200, "validation": 20, "test": 40}
 """Number of built-in problems of each type."""
@@ -27,7 +27,7 @@ _SPLIT = re.compile(
 )
 
 
-class Problems(ABC):
+class ProblemSource(ABC):
     """A set of problems with ids."""
 
     version: str
@@ -37,7 +37,7 @@ class Problems(ABC):
     """Split and type of every id, in their order."""
 
     @abstractmethod
-    def problem(self, task_id: str) -> Problem:
+    def problem(self, task_id: str) -> MathProblem:
         """Returns the problem of an id in :attr:`listed`."""
 
     def place(self, task_id: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Problems(ABC):
         return {"generated": stem, "index": int(number)}
 
 
-class Builtin(Problems):
+class BuiltinProblems(ProblemSource):
     """The same problems for ever, of every type, none of them twice, even in other words.
 
     An id is the type, the split and a number, e.g. ``arithmetic-1/test#12``.
@@ -62,14 +62,14 @@ class Builtin(Problems):
             for number in range(count)
         }
 
-    def problem(self, task_id: str) -> Problem:
+    def problem(self, task_id: str) -> MathProblem:
         """Draws the problems of its type and split, the first time, and returns it."""
         split, task_type = self.listed[task_id]
         return _builtin(task_type, split)[int(task_id.rpartition("#")[2])]
 
 
 @cache
-def _builtin(task_type: str, split: str) -> tuple[Problem, ...]:
+def _builtin(task_type: str, split: str) -> tuple[MathProblem, ...]:
     draw, contents, problems = Draw(f"{GENERATOR} builtin {task_type} {split}"), set[str](), []
     for _ in range(COUNTS[split]):
         family, parameters, wording = draw_problem(draw, task_type, split, contents)
@@ -78,7 +78,7 @@ def _builtin(task_type: str, split: str) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-class Generated(Problems):
+class GeneratedProblems(ProblemSource):
     """Problems drawn from a seed, each when it is first played: 80 % of each type in train, 10 % in validation.
 
     No two splits have a problem in common, even in other words; two problems of one split may be alike. An id is the
@@ -103,13 +103,13 @@ class Generated(Problems):
                 for index in range(size)
             }
 
-    def problem(self, task_id: str) -> Problem:
+    def problem(self, task_id: str) -> MathProblem:
         """Draws the problem, or returns one of the last that were."""
         split, task_type = self.listed[task_id]
         return generate_problem(task_id, task_type, split)
 
 
-class Files(Problems):
+class ProblemFiles(ProblemSource):
     """Problems in files of JSON lines; :func:`envsuite.mathematics.files.read` says what a line has.
 
     An id is the file and the number of the line, ``math500#12``. The split of a file is said by the word with which its
@@ -134,7 +134,11 @@ class Files(Problems):
             )
         folder = path if path.is_dir() else path.parent
         paths = sorted(file for file in path.rglob("*.jsonl") if file.is_file()) if path.is_dir() else [path]
-        problems_by_split: dict[str, dict[str, tuple[str, str, Problem]]] = {"test": {}, "validation": {}, "train": {}}
+        problems_by_split: dict[str, dict[str, tuple[str, str, MathProblem]]] = {
+            "test": {},
+            "validation": {},
+            "train": {},
+        }
         digest = hashlib.sha256()
         for file in paths:
             inner = file.relative_to(folder).with_suffix("")
@@ -143,7 +147,7 @@ class Files(Problems):
                 task_id = f"{inner.as_posix()}#{number}"
                 problems_by_split[split].setdefault(problem.text, (task_id, task_type or inner.name.lower(), problem))
         self.listed: dict[str, tuple[str, str]] = {}
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[str, MathProblem] = {}
         texts: set[str] = set()
         for split, problems in problems_by_split.items():
             for text, (task_id, task_type, problem) in problems.items():
@@ -156,7 +160,7 @@ class Files(Problems):
             raise DataError(f"{path}: there are no problems (files *.jsonl of them); they are published at {PUBLISHED}")
         self.version = digest.hexdigest()[:12]
 
-    def problem(self, task_id: str) -> Problem:
+    def problem(self, task_id: str) -> MathProblem:
         """Returns the problem."""
         return self._problems[task_id]
 
@@ -175,21 +179,21 @@ def _split(parts: Sequence[str]) -> str:
 
 
 @cache
-def builtin_problems() -> Builtin:
+def builtin_problems() -> BuiltinProblems:
     """Returns the built-in problems."""
-    return Builtin()
+    return BuiltinProblems()
 
 
 @lru_cache(maxsize=8)
-def generated_problems(seed: int, count: int, types: tuple[str, ...]) -> Generated:
+def generated_problems(seed: int, count: int, types: tuple[str, ...]) -> GeneratedProblems:
     """Returns problems from a seed; see :class:`Generated`."""
-    return Generated(seed, count, types)
+    return GeneratedProblems(seed, count, types)
 
 
 @lru_cache(maxsize=8)
-def file_problems(path: Path) -> Files:
+def file_problems(path: Path) -> ProblemFiles:
     """Returns the problems of a file or folder, read once per process."""
-    return Files(path)
+    return ProblemFiles(path)
 
 
 def official_folder() -> Path:

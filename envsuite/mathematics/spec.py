@@ -7,8 +7,8 @@ SPEC = EnvSpec(
     "envsuite.mathematics.env:PythonMathEnv",
     max_episode_steps=8,
     extra="mathematics",
-    players={"expert": "envsuite.mathematics.expert:Expert"},
-    milestones="envsuite.mathematics.milestones:Milestones",
+    players={"expert": "envsuite.mathematics.expert:MathExpert"},
+    milestones="envsuite.mathematics.milestones:MathMilestones",
     downloads="envsuite.mathematics.downloads:DATA_SETS",
     practice="envsuite.mathematics.practice:practice",
     profile=Profile(

@@ -18,7 +18,7 @@ from envsuite.data.files import write_atomically
 from envsuite.mathematics.generate import KINDS, LEVELS, stratum
 from envsuite.mathematics.source import (
     CONTENT,
-    Problems,
+    ProblemSource,
     builtin_problems,
     file_problems,
     generated_problems,
@@ -34,7 +34,7 @@ MANIFEST = Path(__file__).parent / "manifests" / "builtin.json"
 
 def load(
     source: str, problem_seed: int, count: int, kinds: Collection[str], difficulty: Collection[int]
-) -> tuple[Problems, TaskSet]:
+) -> tuple[ProblemSource, TaskSet]:
     """Returns the problems of a source and its task set; listed once per process.
 
     Args:
@@ -49,7 +49,7 @@ def load(
     """
     types = _types(kinds, difficulty)
     if source == "builtin":
-        problems: Problems = builtin_problems()
+        problems: ProblemSource = builtin_problems()
     elif source == "generated":
         problems = generated_problems(problem_seed, count, types)
     else:
@@ -62,7 +62,7 @@ def _types(kinds: Collection[str], difficulty: Collection[int]) -> tuple[str, ..
 
 
 @lru_cache(maxsize=16)
-def _task_set(problems: Problems, source: str) -> TaskSet:
+def _task_set(problems: ProblemSource, source: str) -> TaskSet:
     splits: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for task_id, (split, _) in problems.listed.items():
         splits[split].append(task_id)
@@ -70,7 +70,7 @@ def _task_set(problems: Problems, source: str) -> TaskSet:
     return TaskSet(ENV_ID, source, problems.version, {name: tuple(ids) for name, ids in splits.items()}, types)
 
 
-def content(problems: Problems, task_ids: Sequence[str]) -> str:
+def content(problems: ProblemSource, task_ids: Sequence[str]) -> str:
     """Returns the SHA-256 (hex) of the texts, answers and codes of problems."""
     digest = hashlib.sha256()
     for task_id in task_ids:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import Counted, Tell, clean, digest_of, lines
+from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, lines
 from envsuite.papersearch.paper_files import NO_TITLE, beginning
-from envsuite.retrieval.documents import UNDATED, Document, Problems, day
+from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
 
 READER = "cacm 1"
 """Name and version of what reads the files; part of the digest."""
@@ -27,7 +27,7 @@ Entry = tuple[str, str, dict[str, list[str]]]
 
 
 class Cacm:
-    """The CACM collection; a :class:`~envsuite.retrieval.documents.Source`.
+    """The CACM collection; a :class:`~envsuite.retrieval.documents.DocumentSource`.
 
     Keys are the numbers of the articles. The collection does not say which of two linked articles cites the other: here
     the newer one does, and of one month the one with the larger number. The judged queries are tasks of the split test
@@ -42,7 +42,7 @@ class Cacm:
     """
 
     def __init__(self, folder: Path, strict: bool = False) -> None:
-        self.problems = Problems(strict)
+        self.problems = DocumentProblems(strict)
         self._articles, self._queries, self._judgements = self._paths = [folder / name for name in FILES]
         if missing := [path.name for path in self._paths if not path.is_file()]:
             raise DataError(f"{folder}: not the CACM collection (without {', '.join(missing)})")
@@ -63,7 +63,7 @@ class Cacm:
 
     def documents(self, start: int = 0) -> Iterator[Document]:
         """Yields the articles from number ``start`` on, in the order of the file."""
-        counter = Counted(self.problems, start)
+        counter = ProblemCounter(self.problems, start)
         return counter.rest(self._read(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:

@@ -11,13 +11,13 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.core.options import SEED, Options, option, source
+from envsuite.core.options import SEED, EnvOptions, option, source
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.papersearch import prompts
 from envsuite.papersearch.question import Scorer
 from envsuite.papersearch.selectors import NAMES, selector_of
 from envsuite.papersearch.tasks import ENV_ID, load
-from envsuite.papersearch.world import REWARDS, Rules, Saved, Session
+from envsuite.papersearch.world import REWARDS, LiteratureSearch, Rules, SavedLiterature
 from envsuite.retrieval.documents import Retriever
 from envsuite.retrieval.retrievers import RETRIEVER, SEARCHED, Description
 
@@ -29,7 +29,7 @@ SHARE: dict[str, Any] = {"minimum": 0, "clients": {"maximum": 1}}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiteratureOptions(Options):
+class LiteratureOptions(EnvOptions):
     """The options of both environments with papers to find."""
 
     source: str | Path = source(
@@ -96,7 +96,7 @@ class PaperSearchEnv(ToolEnv):
         Tool.of_string("search", prompts.SEARCH, "query", prompts.QUERY),
         Tool.of_string("expand", prompts.EXPAND, "paper_id", prompts.PAPER_ID),
     )
-    takes: type[Options] = PaperSearchOptions
+    takes: type[EnvOptions] = PaperSearchOptions
 
     def __init__(self, **given: Any) -> None:
         options = PaperSearchOptions.of(given)
@@ -112,10 +112,10 @@ class PaperSearchEnv(ToolEnv):
         self.end_when_found = options.end_when_found
         versions = {"search": self.library.retriever.name, "selector": self.selector.name}
         super().__init__(self.collection.task_set.select(options.tasks), options.split, options.render_mode, versions)
-        self._session: Session | None = None
+        self._session: LiteratureSearch | None = None
 
     @property
-    def session(self) -> Session:
+    def session(self) -> LiteratureSearch:
         """The session of the current episode.
 
         Raises:
@@ -154,7 +154,7 @@ class PaperSearchEnv(ToolEnv):
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         question = self.collection.question(task_id)
-        self._session = Session(self.library, self.selector, self.rules, question)
+        self._session = LiteratureSearch(self.library, self.selector, self.rules, question)
         return prompts.task(question.text, question.date), self._outcome(
             self._session.view(self.shown, self.snippet, 0)
         )
@@ -200,9 +200,9 @@ class PaperSearchEnv(ToolEnv):
         terms = rng.permutation(words)[: int(rng.integers(1, 6))]
         return ToolCall("search", {"query": " ".join(str(word) for word in terms)})
 
-    def _save(self) -> Saved:
+    def _save(self) -> SavedLiterature:
         return self.session.save()
 
-    def _resume(self, task_id: str, world: Saved) -> None:
+    def _resume(self, task_id: str, world: SavedLiterature) -> None:
         self._begin(task_id)
         self.session.load(world)

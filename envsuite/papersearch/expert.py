@@ -9,13 +9,13 @@ from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.tasks import ENV_ID
-from envsuite.papersearch.world import Session
+from envsuite.papersearch.world import LiteratureSearch
 
 if TYPE_CHECKING:
     import gymnasium
 
 
-class Expert:
+class PaperSearchExpert:
     """Expands the gold papers that lead to most others, and searches the titles of those that are left.
 
     Where none is left that can be found, as a selector may discard some, it expands the best papers of the list.
@@ -33,12 +33,12 @@ class Expert:
         return next_calls(inner.session, inner.max_calls)
 
 
-def next_calls(session: Session, most: int) -> Action:
+def next_calls(session: LiteratureSearch, most: int) -> Action:
     """Returns the expert's next calls, at most so many."""
     return tuple(plan(session, most) or [_idle(session)])
 
 
-def _idle(session: Session) -> ToolCall:
+def _idle(session: LiteratureSearch) -> ToolCall:
     """Returns a call that is not charged, where no gold paper is left to find."""
     for number in session.papers[session.rank_papers()].tolist():
         if number not in session.expanded:
@@ -46,7 +46,7 @@ def _idle(session: Session) -> ToolCall:
     return ToolCall("search", {"query": f"{session.question.text} {len(session.asked)}"})
 
 
-def plan(session: Session, most: int) -> list[ToolCall]:
+def plan(session: LiteratureSearch, most: int) -> list[ToolCall]:
     """Returns the next calls: of the most useful expansions first, then searches of titles.
 
     Args:

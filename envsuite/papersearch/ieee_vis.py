@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import Counted, Tell, clean, digest_of, lines
+from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, lines
 from envsuite.papersearch.paper_files import NO_TITLE, beginning, number_of
-from envsuite.retrieval.documents import UNDATED, Document, Problems, day
+from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
 
 READER = "ieee vis 1"
 """Name and version of what reads the file; part of the digest."""
@@ -31,7 +31,7 @@ LEAST_GOLD = 5
 
 
 class IeeeVis:
-    """The papers of IEEE VIS; a :class:`~envsuite.retrieval.documents.Source`.
+    """The papers of IEEE VIS; a :class:`~envsuite.retrieval.documents.DocumentSource`.
 
     Keys are IEEE Xplore's article numbers, by which the file cites. A task is the title of a paper; its gold papers are
     those that the paper cites, of earlier years; its date is the last day of the year before. So the paper itself is
@@ -46,7 +46,7 @@ class IeeeVis:
     """
 
     def __init__(self, path: Path, strict: bool = False) -> None:
-        self.problems = Problems(strict)
+        self.problems = DocumentProblems(strict)
         tables = sorted(path.glob("*.tsv")) if path.is_dir() else [path]
         if not tables or not tables[0].is_file():
             raise DataError(f"{path}: there is no table (*.tsv) of IEEE VIS papers")
@@ -68,7 +68,7 @@ class IeeeVis:
 
     def documents(self, start: int = 0) -> Iterator[Document]:
         """Yields the papers from number ``start`` on, in the order of the file."""
-        counter = Counted(self.problems, start)
+        counter = ProblemCounter(self.problems, start)
         return counter.rest(self._papers(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:

@@ -21,7 +21,7 @@ SHARE = 0.5
 """Least share of the query's words in the line of a candidate that is kept."""
 
 
-class Lexical:
+class PaperSearchLexical:
     """Searches the query, then expands the best papers that are shown, and searches the titles of the next.
 
     It uses the observation only.
@@ -65,7 +65,9 @@ class TeamLexical:
         task = observation["task"].removesuffix(f"\n\n{TEAM}")
         parts = _CANDIDATES.split(observation["text"])
         if len(parts) == 1:
-            return Lexical().answer(Observation(task=task, text=observation["text"], commands=()), inner.max_calls)
+            return PaperSearchLexical().answer(
+                Observation(task=task, text=observation["text"], commands=()), inner.max_calls
+            )
         terms = {*analyze(task.partition("Query: ")[2])}
         lines = parts[-1].splitlines()
         ids = [line.split()[0] for line in lines if len(terms & {*analyze(line)}) >= SHARE * len(terms)]

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from envsuite.core.errors import DataError
-from envsuite.retrieval.documents import Document, Problems
+from envsuite.retrieval.documents import Document, DocumentProblems
 
 LONGEST_LINE = 2**24
 """Bytes of the longest line that is read."""
@@ -21,7 +21,7 @@ Tell = Callable[[str, str], None]
 _GZIP = b"\x1f\x8b"
 
 
-class Counted:
+class ProblemCounter:
     """Counts the problems of the documents that a reader has not skipped.
 
     Args:
@@ -29,7 +29,7 @@ class Counted:
         start: Number of documents that an earlier build has read, and whose problems it has counted.
     """
 
-    def __init__(self, problems: Problems, start: int = 0) -> None:
+    def __init__(self, problems: DocumentProblems, start: int = 0) -> None:
         self._problems, self._skipped = problems, start
 
     def __call__(self, kind: str, place: str) -> None:

@@ -22,7 +22,7 @@ from envsuite.core.settings import whole
 from envsuite.papersearch.citing import MOST_PAPERS, Draws, Numbers, attach, calendar_days, keys
 from envsuite.papersearch.vocabulary import FOLDER, KINDS, MOST_CONCEPTS, NAMES, Topic, topic_of
 from envsuite.papersearch.wording import BRIDGES, Fill, write_paper, write_query
-from envsuite.retrieval.documents import Document, Problems
+from envsuite.retrieval.documents import Document, DocumentProblems
 
 GENERATOR = "literature 1"
 """Name and version of the generator; another version makes another literature."""
@@ -69,7 +69,7 @@ class Field:
 
 
 class Literature:
-    """Papers and queries from a seed; a :class:`~envsuite.retrieval.documents.Source`.
+    """Papers and queries from a seed; a :class:`~envsuite.retrieval.documents.DocumentSource`.
 
     Of ten topics seven are of the split train, one of validation and two of test; queries follow their topics. A task
     has, besides the usual fields, ``hidden``: the gold papers that use no word of the names in the query.
@@ -86,7 +86,7 @@ class Literature:
     def __init__(self, papers: int = 10_000, seed: int = 0, queries: int = 2_000) -> None:
         self.papers = whole("papers", papers, LEAST_PAPERS, MOST_PAPERS)
         self.seed, self.queries = whole("corpus_seed", seed), whole("queries", queries, 1)
-        self.problems = Problems()
+        self.problems = DocumentProblems()
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.tasks import ENV_ID
 
 
-class Milestones:
+class PaperSearchMilestones:
     """Each is reached when a gold paper comes into the pool, in any order."""
 
     from_observations: ClassVar[bool] = False

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import Counted, Tell, clean, digest_of, records
-from envsuite.retrieval.documents import UNDATED, Document, Problems, day
+from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, records
+from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
 
 READER = "papers 1"
 """Name and version of what reads these files; part of the digest."""
@@ -34,7 +34,7 @@ _ARXIV = re.compile(r"(?:arxiv:)?((\d\d)(\d\d)\.\d{4,5}|[a-z-]+(?:\.[A-Za-z-]+)?
 
 
 class PaperFiles:
-    """Papers in files of JSON lines, gzipped or not; a :class:`~envsuite.retrieval.documents.Source`.
+    """Papers in files of JSON lines, gzipped or not; a :class:`~envsuite.retrieval.documents.DocumentSource`.
 
     A line has an id (:data:`IDS`), ``title`` and ``abstract``, and may have a date (:data:`DATES`, ``versions``,
     ``update_date`` or ``year``), ``references`` (ids, or objects that have them), ``authors`` and ``venue``: the fields
@@ -50,7 +50,7 @@ class PaperFiles:
     """
 
     def __init__(self, path: Path, strict: bool = False) -> None:
-        self.problems = Problems(strict)
+        self.problems = DocumentProblems(strict)
         self._path = path
         self._paths = files_of(path)
 
@@ -70,7 +70,7 @@ class PaperFiles:
 
     def documents(self, start: int = 0) -> Iterator[Document]:
         """Yields the papers from number ``start`` on, in the order of the files."""
-        counter = Counted(self.problems, start)
+        counter = ProblemCounter(self.problems, start)
         return counter.rest(self._papers(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from envsuite.papersearch.lines import Tell, clean, digest_of, records
 from envsuite.papersearch.paper_files import plain_arxiv_id
-from envsuite.retrieval.documents import Document, Source, day
+from envsuite.retrieval.documents import Document, DocumentSource, day
 
 READER = "pasa 1"
 """Name and version of what reads these files; part of the digest."""
@@ -19,7 +19,7 @@ _SPLITS = (("train", "train"), ("dev", "validation"), ("val", "validation"))
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class PaSaQuery:
     """A query of PaSa's files."""
 
     task_id: str
@@ -34,7 +34,7 @@ class Query:
     """Name of the data set, e.g. ``autoscholarquery``."""
 
 
-class WithQueries:
+class PapersWithQueries:
     """The papers of a source with the queries of PaSa's files as tasks; a source itself.
 
     A gold paper is known by its arXiv id, or else by its title. Queries none of whose gold papers is there are left
@@ -48,7 +48,7 @@ class WithQueries:
             ``source_meta.published_time``.
     """
 
-    def __init__(self, papers: Source, queries: Sequence[Path]) -> None:
+    def __init__(self, papers: DocumentSource, queries: Sequence[Path]) -> None:
         self.problems = papers.problems
         self._papers, self._queries = papers, tuple(queries)
 
@@ -91,7 +91,7 @@ class WithQueries:
         self.problems.counts, self.problems.places = counts, places  # of the papers, which were read before
         return papers
 
-    def _read(self, tell: Tell) -> Iterator[Query]:
+    def _read(self, tell: Tell) -> Iterator[PaSaQuery]:
         for path in self._queries:
             split = next((split for word, split in _SPLITS if word in path.name.lower()), "test")
             kind = alike(path.name.partition(".")[0].partition("_")[0]) or "query"
@@ -105,7 +105,7 @@ def alike(title: str) -> str:
     return _OTHER.sub("", title.lower())
 
 
-def _query(record: Mapping[str, Any], place: str, tell: Tell, split: str, kind: str, number: int) -> Query | None:
+def _query(record: Mapping[str, Any], place: str, tell: Tell, split: str, kind: str, number: int) -> PaSaQuery | None:
     text = clean(record.get("question"))
     titles, ids = _texts(record.get("answer")), _texts(record.get("answer_arxiv_id"))
     if not text or not (titles or ids):
@@ -120,7 +120,7 @@ def _query(record: Mapping[str, Any], place: str, tell: Tell, split: str, kind: 
     if date is None:
         tell("a query without a date (has no cut-off)", place)
     count = max(len(titles), len(ids))
-    return Query(
+    return PaSaQuery(
         task_id=clean(record.get("qid")) or f"{kind}_{split}_{number}",
         text=text,
         titles=tuple(map(alike, titles)) or ("",) * count,
@@ -135,7 +135,7 @@ def _texts(value: object) -> list[str]:
     return [text if isinstance(text, str) else "" for text in value] if isinstance(value, list) else []
 
 
-def _task(query: Query, papers: Mapping[str, tuple[str, int]]) -> dict[str, Any] | None:
+def _task(query: PaSaQuery, papers: Mapping[str, tuple[str, int]]) -> dict[str, Any] | None:
     gold: dict[str, None] = {}
     absent = newer = 0
     for title, arxiv in zip(query.titles, query.arxiv_ids, strict=True):

@@ -10,7 +10,7 @@ Scorer = Callable[[str, Sequence[tuple[str, str]]], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CorpusQuery:
     """A query on a corpus."""
 
     task_id: str

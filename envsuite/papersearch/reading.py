@@ -11,7 +11,7 @@ _PAPER = re.compile(r"(\S+)(?: \(\d+\))? (.*?)(?: \| .*?)?( \[expanded\])?")
 
 
 @dataclass(frozen=True)
-class Shown:
+class PaperLine:
     """A paper of the list."""
 
     key: str
@@ -25,12 +25,12 @@ def query_of(task: str) -> str:
     return match[1] if match else task
 
 
-def papers_of(text: str) -> list[Shown]:
+def papers_of(text: str) -> list[PaperLine]:
     """Returns the papers that an observation shows, in their order."""
     listing = _LIST.search(text)
     lines = listing[1].splitlines() if listing else []
     matches = [_PAPER.fullmatch(line) for line in lines if not line.startswith("… and ")]
-    return [Shown(match[1], match[2], bool(match[3])) for match in matches if match]
+    return [PaperLine(match[1], match[2], bool(match[3])) for match in matches if match]
 
 
 def is_searched(query: str, text: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError, unknown
-from envsuite.papersearch.question import Question, Scorer
+from envsuite.papersearch.question import CorpusQuery, Scorer
 from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.bm25 import weight
 from envsuite.retrieval.corpus import Corpus
@@ -33,11 +33,11 @@ class Selector(Protocol):
     def is_visible(self) -> bool:
         """Whether agents may see which papers it prefers, and that it discards some."""
 
-    def scores(self, question: Question, papers: NDArray[np.int64]) -> Scores:
+    def scores(self, question: CorpusQuery, papers: NDArray[np.int64]) -> Scores:
         """Returns a score in [0, 1] for each paper. Shape: as ``papers``, the papers' numbers."""
 
 
-class Gold:
+class GoldSelector:
     """Scores by the annotations: 1 for a gold paper, else 0.
 
     Its order would tell the agent what is gold, so it is not shown.
@@ -46,13 +46,13 @@ class Gold:
     name = "gold"
     is_visible = False
 
-    def scores(self, question: Question, papers: NDArray[np.int64]) -> Scores:
+    def scores(self, question: CorpusQuery, papers: NDArray[np.int64]) -> Scores:
         """Returns 1 for each gold paper."""
         gold = question.gold
         return np.array([number in gold for number in papers.tolist()], dtype=np.float64)
 
 
-class Lexical:
+class LexicalSelector:
     """Scores by words: the share of the query's words that title and abstract have, weighted as BM25 weights them.
 
     Words that no paper of the corpus has do not count.
@@ -73,7 +73,7 @@ class Lexical:
         total = sum(weights)
         return tuple((numbers, term_weight / total) for numbers, term_weight in zip(having, weights, strict=True))
 
-    def scores(self, question: Question, papers: NDArray[np.int64]) -> Scores:
+    def scores(self, question: CorpusQuery, papers: NDArray[np.int64]) -> Scores:
         """Returns the weighted share of the query's words."""
         return self.shares(question.text, papers)
 
@@ -88,7 +88,7 @@ class Lexical:
         return np.minimum(total, 1.0)
 
 
-class Model:
+class ModelSelector:
     """Scores by a function, such as a model of sequences; each paper once for a query.
 
     Args:
@@ -104,7 +104,7 @@ class Model:
         self._corpus, self._scorer = corpus, scorer
         self._known: OrderedDict[tuple[str, int], float] = OrderedDict()
 
-    def scores(self, question: Question, papers: NDArray[np.int64]) -> Scores:
+    def scores(self, question: CorpusQuery, papers: NDArray[np.int64]) -> Scores:
         """Returns what the function says.
 
         Raises:
@@ -125,7 +125,7 @@ class Model:
         return np.array([score_of[query, number] for number in numbers], dtype=np.float64)
 
 
-def selector_of(selector: str | Path | Scorer, corpus: Corpus, words: Lexical) -> Selector:
+def selector_of(selector: str | Path | Scorer, corpus: Corpus, words: LexicalSelector) -> Selector:
     """Returns a selector.
 
     Args:
@@ -139,14 +139,14 @@ def selector_of(selector: str | Path | Scorer, corpus: Corpus, words: Lexical) -
         MissingExtra: The libraries for models are not installed.
     """
     if selector == "gold":
-        return Gold()
+        return GoldSelector()
     if selector == "lexical":
         return words
     if not isinstance(selector, str | Path):
-        return Model(corpus, selector, getattr(selector, "__name__", type(selector).__name__))
+        return ModelSelector(corpus, selector, getattr(selector, "__name__", type(selector).__name__))
     folder = Path(selector)
     if not (folder / "config.json").is_file():
         raise unknown("selector of PaperSearch-v0 (or the folder of a model)", str(selector), NAMES)
     from envsuite.papersearch.model_selector import scorer_of
 
-    return Model(corpus, scorer_of(folder), folder.name)
+    return ModelSelector(corpus, scorer_of(folder), folder.name)

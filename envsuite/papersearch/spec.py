@@ -6,8 +6,11 @@ SPEC = EnvSpec(
     "PaperSearch-v0",
     "envsuite.papersearch.env:PaperSearchEnv",
     max_episode_steps=5,
-    players={"expert": "envsuite.papersearch.expert:Expert", "lexical": "envsuite.papersearch.lexical:Lexical"},
-    milestones="envsuite.papersearch.milestones:Milestones",
+    players={
+        "expert": "envsuite.papersearch.expert:PaperSearchExpert",
+        "lexical": "envsuite.papersearch.lexical:PaperSearchLexical",
+    },
+    milestones="envsuite.papersearch.milestones:PaperSearchMilestones",
     page="envsuite.papersearch.page.command",
     practice="envsuite.papersearch.practice:practice",
     builds={"papers": "envsuite.papersearch.build_command"},

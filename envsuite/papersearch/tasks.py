@@ -10,12 +10,12 @@ from typing import Any
 from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
 from envsuite.papersearch.literature import Literature
-from envsuite.papersearch.question import Question
+from envsuite.papersearch.question import CorpusQuery
 from envsuite.papersearch.source import official_source
-from envsuite.papersearch.world import Library
+from envsuite.papersearch.world import PaperLibrary
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import OPEN, ensure_corpus, open_generated
-from envsuite.retrieval.retrievers import Searched
+from envsuite.retrieval.retrievers import SearchCache
 
 ENV_ID = "PaperSearch-v0"
 TEAM_ID = "PaperSearchTeam-v0"
@@ -26,7 +26,7 @@ _QUESTIONS = 1_024
 """Queries whose gold papers a process remembers."""
 
 
-class Collection:
+class PaperCollection:
     """A corpus with its queries.
 
     Args:
@@ -39,8 +39,8 @@ class Collection:
 
     def __init__(self, corpus: Corpus, source: str) -> None:
         self.corpus = corpus
-        self.library = Library(corpus)
-        self.searched_by = Searched(corpus, self.library, Library)
+        self.library = PaperLibrary(corpus)
+        self.searched_by = SearchCache(corpus, self.library, PaperLibrary)
         self._tasks: dict[str, Mapping[str, Any]] = {}
         splits: dict[str, list[str]] = {split: [] for split in SPLITS}
         for place, task in enumerate(corpus.tasks()):
@@ -62,7 +62,7 @@ class Collection:
         """Returns a query as the corpus has it."""
         return self._tasks[task_id]
 
-    def _question(self, task_id: str) -> Question:
+    def _question(self, task_id: str) -> CorpusQuery:
         """Returns a query with the numbers of its gold papers.
 
         Raises:
@@ -75,10 +75,10 @@ class Collection:
         if len(gold) < len(numbers) or not gold:
             missing = [key for key, number in numbers.items() if number is None or number >= stop]
             raise DataError(f"{corpus.path}: gold papers of {task_id} are not there, or newer than it: {missing[:5]}")
-        return Question(task_id, task["text"], gold, task["date"], stop)
+        return CorpusQuery(task_id, task["text"], gold, task["date"], stop)
 
 
-def load(source: str | Path, papers: int = 10_000, corpus_seed: int = 0) -> Collection:
+def load(source: str | Path, papers: int = 10_000, corpus_seed: int = 0) -> PaperCollection:
     """Returns the corpus of a source; builds it if it is missing.
 
     Args:
@@ -98,13 +98,13 @@ def load(source: str | Path, papers: int = 10_000, corpus_seed: int = 0) -> Coll
 
 
 @lru_cache(maxsize=OPEN)
-def _generate_collection(papers: int, corpus_seed: int) -> Collection:
-    return Collection(open_generated(Literature(papers, corpus_seed)), "builtin")
+def _generate_collection(papers: int, corpus_seed: int) -> PaperCollection:
+    return PaperCollection(open_generated(Literature(papers, corpus_seed)), "builtin")
 
 
 @lru_cache(maxsize=OPEN)
-def _open_collection(path: Path) -> Collection:
-    return Collection(Corpus(path), "official")
+def _open_collection(path: Path) -> PaperCollection:
+    return PaperCollection(Corpus(path), "official")
 
 
 def _is_query(task: Mapping[str, Any]) -> bool:

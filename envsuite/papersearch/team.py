@@ -15,7 +15,7 @@ from envsuite.core.tools import Action, Tool, ToolCall, check_action
 from envsuite.papersearch import prompts
 from envsuite.papersearch.env import LiteratureOptions, PaperSearchEnv
 from envsuite.papersearch.tasks import TEAM_ID
-from envsuite.papersearch.world import Finder, Session
+from envsuite.papersearch.world import Finder, LiteratureSearch
 
 SEARCHER, SELECTOR = "searcher_0", "selector_0"
 """The agents, named as PettingZoo recommends."""
@@ -23,7 +23,7 @@ JUDGED = 100
 """Candidates that the selector is shown."""
 
 
-class TeamSession(Session):
+class TeamSession(LiteratureSearch):
     """An episode in which found papers are candidates until the selector keeps them.
 
     The pool has all papers that were ever candidates, and are none again; :attr:`papers` those that were kept. Of more

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TeamExpert:
-    """Searches as :class:`~envsuite.papersearch.expert.Expert`, and keeps the gold papers among the candidates."""
+    """Searches as :class:`~envsuite.papersearch.expert.PaperSearchExpert`; keeps candidates that are gold papers."""
 
     def act(self, env: gymnasium.Env[Any, Action]) -> Action:
         """Returns the next action of the agent whose turn it is.

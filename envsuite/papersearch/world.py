@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.papersearch import prompts
-from envsuite.papersearch.question import Question
-from envsuite.papersearch.selectors import Lexical, Selector
+from envsuite.papersearch.question import CorpusQuery
+from envsuite.papersearch.selectors import LexicalSelector, Selector
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
 
@@ -57,7 +57,7 @@ class Rules:
     """One of :data:`REWARDS`. The paper says "each search or expansion step"; its code adds up the calls of a step."""
 
 
-class Saved(TypedDict):
+class SavedLiterature(TypedDict):
     """The state of a session, as plain data."""
 
     papers: list[int]
@@ -71,7 +71,7 @@ class Saved(TypedDict):
 
 
 @dataclass(frozen=True)
-class Done:
+class LiteratureDone:
     """The result of a step."""
 
     lines: tuple[str, ...]
@@ -81,7 +81,7 @@ class Done:
     reward: float
 
 
-class Library:
+class PaperLibrary:
     """A corpus to search, with what its sessions share: results of searches and expansions, lines of papers.
 
     Args:
@@ -92,7 +92,7 @@ class Library:
     def __init__(self, corpus: Corpus, retriever: Retriever | None = None) -> None:
         self.corpus = corpus
         self.retriever: Retriever = corpus if retriever is None else retriever
-        self.words = Lexical(corpus)
+        self.words = LexicalSelector(corpus)
         self._numbers: dict[str, int] = {}
         self.search = lru_cache(maxsize=_SEARCHES)(self._search)
         self.expand = lru_cache(maxsize=_EXPANSIONS)(self._expand)
@@ -141,7 +141,7 @@ def _words(query: str) -> str:
     return " ".join(query.split())
 
 
-class Session:
+class LiteratureSearch:
     """One episode: a query, and what has been found for it.
 
     Args:
@@ -151,7 +151,7 @@ class Session:
         question: The query.
     """
 
-    def __init__(self, library: Library, selector: Selector, rules: Rules, question: Question) -> None:
+    def __init__(self, library: PaperLibrary, selector: Selector, rules: Rules, question: CorpusQuery) -> None:
         self.library, self.selector, self.rules, self.question = library, selector, rules, question
         self.papers: Numbers = np.zeros(0, dtype=np.int64)
         """The pool, in the order in which papers were found."""
@@ -168,7 +168,7 @@ class Session:
         self.searches = self.expansions = 0
         self._order: Numbers | None = None
 
-    def step(self, calls: Sequence[tuple[str, str]]) -> Done:
+    def step(self, calls: Sequence[tuple[str, str]]) -> LiteratureDone:
         """Executes calls together; each sees the pool as it is at the beginning, whatever their order.
 
         The reward is the sum of the :attr:`Rules.best` highest scores among the papers that are new to the pool, of
@@ -205,7 +205,7 @@ class Session:
             lines.append(say(argument.strip(), len(numbers), len(new)))
         reward = self._add(finders) - self.rules.cost * executions - self.rules.penalty * penalties
         self.history += lines
-        return Done(tuple(lines), tuple(errors), reward)
+        return LiteratureDone(tuple(lines), tuple(errors), reward)
 
     def _search(self, query: str, earlier: Collection[str]) -> tuple[tuple[int, ...], str, bool]:
         """Returns the papers found, or why the query was refused and whether that is charged.
@@ -312,9 +312,9 @@ class Session:
         """Returns the identity of what is known: the pool, the queries and the expanded papers, in any order."""
         return f"{sorted(self.pool)} {sorted(self.asked)} {sorted(self.expanded)}"
 
-    def save(self) -> Saved:
+    def save(self) -> SavedLiterature:
         """Returns the state as plain data."""
-        return Saved(
+        return SavedLiterature(
             papers=self.papers.tolist(),
             scores=self.scores.tolist(),
             places=self._places.tolist(),
@@ -325,7 +325,7 @@ class Session:
             expansions=self.expansions,
         )
 
-    def load(self, state: Saved) -> None:
+    def load(self, state: SavedLiterature) -> None:
         """Takes over a saved state of a session of the same query."""
         self.papers = np.array(state["papers"], dtype=np.int64)
         self.scores, self._places = np.array(state["scores"], dtype=float), np.array(state["places"], dtype=float)

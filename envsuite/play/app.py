@@ -1,4 +1,4 @@
-"""The terminal in which a person plays: Textual draws it, :class:`~envsuite.play.session.Session` plays."""
+"""The terminal in which a person plays: Textual draws it, :class:`~envsuite.play.session.PlaySession` plays."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from textual.widgets import Input, OptionList, Static, TextArea
 
 from envsuite.core.errors import EnvsuiteError, WorkerLost
 from envsuite.core.escaping import escape_controls, escape_lines
-from envsuite.core.tools import Action, Unparsed
+from envsuite.core.tools import Action, UnparsedAction
 from envsuite.play.lines import completions, read_action, write_action
 from envsuite.play.prompt import Prompt
-from envsuite.play.session import Session
+from envsuite.play.session import PlaySession
 
 T = TypeVar("T")
 KEYS = {
@@ -73,7 +73,7 @@ class Chooser(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PlaySession) -> None:
         super().__init__()
         self.session = session
 
@@ -153,7 +153,7 @@ class Play(App[None]):
         Binding("ctrl+q", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, session: Session, run: ThreadPoolExecutor, light: bool = False) -> None:
+    def __init__(self, session: PlaySession, run: ThreadPoolExecutor, light: bool = False) -> None:
         super().__init__()
         self.theme = "ansi-light" if light else "ansi-dark"  # the terminal's own colours
         self.session = session
@@ -302,7 +302,7 @@ class Play(App[None]):
         return completions(text, session.env.tools, session.profile, session.observation["commands"])
 
     def _action_text(self, action: Action) -> str:
-        if isinstance(action, Unparsed):
+        if isinstance(action, UnparsedAction):
             return "(no action)"
         return write_action(action, self.session.env.tools, self.session.profile)
 

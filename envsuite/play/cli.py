@@ -15,7 +15,7 @@ from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
 from envsuite.evaluation.demonstrations.arguments import make_tool_env, options_of
-from envsuite.play.session import Session
+from envsuite.play.session import PlaySession
 from envsuite.remote.making import horizon_of
 from envsuite.remote.pages import address
 
@@ -108,14 +108,14 @@ def _steps(text: str) -> int:
     return int(text)
 
 
-def _session(env_id: str, arguments: argparse.Namespace) -> Session:
+def _session(env_id: str, arguments: argparse.Namespace) -> PlaySession:
     """Makes the environment, and begins the first episode."""
     options = options_of(arguments)
     where: dict[str, Any] = {} if arguments.url is None else {"url": arguments.url}
     env = make_tool_env(env_id, **options, **where, split=arguments.split)
     try:
         horizon = horizon_of(env_id, options) if arguments.steps is None else arguments.steps or None
-        session = Session(
+        session = PlaySession(
             env, arguments.split, arguments.type, horizon, arguments.seed or 0, options, arguments.save
         )  # fmt: skip
         if arguments.task is not None or arguments.seed is None:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.registration import Profile
-from envsuite.core.tools import Action, Tool, ToolCall, Unparsed
+from envsuite.core.tools import Action, Tool, ToolCall, UnparsedAction
 from envsuite.play.profiles import only_argument
 
 
@@ -24,7 +24,7 @@ def read_line(line: str, tools: Sequence[Tool], profile: Profile, commands: Sequ
     by_name = {tool.name: tool for tool in tools}
     text = line.strip()
     if not text:
-        return Unparsed("the line is empty")
+        return UnparsedAction("the line is empty")
     if profile.commands and text in commands:
         return _single(by_name[profile.commands], text)
     for prefix, name in profile.prefixes.items():
@@ -35,7 +35,7 @@ def read_line(line: str, tools: Sequence[Tool], profile: Profile, commands: Sequ
         return _parse_call(by_name[word], argument.strip())
     if profile.plain:
         return _single(by_name[profile.plain], line.rstrip() if profile.code else text)
-    return Unparsed(f"{_short(text)} names no tool; a line begins with one of: {', '.join(by_name)}")
+    return UnparsedAction(f"{_short(text)} names no tool; a line begins with one of: {', '.join(by_name)}")
 
 
 def write_call(call: ToolCall, tools: Sequence[Tool], profile: Profile) -> str:
@@ -62,7 +62,7 @@ def read_action(text: str, tools: Sequence[Tool], profile: Profile, commands: Se
     lines = [line for line in text.split("\n") if line.strip()]
     if most > 1 and len(lines) > 1 and not profile.code:
         actions = [read_line(line, tools, profile, commands) for line in lines]
-        if not any(isinstance(action, Unparsed) for action in actions):
+        if not any(isinstance(action, UnparsedAction) for action in actions):
             return tuple(call for action in actions for call in action)
     return read_line(text, tools, profile, commands)
 
@@ -98,9 +98,9 @@ def _parse_call(tool: Tool, text: str) -> Action:
     try:
         pairs = [word.partition("=") for word in shlex.split(text)]
     except ValueError as error:
-        return Unparsed(f"{_short(text)} cannot be split into arguments ({error})")
+        return UnparsedAction(f"{_short(text)} cannot be split into arguments ({error})")
     if wrong := next((argument for argument, equals, _ in pairs if not equals), None):
-        return Unparsed(f"{wrong!r} is not NAME=VALUE; {tool.name} takes {_argument_names(tool)}")
+        return UnparsedAction(f"{wrong!r} is not NAME=VALUE; {tool.name} takes {_argument_names(tool)}")
     return (ToolCall(tool.name, {argument: _value(tool, argument, value) for argument, _, value in pairs}),)
 
 

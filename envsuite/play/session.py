@@ -11,14 +11,14 @@ from envsuite.core.env import Observation, StepInfo, ToolEnv
 from envsuite.core.errors import UnknownName, UsageError, WorkerLost
 from envsuite.core.players import Player
 from envsuite.core.tools import Action
-from envsuite.evaluation.demonstrations.demonstration import Demonstration, Step
+from envsuite.evaluation.demonstrations.demonstration import Demonstration, DemonstrationStep
 from envsuite.evaluation.demonstrations.file import add_demonstration
 from envsuite.evaluation.demonstrations.playing import take_step
 from envsuite.play.profiles import profile_of
 from envsuite.remote.making import make_player
 
 
-class Session:
+class PlaySession:
     """Tasks of one environment in a row, each with its steps, which can be taken back.
 
     Args:
@@ -92,7 +92,7 @@ class Session:
             raise
         self.first, self.info = first, info
         self.task_id = info["task_id"]
-        self.steps: list[Step] = []
+        self.steps: list[DemonstrationStep] = []
         self._before: list[tuple[object, StepInfo]] = []
         self._expert: Player | None = None
         self._doubts: str | None = None
@@ -119,7 +119,7 @@ class Session:
         """Sum of the rewards."""
         return float(sum(step.reward for step in self.steps))
 
-    def act(self, action: Action) -> Step:
+    def act(self, action: Action) -> DemonstrationStep:
         """Takes a step; one that solves the task is saved, where a file was named.
 
         Raises:
@@ -213,7 +213,7 @@ class Session:
         if self.lost is not None:
             self._again(self.steps)
 
-    def _again(self, steps: Sequence[Step]) -> None:
+    def _again(self, steps: Sequence[DemonstrationStep]) -> None:
         """Plays the episode's first steps anew.
 
         Raises:

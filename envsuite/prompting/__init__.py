@@ -1,46 +1,46 @@
 """Turns observations into chat messages and completions into tool calls."""
 
-from envsuite.prompting.chat import Answer, Called, Chat
+from envsuite.prompting.chat import Chat, ModelAnswer, RawCall
 from envsuite.prompting.codecs import (
     CODECS,
     BracketsCodec,
     Codec,
     EndpointCodec,
     NativeCodec,
-    Parsed,
+    ParseResult,
     TagsCodec,
     ToolsCodec,
     make_codec,
 )
-from envsuite.prompting.conversation import Conversation, NoRoom
+from envsuite.prompting.conversation import Conversation, PromptTooLong
 from envsuite.prompting.departure import departure
-from envsuite.prompting.memory import Compact, Full, Memory, Rendered, Summary, Window, make_memory
+from envsuite.prompting.memory import CompactMemory, FullMemory, Memory, RenderedMemory, Summary, Window, make_memory
 from envsuite.prompting.prompt_file import PromptFile, load_prompt_file
-from envsuite.prompting.rendering import ChatTokenizer, Renderer
+from envsuite.prompting.rendering import ChatTokenizer, TemplateRenderer
 from envsuite.prompting.spec import PromptSpec
 
 __all__ = [
     "CODECS",
-    "Answer",
     "BracketsCodec",
-    "Called",
     "Chat",
     "ChatTokenizer",
     "Codec",
-    "Compact",
+    "CompactMemory",
     "Conversation",
     "EndpointCodec",
-    "Full",
+    "FullMemory",
     "Memory",
+    "ModelAnswer",
     "NativeCodec",
-    "NoRoom",
-    "Parsed",
+    "ParseResult",
     "PromptFile",
     "PromptSpec",
-    "Rendered",
-    "Renderer",
+    "PromptTooLong",
+    "RawCall",
+    "RenderedMemory",
     "Summary",
     "TagsCodec",
+    "TemplateRenderer",
     "ToolsCodec",
     "Window",
     "departure",

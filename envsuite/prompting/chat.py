@@ -10,12 +10,12 @@ from typing import Any
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.codecs import NativeCodec, Parsed
+from envsuite.prompting.codecs import NativeCodec, ParseResult
 from envsuite.prompting.history import History
-from envsuite.prompting.memory import Compact, Window
+from envsuite.prompting.memory import CompactMemory, Window
 from envsuite.prompting.rendering import Messages
 from envsuite.prompting.spec import PromptSpec
-from envsuite.prompting.text import THOUGHT_END, Malformed, is_unicode, read_arguments
+from envsuite.prompting.text import THOUGHT_END, MalformedText, is_unicode, read_arguments
 
 _NOTHING = "(empty)"
 """Stands for an answer without text in later prompts, as many endpoints refuse an empty message."""
@@ -24,7 +24,7 @@ _EARLIER = "See the result of the last call."
 
 
 @dataclass(frozen=True)
-class Called:
+class RawCall:
     """A tool call as an endpoint gives it, not yet checked."""
 
     name: str
@@ -34,11 +34,11 @@ class Called:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """The answer of an endpoint."""
 
     content: str
-    calls: tuple[Called, ...] = ()
+    calls: tuple[RawCall, ...] = ()
     thought: str = ""
     """The model's reasoning, where the endpoint gives it apart from the content."""
 
@@ -55,7 +55,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _ChatTurn:
     """An answer, as messages of later prompts have it."""
 
     message: dict[str, Any]
@@ -84,7 +84,7 @@ class Chat:
 
     def __init__(self, spec: PromptSpec, tools: Sequence[Tool], max_calls: int = 1) -> None:
         codec, memory = spec.codec, spec.memory
-        if isinstance(memory, Compact):
+        if isinstance(memory, CompactMemory):
             raise UsageError(f"{memory} counts tokens, which an endpoint does not tell; take window(K) or full")
         if isinstance(codec, NativeCodec):
             raise UsageError(
@@ -96,7 +96,7 @@ class Chat:
         self.chat_tools = codec.chat_tools(tools)
         """The tools for the endpoint; ``None`` where the messages describe them."""
         self._history = History(spec, tools, max_calls)
-        self._turns: list[_Turn] = []
+        self._turns: list[_ChatTurn] = []
         self._calls = 0
 
     def start(self, observation: Observation) -> None:
@@ -126,7 +126,7 @@ class Chat:
             for message in messages
         ]
 
-    def parse(self, answer: Answer) -> Parsed:
+    def parse(self, answer: ModelAnswer) -> ParseResult:
         """Parses the action of an answer: its calls if tools were given, else its text. Never raises.
 
         One call that is not well-formed makes the answer invalid, since the others were made along with it.
@@ -134,15 +134,15 @@ class Chat:
         if self.chat_tools is None:
             return self.spec.codec.parse(answer.text, self.tools, self.max_calls)
         calls = [_read(call) for call in answer.calls]
-        problem = next((call.reason for call in calls if isinstance(call, Malformed)), None)
+        problem = next((call.reason for call in calls if isinstance(call, MalformedText)), None)
         if problem is None and not calls:
             problem = "no tool call in the completion"
         if problem is None and len(calls) > self.max_calls:
             problem = f"{len(calls)} calls in one step, at most {self.max_calls} allowed"
         action = tuple(call for call in calls if isinstance(call, ToolCall))
-        return Parsed(action, None) if problem is None else Parsed(None, problem)
+        return ParseResult(action, None) if problem is None else ParseResult(None, problem)
 
-    def add(self, answer: Answer, observation: Observation, parsed: Parsed | None = None) -> None:
+    def add(self, answer: ModelAnswer, observation: Observation, parsed: ParseResult | None = None) -> None:
         """Records an answer of the endpoint and the environment's.
 
         Args:
@@ -157,16 +157,16 @@ class Chat:
         if not isinstance(self.spec.memory, Window):
             message, ids = self._answer_message(answer)
             text = self._history.answer_text(self._history.observation(self._history.steps))
-            self._turns.append(_Turn(message, ids, text))
+            self._turns.append(_ChatTurn(message, ids, text))
 
-    def _answer_message(self, answer: Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _answer_message(self, answer: ModelAnswer) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Returns the message of an answer, and the ids of its calls.
 
         Calls that are not well-formed are text in it: servers read the calls of earlier messages, and fail at those.
         """
-        sound = not any(isinstance(_read(call), Malformed) for call in answer.calls)
+        sound = not any(isinstance(_read(call), MalformedText) for call in answer.calls)
         if self.chat_tools is None or not answer.calls or not sound:
-            text = answer.content if self.chat_tools is None else Answer(answer.content, answer.calls).text
+            text = answer.content if self.chat_tools is None else ModelAnswer(answer.content, answer.calls).text
             return {"role": "assistant", "content": text.strip() or _NOTHING}, ()
         ids, calls = [], []
         for call in answer.calls:
@@ -179,13 +179,13 @@ class Chat:
         return {"role": "assistant", "content": answer.content, "tool_calls": calls}, tuple(ids)
 
 
-def _read(call: Called) -> ToolCall | Malformed:
+def _read(call: RawCall) -> ToolCall | MalformedText:
     """Parses a call; one without any arguments may have an empty text."""
     if not call.name:
-        return Malformed("the call has no name")
+        return MalformedText("the call has no name")
     if not is_unicode(call.name):
-        return Malformed("the name of the call is not valid Unicode")
+        return MalformedText("the name of the call is not valid Unicode")
     arguments = read_arguments(call.arguments.strip() or "{}")
-    if isinstance(arguments, Malformed):
-        return Malformed(f"arguments of {call.name}: {arguments.reason}")
+    if isinstance(arguments, MalformedText):
+        return MalformedText(f"arguments of {call.name}: {arguments.reason}")
     return ToolCall(call.name, arguments)

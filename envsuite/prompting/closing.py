@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.codecs import Codec, Turn
-from envsuite.prompting.rendering import Messages, Renderer, ids_of, specials_of
+from envsuite.prompting.codecs import Codec, CodecTurn
+from envsuite.prompting.rendering import Messages, TemplateRenderer, ids_of, specials_of
 from envsuite.prompting.template import MARK
 
 Closing = tuple[int, ...]
@@ -15,7 +15,7 @@ _TOOL = Tool("tool_name", "Does nothing.", {"type": "object", "properties": {"ar
 _CALL = ToolCall("tool_name", {"argument": "value"})
 
 
-def closings(render: Renderer, codec: Codec) -> tuple[Closing, ...]:
+def closings(render: TemplateRenderer, codec: Codec) -> tuple[Closing, ...]:
     """Returns the closings that the prompts of a codec may have, the longest first.
 
     They are found by rendering: a first message, a later one, and results of calls where the codec has those as
@@ -33,14 +33,14 @@ def closings(render: Renderer, codec: Codec) -> tuple[Closing, ...]:
         prompts += texts[:1]
     if not prompts:
         render(user, None)  # says why the template refuses
-    if (after_text := codec.after(Turn(earlier[1]), MARK, ())) is not None:
+    if (after_text := codec.after(CodecTurn(earlier[1]), MARK, ())) is not None:
         after_call = codec.after(codec.turn(codec.write((_CALL,)), ()), MARK, ())
         prompts += [text for text in (after_text, after_call) if text is not None]
     ends = {_closing(render, text) for text in prompts}
     return tuple(sorted(ends, key=lambda end: (-len(end), end)))
 
 
-def _closing(render: Renderer, text: str) -> Closing:
+def _closing(render: TemplateRenderer, text: str) -> Closing:
     tail = text.rpartition(MARK)[2]
     control = specials_of(render.tokenizer).search(tail)
     if control is None:

@@ -10,24 +10,24 @@ from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
 from envsuite.core.tools import Tool
-from envsuite.prompting.codecs import Parsed, Turn
+from envsuite.prompting.codecs import CodecTurn, ParseResult
 from envsuite.prompting.history import History
 from envsuite.prompting.images import ImageFormat, ImageTokenizer, in_order
-from envsuite.prompting.memory import Compact, Rendered, Window
+from envsuite.prompting.memory import CompactMemory, RenderedMemory, Window
 from envsuite.prompting.ordinary import unbroken
-from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer
+from envsuite.prompting.rendering import ChatTokenizer, Messages, TemplateRenderer
 from envsuite.prompting.spec import PromptSpec
 from envsuite.prompting.template import chat_template, conversation_ids
 
-__all__ = ["ChatTokenizer", "Conversation", "NoRoom"]
+__all__ = ["ChatTokenizer", "Conversation", "PromptTooLong"]
 
 
-class NoRoom(UsageError):
+class PromptTooLong(UsageError):
     """A prompt takes more tokens than the memory's budget, or the longest prompt, allows."""
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _TokenTurn:
     """A response and the environment's answer."""
 
     response_ids: tuple[int, ...]
@@ -35,7 +35,7 @@ class _Turn:
     """Tokens from the end of the response to the next generation prompt; ``()`` where prompts are rendered anew."""
     answer: str
     """The environment's answer."""
-    said: Turn
+    said: CodecTurn
     """The response as a message."""
 
 
@@ -75,13 +75,13 @@ class Conversation:
         gallery = self._history.gallery
         self.tokenizer = tokenizer if image_format is None else ImageTokenizer(tokenizer, image_format, gallery)
         arguments = codec.template_arguments if spec.template_arguments is None else spec.template_arguments
-        self._render = Renderer(self.tokenizer, arguments)
-        own = Renderer(tokenizer, arguments)
+        self._render = TemplateRenderer(self.tokenizer, arguments)
+        own = TemplateRenderer(tokenizer, arguments)
         self._template = chat_template(own, self._history.system, codec.chat_tools(tools), self._history.own)
         eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         self.end = codec.stop_ids or self._template.stops or eos
         """Tokens that end an answer in this format, as a teacher writes it."""
-        self._turns: list[_Turn] = []
+        self._turns: list[_TokenTurn] = []
         self._left_out = 0
         self._stem: tuple[list[int], str] | None = None
         self._ids: tuple[int, ...] | None = None
@@ -139,12 +139,12 @@ class Conversation:
             return ids
         if self.spec.truncate == "left":
             return ids[len(ids) - self.spec.max_tokens :]
-        raise NoRoom(f"the prompt takes {len(ids)} tokens, at most {self.spec.max_tokens} are allowed")
+        raise PromptTooLong(f"the prompt takes {len(ids)} tokens, at most {self.spec.max_tokens} are allowed")
 
     def _all_ids(self) -> tuple[int, ...]:
         if self._ids is None:
             stem, tail = self._history.opening(self._left_out)
-            if isinstance(self.spec.memory, Rendered) and self._turns:
+            if isinstance(self.spec.memory, RenderedMemory) and self._turns:
                 messages, tools = self._messages(), self.codec.chat_tools(self.tools)
                 self._ids = tuple(conversation_ids(self._render, messages, tools, self._template.added))
             elif self._stem is None:
@@ -159,7 +159,7 @@ class Conversation:
         """Whether a prompt continues the last one with the sampled tokens or their text, control tokens included."""
         return not isinstance(self.spec.memory, Window)
 
-    def parse(self, response_text: str) -> Parsed:
+    def parse(self, response_text: str) -> ParseResult:
         """Parses the action of a response. Never raises."""
         return self.codec.parse(response_text, self.tools, self.max_calls)
 
@@ -168,7 +168,7 @@ class Conversation:
         response_ids: Sequence[int],
         response_text: str,
         observation: Observation,
-        parsed: Parsed | None = None,
+        parsed: ParseResult | None = None,
     ) -> None:
         """Records a response of the policy and the environment's answer.
 
@@ -192,12 +192,12 @@ class Conversation:
         self._history.add(response_text, None, observation)
         turn = self._turn_of(response, self._history.gallery.plain(response_text))
         answer = self._history.answer_text(self._history.observation(self._history.steps))
-        if isinstance(self.spec.memory, Rendered):
-            self._turns.append(_Turn(response, (), answer, turn))
+        if isinstance(self.spec.memory, RenderedMemory):
+            self._turns.append(_TokenTurn(response, (), answer, turn))
             self._ids = None
             return
         follow = tuple(self._follow(response, turn, answer))
-        self._turns.append(_Turn(response, follow, answer, turn))
+        self._turns.append(_TokenTurn(response, follow, answer, turn))
         self._ids = (*prompt, *response, *follow)
         self._fold()
 
@@ -221,7 +221,7 @@ class Conversation:
                 messages += map(self._template.added.break_message, pair)
         return messages
 
-    def _turn_of(self, response: Sequence[int], text: str) -> Turn:
+    def _turn_of(self, response: Sequence[int], text: str) -> CodecTurn:
         """Returns a response as a message in which only the added tokens that were sampled are such."""
         turn = self.codec.turn(text, self.tools)
         ordinary = self._template.added.break_unsampled(self.tokenizer, response, text)
@@ -229,12 +229,12 @@ class Conversation:
             return turn
         reread = self.codec.turn(ordinary, self.tools)
         if len(reread.called) == len(turn.called):
-            return Turn(reread.message, turn.called)
+            return CodecTurn(reread.message, turn.called)
         fields = self._template.added.break_fields  # the tags of a call are spelled: all of it is ordinary text
         keys = turn.message.keys() - {"role", "tool_calls"}
-        return Turn({**turn.message, **{key: fields(turn.message[key]) for key in keys}}, turn.called)
+        return CodecTurn({**turn.message, **{key: fields(turn.message[key]) for key in keys}}, turn.called)
 
-    def _follow(self, response: Sequence[int], turn: Turn, text: str) -> list[int]:
+    def _follow(self, response: Sequence[int], turn: CodecTurn, text: str) -> list[int]:
         """Returns the token ids from the end of ``response`` to the next generation prompt."""
         after = self.codec.after(turn, self._template.added.break_tokens(text), self.tools)
         if after is None:
@@ -246,12 +246,12 @@ class Conversation:
 
     def _fold(self) -> None:
         """Leaves out the oldest half of the steps, until the prompt fits the budget."""
-        if not isinstance(self.spec.memory, Compact):
+        if not isinstance(self.spec.memory, CompactMemory):
             return
         while len(ids := self._all_ids()) > self.spec.memory.budget:
             count = len(self._turns) - self._left_out
             if not count:
-                raise NoRoom(
+                raise PromptTooLong(
                     f"{self.spec.memory}: the task and the current observation alone take {len(ids)} tokens; "
                     f"raise the budget to {len(ids)} or more"
                 )

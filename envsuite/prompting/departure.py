@@ -6,8 +6,8 @@ from envsuite.core.env import Observation
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.codecs import NativeCodec
 from envsuite.prompting.conversation import Conversation
-from envsuite.prompting.memory import Full, Rendered
-from envsuite.prompting.rendering import Refused
+from envsuite.prompting.memory import FullMemory, RenderedMemory
+from envsuite.prompting.rendering import TemplateRefused
 from envsuite.prompting.spec import PromptSpec
 
 _TOOL = Tool(
@@ -34,7 +34,8 @@ def departure(codec: NativeCodec) -> str | None:
     thought = "A thought." if codec.dialect.thinks else ""
     responses = [codec.write([ToolCall("look", {"thing": word})], thought, [_TOOL]) for word in ("door", "key")]
     ours, whole = (
-        Conversation(codec.tokenizer, PromptSpec(codec, memory), (_TOOL,)) for memory in (Full(), Rendered())
+        Conversation(codec.tokenizer, PromptSpec(codec, memory), (_TOOL,))
+        for memory in (FullMemory(), RenderedMemory())
     )
     first = Observation(task="Find the key.", text="You see a door.", commands=())
     ours.start(first)
@@ -45,7 +46,7 @@ def departure(codec: NativeCodec) -> str | None:
             conversation.add(ids, response, Observation(task="Find the key.", text="You see a key.", commands=()))
         try:
             problem = _first_difference(codec, ours.prompt_ids(), whole.prompt_ids())
-        except Refused as error:
+        except TemplateRefused as error:
             problem = str(error)
         if problem is not None:
             kind = "without a call" if step == len(responses) + 1 else "with a call"

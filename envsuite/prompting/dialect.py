@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.formats import FORMATS, Format, Found
+from envsuite.prompting.formats import FORMATS, CallMatch, Format
 from envsuite.prompting.formats.base import skip
 from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
-from envsuite.prompting.rendering import Messages, Renderer
+from envsuite.prompting.rendering import Messages, TemplateRenderer
 
 Called = Sequence[tuple[ToolCall, str]]
 """Calls with their ids."""
@@ -90,7 +90,7 @@ class Shape:
 class Dialect:
     """The form that a template gives to calls, thoughts and results."""
 
-    renderer: Renderer
+    renderer: TemplateRenderer
     specials: re.Pattern[str]
     """Finds a control token."""
     before: str
@@ -180,13 +180,13 @@ class Dialect:
             return f"{thought}\n{closing}\n\n{body}" if thought else f"{closing}{body}"
         return f"{opening}\n{thought}\n{closing}\n\n{body}" if thought else body
 
-    def find(self, text: str, tools: Mapping[str, Tool]) -> list[Found]:
+    def find(self, text: str, tools: Mapping[str, Tool]) -> list[CallMatch]:
         """Returns the calls in a completion, at their places in it; the last ends where the model's output ends."""
         offset = len(text) - len(self.format.split(text)[1])
         answer = text[offset:]
-        matches: list[Found] = []
+        matches: list[CallMatch] = []
         for part in (answer, re.sub(rf"(?:\s*(?:{self.specials.pattern}))+\s*\Z", "", answer)):
-            if matches := [match for match in self.format.calls(part, tools) if isinstance(match, Found)]:
+            if matches := [match for match in self.format.calls(part, tools) if isinstance(match, CallMatch)]:
                 break
         matches = [replace(match, start=match.start + offset, end=match.end + offset) for match in matches]
         if matches and self.format.section_ends:
@@ -228,7 +228,7 @@ def _json(call: ToolCall) -> str:
     return json.dumps(dict(call.arguments), ensure_ascii=False)
 
 
-def find_dialect(renderer: Renderer, specials: re.Pattern[str]) -> Dialect:
+def find_dialect(renderer: TemplateRenderer, specials: re.Pattern[str]) -> Dialect:
     """Returns the dialect of a chat template.
 
     Raises:

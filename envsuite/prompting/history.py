@@ -10,7 +10,7 @@ from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
 from envsuite.prompting.images import Gallery
 from envsuite.prompting.memory import Summary, Window
-from envsuite.prompting.prompt_file import Past, Situation
+from envsuite.prompting.prompt_file import PromptPast, Situation
 from envsuite.prompting.spec import PromptSpec
 
 
@@ -115,10 +115,10 @@ class History:
             now += f"\n\n{self._request}" if self._request else ""
         return task, past + now
 
-    def _past(self, memory: Window) -> list[Past]:
+    def _past(self, memory: Window) -> list[PromptPast]:
         """Returns the steps that ``memory`` shows."""
         steps = range(memory.first(self.steps), self.steps)
-        return [Past(t + 1, self.observation(t)["text"], self._actions[t]) for t in steps]
+        return [PromptPast(t + 1, self.observation(t)["text"], self._actions[t]) for t in steps]
 
     def _situation(self) -> Situation:
         """Returns the values of a prompt file's variables at this step."""

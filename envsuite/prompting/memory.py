@@ -77,7 +77,7 @@ class Summary(Window):
 
 
 @dataclass(frozen=True)
-class Full:
+class FullMemory:
     """The whole episode as a growing conversation: each prompt starts with the previous one."""
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class Compact:
+class CompactMemory:
     """Like :class:`Full` until a prompt would exceed ``budget`` tokens; then the oldest half is left out."""
 
     budget: int = 1024
@@ -102,7 +102,7 @@ class Compact:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedMemory:
     """The whole episode, rendered anew by the chat template at each step, which may leave out earlier thoughts."""
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Rendered:
         return "rendered"
 
 
-Memory = Window | Full | Compact | Rendered
+Memory = Window | FullMemory | CompactMemory | RenderedMemory
 
 _FORMS = (
     'known: "window(K)" (the last K pairs), "window(K,B)" (the oldest B are left out at once), "summary(K)" and '
@@ -130,13 +130,13 @@ def make_memory(spec: str) -> Memory:
     name, *digits = match.groups() if match else (spec,)
     numbers = [int(number) for number in digits if number is not None]
     if name == "full" and not numbers:
-        return Full()
+        return FullMemory()
     if name == "rendered" and not numbers:
-        return Rendered()
+        return RenderedMemory()
     if name in _WINDOWS and numbers:
         return _WINDOWS[name](*numbers)
     if name == "compact" and len(numbers) == 1:
-        return Compact(*numbers)
+        return CompactMemory(*numbers)
     near = nearest(name, ("window", "summary", "full", "compact", "rendered"), limit=1)
     form = {"window": "window(2)", "summary": "summary(2)", "compact": "compact(1024)"}
     hint = f" Did you mean {form.get(near[0], near[0])!r}?" if near else ""

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @runtime_checkable
-class _Backed(Protocol):
+class _FastTokenizer(Protocol):
     """A tokenizer of transformers whose work the package tokenizers does."""
 
     @property
@@ -104,7 +104,7 @@ class AddedTokens:
 
     def split(self, tokenizer: ChatTokenizer, text: str) -> list[int]:
         """Returns the token ids of ``text`` after a control token, in which all is ordinary text."""
-        if not isinstance(tokenizer, _Backed):
+        if not isinstance(tokenizer, _FastTokenizer):
             return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
         newline, ids = _model_ids(tokenizer, "\n"), _model_ids(tokenizer, f"\n{text}")
         # After a line end, since many a tokenizer puts a blank before the first word of all.
@@ -167,7 +167,7 @@ def _break_token(text: str) -> str:
     return "".join(f"{BREAK}{letter}" for letter in text)
 
 
-def _model_ids(tokenizer: _Backed, text: str) -> list[int]:
+def _model_ids(tokenizer: _FastTokenizer, text: str) -> list[int]:
     backend = tokenizer.backend_tokenizer
     if backend.normalizer is not None:
         text = backend.normalizer.normalize_str(text)

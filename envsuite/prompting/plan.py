@@ -23,7 +23,7 @@ REQUEST = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class PromptPlan:
     """The blocks of an answer."""
 
     spans: Mapping[str, tuple[int, int]]
@@ -34,7 +34,7 @@ class Plan:
     """Text of the subgoal block without blanks around it; ``None`` where there is none."""
 
 
-def read_plan(answer: str, lowercase: bool = False) -> Plan:
+def read_plan(answer: str, lowercase: bool = False) -> PromptPlan:
     """Finds the blocks of ``answer``. Never raises, and takes time linear in its length.
 
     Each block is the first of its name that is closed, after the thought and after the block before it.
@@ -53,4 +53,4 @@ def read_plan(answer: str, lowercase: bool = False) -> Plan:
             spans[name] = (opening.start(), closing.end())
             inner[name] = answer[opening.end() : closing.start()].strip()
             position = closing.end()
-    return Plan(spans, inner.get("switch", "").upper() not in ("", KEEP), inner.get("subgoal"))
+    return PromptPlan(spans, inner.get("switch", "").upper() not in ("", KEEP), inner.get("subgoal"))

@@ -41,7 +41,7 @@ FOLDER = "templates"
 
 
 @dataclass(frozen=True)
-class Past:
+class PromptPast:
     """One step of the history."""
 
     step: int
@@ -59,7 +59,7 @@ class Situation:
     task: str
     observation: str
     commands: Sequence[str]
-    history: Sequence[Past]
+    history: Sequence[PromptPast]
     current_step: int
     """Number of the step, from 1."""
     tools: Sequence[Tool]
@@ -205,10 +205,10 @@ def _line(error: BaseException, name: str) -> int | None:
 _SAMPLE_TOOLS = tuple(
     Tool(f"tool_{n}", "A tool.", {"type": "object", "properties": {"command": {"type": "string"}}}) for n in range(16)
 )
-_SAMPLE_HISTORY = tuple(Past(n, "A room.", "look") for n in range(1, 17))
+_SAMPLE_HISTORY = tuple(PromptPast(n, "A room.", "look") for n in range(1, 17))
 
 
-def _sample(history: Sequence[Past]) -> Situation:
+def _sample(history: Sequence[PromptPast]) -> Situation:
     """Returns a step of an episode with plenty of everything, which a valid file can render."""
     return Situation(
         task="Find the key.",

@@ -28,7 +28,7 @@ _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """A tag that only transformers knows; it has no effect on the text."""
 
 
-class Refused(UsageError):
+class TemplateRefused(UsageError):
     """A conversation that a chat template cannot render."""
 
 
@@ -64,7 +64,7 @@ class ChatTokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Renderer:
+class TemplateRenderer:
     """A tokenizer's chat template with its arguments set."""
 
     tokenizer: ChatTokenizer
@@ -106,13 +106,13 @@ class Renderer:
             )
         except (TemplateError, TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
             # A template is a program: it may refuse messages, or assume what they do not have.
-            raise Refused(f"the chat template cannot render the conversation: {error}") from error
+            raise TemplateRefused(f"the chat template cannot render the conversation: {error}") from error
 
     def attempt(self, messages: Messages, tools: Sequence[dict[str, Any]] | None, *, prompt: bool = True) -> str | None:
         """As :meth:`__call__`, but returns ``None`` if the template cannot render the conversation."""
         try:
             return self(messages, tools, prompt=prompt)
-        except Refused:
+        except TemplateRefused:
             return None
 
     def check(self) -> None:
@@ -171,12 +171,12 @@ def _takes_parts(tokenizer: ChatTokenizer) -> bool:
     """Whether the chat template shows a content only as a list of parts, as some of models with images do."""
     template = str(tokenizer.chat_template)
     if template not in _TAKES_PARTS:
-        probe, render = {"role": "user", "content": "PROBE"}, Renderer(tokenizer)
+        probe, render = {"role": "user", "content": "PROBE"}, TemplateRenderer(tokenizer)
 
         def shows_probe(message: dict[str, Any]) -> bool:
             try:
                 return "PROBE" in render._render([message], None, True)
-            except Refused:
+            except TemplateRefused:
                 return False
 
         _TAKES_PARTS[template] = not shows_probe(probe) and shows_probe(_in_parts(probe))

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from envsuite.core.errors import UsageError
 from envsuite.prompting.ordinary import AddedTokens, added_tokens
-from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, ids_of, specials_of
+from envsuite.prompting.rendering import ChatTokenizer, Messages, TemplateRenderer, ids_of, specials_of
 
 _TEXT = "OBSERVATIONTEXT"
 _RESPONSE = "ASSISTANTRESPONSE"
@@ -117,7 +117,7 @@ _CACHE: WeakKeyDictionary[ChatTokenizer, dict[tuple[str, ...], ChatTemplate]] = 
 
 
 def chat_template(
-    render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None, own: tuple[int, int] = (0, 0)
+    render: TemplateRenderer, system: str, chat_tools: list[dict[str, Any]] | None, own: tuple[int, int] = (0, 0)
 ) -> ChatTemplate:
     """Returns the split template; cached per tokenizer.
 
@@ -141,7 +141,7 @@ def chat_template(
 
 
 def _take_apart(
-    render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None, own: tuple[int, int]
+    render: TemplateRenderer, system: str, chat_tools: list[dict[str, Any]] | None, own: tuple[int, int]
 ) -> ChatTemplate:
     tokenizer, specials, tokens = render.tokenizer, specials_of(render.tokenizer), added_tokens(render.tokenizer)
     system = tokens.break_tokens(system[: own[0]]) + system[own[0] : own[1]] + tokens.break_tokens(system[own[1] :])
@@ -182,7 +182,7 @@ def _take_apart(
     )
 
 
-def turn_stops(render: Renderer) -> tuple[int, ...]:
+def turn_stops(render: TemplateRenderer) -> tuple[int, ...]:
     """Returns the :attr:`~ChatTemplate.stops` of a template; none where it cannot be split."""
     try:
         return chat_template(render, "", None).stops
@@ -190,7 +190,7 @@ def turn_stops(render: Renderer) -> tuple[int, ...]:
         return ()
 
 
-def _stops(render: Renderer, end: int | None) -> tuple[int, ...]:
+def _stops(render: TemplateRenderer, end: int | None) -> tuple[int, ...]:
     thought = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _TEXT)
     answer = {"role": "assistant", "content": _RESPONSE, **thought}
     text = render.attempt([{"role": "user", "content": "Hello."}, answer], None, prompt=False) or ""
@@ -199,7 +199,7 @@ def _stops(render: Renderer, end: int | None) -> tuple[int, ...]:
 
 
 def conversation_ids(
-    render: Renderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, tokens: AddedTokens
+    render: TemplateRenderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, tokens: AddedTokens
 ) -> list[int]:
     """Returns the token ids of a conversation that the template renders as a whole.
 
@@ -219,7 +219,7 @@ def _later(start: Messages) -> Messages:
     return [*start, {"role": "assistant", "content": _RESPONSE}, {"role": "user", "content": _NEXT}]
 
 
-def _has_system_role(render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None) -> bool:
+def _has_system_role(render: TemplateRenderer, system: str, chat_tools: list[dict[str, Any]] | None) -> bool:
     """Whether the template shows a system message, and shows it at the same place when the conversation goes on."""
     start = _messages(system, False, _TEXT)
     text, later = render.attempt(start, chat_tools), render.attempt(_later(start), chat_tools)

@@ -17,7 +17,7 @@ THOUGHT_END = "</think>"
 
 
 @dataclass(frozen=True)
-class Malformed:
+class MalformedText:
     """The reason why a text is no call."""
 
     reason: str
@@ -26,7 +26,7 @@ class Malformed:
 TAGS = ("<action>", "</action>", "<tool_call>", "</tool_call>", "<think>", THOUGHT_END)
 
 
-def bodies(completion: str, opening: str, closing: str) -> Iterator[str | Malformed]:
+def bodies(completion: str, opening: str, closing: str) -> Iterator[str | MalformedText]:
     """Yields the bodies between the tags after the thought, left to right."""
     thought = completion.find(THOUGHT_END)
     position = 0 if thought < 0 else thought + len(THOUGHT_END)
@@ -34,10 +34,10 @@ def bodies(completion: str, opening: str, closing: str) -> Iterator[str | Malfor
         start += len(opening)
         end = completion.find(closing, start)
         if end < 0:
-            yield Malformed(f"{opening} is never closed")
+            yield MalformedText(f"{opening} is never closed")
             return
         body = completion[start:end]
-        yield Malformed(f"{opening} inside {opening}") if opening in body else body
+        yield MalformedText(f"{opening} inside {opening}") if opening in body else body
         position = end + len(closing)
 
 
@@ -54,31 +54,31 @@ def _finite(number: str) -> float:
 DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
-def read_calls(body: str, many: bool) -> list[ToolCall] | Malformed:
+def read_calls(body: str, many: bool) -> list[ToolCall] | MalformedText:
     """Parses ``body`` as the JSON of a call or, with ``many``, of a list of calls."""
     value = _decode_json(body)
-    if isinstance(value, Malformed):
+    if isinstance(value, MalformedText):
         return value
     items = value if many and isinstance(value, list) else [value]
     if not items:
-        return Malformed("an action needs at least one tool call")
+        return MalformedText("an action needs at least one tool call")
     for item in items:
         if not isinstance(item, dict) or item.keys() != {"name", "arguments"}:
-            return Malformed('a call is {"name": …, "arguments": {…}}')
+            return MalformedText('a call is {"name": …, "arguments": {…}}')
         if not isinstance(item["name"], str) or not isinstance(item["arguments"], dict):
-            return Malformed('of a call, "name" is a string and "arguments" an object')
+            return MalformedText('of a call, "name" is a string and "arguments" an object')
     if (problem := _unfit(value, body)) is not None:
         return problem
     return [ToolCall(item["name"], item["arguments"]) for item in items]
 
 
-def read_arguments(text: str) -> dict[str, Any] | Malformed:
+def read_arguments(text: str) -> dict[str, Any] | MalformedText:
     """Parses ``text`` as the JSON of a call's arguments."""
     value = _decode_json(text)
-    if isinstance(value, Malformed):
+    if isinstance(value, MalformedText):
         return value
     if not isinstance(value, dict):
-        return Malformed("not a JSON object")
+        return MalformedText("not a JSON object")
     return _unfit(value, text) or value
 
 
@@ -87,17 +87,17 @@ def _decode_json(text: str) -> Any:
     try:
         return DECODER.decode(text)
     except RecursionError:
-        return Malformed("the JSON is nested too deeply")
+        return MalformedText("the JSON is nested too deeply")
     except ValueError as error:
-        return Malformed(f"not JSON: {error}")
+        return MalformedText(f"not JSON: {error}")
 
 
-def _unfit(value: object, text: str) -> Malformed | None:
+def _unfit(value: object, text: str) -> MalformedText | None:
     """Returns why the value of a JSON text can be no part of a call; ``None`` if it can."""
     if deeper_than(value, MAX_DEPTH):
-        return Malformed(f"the JSON is nested deeper than {MAX_DEPTH}")
+        return MalformedText(f"the JSON is nested deeper than {MAX_DEPTH}")
     if not is_unicode(text if "\\u" not in text else json.dumps(value, ensure_ascii=False)):
-        return Malformed("the call is not valid Unicode")
+        return MalformedText("the call is not valid Unicode")
     return None
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from envsuite.core.boundary import number
-from envsuite.core.env import Identified, Observation, Outcome, StepInfo, ToolEnv
+from envsuite.core.env import Observation, Outcome, StepInfo, TaskIdentity, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.snapshots import check_same
 from envsuite.core.tools import Action, ToolCall
 from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
-from envsuite.remote.session import Described, Session, describe_environment, plain, step_of
-from envsuite.remote.transport import Unreachable
+from envsuite.remote.session import DescribedEnv, RemoteSession, describe_environment, plain, step_of
+from envsuite.remote.transport import ServerUnreachable
 
 TOKEN = frozenset(("task_id", "steps", "state_key", "url", "snapshot", "of"))
 
@@ -40,7 +40,7 @@ class RemoteEnv(ToolEnv):
     """
 
     def __init__(self, url: str | Sequence[str], env_id: str, render_mode: str | None = None, **arguments: Any) -> None:
-        self._session = Session(Places(url), env_id, plain(arguments))
+        self._session = RemoteSession(Places(url), env_id, plain(arguments))
         description = _first_description(self._session)
         self.tools, self.max_calls, self.agents = description.tools, description.max_calls, description.agents
         self._name, self._restorable = description.name, description.restorable
@@ -94,14 +94,14 @@ class RemoteEnv(ToolEnv):
         """Returns what identifies a task in the original benchmark: as :meth:`ToolEnv.identity`."""
         return self.identify_tasks([task_id])[0].identity
 
-    def identify_tasks(self, task_ids: Sequence[str]) -> list[Identified]:
+    def identify_tasks(self, task_ids: Sequence[str]) -> list[TaskIdentity]:
         """Returns goal and identity of several tasks, as the server reads them from the files that it plays.
 
         Raises:
             UnknownTask: A task does not exist.
             WorkerLost: The server does not answer.
         """
-        return [Identified(**facts) for facts in self._session.identify(task_ids)]
+        return [TaskIdentity(**facts) for facts in self._session.identify(task_ids)]
 
     def snapshot(self) -> object:
         """Returns the state of the episode as plain data that can be pickled.
@@ -174,15 +174,15 @@ class RemoteEnv(ToolEnv):
         return ToolCall(proposal["call"]["name"], proposal["call"]["arguments"])
 
 
-def _first_description(session: Session) -> Described:
+def _first_description(session: RemoteSession) -> DescribedEnv:
     """Returns the description of the environment by the first server that answers."""
-    silent: Unreachable | None = None
+    silent: ServerUnreachable | None = None
     if not session.url:
         session.move(session.places.some()[0])
     for url in session.in_turn():
         try:
             return describe_environment(url, session.env_id, session.arguments, session.servers)
-        except Unreachable as error:
+        except ServerUnreachable as error:
             silent = error
     assert silent is not None
     raise silent

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from envsuite.core.addresses import is_private
-from envsuite.remote.protocol import Problem
+from envsuite.remote.protocol import HttpProblem
 from envsuite.remote.tokens import token_needed
 
 HEADER_SECONDS = 10.0
@@ -22,7 +22,7 @@ UNPROVEN_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Guard:
+class RequestGuard:
     """Refuses requests without the token, and those that the page of another site makes in a browser.
 
     Where only this machine can connect, the header ``Host`` must be a name of this machine: a site whose name leads
@@ -40,7 +40,7 @@ class Guard:
     who: str = "server"
     """Word for the guarded server, for messages."""
 
-    def refusal(self, method: str, path: str, header: Callable[[str], str | None]) -> Problem | None:
+    def refusal(self, method: str, path: str, header: Callable[[str], str | None]) -> HttpProblem | None:
         """Returns why a request is not answered; ``None`` if it is.
 
         Args:
@@ -52,18 +52,18 @@ class Guard:
         name = re.sub(r":\d*$", "", host)
         if self.private and host and not is_private(name) and name not in self.names:
             detail = f"Host is {host[:200]!r}: this {self.who} answers at names of this machine only, like 127.0.0.1"
-            return Problem(421, "misdirected", detail, field="Host")
+            return HttpProblem(421, "misdirected", detail, field="Host")
         origin, site = header("origin"), header("sec-fetch-site") or "none"
         foreign = origin not in (f"http://{host}", f"https://{host}") if origin else site not in ("same-origin", "none")
         if foreign and (origin or method not in ("GET", "HEAD")):
             who = (origin or site)[:200]
-            return Problem(403, "foreign-page", f"pages of {who} may not call this {self.who}", field="Origin")
+            return HttpProblem(403, "foreign-page", f"pages of {who} may not call this {self.who}", field="Origin")
         if self.token is None or path in self.open_paths:
             return None
         authorization = header("authorization")
         if hmac.compare_digest(_token(authorization or ""), self.token.encode()):
             return None
-        return Problem(401, "unauthorized", token_needed(self.who, authorization is not None))
+        return HttpProblem(401, "unauthorized", token_needed(self.who, authorization is not None))
 
 
 def _token(authorization: str) -> bytes:

@@ -30,8 +30,8 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher
 from waitress.wasyncore import readwrite
 
-from envsuite.remote.guard import BODY_SECONDS, HEADER_SECONDS, UNPROVEN_SECONDS, Guard
-from envsuite.remote.protocol import PROBLEM_TYPE, Problem
+from envsuite.remote.guard import BODY_SECONDS, HEADER_SECONDS, UNPROVEN_SECONDS, RequestGuard
+from envsuite.remote.protocol import PROBLEM_TYPE, HttpProblem
 
 log = logging.getLogger("envsuite.serving")
 CONNECTIONS = 4096
@@ -54,10 +54,10 @@ ACCEPT_PAUSE = 0.1
 MAX_HEADER = 32 * 1024
 
 
-class _Parser(HTTPRequestParser):  # type: ignore[misc]
+class _RequestParser(HTTPRequestParser):  # type: ignore[misc]
     """Parses a request; one that the guard refuses ends with its header."""
 
-    def __init__(self, adj: Adjustments, guard: Guard | None) -> None:
+    def __init__(self, adj: Adjustments, guard: RequestGuard | None) -> None:
         super().__init__(adj)
         self._guard = guard
 
@@ -79,9 +79,9 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
     def execute(self) -> None:
         """Sends a problem document and closes the connection."""
         problem = self.request.error
-        if not isinstance(problem, Problem):
+        if not isinstance(problem, HttpProblem):
             kind = "too-large" if problem.code in (413, 431) else "malformed"
-            problem = Problem(problem.code, kind, str(problem.body))
+            problem = HttpProblem(problem.code, kind, str(problem.body))
         body = problem.document()
         self.status = f"{problem.status} {HTTPStatus(problem.status).phrase}"
         self.response_headers += [("Content-Type", PROBLEM_TYPE)]
@@ -108,15 +108,15 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
     proven = False
     """Whether a whole request has come."""
     _discarding = False
-    _timed: _Parser | None = None
+    _timed: _RequestParser | None = None
 
     def __init__(self, server: Listener, sock: socket.socket, addr: Any, adj: Adjustments, map: Any) -> None:
         super().__init__(server, sock, addr, adj, map)
         self.since: float = self.creation_time
         """Time from which it waits for its client: its own beginning, a request's, or the end of one."""
 
-    def parser_class(self, adj: Adjustments) -> _Parser:
-        return _Parser(adj, self.server.guard)
+    def parser_class(self, adj: Adjustments) -> _RequestParser:
+        return _RequestParser(adj, self.server.guard)
 
     def received(self, data: bytes) -> bool:
         progress = bool(super().received(data))
@@ -260,7 +260,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
         max_body: int,
         *,
         threads: int,
-        guard: Guard | None = None,
+        guard: RequestGuard | None = None,
         dispatcher: Dispatcher | None = None,
         refused: Callable[[], None] = lambda: None,
         ident: str | None = "envsuite",
@@ -433,6 +433,6 @@ def connections_limit() -> int:
 
 def _refusal(limit: int) -> bytes:
     """Returns the answer to a connection beyond the limit."""
-    body = Problem(503, "connections", f"all {limit} connections are taken; come back later", wait=1).document()
+    body = HttpProblem(503, "connections", f"all {limit} connections are taken; come back later", wait=1).document()
     head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {PROBLEM_TYPE}\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Retry-After: 1\r\nConnection: close\r\nServer: envsuite\r\n\r\n".encode() + body

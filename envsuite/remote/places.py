@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from envsuite.core.addresses import address
 from envsuite.core.errors import UsageError
 from envsuite.remote.protocol import TOKEN_VARIABLE
-from envsuite.remote.transport import Unreachable
+from envsuite.remote.transport import ServerUnreachable
 
 log = logging.getLogger("envsuite.remote")
 LOOK_SECONDS = 2.0
@@ -149,7 +149,9 @@ def wait_for_servers(look_up: Callable[[], Sequence[str]], where: str, since: fl
     has_warned = False
     while not (urls := tuple(look_up())):
         if time.monotonic() > since + EMPTY_SECONDS:
-            raise Unreachable(f"{where} has had no server for {EMPTY_SECONDS:.0f} s; start one, or name one there")
+            raise ServerUnreachable(
+                f"{where} has had no server for {EMPTY_SECONDS:.0f} s; start one, or name one there"
+            )
         if not has_warned:
             log.warning("%s has no server; waiting for one, %.0f s at most", where, EMPTY_SECONDS)
             has_warned = True

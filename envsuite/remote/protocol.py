@@ -115,7 +115,7 @@ def from_json(task: str, answer: Mapping[str, Any]) -> Observation:
     return observation
 
 
-class Problem(Exception):
+class HttpProblem(Exception):
     """An answer other than success: a problem document (RFC 9457) with its status.
 
     Args:
@@ -159,7 +159,7 @@ class Problem(Exception):
         return orjson.dumps({**body, **self.more})
 
 
-def problem_of(error: Exception) -> Problem:
+def problem_of(error: Exception) -> HttpProblem:
     """Returns the problem that reports an ``error`` which the client can correct.
 
     Args:
@@ -167,4 +167,4 @@ def problem_of(error: Exception) -> Problem:
     """
     name = next((name for name, kind in ERRORS.items() if isinstance(error, kind)), "UsageError")
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 422)
-    return Problem(status, "refused", str(error), error=name)
+    return HttpProblem(status, "refused", str(error), error=name)

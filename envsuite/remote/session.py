@@ -21,7 +21,7 @@ from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Action, Tool, check_action
 from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE
-from envsuite.remote.transport import Refused, Unreachable, server
+from envsuite.remote.transport import RequestRefused, ServerUnreachable, server
 
 log = logging.getLogger("envsuite.remote")
 NUMBERED = ("reset", "step", "restore")
@@ -37,7 +37,7 @@ IDENTIFIED = 256
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedEnv:
     """A server's description of an environment made with some arguments."""
 
     name: str
@@ -56,7 +56,7 @@ class Described:
     tasks: TaskSet
 
 
-def describe_environment(url: str, env_id: str, arguments: Mapping[str, Any], servers: int = 1) -> Described:
+def describe_environment(url: str, env_id: str, arguments: Mapping[str, Any], servers: int = 1) -> DescribedEnv:
     """Returns the description of ``env_id`` by the server at ``url``, one of ``servers``; requested once per process.
 
     Raises:
@@ -68,17 +68,17 @@ def describe_environment(url: str, env_id: str, arguments: Mapping[str, Any], se
     return _request_description(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), servers)
 
 
-def described_anew(url: str, env_id: str, arguments: Mapping[str, Any]) -> Described:
+def described_anew(url: str, env_id: str, arguments: Mapping[str, Any]) -> DescribedEnv:
     """As :func:`described`; requested each time, as another server may have taken the place."""
     return _request_description.__wrapped__(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), 1)
 
 
 @lru_cache(maxsize=64)
-def _request_description(url: str, env_id: str, arguments: bytes, servers: int) -> Described:
+def _request_description(url: str, env_id: str, arguments: bytes, servers: int) -> DescribedEnv:
     path = f"/v1/environments/{urllib.parse.quote(env_id, safe=':')}"
     try:
         body = server(url).ask("POST", path, {"arguments": orjson.loads(arguments)}, servers=servers)
-    except Refused as error:
+    except RequestRefused as error:
         raise error.local_error() from None
     manifest = body["tasks"]
     splits = {split: tuple(ids) for split, ids in manifest["splits"].items()}
@@ -88,7 +88,7 @@ def _request_description(url: str, env_id: str, arguments: bytes, servers: int) 
             f"{url}: the manifest of {env_id} has hash {manifest['hash'][:8]} there and {tasks.hash[:8]} here"
         )
     tools = tuple(Tool(**tool["function"]).check() for tool in body["tools"])
-    return Described(
+    return DescribedEnv(
         body["class"],
         tools,
         body["max_calls"],
@@ -130,7 +130,7 @@ _TURN = itertools.count(secrets.randbelow(1 << 16))
 """Index of the next of several servers; each process starts at another one."""
 
 
-class Session:
+class RemoteSession:
     """One environment on one of several servers.
 
     A session that a server has lost (it was restarted, or the session idled for too long) is created again, on any of
@@ -204,7 +204,7 @@ class Session:
         self._state_key = answer["info"]["state_key"]
         return answer
 
-    def mend(self, op: str, body: dict[str, Any], failure: Refused | None) -> dict[str, Any]:
+    def mend(self, op: str, body: dict[str, Any], failure: RequestRefused | None) -> dict[str, Any]:
         """Repeats a call that failed in a batch, if the session can be restored; returns the answer.
 
         Args:
@@ -274,7 +274,7 @@ class Session:
             if token["snapshot"] is not None and token["url"] == self.url and self._name is not None:
                 try:
                     return self._call("restore", {"snapshot": token["snapshot"]})
-                except Refused as error:
+                except RequestRefused as error:
                     if error.kind not in (*LOST, "unknown-snapshot"):
                         raise error.local_error() from None
             return self._recover_episode()
@@ -287,12 +287,12 @@ class Session:
         try:
             try:
                 return self._replay()
-            except Refused as error:
+            except RequestRefused as error:
                 if error.kind not in LOST:
                     raise
                 self._name = None
                 return self._replay()
-        except Refused as error:
+        except RequestRefused as error:
             self._name = None
             raise error.local_error() from None
         except WorkerLost:
@@ -324,7 +324,7 @@ class Session:
         if (name := self.leave()) is not None:
             try:
                 server(self.url).ask("DELETE", f"/v1/sessions/{name}", seconds=CLOSE_SECONDS)
-            except (Refused, Unreachable):
+            except (RequestRefused, ServerUnreachable):
                 return
 
     def leave(self) -> str | None:
@@ -338,9 +338,9 @@ class Session:
             if self._name is None:
                 return self._repeat_call(op, body, None)
             return self._call(op, body)
-        except Refused as error:
+        except RequestRefused as error:
             return self._repeat_call(op, body, error)
-        except Unreachable as error:
+        except ServerUnreachable as error:
             silent = error
         if not self.places.fixed:
             self.places.some()
@@ -349,11 +349,11 @@ class Session:
             log.warning("going on at %s", url)
             try:
                 return self._repeat_call(op, body, None)
-            except Unreachable as error:
+            except ServerUnreachable as error:
                 silent = error
         raise silent
 
-    def _repeat_call(self, op: str, body: dict[str, Any] | None, failure: Refused | None) -> dict[str, Any]:
+    def _repeat_call(self, op: str, body: dict[str, Any] | None, failure: RequestRefused | None) -> dict[str, Any]:
         """Makes a call in a new session, in which the episode is replayed, unless the call begins another."""
         if failure is not None:
             if failure.kind not in LOST:
@@ -366,7 +366,7 @@ class Session:
             if op != "reset":
                 self._replay()
             return self._call(op, body)
-        except Refused as error:
+        except RequestRefused as error:
             if error.kind in (*LOST, "session-lost"):
                 self._name = self._task_id = None
             raise error.local_error() from None
@@ -401,7 +401,7 @@ class Session:
             ]
             for result in self._ask("/v1/batch", {"calls": part})["results"]:
                 if result["status"] != 200:
-                    raise Refused(self.url, result["status"], result["body"])
+                    raise RequestRefused(self.url, result["status"], result["body"])
                 bodies.append(result["body"])
             self._number += len(part)
         first, last = bodies[0], bodies[-1]

@@ -48,7 +48,7 @@ IDLE_CONNECTIONS = 64
 """Maximum number of idle connections kept to one server."""
 
 
-class Unreachable(WorkerLost):
+class ServerUnreachable(WorkerLost):
     """Raised when a server does not answer."""
 
 
@@ -86,7 +86,7 @@ class _TlsDeadline(ssl.SSLSocket):
         super().sendall(*args)
 
 
-class Server:
+class RemoteServer:
     """Connections of this process to one server; may be used from several threads, and after a fork."""
 
     def __init__(self, url: str) -> None:
@@ -131,7 +131,7 @@ class Server:
             document = None
         if status == 200 and document is not None:
             return document
-        raise Refused(self.url, status, document if isinstance(document, dict) else {})
+        raise RequestRefused(self.url, status, document if isinstance(document, dict) else {})
 
     def _persist(
         self, method: str, path: str, body: bytes | None, seconds: float | None, patience: float
@@ -183,8 +183,8 @@ class Server:
         self._silent = first, now
         return now - first
 
-    def _unreachable(self, why: str, seconds: float) -> Unreachable:
-        return Unreachable(
+    def _unreachable(self, why: str, seconds: float) -> ServerUnreachable:
+        return ServerUnreachable(
             f"{self.url} does not answer ({why}, for {seconds:.0f} s). Is `envsuite serve http` running there?"
         )
 
@@ -249,12 +249,12 @@ class Server:
         self._idle: list[_Deadline | _TlsDeadline] = []
 
 
-_SERVERS: weakref.WeakSet[Server] = weakref.WeakSet()
-_BY_URL: dict[str, Server] = {}
+_SERVERS: weakref.WeakSet[RemoteServer] = weakref.WeakSet()
+_BY_URL: dict[str, RemoteServer] = {}
 _LOCK = threading.Lock()
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Raised for an answer other than success.
 
     Args:
@@ -280,7 +280,7 @@ class Refused(Exception):
         return ERRORS.get(self.error, UsageError)(message)
 
 
-def server(url: str) -> Server:
+def server(url: str) -> RemoteServer:
     """Returns the server at ``url``; one object per process.
 
     Raises:
@@ -288,7 +288,7 @@ def server(url: str) -> Server:
     """
     with _LOCK:
         if url not in _BY_URL:
-            _BY_URL[url] = Server(url)
+            _BY_URL[url] = RemoteServer(url)
         return _BY_URL[url]
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, MissingExtra
 from envsuite.data.files import atomic_file
-from envsuite.data.progress import Progress, Silent
+from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.retrieval.documents import Found
 from envsuite.retrieval.vectors import Vectors, best
 
@@ -40,7 +40,7 @@ _MAGIC = b"EnvFaiss"
 _REMEDY = "Build it again with build_index (docs/retrieval.md)"
 
 
-def build_index(vectors: Vectors, path: Path, progress: Progress | None = None) -> Path:
+def build_index(vectors: Vectors, path: Path, progress: ProgressReceiver | None = None) -> Path:
     """Builds the index of all vectors; replaces an existing file.
 
     Args:
@@ -59,7 +59,7 @@ def build_index(vectors: Vectors, path: Path, progress: Progress | None = None) 
     size = len(vectors)
     if not size:
         raise DataError("an index needs at least one vector")
-    progress = progress or Silent()
+    progress = progress or SilentProgress()
     progress.start(f"index ({vectors.name})", size, 0)
     clusters = max(1, min(round(2 * math.sqrt(size)), size // 64))
     quantizer = faiss.IndexFlatIP(vectors.dimensions)

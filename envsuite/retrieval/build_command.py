@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
-from envsuite.data.progress import Shown, format_size
+from envsuite.data.progress import DownloadDisplay, format_size
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build, place
-from envsuite.retrieval.documents import Problems, Source
+from envsuite.retrieval.documents import DocumentProblems, DocumentSource
 from envsuite.retrieval.vectors import encoder
 
 
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser, examples: str, documents: str
 
 def run(
     arguments: argparse.Namespace,
-    read: Callable[[argparse.Namespace], Source],
-    generate: Callable[[int, int], Source],
+    read: Callable[[argparse.Namespace], DocumentSource],
+    generate: Callable[[int, int], DocumentSource],
     of_files: Sequence[str],
 ) -> int:
     """Builds the corpus; returns the exit code.
@@ -69,14 +69,14 @@ def run(
     if is_builtin and any(vars(arguments)[name] for name in of_files):
         raise UsageError("--builtin generates documents and tasks; give it, or files")
     source = generate(arguments.builtin, arguments.seed or 0) if is_builtin else read(arguments)
-    source.problems = Problems(strict=arguments.strict)
+    source.problems = DocumentProblems(strict=arguments.strict)
     if arguments.vectors and arguments.out is None:
         raise UsageError("--vectors is for a corpus of your own; name it with --out")
     encoders = [encoder(name) for name in arguments.vectors]
     out = arguments.out if arguments.out is not None else place(source, is_builtin)
     begin = time.monotonic()
     try:
-        build(source, out, Shown(sys.stderr, unit=lambda number: f"{number:,}"), encoders)
+        build(source, out, DownloadDisplay(sys.stderr, unit=lambda number: f"{number:,}"), encoders)
     except KeyboardInterrupt:
         sys.stderr.write("\nenvsuite: interrupted; the same command resumes where this one stopped\n")
         return 130

@@ -28,11 +28,11 @@ from envsuite.data import WRITABLE, cache_root
 from envsuite.data.arrays import ArrayWriter
 from envsuite.data.files import write_atomically
 from envsuite.data.locks import hold_lock
-from envsuite.data.progress import Progress, Silent
+from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import GENERATED, bound_generated
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER, Corpus
-from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, Source
+from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, DocumentSource
 from envsuite.retrieval.encoders import Encoder
 from envsuite.retrieval.vectors import write_vectors
 
@@ -47,7 +47,9 @@ LAST_DATE = 9999_12_31
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
-def build(source: Source, out: Path, progress: Progress | None = None, encoders: Sequence[Encoder] = ()) -> Path:
+def build(
+    source: DocumentSource, out: Path, progress: ProgressReceiver | None = None, encoders: Sequence[Encoder] = ()
+) -> Path:
     """Builds the corpus ``out``; replaces an existing file.
 
     It is written in the folder ``.NAME.building`` beside ``out`` and renamed once complete. A killed build leaves that
@@ -67,24 +69,24 @@ def build(source: Source, out: Path, progress: Progress | None = None, encoders:
         DataError: The source cannot be read or has no document, or ``out`` cannot be written.
     """
     with _lock(out):
-        _build(source, out, progress or Silent(), encoders)
+        _build(source, out, progress or SilentProgress(), encoders)
     return out
 
 
-def ensure_corpus(source: Source) -> Path:
+def ensure_corpus(source: DocumentSource) -> Path:
     """Returns the corpus of ``source`` in the cache; one process builds it for all if it is missing."""
     path = place(source)
     _ensure(source, path)
     return path
 
 
-def place(source: Source, is_generated: bool = False) -> Path:
+def place(source: DocumentSource, is_generated: bool = False) -> Path:
     """Returns the path of the corpus of ``source`` in the cache; with ``is_generated``, of one that is generated."""
     folder = cache_root() / "corpora"
     return (folder / "generated" if is_generated else folder) / f"{FORMAT}-{source.digest()[:20]}.corpus"
 
 
-def open_generated(source: Source) -> Corpus:
+def open_generated(source: DocumentSource) -> Corpus:
     """Opens the corpus of ``source``, which is generated; one process builds it for all if it is missing.
 
     Of generated data the cache keeps :data:`GENERATED` bytes: those that were opened last, and always the one returned.
@@ -106,16 +108,16 @@ def open_generated(source: Source) -> Corpus:
                 raise  # else it was removed before it was open
 
 
-def _ensure(source: Source, path: Path) -> None:
+def _ensure(source: DocumentSource, path: Path) -> None:
     """Builds the corpus ``path`` if it is missing."""
     if not path.is_file():
         with _lock(path):
             if not path.is_file():
                 LOG.warning("building the corpus %s once", path)
-                _build(source, path, Silent())
+                _build(source, path, SilentProgress())
 
 
-def _build(source: Source, out: Path, progress: Progress, encoders: Sequence[Encoder] = ()) -> None:
+def _build(source: DocumentSource, out: Path, progress: ProgressReceiver, encoders: Sequence[Encoder] = ()) -> None:
     folder = out.parent / f".{out.name}.building"
     record = hashlib.sha256(f"{FORMAT} {source.digest()}".encode()).hexdigest()
     try:
@@ -138,7 +140,7 @@ class _Stage:
     It begins empty unless the build that left the folder had the same ``record``.
     """
 
-    def __init__(self, folder: Path, record: str, source: Source) -> None:
+    def __init__(self, folder: Path, record: str, source: DocumentSource) -> None:
         self.result = folder / "corpus"
         self._folder, self._record, self._source = folder, record, source
         self._texts: BinaryIO
@@ -187,7 +189,7 @@ class _Stage:
         self._texts.close()
         self._links.close()
 
-    def fill(self, progress: Progress) -> None:
+    def fill(self, progress: ProgressReceiver) -> None:
         """Reads the rest of the documents.
 
         Raises:
@@ -244,7 +246,7 @@ class _Stage:
         state |= {"counts": dict(problems.counts), "places": problems.places}
         write_atomically(self._folder / "state.json", orjson.dumps(state))
 
-    def write(self, file: BinaryIO, progress: Progress, encoders: Sequence[Encoder]) -> None:
+    def write(self, file: BinaryIO, progress: ProgressReceiver, encoders: Sequence[Encoder]) -> None:
         """Writes the corpus to ``file``, which is empty."""
         keys = self._index.keys
         order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -268,7 +270,7 @@ class _Stage:
         writer.close({**facts, "problems": dict(sorted(self._source.problems.counts.items()))})
         file.write(TRAILER.pack(MAGIC, writer.offset))
 
-    def _edges(self, rank: NDArray[np.uint32], progress: Progress) -> NDArray[np.uint64]:
+    def _edges(self, rank: NDArray[np.uint32], progress: ProgressReceiver) -> NDArray[np.uint64]:
         """Returns the links as numbers: the citing document in the upper half of each, the cited one in the lower."""
         problems, keys = self._source.problems, self._index.keys
         ends: array[int] = array("I")
@@ -297,7 +299,7 @@ class _Stage:
         writer.add(f"{name}.at", "u8", [np.zeros(1, dtype=np.uint64), np.cumsum(counts)])
         writer.add(name, "u4", [edges & np.uint64(0xFFFFFFFF)])
 
-    def _lines(self, order: list[int], progress: Progress) -> Iterator[bytes]:
+    def _lines(self, order: list[int], progress: ProgressReceiver) -> Iterator[bytes]:
         progress.start("texts", len(order), 0)
         with (self._folder / "texts").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as texts:
             for number in order:
@@ -305,7 +307,7 @@ class _Stage:
                 progress.advance(1)
         progress.finish("texts", len(order))
 
-    def _tasks(self, progress: Progress) -> Iterator[bytes]:
+    def _tasks(self, progress: ProgressReceiver) -> Iterator[bytes]:
         count = 0
         progress.start("tasks", None, 0)
         for task in self._source.tasks():
@@ -344,7 +346,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _make_reporter(progress: Progress, name: str) -> Any:
+def _make_reporter(progress: ProgressReceiver, name: str) -> Any:
     """Returns a function that passes the numbers of an index's postings on to ``progress``."""
     before = 0
 

@@ -43,7 +43,7 @@ class Document:
     """Further fields as plain JSON, e.g. ``authors`` and ``venue``."""
 
 
-class Problems:
+class DocumentProblems:
     """Counts what is wrong with the data of a source, and keeps the first places of each kind.
 
     Args:
@@ -82,10 +82,10 @@ class Problems:
         ]
 
 
-class Source(Protocol):
+class DocumentSource(Protocol):
     """Documents, and the tasks that come with them."""
 
-    problems: Problems
+    problems: DocumentProblems
     """Receives what is wrong with the data while documents and tasks are read."""
 
     @property
@@ -118,7 +118,7 @@ class Source(Protocol):
         """
 
 
-class InMemory:
+class InMemorySource:
     """Documents and tasks that are in memory; a :class:`Source`.
 
     Args:
@@ -128,7 +128,7 @@ class InMemory:
     """
 
     def __init__(self, name: str, documents: Sequence[Document], tasks: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.problems = Problems()
+        self.problems = DocumentProblems()
         self._name, self._documents, self._tasks = name, documents, tasks
 
     @property

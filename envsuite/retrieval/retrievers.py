@@ -50,7 +50,7 @@ L = TypeVar("L")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedSearch:
     """BM25, or vectors in the file of the corpus."""
 
     name: str
@@ -71,7 +71,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Fused:
+class FusedSearch:
     """Several searches as one."""
 
     parts: tuple[Search, ...]
@@ -89,7 +89,7 @@ class Fused:
 
 
 @dataclass(frozen=True)
-class ByFaiss:
+class FaissSearch:
     """Vectors of the corpus by an index file."""
 
     file: str
@@ -107,7 +107,7 @@ class ByFaiss:
 
 
 @dataclass(frozen=True)
-class BySearchR1:
+class ServerSearch:
     """Documents of the corpus as a server of Search-R1's protocol finds them."""
 
     url: str
@@ -121,7 +121,7 @@ class BySearchR1:
         return (), (self.url,)
 
 
-Search = Named | Fused | ByFaiss | BySearchR1
+Search = NamedSearch | FusedSearch | FaissSearch | ServerSearch
 
 
 def vectors_of(corpus: Corpus, name: str) -> Vectors:
@@ -148,7 +148,7 @@ def retriever_of(corpus: Corpus, description: Description) -> Retriever:
     return parse_search(description).open(corpus)
 
 
-class Searched(Generic[L]):
+class SearchCache(Generic[L]):
     """Shares, for each search of a corpus, what its environments keep: one for all that describe the same search.
 
     Args:
@@ -172,7 +172,7 @@ class Searched(Generic[L]):
         return self._described(parse_search(retriever))
 
     def _open_search(self, search: Search) -> L:
-        return self._own if search == Named(Corpus.name) else self._make(self._corpus, search.open(self._corpus))
+        return self._own if search == NamedSearch(Corpus.name) else self._make(self._corpus, search.open(self._corpus))
 
 
 def parse_search(description: Description) -> Search:
@@ -197,7 +197,7 @@ def _search(description: object, place: str, deep: int) -> Search:
         names = [name.strip() for name in description.split("+")]
         if not all(names):
             raise UsageError(f"{place} is {description!r}; give a name such as bm25, or names joined by +")
-        return Named(names[0]) if len(names) == 1 else _fuse({"fuse": names}, place, deep)
+        return NamedSearch(names[0]) if len(names) == 1 else _fuse({"fuse": names}, place, deep)
     if not isinstance(description, Mapping):
         raise UsageError(f"{place} is {description!r}; give a name such as bm25, or a mapping with {_one_of()}")
     kinds = [key for key in description if key in _KINDS]
@@ -232,7 +232,7 @@ def _fuse(description: Mapping[str, Any], place: str, deep: int) -> Search:
         weights = tuple(map(float, weights))
     if fusion not in get_args(Fusion):
         raise unknown(f"{place}.fusion", str(fusion), get_args(Fusion))
-    return Fused(parts, weights, fusion)
+    return FusedSearch(parts, weights, fusion)
 
 
 def _positive(number: object) -> bool:
@@ -260,8 +260,10 @@ _KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[s
     "fuse": ((), ("weights", "fusion"), _fuse),
     "faiss": (
         ("vectors",), (),
-        lambda description, place, _: ByFaiss(_text(description, "faiss", place), _text(description, "vectors", place)),
+        lambda description, place, _: FaissSearch(
+            _text(description, "faiss", place), _text(description, "vectors", place)
+        ),
     ),
-    "search-r1": ((), (), lambda description, place, _: BySearchR1(_url(description, "search-r1", place))),
+    "search-r1": ((), (), lambda description, place, _: ServerSearch(_url(description, "search-r1", place))),
 }  # fmt: skip
 """Key that tells a kind of search -> further keys that it needs, those that it may have, and what reads them."""

@@ -155,9 +155,9 @@ class SearchR1:
         try:
             lists = _list(_field(answer, "result"))
             if len(lists) != len(queries):
-                raise _Malformed(f"{len(lists)} results for {len(queries)} queries")
+                raise _MalformedAnswer(f"{len(lists)} results for {len(queries)} queries")
             return [[_document(entry) for entry in _list(row)] for row in lists]
-        except _Malformed as error:
+        except _MalformedAnswer as error:
             raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server: {error}") from error
 
     def _number_of(self, document: Mapping[str, Any]) -> int | None:
@@ -169,37 +169,37 @@ class SearchR1:
         return next((number for number in numbers if number is not None), None)
 
 
-class _Malformed(ValueError):
+class _MalformedAnswer(ValueError):
     """A part of an answer that has another form than its protocol says."""
 
 
 def _field(value: object, name: str) -> Any:
     if not isinstance(value, dict) or name not in value:
-        raise _Malformed(f"no {name!r} in {_value_excerpt(value)}")
+        raise _MalformedAnswer(f"no {name!r} in {_value_excerpt(value)}")
     return value[name]
 
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise _Malformed(f"no list but {_value_excerpt(value)}")
+        raise _MalformedAnswer(f"no list but {_value_excerpt(value)}")
     return value
 
 
 def _score(value: object) -> float:
     """Returns a score that is a finite number in single precision, too."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HIGHEST:
-        raise _Malformed(f"the score {_value_excerpt(value)}")
+        raise _MalformedAnswer(f"the score {_value_excerpt(value)}")
     return float(value)
 
 
 def _document(value: object) -> tuple[dict[str, Any], float]:
     document = _field(value, "document")
     if not isinstance(document, dict):
-        raise _Malformed(f"no document but {_value_excerpt(document)}")
+        raise _MalformedAnswer(f"no document but {_value_excerpt(document)}")
     for name in ("id", "title", "contents"):
         field_value = document.get(name)
         if not isinstance(field_value, str | None) and (name != "id" or type(field_value) is not int):
-            raise _Malformed(f"the {name} {_value_excerpt(field_value)}")
+            raise _MalformedAnswer(f"the {name} {_value_excerpt(field_value)}")
     return document, _score(_field(value, "score"))
 
 
@@ -211,5 +211,5 @@ def _value_excerpt(value: object) -> str:
 def _rank_pairs(pairs: Sequence[tuple[int, float]], k: int) -> Found:
     numbers: NDArray[np.int64] = np.array([number for number, _ in pairs], dtype=np.int64)
     if len(np.unique(numbers)) < len(numbers):
-        raise _Malformed("a document twice")
+        raise _MalformedAnswer("a document twice")
     return best(numbers, np.array([score for _, score in pairs], dtype=np.float32), max(0, k))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError
 from envsuite.data.arrays import Arrays, ArrayWriter
-from envsuite.data.progress import Progress, Silent
+from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.retrieval.documents import Found
 from envsuite.retrieval.encoders import Encoder, Texts
 from envsuite.retrieval.sentence import SentenceEncoder
@@ -64,7 +64,7 @@ _BLOCK = 1024
 """Vectors that are multiplied at a time: as many as stay in the processor's cache."""
 
 
-def write_vectors(file: BinaryIO, encoder: Encoder, texts: Texts, progress: Progress | None = None) -> int:
+def write_vectors(file: BinaryIO, encoder: Encoder, texts: Texts, progress: ProgressReceiver | None = None) -> int:
     """Encodes the texts, and writes their vectors to ``file`` from its current position.
 
     Args:
@@ -79,7 +79,7 @@ def write_vectors(file: BinaryIO, encoder: Encoder, texts: Texts, progress: Prog
     Raises:
         DataError: The encoder returned something that is no vector.
     """
-    progress = progress or Silent()
+    progress = progress or SilentProgress()
     progress.start(f"vectors ({encoder.name})", len(texts), 0)
     writer = ArrayWriter(file, KIND, VERSION)
     count = 0

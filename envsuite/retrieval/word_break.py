@@ -94,7 +94,7 @@ def _limit(text: str, start: int) -> int:
 
 
 @dataclass(frozen=True)
-class Machine:
+class WordBreakMachine:
     """A deterministic automaton that begins in state 0."""
 
     next: list[list[int]]
@@ -169,7 +169,7 @@ def _grammar(class_names: tuple[frozenset[str], ...]) -> _Tree:
 
 
 @functools.cache
-def _machine() -> Machine:
+def _machine() -> WordBreakMachine:
     class_names = properties().names
     moves: list[list[tuple[frozenset[int], int]]] = []
     empty: list[list[int]] = []
@@ -226,4 +226,4 @@ def _machine() -> Machine:
             row.append(states[next_nodes] if next_nodes else -1)
         table.append(row)
     idle = bytes(i for i, names in enumerate(class_names) if names in ({"connector"}, {"extend"}, {"extend", "joiner"}))
-    return Machine(table, [final in nodes for nodes in states], re.compile(b"[" + re.escape(idle) + b"]*"))
+    return WordBreakMachine(table, [final in nodes for nodes in states], re.compile(b"[" + re.escape(idle) + b"]*"))

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from envsuite.core.settings import whole
-from envsuite.retrieval.documents import Document, Problems
+from envsuite.retrieval.documents import Document, DocumentProblems
 from envsuite.searchqa.entities import FEWEST, LINKED, Entities, Value, table
 from envsuite.searchqa.pages import page
-from envsuite.searchqa.questions import SPLITS, Questions
+from envsuite.searchqa.questions import SPLITS, QuestionSet
 
 GENERATOR = "encyclopaedia-1"
 """Version of the generator: the same arguments give the same pages and questions."""
@@ -35,7 +35,7 @@ class Encyclopaedia:
         self.entities = whole("entities", entities, FEWEST)
         self.questions = entities // 3 if questions is None else whole("questions", questions, 0)
         self.seed = whole("corpus_seed", seed)
-        self.problems = Problems()
+        self.problems = DocumentProblems()
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ class Encyclopaedia:
         shares = {name: self.questions * len(numbers) // 100 for name, numbers in SPLITS.items()}
         shares["train"] += self.questions - sum(shares.values())
         splits: dict[str, list[dict[str, Any]]] = {name: [] for name in SPLITS}
-        for split, question in Questions(self.world, f"{GENERATOR} {self.seed}").draw_questions(shares):
+        for split, question in QuestionSet(self.world, f"{GENERATOR} {self.seed}").draw_questions(shares):
             stratum = f"{question.kind}-{question.hops}"
             splits[split].append(
                 {

@@ -11,13 +11,13 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.core.options import SEED, Options, option, source
+from envsuite.core.options import SEED, EnvOptions, option, source
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.retrieval.documents import Retriever
 from envsuite.retrieval.retrievers import RETRIEVER, SEARCHED, Description
 from envsuite.searchqa import prompts
 from envsuite.searchqa.tasks import ENV_ID, load
-from envsuite.searchqa.world import Saved, Session
+from envsuite.searchqa.world import QuestionSearch, SavedQuestion
 
 MOST_CALLS = 4
 """Calls in one step (StepPO, B.2)."""
@@ -31,7 +31,7 @@ _ANSWER = Tool.of_string("answer", prompts.ANSWER, "text", prompts.TEXT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchQAOptions(Options):
+class SearchQAOptions(EnvOptions):
     """The options of ``SearchQA-v0``."""
 
     env_id: ClassVar[str] = ENV_ID
@@ -97,10 +97,10 @@ class SearchQAEnv(ToolEnv):
         if self.collection.problems:
             versions["data_problems"] = self.collection.problems
         super().__init__(self.collection.task_set.select(options.tasks), options.split, options.render_mode, versions)
-        self._session: Session | None = None
+        self._session: QuestionSearch | None = None
 
     @property
-    def session(self) -> Session:
+    def session(self) -> QuestionSearch:
         """The session of the current episode.
 
         Raises:
@@ -138,7 +138,7 @@ class SearchQAEnv(ToolEnv):
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         question = self.collection.question(task_id)
-        self._session = Session(self.library, question, self.results)
+        self._session = QuestionSearch(self.library, question, self.results)
         return prompts.task(question.text, self.collection.may_have_none), self._outcome(prompts.NOTHING)
 
     def _call(self, call: ToolCall) -> Outcome:
@@ -193,9 +193,9 @@ class SearchQAEnv(ToolEnv):
             return ToolCall("open", {"page": keys[int(rng.integers(len(keys)))]})
         return ToolCall("search", {"query": query})
 
-    def _save(self) -> Saved:
+    def _save(self) -> SavedQuestion:
         return self.session.save()
 
-    def _resume(self, task_id: str, world: Saved) -> None:
+    def _resume(self, task_id: str, world: SavedQuestion) -> None:
         self._begin(task_id)
         self.session.load(world)

@@ -10,13 +10,13 @@ from envsuite.core.tools import Action, ToolCall
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import CANNOT_BE_ANSWERED
 from envsuite.searchqa.tasks import ENV_ID
-from envsuite.searchqa.world import LONGEST_QUERY, Session
+from envsuite.searchqa.world import LONGEST_QUERY, QuestionSearch
 
 if TYPE_CHECKING:
     import gymnasium
 
 
-class Expert:
+class SearchQAExpert:
     """Searches the next supporting page, one a step, and answers when all were found or searched.
 
     The query is the page's title; where the title alone does not find it, with the first words of its text.
@@ -41,7 +41,7 @@ class Expert:
         return (ToolCall("answer", {"text": answer}),)
 
 
-def _query(session: Session, key: str) -> str:
+def _query(session: QuestionSearch, key: str) -> str:
     """Returns the shortest query of a few that finds a page: its title, or that and more and more of its text."""
     library = session.library
     number = library.corpus.number(key)

@@ -25,7 +25,7 @@ STEPS = 2
 """Searches before the answer."""
 
 
-class Lexical:
+class SearchQALexical:
     """Searches the question, then a name in the passages, and answers by rules; it uses the observation only.
 
     Second query: the title of the passage that shares most words with the question. Answer: of a question "…, A or B?"

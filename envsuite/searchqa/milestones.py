@@ -11,7 +11,7 @@ from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.tasks import ENV_ID
 
 
-class Milestones:
+class SearchQAMilestones:
     """Each supporting page is one, in any order, and the right answer is the last."""
 
     from_observations: ClassVar[bool] = False

@@ -14,7 +14,7 @@ from typing import IO, Any
 import orjson
 
 from envsuite.core.errors import DataError
-from envsuite.retrieval.documents import LONGEST_KEY, Problems
+from envsuite.retrieval.documents import LONGEST_KEY, DocumentProblems
 
 MOST_BYTES = 2**26
 """Longest line of a file of JSON lines."""
@@ -40,7 +40,7 @@ class Passage:
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
-class Keys:
+class PassageKeys:
     """Names passages by their titles: ``Title``, ``Title (2)`` for the next one of that title, and so on."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def open_file(path: Path) -> IO[bytes]:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def rows(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
+def rows(path: Path, problems: DocumentProblems) -> Iterator[tuple[str, Any]]:
     """Yields place and content of each entry of a file: lines of JSON lines, or the items of a JSON list or object.
 
     Items of an object are pairs of key and value. The place is the file's name with the number of the line, or of the
@@ -137,7 +137,7 @@ def _is_lines(file: IO[bytes]) -> bool:
     return isinstance(row, dict) and any(isinstance(row.get(name), str) for name in fields)
 
 
-def _lines(path: Path, file: IO[bytes], problems: Problems) -> Iterator[tuple[str, Any]]:
+def _lines(path: Path, file: IO[bytes], problems: DocumentProblems) -> Iterator[tuple[str, Any]]:
     number = 0
     while content := file.readline(MOST_BYTES + 1):
         number += 1
@@ -159,7 +159,7 @@ def _lines(path: Path, file: IO[bytes], problems: Problems) -> Iterator[tuple[st
             problems.add(BROKEN, place)
 
 
-def passages(path: Path, problems: Problems) -> Iterator[Passage]:
+def passages(path: Path, problems: DocumentProblems) -> Iterator[Passage]:
     """Yields the passages of a corpus file.
 
     The file is an object of titles and their sentences, or has entries with ``title`` and ``text`` (or

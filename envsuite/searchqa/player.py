@@ -14,7 +14,7 @@ from envsuite.searchqa.entities import LINKED
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import CANNOT_BE_ANSWERED
 from envsuite.searchqa.tasks import ENV_ID
-from envsuite.searchqa.world import Session
+from envsuite.searchqa.world import QuestionSearch
 
 if TYPE_CHECKING:
     import gymnasium
@@ -131,7 +131,7 @@ def _formula(env: SearchQAEnv) -> tuple[str, Sequence[str]]:
     return formula["from"]["title"], formula["path"]
 
 
-def _next(session: Session, title: str, path: Sequence[str], length: int) -> tuple[str, str, str]:
+def _next(session: QuestionSearch, title: str, path: Sequence[str], length: int) -> tuple[str, str, str]:
     """Returns thought, query and answer, of which one is empty, as far as the pages found so far lead.
 
     Args:
@@ -153,7 +153,7 @@ def _next(session: Session, title: str, path: Sequence[str], length: int) -> tup
     return thought, "", name
 
 
-def _find_page(session: Session, name: str) -> str | None:
+def _find_page(session: QuestionSearch, name: str) -> str | None:
     """Returns the text of the page of this name if it was found."""
     pages = (session.library.content(number) for number in session.seen)
     return next((text for title, text in pages if speaks_of(name, title)), None)

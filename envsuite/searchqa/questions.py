@@ -34,7 +34,7 @@ _ATTEMPTS = 600
 
 
 @dataclass(frozen=True)
-class Question:
+class GeneratedQuestion:
     """A question, before it has an id."""
 
     text: str
@@ -52,7 +52,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Side:
+class Mention:
     """An entity as a question speaks of it."""
 
     text: str
@@ -70,7 +70,7 @@ def share(key: str, title: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{key} split {title}".encode()).digest()[:8], "big") % 100
 
 
-class Questions:
+class QuestionSet:
     """Draws questions about entities.
 
     No question starts from, or compares, an entity from which a question of another split starts; and none but a
@@ -97,7 +97,7 @@ class Questions:
         self.draw = Draw(f"{key} questions")
         self._pool = self._pools["train"]
 
-    def draw_questions(self, counts: Mapping[str, int]) -> Iterator[tuple[str, Question]]:
+    def draw_questions(self, counts: Mapping[str, int]) -> Iterator[tuple[str, GeneratedQuestion]]:
         """Yields split and question, of the small splits first.
 
         Args:
@@ -106,7 +106,7 @@ class Questions:
         Raises:
             UsageError: There are too few entities for so many questions.
         """
-        makers: dict[str, Callable[[int], Question | None]] = {
+        makers: dict[str, Callable[[int], GeneratedQuestion | None]] = {
             "bridge": self._bridge,
             "composition": self._composition,
             "comparison": self._comparison,
@@ -128,7 +128,7 @@ class Questions:
                         f"{len(self.entities.all):,} entities; ask for fewer questions, or for more entities"
                     )
 
-    def _is_new(self, question: Question, split: str) -> bool:
+    def _is_new(self, question: GeneratedQuestion, split: str) -> bool:
         """Whether no question has this text or formula; then enters it."""
         form = str(question.query)
         if question.text in self._texts or form in self._forms:
@@ -148,16 +148,16 @@ class Questions:
     def _title(self, entity: Entity) -> str:
         return self._titles[entity.number]
 
-    def _name_entity(self, entity: Entity) -> Side:
+    def _name_entity(self, entity: Entity) -> Mention:
         """Speaks of an entity by its name."""
         text = mention(self.entities, entity)
         if entity.kind in WORKS:
             text = f"the {entity.descriptor} {entity.name}"
         elif entity.kind == "river":
             text = f"the river {entity.name}"
-        return Side(text, entity, {"from": {"title": self._title(entity)}, "path": []}, said=(entity,))
+        return Mention(text, entity, {"from": {"title": self._title(entity)}, "path": []}, said=(entity,))
 
-    def _describe_entity(self, entity: Entity) -> Side | None:
+    def _describe_entity(self, entity: Entity) -> Mention | None:
         """Speaks of an entity without its name; ``None`` if what is drawn fits others, too."""
         phrases = table("questions")["described"][entity.kind]
         facts = [(relation, value) for relation, value in self.entities.chains(entity) if relation in phrases]
@@ -173,7 +173,7 @@ class Questions:
         where = {relation: self._plain(relation, value) for relation, value in picks}
         form = {"from": {"kind": entity.kind, "where": where}, "path": []}
         neighbours = tuple(self.entities.all[int(value)] for relation, value in picks if relation in LINKED)
-        return Side(f"the {noun} {' and '.join(clauses)}", entity, form, said=neighbours)
+        return Mention(f"the {noun} {' and '.join(clauses)}", entity, form, said=neighbours)
 
     def _count_matches(self, kind: str, facts: Sequence[tuple[str, Value]]) -> int:
         """Returns the number of entities of which all of ``facts`` are true, on a page or not."""
@@ -185,7 +185,7 @@ class Questions:
     def _plain(self, relation: str, value: Value) -> Value:
         return self._titles[int(value)] if relation in LINKED else value
 
-    def _follow(self, side: Side, relations: str, text: str) -> Side | None:
+    def _follow(self, side: Mention, relations: str, text: str) -> Mention | None:
         """Follows relations, separated by blanks; ``None`` if a page does not state one, or it leads back."""
         entity, pages = side.entity, list(side.pages)
         for relation in relations.split():
@@ -197,13 +197,13 @@ class Questions:
             if entity in pages or entity in side.said:
                 return None
         form = {**side.form, "path": [*side.form["path"], *relations.split()]}
-        return Side(text, entity, form, tuple(pages), side.said)
+        return Mention(text, entity, form, tuple(pages), side.said)
 
     def _draw_wording(self, entry: Mapping[str, Sequence[str]], use: str, text: str) -> str:
         fitting = [phrase for phrase in entry[use] if "'s" not in phrase or len(text.split()) < 5]
         return self.draw.choose(fitting or entry[use]).format(x=text)
 
-    def _walk(self, side: Side, steps: int) -> Side | None:
+    def _walk(self, side: Mention, steps: int) -> Mention | None:
         """Follows ``steps`` drawn relations."""
         relations = table("questions")["relations"]
         for _ in range(steps):
@@ -217,7 +217,7 @@ class Questions:
             side = further
         return side
 
-    def _ask_relation(self, kind: str, side: Side, relation: str) -> Question | None:
+    def _ask_relation(self, kind: str, side: Mention, relation: str) -> GeneratedQuestion | None:
         """Returns the question for a relation of what ``side`` speaks of."""
         entity, value = side.entity, side.entity.stated_value(relation)
         text = _capital(self._draw_wording(table("questions")["relations"][relation], "ask", side.text))
@@ -227,12 +227,12 @@ class Questions:
         golds = [NO_ANSWER] if value is None else answers(self.entities, relation, value)
         query = {**side.form, "path": [*side.form["path"], relation]}
         pages = [self._title(page) for page in (*side.pages, entity)]
-        question = Question(
+        question = GeneratedQuestion(
             text, golds, pages, kind, len(pages), query, value is not None, settled=(entity.number, relation)
         )
         return None if _tells(question) else question
 
-    def _last(self, kind: str, side: Side | None) -> Question | None:
+    def _last(self, kind: str, side: Mention | None) -> GeneratedQuestion | None:
         """Asks for a drawn relation, which no page states if the question is not to be answerable."""
         if side is None:
             return None
@@ -243,16 +243,16 @@ class Questions:
             ways = [relation for relation, _ in self.entities.chains(side.entity) if relation in wordings]
         return self._ask_relation(kind, side, self.draw.choose(ways)) if ways else None
 
-    def _composition(self, hops: int) -> Question | None:
+    def _composition(self, hops: int) -> GeneratedQuestion | None:
         entity = self._draw_entity(self.draw.choose_weighted(_STARTS))
         return None if entity is None else self._last("composition", self._walk(self._name_entity(entity), hops - 1))
 
-    def _bridge(self, hops: int) -> Question | None:
+    def _bridge(self, hops: int) -> GeneratedQuestion | None:
         entity = self._draw_entity(self.draw.choose_weighted(_STARTS))
         side = None if entity is None else self._describe_entity(entity)
         return None if side is None else self._last("bridge", self._walk(side, hops - 1))
 
-    def _inference(self, hops: int) -> Question | None:
+    def _inference(self, hops: int) -> GeneratedQuestion | None:
         wordings = table("questions")["inferred"]
         relations = self.draw.choose(list(wordings))
         before = 0 if hops == 2 else 1 if hops == 4 else self.draw.below(2)
@@ -267,14 +267,14 @@ class Questions:
             if question is None or not question.answerable:
                 return None
             text = _capital(self._draw_wording(wordings[relations], "ask", side.text))
-            inference = Question(
-                **{**{name: getattr(question, name) for name in Question.__annotations__}, "text": text}
+            inference = GeneratedQuestion(
+                **{**{name: getattr(question, name) for name in GeneratedQuestion.__annotations__}, "text": text}
             )
             return None if _tells(inference) else inference
         phrase = self._draw_wording(wordings[relations], "phrase", side.text)
         return self._last("inference", self._follow(side, relations, phrase))
 
-    def _comparison(self, hops: int) -> Question | None:
+    def _comparison(self, hops: int) -> GeneratedQuestion | None:
         if hops == 2:
             return self._ask_same(1) if self.draw.chance(40) else self._ask_order()
         if hops == 3:
@@ -285,7 +285,7 @@ class Questions:
         first, second = self._draw_entity(kind), self._draw_entity(kind)
         return None if first is None or second is None or first is second else (first, second)
 
-    def _ask_order(self) -> Question | None:
+    def _ask_order(self) -> GeneratedQuestion | None:
         """Asks which of two entities comes first or last."""
         relation, kinds = self.draw.choose(_ORDERED)
         pair = self._pair(self.draw.choose(kinds))
@@ -294,7 +294,7 @@ class Questions:
         sides = [self._name_entity(entity) for entity in pair]
         return self._compare_sides(relation, table("questions")["compared"][relation], sides, "", sides)
 
-    def _ordered_with_a_bridge(self) -> Question | None:
+    def _ordered_with_a_bridge(self) -> GeneratedQuestion | None:
         """Asks which of two people comes first or last; one of them is a work's author or the like."""
         work, person = self._draw_entity(self.draw.choose(list(WORKS))), self._draw_entity("person")
         if work is None or person is None:
@@ -311,7 +311,7 @@ class Questions:
         event = self.draw.choose(("birth", "death"))
         return self._compare_sides(event, table("questions")["compared"][event], sides, "", sides)
 
-    def _ask_order_of_owned(self) -> Question | None:
+    def _ask_order_of_owned(self) -> GeneratedQuestion | None:
         """Asks for the one of two entities whose author, town or the like comes first or last."""
         relations, entry = self.draw.choose(list(table("questions")["owned"].items()))
         pair = self._pair(entry["kind"])
@@ -325,8 +325,8 @@ class Questions:
         return self._compare_sides(relation, entry, sides, through, [ends[0], ends[1]])
 
     def _compare_sides(
-        self, relation: str, wordings: Mapping[str, Any], sides: list[Side], through: str, ends: list[Side]
-    ) -> Question | None:
+        self, relation: str, wordings: Mapping[str, Any], sides: list[Mention], through: str, ends: list[Mention]
+    ) -> GeneratedQuestion | None:
         """Returns the question for the side whose end comes first or last; ``None`` without two different values."""
         values = [end.entity.stated_value(relation) for end in ends]
         if values[0] is None or values[1] is None or values[0] == values[1]:
@@ -337,9 +337,9 @@ class Questions:
         pages = [self._title(page) for end in ends for page in (*end.pages, end.entity)]
         query = {"compare": f"{through} {relation}".strip(), "pick": pick, "of": [side.form for side in sides]}
         golds = list(dict.fromkeys([*names(self.entities, winner.entity), winner.text]))
-        return Question(_capital(text), golds, list(dict.fromkeys(pages)), "comparison", len(pages), query)
+        return GeneratedQuestion(_capital(text), golds, list(dict.fromkeys(pages)), "comparison", len(pages), query)
 
-    def _ask_same(self, steps: int) -> Question | None:
+    def _ask_same(self, steps: int) -> GeneratedQuestion | None:
         """Asks whether two entities have the same value of a relation; as often yes as no."""
         ways = [
             (kind, relations, texts)
@@ -365,7 +365,9 @@ class Questions:
             if len(set(pages)) < len(pages):
                 return None
             query = {"same": relations, "of": [side.form for side in sides]}
-            return Question(_capital(text), ["yes" if self._yes else "no"], pages, "comparison", len(pages), query)
+            return GeneratedQuestion(
+                _capital(text), ["yes" if self._yes else "no"], pages, "comparison", len(pages), query
+            )
         return None
 
 
@@ -375,7 +377,7 @@ _ORDERED = (
 )
 
 
-def _tells(question: Question) -> bool:
+def _tells(question: GeneratedQuestion) -> bool:
     """Whether the text of a question that is no comparison has its answer in it."""
     return any(f" {normalise_answer(answer)} " in f" {normalise_answer(question.text)} " for answer in question.answers)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError, unknown
-from envsuite.retrieval.documents import Document, Problems
-from envsuite.searchqa.layouts import TWO_WIKI, Asked, read_question
-from envsuite.searchqa.passages import Keys, Passage, line, open_file, passages, rows
+from envsuite.retrieval.documents import Document, DocumentProblems
+from envsuite.searchqa.layouts import TWO_WIKI, LayoutQuestion, read_question
+from envsuite.searchqa.passages import Passage, PassageKeys, line, open_file, passages, rows
 
 SPLITS = ("train", "validation", "test")
 VERSION = 2
@@ -61,7 +61,7 @@ class QuestionFiles:
         self.corpus = corpus
         self.split = split
         self._aliases: dict[Path, dict[str, tuple[str, ...]]] = {}
-        self.problems = Problems(strict)
+        self.problems = DocumentProblems(strict)
         self._digest = ""
 
     @property
@@ -100,7 +100,7 @@ class QuestionFiles:
         Raises:
             DataError: A file cannot be read.
         """
-        relay = _Heard(self.problems, start == 0)
+        relay = _ProblemRelay(self.problems, start == 0)
         for number, (key, passage) in enumerate(self._pages(relay)):
             if number >= start:
                 relay.open = True
@@ -112,7 +112,7 @@ class QuestionFiles:
         Raises:
             DataError: A file cannot be read.
         """
-        problems = Problems()  # documents() has counted what is wrong with the files
+        problems = DocumentProblems()  # documents() has counted what is wrong with the files
         titles = {
             page if isinstance(page, str) else page.title for _, q in self._questions(problems) for page in q.support
         }
@@ -148,7 +148,7 @@ class QuestionFiles:
 
     def self_contained(self) -> Iterator[str]:
         """Yields the id of each question that has passages, or all where there is a corpus."""
-        yield from (question.id for _, question in self._questions(Problems()))
+        yield from (question.id for _, question in self._questions(DocumentProblems()))
 
     def _split_of(self, file: Path) -> str:
         if self.split is not None:
@@ -156,7 +156,7 @@ class QuestionFiles:
         splits = [match.lastgroup for match in _SPLIT.finditer(re.sub(r"\d", " ", file.name.lower()))]
         return str(splits[-1]) if splits else "test"
 
-    def _questions(self, problems: Problems) -> Iterator[tuple[str, Asked]]:
+    def _questions(self, problems: DocumentProblems) -> Iterator[tuple[str, LayoutQuestion]]:
         task_ids: set[str] = set()
         for file in self.files:
             split, aliases = self._split_of(file), self._aliases_beside(file, problems)
@@ -177,15 +177,15 @@ class QuestionFiles:
                 task_ids.add(question.task_id)
                 yield split, question
 
-    def _aliases_beside(self, file: Path, problems: Problems) -> dict[str, tuple[str, ...]]:
+    def _aliases_beside(self, file: Path, problems: DocumentProblems) -> dict[str, tuple[str, ...]]:
         """Returns the aliases of entities by id, from the folder of a file of questions; read once."""
         path = file.parent / ALIASES
         if path not in self._aliases:
             self._aliases[path] = dict(_aliases(path, problems)) if path.is_file() else {}
         return self._aliases[path]
 
-    def _pages(self, problems: Problems) -> Iterator[tuple[str, Passage]]:
-        keys, identities = Keys(), set[bytes]()
+    def _pages(self, problems: DocumentProblems) -> Iterator[tuple[str, Passage]]:
+        keys, identities = PassageKeys(), set[bytes]()
         if self.corpus is None:
             pages: Iterator[Passage] = (page for _, question in self._questions(problems) for page in question.context)
         else:
@@ -209,10 +209,10 @@ def question_files(path: Path) -> QuestionFiles:
     return QuestionFiles([path], next((file for file in corpora if file.name.endswith(_SUFFIXES)), None))
 
 
-class _Heard(Problems):
+class _ProblemRelay(DocumentProblems):
     """Passes problems on once it is open: a build that resumes has counted those of the pages before."""
 
-    def __init__(self, to: Problems, is_open: bool) -> None:
+    def __init__(self, to: DocumentProblems, is_open: bool) -> None:
         super().__init__(to.strict)
         self.to = to
         self.open = is_open
@@ -223,7 +223,7 @@ class _Heard(Problems):
             self.to.add(kind, place)
 
 
-def _aliases(path: Path, problems: Problems) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _aliases(path: Path, problems: DocumentProblems) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields the entities of a file of aliases: id, and aliases and demonyms, as the official script takes both."""
     for place, row in rows(path, problems):
         names = [row.get(name) for name in ("aliases", "demonyms")] if isinstance(row, dict) else []

@@ -6,8 +6,11 @@ SPEC = EnvSpec(
     "SearchQA-v0",
     "envsuite.searchqa.env:SearchQAEnv",
     max_episode_steps=5,
-    players={"expert": "envsuite.searchqa.expert:Expert", "lexical": "envsuite.searchqa.lexical:Lexical"},
-    milestones="envsuite.searchqa.milestones:Milestones",
+    players={
+        "expert": "envsuite.searchqa.expert:SearchQAExpert",
+        "lexical": "envsuite.searchqa.lexical:SearchQALexical",
+    },
+    milestones="envsuite.searchqa.milestones:SearchQAMilestones",
     practice="envsuite.searchqa.practice:practice",
     builds={"questions": "envsuite.searchqa.build_command"},
 )

@@ -13,10 +13,10 @@ from envsuite.core.tasks import TaskSet
 from envsuite.data import data_root
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import OPEN, ensure_corpus, open_generated
-from envsuite.retrieval.retrievers import Searched
+from envsuite.retrieval.retrievers import SearchCache
 from envsuite.searchqa.encyclopaedia import DATA_SET, Encyclopaedia
 from envsuite.searchqa.source import SPLITS, question_files
-from envsuite.searchqa.world import Library, Question
+from envsuite.searchqa.world import PageLibrary, SearchedQuestion
 
 LOG = logging.getLogger(__name__)
 ENV_ID = "SearchQA-v0"
@@ -25,7 +25,7 @@ HORIZON = 5
 _FIELDS = {"id": str, "text": str, "answers": list, "support": list, "kind": str, "hops": int, "data_set": str}
 
 
-class Collection:
+class PageCollection:
     """A corpus with its questions.
 
     Args:
@@ -38,8 +38,8 @@ class Collection:
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self.library = Library(corpus)
-        self.searched_by = Searched(corpus, self.library, Library)
+        self.library = PageLibrary(corpus)
+        self.searched_by = SearchCache(corpus, self.library, PageLibrary)
         self._tasks: dict[str, Mapping[str, Any]] = {}
         splits: dict[str, list[str]] = {split: [] for split in SPLITS}
         for place, task in enumerate(corpus.tasks()):
@@ -70,11 +70,11 @@ class Collection:
         """Returns a question as the corpus has it."""
         return self._tasks[task_id]
 
-    def question(self, task_id: str) -> Question:
+    def question(self, task_id: str) -> SearchedQuestion:
         """Returns a question."""
         task = self._tasks[task_id]
         answerable = task.get("answerable", True)
-        return Question(
+        return SearchedQuestion(
             task_id, task["text"], tuple(task["answers"]), tuple(task["support"]), answerable, task["data_set"]
         )
 
@@ -85,7 +85,9 @@ def task_type(task: Mapping[str, Any]) -> str:
     return stratum if task.get("answerable", True) else f"{stratum}-unanswerable"
 
 
-def load(source: str | Path, entities: int = 3000, questions: int | None = None, corpus_seed: int = 0) -> Collection:
+def load(
+    source: str | Path, entities: int = 3000, questions: int | None = None, corpus_seed: int = 0
+) -> PageCollection:
     """Returns the corpus of a source; builds it if it is missing.
 
     Args:
@@ -109,13 +111,13 @@ def load(source: str | Path, entities: int = 3000, questions: int | None = None,
 
 
 @lru_cache(maxsize=OPEN)
-def _generate_collection(entities: int, questions: int, corpus_seed: int) -> Collection:
-    return Collection(open_generated(Encyclopaedia(entities, questions, corpus_seed)))
+def _generate_collection(entities: int, questions: int, corpus_seed: int) -> PageCollection:
+    return PageCollection(open_generated(Encyclopaedia(entities, questions, corpus_seed)))
 
 
 @lru_cache(maxsize=OPEN)
-def _open_collection(path: Path) -> Collection:
-    return Collection(Corpus(path))
+def _open_collection(path: Path) -> PageCollection:
+    return PageCollection(Corpus(path))
 
 
 def _is_question(task: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ _SEARCHES, _CONTENTS = 10_000, 20_000
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchedQuestion:
     """A question to answer."""
 
     id: str
@@ -41,7 +41,7 @@ class Question:
         return judge_answer(answer, self.answers, self.answerable, closed_answers)
 
 
-class Saved(TypedDict):
+class SavedQuestion(TypedDict):
     """The state of a session, as plain data."""
 
     seen: list[int]
@@ -52,7 +52,7 @@ class Saved(TypedDict):
 
 
 @dataclass(frozen=True)
-class Done:
+class QuestionDone:
     """The result of a step."""
 
     lines: tuple[str, ...]
@@ -63,7 +63,7 @@ class Done:
     """The passages that searches returned, each once."""
 
 
-class Library:
+class PageLibrary:
     """A corpus to search, with results and passages that its sessions share.
 
     Args:
@@ -86,7 +86,7 @@ class Library:
         return self.corpus.key(number), self.corpus.content(number)[1]
 
 
-class Session:
+class QuestionSearch:
     """One episode: a question, and what has been found for it.
 
     Args:
@@ -95,7 +95,7 @@ class Session:
         results: Passages that a search returns.
     """
 
-    def __init__(self, library: Library, question: Question, results: int) -> None:
+    def __init__(self, library: PageLibrary, question: SearchedQuestion, results: int) -> None:
         self.library, self.question, self.results = library, question, results
         self.seen: dict[int, None] = {}
         """Passages found or opened, in their order."""
@@ -106,7 +106,7 @@ class Session:
         """Steps with a call that was refused."""
         self.answer: str | None = None
 
-    def step(self, calls: Sequence[tuple[str, str]]) -> Done:
+    def step(self, calls: Sequence[tuple[str, str]]) -> QuestionDone:
         """Executes calls in their order, up to an answer, which ends the episode.
 
         Searches see nothing of each other: they could as well run at once.
@@ -129,7 +129,7 @@ class Session:
                 break
         self.invalid += bool(errors)
         self.seen |= hits
-        return Done(tuple(lines), tuple(errors), tuple(hits))
+        return QuestionDone(tuple(lines), tuple(errors), tuple(hits))
 
     def _search(self, query: str, hits: dict[int, None]) -> tuple[str, str]:
         """Returns what was done, or why it was refused."""
@@ -205,9 +205,9 @@ class Session:
             f"{self.question.text}\n{sorted(self.seen)}\n{sorted(self.queries)}\n{sorted(self.opened)}\n{self.answer}"
         )
 
-    def save(self) -> Saved:
+    def save(self) -> SavedQuestion:
         """Returns the state as plain data."""
-        return Saved(
+        return SavedQuestion(
             seen=[*self.seen],
             queries=[*self.queries],
             opened=[*self.opened],
@@ -215,7 +215,7 @@ class Session:
             answer=self.answer,
         )
 
-    def load(self, saved: Saved) -> None:
+    def load(self, saved: SavedQuestion) -> None:
         """Takes over a saved state of a session of the same question."""
         self.seen = dict.fromkeys(saved["seen"])
         self.queries, self.opened = [*saved["queries"]], [*saved["opened"]]

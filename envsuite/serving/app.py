@@ -11,7 +11,7 @@ import orjson
 from flask import Blueprint, Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
-from envsuite.remote.protocol import JSON_TYPE, Problem
+from envsuite.remote.protocol import JSON_TYPE, HttpProblem
 from envsuite.serving.direct import Direct, bug, headers
 from envsuite.serving.direct import batch as answer_batch
 from envsuite.serving.front import Front
@@ -50,15 +50,15 @@ def make_app(front: Front, ready: Callable[[], bool], blueprints: Sequence[Bluep
         front.metrics.request(response.status_code, time.perf_counter() - g.began)
         return response
 
-    @app.errorhandler(Problem)
-    def tell(problem: Problem) -> Response:
+    @app.errorhandler(HttpProblem)
+    def tell(problem: HttpProblem) -> Response:
         return _response((problem.status, problem.document()))
 
     @app.errorhandler(HTTPException)
     def refuse(error: HTTPException) -> Response:
         status = error.code or 500
         kind = KINDS.get(status, "malformed" if status < 500 else "internal")
-        response = tell(Problem(status, kind, error.description or error.name))
+        response = tell(HttpProblem(status, kind, error.description or error.name))
         for name, value in error.get_headers():
             if name == "Allow":
                 response.headers[name] = value
@@ -83,7 +83,7 @@ def _response(answer: Answer) -> Response:
 def _body(op: str) -> dict[str, Any]:
     if request.mimetype != JSON_TYPE:
         media_type = request.mimetype or "nothing"
-        raise Problem(415, "media-type", f"Content-Type is {media_type}; send {JSON_TYPE}", field="Content-Type")
+        raise HttpProblem(415, "media-type", f"Content-Type is {media_type}; send {JSON_TYPE}", field="Content-Type")
     return parse_body(op, request.get_data(cache=False))
 
 
@@ -164,7 +164,7 @@ def _listings(front: Front) -> Blueprint:
             manifest = description["tasks"]
             if split is not None and split not in manifest["splits"]:
                 detail = f"split: {env_id} has no split {split!r}; it has {', '.join(manifest['splits'])}"
-                raise Problem(404, "refused", detail, field="split", error="UnknownTask")
+                raise HttpProblem(404, "refused", detail, field="split", error="UnknownTask")
             rows = [
                 {"id": task_id, "split": name, "type": manifest["types"][task_id]}
                 for name, ids in manifest["splits"].items()
@@ -193,9 +193,9 @@ def _health(front: Front, ready: Callable[[], bool]) -> Blueprint:
     @health.get("/readyz")
     def readyz() -> Response:
         if front.draining:
-            raise Problem(503, "draining", "the server is about to end", wait=1)
+            raise HttpProblem(503, "draining", "the server is about to end", wait=1)
         if not ready():
-            raise Problem(503, "draining", "workers are starting", wait=1)
+            raise HttpProblem(503, "draining", "workers are starting", wait=1)
         return _response((200, b'{"status":"ready"}'))
 
     @health.get("/metrics")

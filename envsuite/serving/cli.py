@@ -62,12 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     """
     try:
         from envsuite.serving.server import serve
-        from envsuite.serving.settings import Settings
+        from envsuite.serving.settings import ServerSettings
     except ImportError as error:
         raise MissingExtra(f"envsuite serve http needs {error.name}: pip install 'envsuite[serve]'") from error
     log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     logging.getLogger("waitress").setLevel(logging.ERROR)
-    settings = Settings(
+    settings = ServerSettings(
         environments=tuple(map(resolve_id, arguments.environments or ENVIRONMENTS)),
         host=arguments.host,
         port=arguments.port,

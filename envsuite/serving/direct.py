@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, Problem
+from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, HttpProblem
 from envsuite.serving.front import Front
 from envsuite.serving.host import Answer
 from envsuite.serving.schemas import parse_body
@@ -47,7 +47,7 @@ class Direct:
             if session:
                 body["session"] = session
             status, answer = batch(self._front, body) if op == "batch" else self._front.call(op, body)
-        except Problem as problem:
+        except HttpProblem as problem:
             status, answer = problem.status, problem.document()
         except Exception as error:  # whatever it is, the client gets a problem document, not a dropped connection
             log.error("%s failed", environ["PATH_INFO"], exc_info=error)
@@ -83,7 +83,7 @@ def batch(front: Front, body: dict[str, Any]) -> Answer:
 def bug() -> Answer:
     """Returns the answer for an error of the server itself."""
     detail = "the server has a bug, which its log describes"
-    return 500, Problem(500, "internal", detail, error="WorkerLost").document()
+    return 500, HttpProblem(500, "internal", detail, error="WorkerLost").document()
 
 
 def headers(answer: Answer) -> list[tuple[str, str]]:

@@ -18,14 +18,14 @@ from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core import EnvsuiteError, ToolEnv, UsageError
 from envsuite.core.errors import DataError, unknown
-from envsuite.core.options import PATH, SEARCH, Options
+from envsuite.core.options import PATH, SEARCH, EnvOptions
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import shorten_reason
-from envsuite.remote.protocol import Problem
+from envsuite.remote.protocol import HttpProblem
 from envsuite.retrieval.retrievers import parse_search
-from envsuite.serving.host import Answer, Host
+from envsuite.serving.host import Answer, SessionHost
 from envsuite.serving.schemas import REQUEST_CHECKS
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 
 HELP = {
     "envsuite_calls_total": "Calls on sessions, those of batches counted one by one, by operation and status.",
@@ -86,7 +86,7 @@ SWEEP_SECONDS = 1.0
 RETRY_SECONDS = 1
 
 
-class Place(Protocol):
+class SessionPlace(Protocol):
     """A place where sessions are played."""
 
     sessions: int
@@ -101,7 +101,7 @@ class Inline:
 
     def __init__(self) -> None:
         self.sessions = 0
-        self._host = Host()
+        self._host = SessionHost()
 
     def submit(self, calls: Sequence[Mapping[str, Any]]) -> Callable[[], list[Answer]]:
         """Executes ``calls`` immediately."""
@@ -110,12 +110,12 @@ class Inline:
 
 
 @dataclass(frozen=True)
-class Offer:
+class EnvOffer:
     """An environment that the server offers."""
 
     env_id: str
     max_episode_steps: int | None
-    options: type[Options]
+    options: type[EnvOptions]
     arguments: Mapping[str, Any]
     """JSON Schema of each option that a client may choose."""
     inline: bool
@@ -128,7 +128,7 @@ class Offer:
 class _Record:
     name: str
     env_id: str
-    place: Place
+    place: SessionPlace
     key: str | None
     quick: bool
     used: float
@@ -147,7 +147,7 @@ class Front:
         EnvsuiteError: An environment does not exist, or is not a ``ToolEnv``.
     """
 
-    def __init__(self, settings: Settings, place: Callable[[Offer, bool], Place]) -> None:
+    def __init__(self, settings: ServerSettings, place: Callable[[EnvOffer, bool], SessionPlace]) -> None:
         self.settings = settings
         self.offers = {env_id: _offer(env_id, settings.workers) for env_id in settings.environments}
         self.metrics = Metrics()
@@ -172,7 +172,7 @@ class Front:
         """Number of running calls."""
         return self._calls
 
-    def offer(self, env_id: str) -> Offer:
+    def offer(self, env_id: str) -> EnvOffer:
         """Returns the offered environment ``env_id``.
 
         Raises:
@@ -180,7 +180,7 @@ class Front:
         """
         if env_id not in self.offers:
             detail = str(unknown("environment of this server", env_id, self.offers))
-            raise Problem(404, "unknown-environment", detail, field="environment", error="UnknownName")
+            raise HttpProblem(404, "unknown-environment", detail, field="environment", error="UnknownName")
         return self.offers[env_id]
 
     def quick(self, session: str) -> bool:
@@ -197,22 +197,22 @@ class Front:
 
         Calls to one place form one message; those to one session are executed in order.
         """
-        entries: list[tuple[str, Mapping[str, Any]] | Problem] = []
+        entries: list[tuple[str, Mapping[str, Any]] | HttpProblem] = []
         for call in calls:
             op: str = call["op"]
             try:
                 body = {name: value for name, value in call.items() if name not in ("op", "session")}
                 if op == "close" and body:
-                    raise Problem(422, "invalid", f"{min(body)}: not a field of close", field=min(body))
+                    raise HttpProblem(422, "invalid", f"{min(body)}: not a field of close", field=min(body))
                 if op != "close":
                     REQUEST_CHECKS[op](body)
                 if op == "create":
                     if "session" in call:
-                        raise Problem(422, "invalid", "session: the server names it", field="session")
+                        raise HttpProblem(422, "invalid", "session: the server names it", field="session")
                 elif "session" not in call:
-                    raise Problem(422, "invalid", f"session: missing, {op} is of a session", field="session")
+                    raise HttpProblem(422, "invalid", f"session: missing, {op} is of a session", field="session")
                 entries.append((op, {**body, "session": call["session"]} if "session" in call else body))
-            except Problem as problem:
+            except HttpProblem as problem:
                 entries.append(problem)
         return self._execute(entries)
 
@@ -225,25 +225,25 @@ class Front:
         for record in records:
             self._end(record, "the server ends")
 
-    def drop_place(self, place: Place, why: str) -> None:
+    def drop_place(self, place: SessionPlace, why: str) -> None:
         """Drops the sessions of a place that is gone."""
         with self._lock:
             for record in [record for record in self._records.values() if record.place is place]:
                 self._forget(record, why)
 
-    def _execute(self, calls: Sequence[tuple[str, Mapping[str, Any]] | Problem]) -> list[Answer]:
+    def _execute(self, calls: Sequence[tuple[str, Mapping[str, Any]] | HttpProblem]) -> list[Answer]:
         answers: list[Answer] = [(500, b"")] * len(calls)
-        by_place: dict[int, tuple[Place, list[int], list[Mapping[str, Any]]]] = {}
+        by_place: dict[int, tuple[SessionPlace, list[int], list[Mapping[str, Any]]]] = {}
         records: dict[int, _Record] = {}
         with self._lock:
             self._calls += 1
         try:
             for index, call in enumerate(calls):
                 try:
-                    if isinstance(call, Problem):
+                    if isinstance(call, HttpProblem):
                         raise call
                     place, message, record = self._admit(*call)
-                except Problem as problem:
+                except HttpProblem as problem:
                     answers[index] = problem.status, problem.document()
                     continue
                 if record is not None:
@@ -259,7 +259,7 @@ class Front:
             self._settle(calls, records, answers)
         return answers
 
-    def _admit(self, op: str, body: Mapping[str, Any]) -> tuple[Place, Mapping[str, Any], _Record | None]:
+    def _admit(self, op: str, body: Mapping[str, Any]) -> tuple[SessionPlace, Mapping[str, Any], _Record | None]:
         """Returns the place and the message of a call, and its session's record."""
         if op == "describe":
             offer = self.offer(body["environment"])
@@ -274,9 +274,9 @@ class Front:
                 if name in self._ended:
                     kind, why = self._ended[name]
                     detail = f"session {name!r} has ended: {why}"
-                    raise Problem(410, kind, detail, field="session", error="WorkerLost")
+                    raise HttpProblem(410, kind, detail, field="session", error="WorkerLost")
                 detail = f"no session {name!r}: it was never created, or the server was restarted"
-                raise Problem(404, "unknown-session", detail, field="session", error="WorkerLost")
+                raise HttpProblem(404, "unknown-session", detail, field="session", error="WorkerLost")
             session_record.busy += 1
             self._records.move_to_end(name)
         return session_record.place, self._message(op, body, session_record), session_record
@@ -287,19 +287,19 @@ class Front:
     def _create(self, body: Mapping[str, Any]) -> _Record:
         offer = self.offer(body["environment"])
         if self.draining:
-            raise Problem(503, "draining", "the server is about to end; ask another one", wait=RETRY_SECONDS)
+            raise HttpProblem(503, "draining", "the server is about to end; ask another one", wait=RETRY_SECONDS)
         place, generates = self._chosen_place(offer, body)
         with self._lock:
             key = body.get("key")
             if key is not None and (name := self._keys.get(key)) is not None:
                 record = self._records[name]
                 if record.env_id != offer.env_id:
-                    raise Problem(409, "refused", f"key: it is of a session of {record.env_id}", field="key")
+                    raise HttpProblem(409, "refused", f"key: it is of a session of {record.env_id}", field="key")
             else:
                 if len(self._records) >= self.settings.max_sessions:
                     self.metrics.count("envsuite_sessions_refused_total")
                     detail = f"all {self.settings.max_sessions} sessions are in use; close some, or retry later"
-                    raise Problem(429, "capacity", detail, wait=RETRY_SECONDS)
+                    raise HttpProblem(429, "capacity", detail, wait=RETRY_SECONDS)
                 quick = offer.quick and not generates
                 record = _Record(secrets.token_hex(16), offer.env_id, place, key, quick, time.monotonic())
                 self._records[record.name] = record
@@ -310,14 +310,14 @@ class Front:
             record.busy += 1
             return record
 
-    def _chosen_place(self, offer: Offer, body: Mapping[str, Any]) -> tuple[Place, bool]:
+    def _chosen_place(self, offer: EnvOffer, body: Mapping[str, Any]) -> tuple[SessionPlace, bool]:
         """Returns where the environment of a call is made, and whether that may generate data."""
         arguments = body.get("arguments", {})
         self._check_arguments(offer, arguments)
         generates = not arguments.keys() <= LOADED
         return self._place(offer, generates), generates
 
-    def _check_arguments(self, offer: Offer, arguments: Mapping[str, Any]) -> None:
+    def _check_arguments(self, offer: EnvOffer, arguments: Mapping[str, Any]) -> None:
         for name, value in arguments.items():
             field = f"arguments.{name}"
             try:
@@ -328,7 +328,7 @@ class Front:
                 self._check_access(name, value, offer.arguments[name])
             except EnvsuiteError as error:
                 problem = f"arguments.{name}: {error}" if name in offer.arguments else str(error)
-                raise Problem(
+                raise HttpProblem(
                     422, "invalid", shorten_reason(problem), field=field, error=type(error).__name__
                 ) from error
 
@@ -354,7 +354,7 @@ class Front:
 
     def _settle(
         self,
-        calls: Sequence[tuple[str, Mapping[str, Any]] | Problem],
+        calls: Sequence[tuple[str, Mapping[str, Any]] | HttpProblem],
         records: Mapping[int, _Record],
         answers: Sequence[Answer],
     ) -> None:
@@ -366,7 +366,7 @@ class Front:
                 record.busy -= 1
                 record.used = now
                 call, status = calls[index], answers[index][0]
-                assert not isinstance(call, Problem)
+                assert not isinstance(call, HttpProblem)
                 if call[0] == "close":
                     self._forget(record, "it was closed")
                 elif status == 410 and b"urn:envsuite:problem:session-lost" in answers[index][1]:
@@ -374,7 +374,7 @@ class Front:
                 elif call[0] == "create" and status != 200:
                     self._forget(record, "it could not be made")
             for call, answer in zip(calls, answers, strict=True):
-                op = "invalid" if isinstance(call, Problem) else call[0]
+                op = "invalid" if isinstance(call, HttpProblem) else call[0]
                 self.metrics.count("envsuite_calls_total", op=op, status=str(answer[0]))
 
     def _forget(self, record: _Record, why: str, kind: str = "session-ended") -> None:
@@ -408,10 +408,10 @@ class Front:
                 self.metrics.count("envsuite_sessions_expired_total", environment=record.env_id)
 
 
-def _offer(env_id: str, workers: int) -> Offer:
+def _offer(env_id: str, workers: int) -> EnvOffer:
     if (own_spec := ENVIRONMENTS.get(env_id)) is not None:
         entry: Any = load_env_creator(own_spec.entry_point)
-        return Offer(
+        return EnvOffer(
             env_id,
             own_spec.max_episode_steps,
             entry.takes,
@@ -429,4 +429,4 @@ def _offer(env_id: str, workers: int) -> Offer:
     entry = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     if not isinstance(entry, type) or not issubclass(entry, ToolEnv):
         raise UsageError(f"{env_id} is not a ToolEnv; a server offers environments of envsuite's contract")
-    return Offer(env_id, spec.max_episode_steps, entry.takes, entry.argument_schemas(), workers == 0)
+    return EnvOffer(env_id, spec.max_episode_steps, entry.takes, entry.argument_schemas(), workers == 0)

@@ -21,7 +21,7 @@ from envsuite.core.boundary import CodeError, boundary, reason
 from envsuite.core.errors import EnvsuiteError
 from envsuite.data import without_paths
 from envsuite.remote.making import horizon_of
-from envsuite.remote.protocol import EPISODE, Problem, as_json, problem_of
+from envsuite.remote.protocol import EPISODE, HttpProblem, as_json, problem_of
 
 log = logging.getLogger("envsuite.serving")
 Answer = tuple[int, bytes]
@@ -32,7 +32,7 @@ _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 @dataclass
-class _Session:
+class _HostedSession:
     env: ToolEnv
     env_id: str
     arguments: Mapping[str, Any]
@@ -67,19 +67,19 @@ def make_env(env_id: str, arguments: Mapping[str, Any]) -> ToolEnv:
         raise problem from error
     except (TypeError, ValueError, gymnasium.error.Error) as error:
         kind = type(error).__name__ if type(error) in (TypeError, ValueError) else "UsageError"
-        raise Problem(422, "refused", str(error), field="arguments", error=kind) from error
+        raise HttpProblem(422, "refused", str(error), field="arguments", error=kind) from error
     if not isinstance(env, ToolEnv):
         detail = f"{env_id} is not a ToolEnv but a {type(env).__name__}"
-        raise Problem(422, "refused", detail, field="environment")
+        raise HttpProblem(422, "refused", detail, field="environment")
     return env
 
 
-class Host:
+class SessionHost:
     """Holds sessions and executes calls on them. Thread-safe."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, _Session] = {}
-        self._operations: dict[str, Callable[[_Session, Mapping[str, Any]], Answer]] = {
+        self._sessions: dict[str, _HostedSession] = {}
+        self._operations: dict[str, Callable[[_HostedSession, Mapping[str, Any]], Answer]] = {
             "reset": self._reset,
             "step": self._step,
             "snapshot": self._snapshot,
@@ -101,14 +101,14 @@ class Host:
         """
         try:
             return self._answer(call)
-        except Problem as problem:
+        except HttpProblem as problem:
             return self._client_problem(problem, call)
         except Exception as error:  # a bug in one world must not end the sessions of the others
             if isinstance(error, EnvsuiteError) and not isinstance(error, CodeError):
                 return self._client_problem(problem_of(error), call)
             detail = f"the world failed: {reason(error)}; its session has ended"
             answer = self._client_problem(
-                Problem(410, "session-lost", detail, field="session", error="WorkerLost"), call
+                HttpProblem(410, "session-lost", detail, field="session", error="WorkerLost"), call
             )
             self._close(call.get("session", ""))
             return answer
@@ -123,13 +123,13 @@ class Host:
             return self._close(call["session"])
         session = self._sessions.get(call["session"])
         if session is None:
-            raise Problem(
+            raise HttpProblem(
                 404, "unknown-session", f"no session {call['session']!r}", field="session", error="WorkerLost"
             )
         with session.lock:
             return self._operations[op](session, call)
 
-    def _client_problem(self, problem: Problem, call: Mapping[str, Any]) -> Answer:
+    def _client_problem(self, problem: HttpProblem, call: Mapping[str, Any]) -> Answer:
         """Returns the problem for the client: without paths of this machine that the client has not named."""
         session = self._sessions.get(call.get("session", ""))
         arguments = call.get("arguments", {}) if session is None else session.arguments
@@ -172,7 +172,7 @@ class Host:
             arguments = call.get("arguments", {})
             env = make_env(call["environment"], arguments)
             horizon = call.get("max_episode_steps", horizon_of(call["environment"], arguments))
-            self._sessions[call["session"]] = _Session(env, call["environment"], arguments, horizon)
+            self._sessions[call["session"]] = _HostedSession(env, call["environment"], arguments, horizon)
         return self._show(self._sessions[call["session"]], call)
 
     def _close(self, name: str) -> Answer:
@@ -184,26 +184,28 @@ class Host:
                 log.warning("closing a session of %s failed", session.env_id, exc_info=True)
         return 204, b""
 
-    def _show(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+    def _show(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
         body = {"session": call["session"], "environment": session.env_id, "next": session.number + 1}
         return 200, orjson.dumps({**body, "idle_seconds": call["idle_seconds"]})
 
-    def _answer_once(self, session: _Session, call: Mapping[str, Any], execute: Callable[[], dict[str, Any]]) -> Answer:
+    def _answer_once(
+        self, session: _HostedSession, call: Mapping[str, Any], execute: Callable[[], dict[str, Any]]
+    ) -> Answer:
         """Executes the session's next call, or repeats the answer to its last one."""
         number = call["number"]
         if number == session.number and session.last is not None:
             if session.last[0] != call:
                 detail = f"number {number} was another call; the next one has number {number + 1}"
-                raise Problem(409, "out-of-order", detail, field="number", more={"next": number + 1})
+                raise HttpProblem(409, "out-of-order", detail, field="number", more={"next": number + 1})
             return 200, session.last[1]
         if number != session.number + 1:
             detail = f"number {number} does not follow {session.number}; the next call has number {session.number + 1}"
-            raise Problem(409, "out-of-order", detail, field="number", more={"next": session.number + 1})
+            raise HttpProblem(409, "out-of-order", detail, field="number", more={"next": session.number + 1})
         answer = orjson.dumps({"number": number, **execute()}, option=_JSON)
         session.number, session.last = number, (call, answer)
         return 200, answer
 
-    def _reset(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+    def _reset(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
         def execute() -> dict[str, Any]:
             options = {name: value for name, value in (call.get("options") or {}).items() if value is not None}
             observation, info = session.env.reset(seed=call.get("seed"), options=options)
@@ -212,7 +214,7 @@ class Host:
 
         return self._answer_once(session, call, execute)
 
-    def _step(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+    def _step(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
         def execute() -> dict[str, Any]:
             env = session.env
             if (problem := call.get("problem")) is not None:
@@ -233,7 +235,7 @@ class Host:
 
         return self._answer_once(session, call, execute)
 
-    def _snapshot(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+    def _snapshot(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
         token = session.env.snapshot()
         session.taken += 1
         name = f"{call['session']}.{session.taken}"
@@ -242,30 +244,30 @@ class Host:
             session.snapshots.popitem(last=False)
         return 200, orjson.dumps({"snapshot": name})
 
-    def _restore(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+    def _restore(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
         def execute() -> dict[str, Any]:
             name = call["snapshot"]
             owner = self._sessions.get(name.rpartition(".")[0])
             snapshot = None if owner is None else owner.snapshots.get(name)
             if owner is None or snapshot is None:
                 detail = f"no snapshot {name!r} here: it ends with its session, which keeps the last {SNAPSHOTS}"
-                raise Problem(410, "unknown-snapshot", detail, field="snapshot", error="WorkerLost")
+                raise HttpProblem(410, "unknown-snapshot", detail, field="snapshot", error="WorkerLost")
             if owner.env_id != session.env_id:
                 detail = f"snapshot: {name!r} is of {owner.env_id}, the session is of {session.env_id}"
-                raise Problem(422, "invalid", detail, field="snapshot")
+                raise HttpProblem(422, "invalid", detail, field="snapshot")
             observation: Observation = session.env.restore(snapshot[0])
             session.steps = snapshot[1]
             return {"observation": as_json(observation), "episode": session.env.episode, "done": session.env.done}
 
         return self._answer_once(session, call, execute)
 
-    def _propose(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+    def _propose(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
         space, before = session.env.action_space, call["generator"]
         if space.propose is None:  # type: ignore[attr-defined]
             raise UsageError("this action space samples from a mask only: action_space.sample(mask=[ToolCall(…), …])")
         generator, state, inc = np.random.PCG64(0), int(before["state"]), int(before["inc"])
         if not (state < 2**128 and inc < 2**128 and inc % 2):
-            raise Problem(422, "invalid", "generator: not a state of PCG64", field="generator")
+            raise HttpProblem(422, "invalid", "generator: not a state of PCG64", field="generator")
         generator.state = {
             "bit_generator": "PCG64",
             "state": {"state": state, "inc": inc},
@@ -285,7 +287,7 @@ class Host:
         }
         return 200, orjson.dumps(body, option=_JSON)
 
-    def _identify(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+    def _identify(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
         tasks = session.env.identify_tasks(call["tasks"])
         return 200, orjson.dumps({"tasks": [task._asdict() for task in tasks]}, option=_JSON)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from envsuite.core.schemas import make_validator
-from envsuite.remote.protocol import TITLES, Problem
+from envsuite.remote.protocol import TITLES, HttpProblem
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -294,7 +294,7 @@ class Checker:
         where = ".".join([*filter(None, [self._field]), *(str(part) for part in error.instance_path)])
         message = error.message if len(error.message) <= 500 else error.message[:499] + "…"
         detail = f"{where or 'body'}: {message}"
-        raise Problem(422, "invalid", detail, field=where or "body")
+        raise HttpProblem(422, "invalid", detail, field=where or "body")
 
 
 REQUEST_CHECKS = {name: Checker(schema) for name, schema in REQUESTS.items()}
@@ -309,6 +309,6 @@ def parse_body(op: str, body: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Problem(400, "malformed", f"the body is not JSON: {error}", field="body") from error
+        raise HttpProblem(400, "malformed", f"the body is not JSON: {error}", field="body") from error
     REQUEST_CHECKS[op](value)
     return value  # type: ignore[no-any-return]

@@ -15,12 +15,12 @@ from flask import Blueprint
 
 from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
-from envsuite.remote.guard import Guard
+from envsuite.remote.guard import RequestGuard
 from envsuite.remote.listening import CONNECTIONS, OTHER_FILES, REFUSED, Dispatcher, Listener
 from envsuite.serving.app import OPEN, make_app
-from envsuite.serving.front import Front, Inline, Offer, Place
-from envsuite.serving.settings import Settings
-from envsuite.serving.workers import Pool, Worker
+from envsuite.serving.front import EnvOffer, Front, Inline, SessionPlace
+from envsuite.serving.settings import ServerSettings
+from envsuite.serving.workers import ServerWorker, WorkerPool
 
 log = logging.getLogger("envsuite.serving")
 THREADS = 32
@@ -30,7 +30,7 @@ DRAIN_SECONDS = 20.0
 """Seconds that running requests have to finish after SIGTERM."""
 
 
-class Server:
+class EnvServer:
     """Serves sessions over HTTP until it is stopped.
 
     Args:
@@ -41,7 +41,7 @@ class Server:
         UsageError: An environment cannot be offered, or the address is in use.
     """
 
-    def __init__(self, settings: Settings, blueprints: Sequence[Blueprint] = ()) -> None:
+    def __init__(self, settings: ServerSettings, blueprints: Sequence[Blueprint] = ()) -> None:
         self.settings = settings
         self._inline = Inline()
         self.front = Front(settings, self._place)
@@ -49,12 +49,12 @@ class Server:
         # Loads the shared data now: the first clients would all do so at once. Missing data are reported to them.
         self._inline.submit([{"op": "describe", "environment": env_id} for env_id in quick])
         pooled_ids = [offer.env_id for offer in self.front.offers.values() if not offer.inline]
-        self._pool = Pool(settings.workers, pooled_ids, settings.deadline, self._drop_worker)
+        self._pool = WorkerPool(settings.workers, pooled_ids, settings.deadline, self._drop_worker)
         self.app = make_app(self.front, self._ready, blueprints)
         try:
             self._http = Listener(
                 self.app, settings.host, settings.port, settings.max_body, threads=THREADS,
-                guard=Guard(is_private(settings.host), settings.token, OPEN),
+                guard=RequestGuard(is_private(settings.host), settings.token, OPEN),
                 dispatcher=Dispatcher(self._quick, _makes_worlds), refused=self._count_refusal,
             )  # fmt: skip
         except (OSError, ValueError) as error:
@@ -87,7 +87,7 @@ class Server:
             self._stop.set()
             self._http.wake()
 
-    def _place(self, offer: Offer, generates: bool) -> Place:
+    def _place(self, offer: EnvOffer, generates: bool) -> SessionPlace:
         in_worker = self.settings.workers and (generates or not offer.inline)
         return self._pool.choose() if in_worker else self._inline
 
@@ -98,7 +98,7 @@ class Server:
     def _ready(self) -> bool:
         return self._pool.ready
 
-    def _drop_worker(self, worker: Worker, why: str) -> None:
+    def _drop_worker(self, worker: ServerWorker, why: str) -> None:
         self.front.metrics.count("envsuite_workers_replaced_total")
         self.front.drop_place(worker, why)
 
@@ -114,10 +114,10 @@ def _makes_worlds(path: str) -> bool:
     return path == SESSIONS or path.startswith(ENVIRONMENTS)
 
 
-def serve(settings: Settings, blueprints: Sequence[Blueprint] = ()) -> None:
+def serve(settings: ServerSettings, blueprints: Sequence[Blueprint] = ()) -> None:
     """Serves until SIGTERM or SIGINT."""
     _open_files(CONNECTIONS + REFUSED + OTHER_FILES)
-    server = Server(settings, blueprints)
+    server = EnvServer(settings, blueprints)
 
     def end(number: int, frame: FrameType | None) -> None:
         log.info("%s: no new sessions; ending after the running requests", signal.Signals(number).name)
@@ -140,9 +140,9 @@ def _open_files(count: int) -> None:
 
 
 @contextlib.contextmanager
-def serving(settings: Settings, blueprints: Sequence[Blueprint] = ()) -> Iterator[Server]:
+def serving(settings: ServerSettings, blueprints: Sequence[Blueprint] = ()) -> Iterator[EnvServer]:
     """Runs a server in a thread of this process for the duration of the block."""
-    server = Server(settings, blueprints)
+    server = EnvServer(settings, blueprints)
     thread = threading.Thread(target=server.run, name="envsuite-server", daemon=True)
     thread.start()
     try:

@@ -10,7 +10,7 @@ from envsuite.remote.tokens import check_token
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """The settings of one server."""
 
     environments: tuple[str, ...]

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.processes import frame, receive_body
-from envsuite.serving.host import Answer, Host
+from envsuite.serving.host import Answer, SessionHost
 
 THREADS, MAKERS = 8, 2
 """Number of messages executed at a time, and of those that make worlds: one that waits does not block the others."""
@@ -26,7 +26,7 @@ FLUSH_SECONDS = 0.01
 
 def serve(channel: socket.socket) -> None:
     """Answers messages until the other end is closed."""
-    host = Host()
+    host = SessionHost()
     sending = threading.Lock()
 
     def send(parts: Sequence[bytes]) -> None:

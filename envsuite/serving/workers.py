@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.processes import Child, frame, receive_body
-from envsuite.remote.protocol import Problem
+from envsuite.remote.protocol import HttpProblem
 from envsuite.serving.host import Answer
 from envsuite.serving.worker import makes_worlds, unpack_answers
 
@@ -25,7 +25,7 @@ STOP_SECONDS = 1.0
 
 
 @dataclass
-class _Message:
+class _WorkerMessage:
     calls: int
     since: float
     """Time at which it was sent, or its latest answer came; infinite while it waits for its turn to make worlds."""
@@ -35,7 +35,7 @@ class _Message:
     """Whether its call missed the deadline."""
 
 
-class Worker:
+class ServerWorker:
     """One process that plays sessions.
 
     Args:
@@ -46,7 +46,7 @@ class Worker:
     """
 
     def __init__(
-        self, index: int, environments: Sequence[str], deadline: float, lost: Callable[[Worker, str], None]
+        self, index: int, environments: Sequence[str], deadline: float, lost: Callable[[ServerWorker, str], None]
     ) -> None:
         self.index, self.deadline, self.sessions = index, deadline, 0
         self.why: str | None = None
@@ -55,7 +55,7 @@ class Worker:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._numbers = itertools.count(1)
-        self._messages: dict[int, _Message] = {}
+        self._messages: dict[int, _WorkerMessage] = {}
         self._started = time.monotonic()
         self._ready: float | None = None
         self._child = Child("envsuite.serving.worker:serve")
@@ -75,7 +75,7 @@ class Worker:
 
     def submit(self, calls: Sequence[Mapping[str, Any]]) -> Callable[[], list[Answer]]:
         """Sends ``calls``; the returned function waits for the answers."""
-        message = _Message(len(calls), math.inf if makes_worlds(calls) else time.monotonic())
+        message = _WorkerMessage(len(calls), math.inf if makes_worlds(calls) else time.monotonic())
         number = next(self._numbers)
         with self._lock:
             is_gone = self.why is not None
@@ -104,12 +104,12 @@ class Worker:
         self._end("the server ends")
         self._reader.join()
 
-    def _limit(self, message: _Message) -> float:
+    def _limit(self, message: _WorkerMessage) -> float:
         if self._ready is None:
             return self._started + START_SECONDS
         return max(message.since, self._ready) + self.deadline
 
-    def _complete_answers(self, message: _Message) -> list[Answer]:
+    def _complete_answers(self, message: _WorkerMessage) -> list[Answer]:
         """Returns all answers: those received, and problems in place of missing ones."""
         answers = list(message.answers)
         for position in range(len(answers), message.calls):
@@ -117,7 +117,7 @@ class Worker:
                 kind, detail = "session-lost", f"the session has failed: {self.why}"
             else:
                 kind, detail = "session-ended", f"the session has ended: {self.why}"
-            problem = Problem(410, kind, detail, field="session", error="WorkerLost")
+            problem = HttpProblem(410, kind, detail, field="session", error="WorkerLost")
             answers.append((problem.status, problem.document()))
         return answers
 
@@ -140,7 +140,7 @@ class Worker:
         except (EOFError, OSError):
             self._end()
 
-    def _end(self, why: str | None = None, overdue: _Message | None = None) -> None:
+    def _end(self, why: str | None = None, overdue: _WorkerMessage | None = None) -> None:
         """Ends the process, for a reason or, without one, because it has ended by itself."""
         before = "" if why is None else f"{why}; "
         with self._lock:
@@ -158,7 +158,7 @@ class Worker:
             message.done.set()
 
 
-class Pool:
+class WorkerPool:
     """The workers of a server; lost ones are replaced.
 
     Args:
@@ -169,7 +169,7 @@ class Pool:
     """
 
     def __init__(
-        self, workers: int, environments: Sequence[str], deadline: float, lost: Callable[[Worker, str], None]
+        self, workers: int, environments: Sequence[str], deadline: float, lost: Callable[[ServerWorker, str], None]
     ) -> None:
         self._environments, self._deadline, self._tell = tuple(environments), deadline, lost
         self._lock = threading.Lock()
@@ -181,7 +181,7 @@ class Pool:
         """Whether all have loaded their data."""
         return all(worker.ready for worker in self.workers)
 
-    def choose(self) -> Worker:
+    def choose(self) -> ServerWorker:
         """Returns the worker with fewest sessions, among ready ones if there are any."""
         with self._lock:
             self.workers += [self._start(index) for index in range(len(self.workers), self._count)]
@@ -197,10 +197,10 @@ class Pool:
         for worker in self.workers:
             worker.close()
 
-    def _start(self, index: int) -> Worker:
-        return Worker(index, self._environments, self._deadline, self._report_loss)
+    def _start(self, index: int) -> ServerWorker:
+        return ServerWorker(index, self._environments, self._deadline, self._report_loss)
 
-    def _report_loss(self, worker: Worker, why: str) -> None:
+    def _report_loss(self, worker: ServerWorker, why: str) -> None:
         if not self._closed:
             log.warning("worker lost: %s; its %d sessions have ended", why, worker.sessions)
         self._tell(worker, why)

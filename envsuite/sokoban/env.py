@@ -12,10 +12,10 @@ import numpy as np
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
-from envsuite.core.options import SEED, Options, option, source
+from envsuite.core.options import SEED, EnvOptions, option, source
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.sokoban import prompts
-from envsuite.sokoban.generate import Kind
+from envsuite.sokoban.generate import LevelKind
 from envsuite.sokoban.level import DIRECTIONS
 from envsuite.sokoban.tasks import load
 from envsuite.sokoban.tiles import image
@@ -28,7 +28,7 @@ VIEWS = ("text", "image", "both")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SokobanOptions(Options):
+class SokobanOptions(EnvOptions):
     """The options of ``Sokoban-v0``."""
 
     env_id: ClassVar[str] = "Sokoban-v0"
@@ -91,7 +91,7 @@ class SokobanEnv(ToolEnv):
     def __init__(self, **given: Any) -> None:
         options = SokobanOptions.of(given)
         low, high = options.pushes
-        kind = Kind(options.width, options.height, options.boxes, (low, high))
+        kind = LevelKind(options.width, options.height, options.boxes, (low, high))
         self.levels, task_set = load(str(options.source), kind, options.level_seed, options.levels)
         image_alone = options.observation == "image"
         self._style = prompts.PICTURE if image_alone else prompts.STYLES[options.style]

@@ -20,7 +20,7 @@ _SEARCHES = ((50_000, 1.0), (50_000, 3.0), (400_000, 10.0))
 """States that searches may look at, one after the other, and how greedy each is."""
 
 
-class Expert:
+class SokobanExpert:
     """Plays Sokoban from its state, with the fewest pushes where the search for them ends in time.
 
     Args:

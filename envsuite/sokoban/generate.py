@@ -19,7 +19,7 @@ _OPEN = (55, 90)  # share of the inner cells that are carved, in percent
 
 
 @dataclass(frozen=True)
-class Kind:
+class LevelKind:
     """Size and difficulty that the levels of a set have in common."""
 
     width: int = 6
@@ -46,11 +46,11 @@ class Kind:
             raise UsageError(f"pushes={self.pushes}: give the fewest and the most pushes, at least 1")
 
 
-KIND = Kind()
+KIND = LevelKind()
 """The default size and difficulty."""
 
 
-def generate(kind: Kind, draw: Draw, keep: range | None = None) -> tuple[Level, int]:
+def generate(kind: LevelKind, draw: Draw, keep: range | None = None) -> tuple[Level, int]:
     """Draws a level.
 
     Args:
@@ -89,13 +89,13 @@ def generate(kind: Kind, draw: Draw, keep: range | None = None) -> tuple[Level, 
     )
 
 
-def share(kind: Kind, floor: int, targets: int) -> int:
+def share(kind: LevelKind, floor: int, targets: int) -> int:
     """Returns a number below 100 that depends on room and targets, the same for all rotations and mirror images."""
     level = Level(kind.width, kind.height, (1 << kind.width * kind.height) - 1 & ~floor, targets, 0, 0)
     return Draw("\n".join(level.canonical(pieces=False))).below(100)
 
 
-def _carve_room(kind: Kind, draw: Draw) -> int:
+def _carve_room(kind: LevelKind, draw: Draw) -> int:
     """Returns the floor of a connected room, without the cells of the edge."""
     width, height = kind.width, kind.height
     low, high = (share * (width - 2) * (height - 2) // 100 for share in _OPEN)
@@ -110,7 +110,7 @@ def _carve_room(kind: Kind, draw: Draw) -> int:
     return floor
 
 
-def _pull_boxes(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]:
+def _pull_boxes(kind: LevelKind, floor: int, targets: int) -> list[list[tuple[int, int]]]:
     """Returns the positions that are 0, 1, 2, … pushes from a solved one: boxes, and the first cell in reach."""
     width = kind.width
     ways = tuple(steps(width).values())

@@ -11,7 +11,7 @@ from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.tasks import ENV_ID
 
 
-class Milestones:
+class SokobanMilestones:
     """One for each box that is not on a target at first; which box, and in which order, is open.
 
     The moves of the expert are none: many orders of moves solve a level.

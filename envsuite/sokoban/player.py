@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
-from envsuite.sokoban.expert import Expert
+from envsuite.sokoban.expert import SokobanExpert
 from envsuite.sokoban.level import DIRECTIONS
 from envsuite.sokoban.world import Sokoban
 
@@ -40,7 +40,7 @@ class Pusher:
         sokoban = unwrap_local_env(env, "Sokoban-v0", SokobanEnv)
         rash = self.rash > 0.0 and rng.random() < self.rash
         stray = 0.5 if rash else self.stray
-        expert, is_lost = Expert(), False
+        expert, is_lost = SokobanExpert(), False
         while True:
             world = sokoban.world  # another one after a restored snapshot
             direction = "" if is_lost else _plan_move(expert, world)
@@ -51,7 +51,7 @@ class Pusher:
             yield Move("", (ToolCall("move", {"direction": direction}),), slip=is_stray and not rash)
 
 
-def _plan_move(expert: Expert, world: Sokoban) -> str:
+def _plan_move(expert: SokobanExpert, world: Sokoban) -> str:
     """Returns the expert's next move; empty if the level is lost, or was not solved in time."""
     try:
         return expert.moves(world)[0]

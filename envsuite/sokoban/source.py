@@ -14,7 +14,7 @@ from typing import Any
 from envsuite.core.draws import Draw
 from envsuite.core.errors import DataError
 from envsuite.data import data_root
-from envsuite.sokoban.generate import Kind, generate
+from envsuite.sokoban.generate import LevelKind, generate
 from envsuite.sokoban.level import SYMBOLS, Level, read_level
 
 LOG = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _SPLITS = (("train", "train"), ("val", "validation"), ("test", "test"))
 _ROW = re.compile(f"[{re.escape(SYMBOLS)}]*")
 
 
-class Levels(ABC):
+class LevelSource(ABC):
     """A set of levels with ids."""
 
     version: str
@@ -49,7 +49,7 @@ class Levels(ABC):
         """Returns where the level of an id in :attr:`listed` comes from, and its board, as plain JSON."""
 
 
-class Generated(Levels):
+class GeneratedLevels(LevelSource):
     """Levels drawn from a seed, each when it is first played: 80 % of them in train, 10 % in validation.
 
     The levels of different splits differ in room or targets, even if they are turned or mirrored. An id is the same
@@ -61,7 +61,7 @@ class Generated(Levels):
         count: How many there are.
     """
 
-    def __init__(self, kind: Kind, seed: int, count: int) -> None:
+    def __init__(self, kind: LevelKind, seed: int, count: int) -> None:
         self.kind = kind
         low, high = kind.pushes
         stem = f"{kind.width}x{kind.height}-{kind.boxes}-{low}-{high}-{seed}"
@@ -89,11 +89,11 @@ class Generated(Levels):
 
 
 @lru_cache(maxsize=4096)
-def _generate_level(kind: Kind, task_id: str, split: str) -> Level:
+def _generate_level(kind: LevelKind, task_id: str, split: str) -> Level:
     return generate(kind, Draw(f"{GENERATOR} {task_id}"), SHARES[split])[0]
 
 
-class Folder(Levels):
+class LevelFolder(LevelSource):
     """The level files ``*.txt`` in a folder and in those below it, as Boxoban lays them out.
 
     The id of a level is its file and its number in it, ``unfiltered/train/000#12``. Its split is the one with which the

@@ -14,10 +14,18 @@ from envsuite.core.caches import made_once
 from envsuite.core.draws import Draw
 from envsuite.core.tasks import TaskSet
 from envsuite.data.files import write_atomically
-from envsuite.sokoban.generate import KIND, Kind, generate
+from envsuite.sokoban.generate import KIND, LevelKind, generate
 from envsuite.sokoban.level import Level
 from envsuite.sokoban.solver import solve
-from envsuite.sokoban.source import BUILTIN, GENERATOR, SHARES, Folder, Generated, Levels, official_folder
+from envsuite.sokoban.source import (
+    BUILTIN,
+    GENERATOR,
+    SHARES,
+    GeneratedLevels,
+    LevelFolder,
+    LevelSource,
+    official_folder,
+)
 
 ENV_ID = "Sokoban-v0"
 HORIZON = 15
@@ -30,7 +38,7 @@ PUSHES = {1: (2, 3), 2: (2, 3, 4, 5)}
 """Fewest pushes of the built-in levels with one and two boxes, in turn."""
 
 
-def load(source: str, kind: Kind = KIND, level_seed: int = 0, count: int = 1000) -> tuple[Levels, TaskSet]:
+def load(source: str, kind: LevelKind = KIND, level_seed: int = 0, count: int = 1000) -> tuple[LevelSource, TaskSet]:
     """Returns the levels of a source and its task set; listed once per process.
 
     Args:
@@ -50,18 +58,18 @@ def load(source: str, kind: Kind = KIND, level_seed: int = 0, count: int = 1000)
 
 
 @made_once(8)
-def _generate_levels(kind: Kind, level_seed: int, count: int) -> tuple[Levels, TaskSet]:
-    levels = Generated(kind, level_seed, count)
+def _generate_levels(kind: LevelKind, level_seed: int, count: int) -> tuple[LevelSource, TaskSet]:
+    levels = GeneratedLevels(kind, level_seed, count)
     return levels, task_set(levels, "generated")
 
 
 @made_once(8)
-def _folder(folder: Path, source: str) -> tuple[Levels, TaskSet]:
-    levels = Folder(folder)
+def _folder(folder: Path, source: str) -> tuple[LevelSource, TaskSet]:
+    levels = LevelFolder(folder)
     return levels, task_set(levels, source)
 
 
-def task_set(levels: Levels, source: str) -> TaskSet:
+def task_set(levels: LevelSource, source: str) -> TaskSet:
     """Returns all levels, by split."""
     splits: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for task_id, (split, _) in levels.listed.items():
@@ -84,7 +92,7 @@ def builtin_files() -> dict[str, str]:
             texts: list[str] = []
             while len(texts) < count:
                 least = pushes[len(texts) % len(pushes)]
-                level, best = generate(Kind(boxes=boxes, pushes=(least, 30)), draw, SHARES[split])
+                level, best = generate(LevelKind(boxes=boxes, pushes=(least, 30)), draw, SHARES[split])
                 if level.canonical() not in boards and (moves := _moves(level)) <= HORIZON:
                     boards.add(level.canonical())
                     texts.append(f"; {len(texts)}: {best} pushes, {moves} moves\n{level.text()}\n")

@@ -14,16 +14,16 @@ import numpy as np
 from envsuite.core.caches import cache_by_owner
 from envsuite.core.draws import Draw
 from envsuite.core.env import Observation, Outcome, ToolEnv
-from envsuite.core.options import SEED, Options, option, source
+from envsuite.core.options import SEED, EnvOptions, option, source
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.textcraft import prompts
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
-from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, item_id, spoken_name
+from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, CraftRecipe, RecipeBook, item_id, spoken_name
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextCraftOptions(Options):
+class TextCraftOptions(EnvOptions):
     """The options of ``TextCraft-v0``."""
 
     env_id: ClassVar[str] = "TextCraft-v0"
@@ -68,7 +68,7 @@ class TextCraft(ToolEnv):
         self.spare = options.spare
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode)
         self.world = Crafting(self.book, "")
-        self._shown: tuple[Recipe, ...] = ()
+        self._shown: tuple[CraftRecipe, ...] = ()
 
     def _describe(self, task_id: str) -> tuple[str, str]:
         return super()._describe(goal_of(task_id))
@@ -159,7 +159,7 @@ def goal_of(task_id: str) -> str:
     return goal if mark and variant.isdecimal() else task_id
 
 
-def stock_of(book: RecipeBook, goal: str, recipes: Iterable[Recipe], spare: int) -> dict[str, int]:
+def stock_of(book: RecipeBook, goal: str, recipes: Iterable[CraftRecipe], spare: int) -> dict[str, int]:
     """Returns the stock of each base item that ``recipes`` name, as the argument ``spare`` says."""
     needs: Counter[str] = Counter()
     for command in plan(book, goal):
@@ -175,7 +175,7 @@ def stock_of(book: RecipeBook, goal: str, recipes: Iterable[Recipe], spare: int)
 
 
 @cache_by_owner(4096)
-def instruct(book: RecipeBook, task_id: str, max_distractors: int = 10) -> tuple[tuple[Recipe, ...], str]:
+def instruct(book: RecipeBook, task_id: str, max_distractors: int = 10) -> tuple[tuple[CraftRecipe, ...], str]:
     """Returns the recipes that a task shows, and its instruction.
 
     The recipes are those that the goal needs and at most ``max_distractors`` others that use the same ingredients. The

@@ -14,10 +14,10 @@ from envsuite.textcraft.tasks import ENV_ID
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["Choices", "Expert", "choices", "plan"]
+__all__ = ["Choices", "TextCraftExpert", "choices", "plan"]
 
 
-class Expert:
+class TextCraftExpert:
     """Plays TextCraft from its state; solves every task of every split."""
 
     def act(self, env: gymnasium.Env[Any, Action]) -> Action:

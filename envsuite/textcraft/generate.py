@@ -14,7 +14,7 @@ from functools import lru_cache
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 from envsuite.textcraft.source import craftable_names, vocabulary
-from envsuite.textcraft.world import NAMESPACE, Ingredient, Recipe, RecipeBook
+from envsuite.textcraft.world import NAMESPACE, CraftRecipe, Ingredient, RecipeBook
 
 EDITION = 3
 """Part of a generated book's version; increased whenever a seed gives another book than before."""
@@ -54,7 +54,7 @@ NAME_LENGTHS = ((1, 20), (2, 60), (3, 20))
 """Number of words in a name, with weights."""
 
 
-class _Full(Exception):
+class _BookFull(Exception):
     """Raised when the book has the requested number of goals."""
 
 
@@ -67,7 +67,7 @@ class _Author:
         self.max_depth = max_depth
         self.words = vocabulary()
         self.taken = set(craftable_names())
-        self.recipes: list[Recipe] = []
+        self.recipes: list[CraftRecipe] = []
         self.depth: dict[str, int] = {}
         self._cost: dict[str, tuple[int, int]] = {}
 
@@ -136,21 +136,21 @@ class _Author:
             return None
         if depth >= 2:
             if not self.left:
-                raise _Full
+                raise _BookFull
             self.left -= 1
         if name is None and self.draw.chance(50):
             name = self.akin(inputs)
         name = name or self.phrase()
         self.taken.add(name)
         full = NAMESPACE + name
-        self.recipes.append(Recipe(full, count, tuple(inputs), None if group is None else group.name))
+        self.recipes.append(CraftRecipe(full, count, tuple(inputs), None if group is None else group.name))
         self.depth[full] = depth
         self._cost[full] = (count, steps)
         return Ingredient(full, 1)
 
     def again(self, item: Ingredient, count: int, inputs: Sequence[Ingredient]) -> None:
         """Writes an alternative recipe of ``item`` that does not reduce its depth."""
-        self.recipes.append(Recipe(item.name, count, tuple(inputs)))
+        self.recipes.append(CraftRecipe(item.name, count, tuple(inputs)))
 
     def _steps(self, part: Ingredient) -> int:
         if part.name not in self._cost:
@@ -189,7 +189,7 @@ def generated_book(book_seed: int, goals: int, max_depth: int = 4) -> RecipeBook
     try:
         while True:
             _district(author)
-    except _Full:
+    except _BookFull:
         return RecipeBook(f"generated-{EDITION}-{book_seed}-{goals}-{max_depth}", author.recipes)
 
 

@@ -20,7 +20,7 @@ _PART = re.compile(r"(\d+) ([^,]+)")
 _WORD = re.compile(r"[a-z]+")
 
 
-class Lexical:
+class TextCraftLexical:
     """Crafts by the listed recipe whose output shares most words with what is wanted, and gets its ingredients.
 
     An ingredient that cannot be gotten is wanted next, by the same rule. It uses the observation only, takes the

@@ -13,7 +13,7 @@ from envsuite.textcraft.tasks import ENV_ID
 from envsuite.textcraft.world import RecipeBook
 
 
-class Milestones:
+class TextCraftMilestones:
     """Each is reached when the item is in the inventory for the first time, in any order.
 
     Where a recipe takes any member of a family, any crafted member will do. Items that ``get`` obtains are none.

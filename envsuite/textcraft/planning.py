@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from envsuite.core.caches import cache_by_owner
-from envsuite.textcraft.world import Recipe, RecipeBook, spoken_name
+from envsuite.textcraft.world import CraftRecipe, RecipeBook, spoken_name
 
 IMPOSSIBLE = math.inf
 
@@ -20,7 +20,7 @@ class Choices:
     They need the fewest commands, counted from an empty inventory; so a plan made halfway continues the one before it.
     """
 
-    recipe: Mapping[str, Recipe]
+    recipe: Mapping[str, CraftRecipe]
     """Item -> its chosen recipe; empty if the goal cannot be made."""
     members: Mapping[str, tuple[str, ...]]
     """Family -> its members, the cheapest first."""
@@ -35,7 +35,7 @@ def choices(book: RecipeBook, goal: str) -> Choices:
     return Choices(search.recipe, search.members)
 
 
-def _sayable(recipe: Recipe, families: frozenset[str]) -> bool:
+def _sayable(recipe: CraftRecipe, families: frozenset[str]) -> bool:
     """Whether a command can name the output and every ingredient; a name shared with a family means the family."""
     names = [recipe.output, *(i.name for i in recipe.inputs if not i.family)]
     return families.isdisjoint(names) and all(i.count > 0 for i in recipe.inputs)
@@ -44,16 +44,16 @@ def _sayable(recipe: Recipe, families: frozenset[str]) -> bool:
 class _Search:
     def __init__(self, book: RecipeBook, goal: str) -> None:
         self.book = book
-        self.recipe: dict[str, Recipe] = {}
+        self.recipe: dict[str, CraftRecipe] = {}
         self.members: dict[str, tuple[str, ...]] = {}
-        self._ways: dict[str, list[Recipe]] = {}
+        self._ways: dict[str, list[CraftRecipe]] = {}
         self._usable: dict[str, list[str]] = {}
         self._cost: dict[tuple[str, int], float] = {}
         self._arrange(goal)
 
     def _arrange(self, goal: str) -> None:
         """Orders items and their recipes such that ingredients come first, so that no recipe is circular."""
-        pending: dict[str, list[Recipe]] = {}
+        pending: dict[str, list[CraftRecipe]] = {}
         for recipe in self.book.needed_recipes(goal):
             if _sayable(recipe, self.book.families):
                 pending.setdefault(recipe.output, []).append(recipe)
@@ -65,7 +65,7 @@ class _Search:
         def is_obtainable(name: str) -> bool:
             return name in self.book.base or name in self._ways
 
-        def at_hand(recipe: Recipe, enough: Callable[[Iterable[bool]], bool]) -> bool:
+        def at_hand(recipe: CraftRecipe, enough: Callable[[Iterable[bool]], bool]) -> bool:
             return all(
                 enough(map(is_obtainable, members.get(i.name, ()))) and bool(members.get(i.name))
                 if i.family
@@ -97,7 +97,7 @@ class _Search:
             self._cost[name, amount] = min(costs, default=IMPOSSIBLE)
         return self._cost[name, amount]
 
-    def _by(self, recipe: Recipe, amount: int) -> float:
+    def _by(self, recipe: CraftRecipe, amount: int) -> float:
         crafts = -(-amount // recipe.count)
         return crafts + sum(self.steps(i.name, i.count * crafts) for i in recipe.inputs)
 
@@ -143,7 +143,7 @@ def plan(book: RecipeBook, goal: str, inventory: Mapping[str, int] | None = None
             make(choice.recipe[name], short)
         return name
 
-    def make(recipe: Recipe, short: int) -> None:
+    def make(recipe: CraftRecipe, short: int) -> None:
         crafts = -(-short // recipe.count)
         ingredients: list[tuple[str, int]] = []
         for i in recipe.inputs:

@@ -12,14 +12,14 @@ from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.textcraft.planning import Choices, choices
-from envsuite.textcraft.world import Ingredient, Recipe, RecipeBook, spoken_name
+from envsuite.textcraft.world import CraftRecipe, Ingredient, RecipeBook, spoken_name
 
 if TYPE_CHECKING:
     import gymnasium
 
 
 @dataclass(frozen=True)
-class Part:
+class PlanPart:
     """One ingredient of a plan."""
 
     listed: str
@@ -28,7 +28,7 @@ class Part:
     """The item that is used for it."""
     count: int
     """Amount that one craft of the parent recipe takes."""
-    recipe: Recipe | None
+    recipe: CraftRecipe | None
     """The recipe that makes it; ``None`` if it is obtained by ``get``."""
     times: int
     """Number of crafts of ``recipe`` that all crafts of the parent recipe need."""
@@ -46,7 +46,7 @@ class Part:
 
 def outline(
     book: RecipeBook, goal: str, careless: float = 0.0, rng: random.Random | None = None
-) -> list[tuple[Part, list[Part]]]:
+) -> list[tuple[PlanPart, list[PlanPart]]]:
     """Plans ``goal``: returns each crafted part with its own parts, breadth first, from the goal down.
 
     Executed from the last to the first, each its number of times, the plan needs no further calculation. A part that
@@ -64,7 +64,7 @@ def outline(
     choice = choices(book, goal)
     if goal not in choice.recipe:
         raise UsageError(f"no recipe leads to {spoken_name(goal)!r}; choose a goal of the task set")
-    parts = [Part(goal, goal, 1, choice.recipe[goal], 1, label(0))]
+    parts = [PlanPart(goal, goal, 1, choice.recipe[goal], 1, label(0))]
     plan = []
     for part in parts:
         below = []
@@ -84,25 +84,25 @@ def label(number: int) -> str:
     return (label(first - 1) if first else "") + string.ascii_uppercase[last]
 
 
-def _part(book: RecipeBook, choice: Choices, i: Ingredient, crafts: int, label: str, mistake: bool) -> Part:
+def _part(book: RecipeBook, choice: Choices, i: Ingredient, crafts: int, label: str, mistake: bool) -> PlanPart:
     """Plans one ingredient; with ``mistake`` the player does not notice that it must be crafted."""
     item = choice.members[i.name][0] if i.name in book.families else i.name
     if item in book.base:
-        return Part(i.name, item, i.count, None, 0, "")
+        return PlanPart(i.name, item, i.count, None, 0, "")
     if mistake:
-        return Part(i.name, i.name, i.count, None, 0, "")
+        return PlanPart(i.name, i.name, i.count, None, 0, "")
     recipe = choice.recipe[item]
-    return Part(i.name, item, i.count, recipe, -(-i.count * crafts // recipe.count), label)
+    return PlanPart(i.name, item, i.count, recipe, -(-i.count * crafts // recipe.count), label)
 
 
-def say(plan: list[tuple[Part, list[Part]]]) -> str:
+def say(plan: list[tuple[PlanPart, list[PlanPart]]]) -> str:
     """Formats a plan: the goal's recipe, then every part in the order in which the recipes name it."""
     goal = plan[0][0]
     parts = [part.text for _, below in plan for part in below]
     return ". ".join([f"{spoken_name(goal.item)}: {goal.label} {goal.recipe.text if goal.recipe else ''}", *parts])
 
 
-class Planner:
+class CraftPlanner:
     """States its :func:`outline`, works through it from the last label to A, and plans again when something fails.
 
     Before each round of getting and crafting it states the current label, and how often it has come. It never
@@ -140,7 +140,7 @@ class Planner:
                 if craft.world.inventory == before and not rash:
                     break
 
-    def _rounds(self, plan: list[tuple[Part, list[Part]]], rng: random.Random) -> Iterator[tuple[str, str]]:
+    def _rounds(self, plan: list[tuple[PlanPart, list[PlanPart]]], rng: random.Random) -> Iterator[tuple[str, str]]:
         """Yields the thought and the command of each step of ``plan``."""
         for part, below in reversed(plan):
             for time in range(1, part.times + 1):

@@ -8,13 +8,13 @@ from envsuite.core.practice import Practice
 from envsuite.core.tools import ToolCall
 from envsuite.prompting.phrases import phrases
 from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.player import Planner
+from envsuite.textcraft.player import CraftPlanner
 from envsuite.textcraft.source import vocabulary
 
 
 def practice() -> Practice:
     """Returns teacher and vocabulary."""
-    return Practice(Planner, texts, fresh="book_seed")
+    return Practice(CraftPlanner, texts, fresh="book_seed")
 
 
 def texts() -> list[str]:

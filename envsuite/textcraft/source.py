@@ -13,7 +13,7 @@ import orjson
 
 from envsuite.core.errors import DataError, MissingExtra
 from envsuite.data import data_root
-from envsuite.textcraft.world import NAMESPACE, Ingredient, Recipe, RecipeBook
+from envsuite.textcraft.world import NAMESPACE, CraftRecipe, Ingredient, RecipeBook
 
 GAME_VERSION = "1.16.2"
 """The release of Minecraft, Java edition, whose recipes ``minecraft-data`` has for 1.16."""
@@ -103,7 +103,7 @@ def builtin_book() -> RecipeBook:
         group = member_of.get(item)
         for count, inputs in fold([_variant(entry, names) for entry in by_item[item]], families):
             parts = tuple(Ingredient(NAMESPACE + name, n, name in families.values()) for name, n in inputs.items())
-            recipes.append(Recipe(NAMESPACE + item, count, parts, None if group is None else NAMESPACE + group))
+            recipes.append(CraftRecipe(NAMESPACE + item, count, parts, None if group is None else NAMESPACE + group))
     return RecipeBook(f"minecraft-{GAME_VERSION}", recipes)
 
 
@@ -182,7 +182,7 @@ def folder_book(folder: Path) -> RecipeBook:
     return RecipeBook(f"recipes-{digest.hexdigest()[:12]}", recipes)
 
 
-def _recipe(path: Path) -> Recipe | None:
+def _recipe(path: Path) -> CraftRecipe | None:
     """Reads the crafting recipe in ``path``; ``None`` for another kind (smelting, stonecutting …)."""
     body = _data(path)
     try:
@@ -208,7 +208,7 @@ def _recipe(path: Path) -> Recipe | None:
         names = (output, *(i.name for i in inputs))
         if mod := next((name for name in names if ":" in name and not name.startswith(NAMESPACE)), None):
             raise ValueError(f"{mod!r} is not in the namespace {NAMESPACE!r}, and commands cannot name it")
-        return Recipe(output, count, tuple(inputs), group)
+        return CraftRecipe(output, count, tuple(inputs), group)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{path}: not a Minecraft recipe ({type(error).__name__}: {error})") from error
 

@@ -8,8 +8,11 @@ SPEC = EnvSpec(
     max_episode_steps=50,
     extra="textcraft",
     inline=True,
-    players={"expert": "envsuite.textcraft.expert:Expert", "lexical": "envsuite.textcraft.lexical:Lexical"},
-    milestones="envsuite.textcraft.milestones:Milestones",
+    players={
+        "expert": "envsuite.textcraft.expert:TextCraftExpert",
+        "lexical": "envsuite.textcraft.lexical:TextCraftLexical",
+    },
+    milestones="envsuite.textcraft.milestones:TextCraftMilestones",
     downloads="envsuite.textcraft.downloads:DATA_SETS",
     practice="envsuite.textcraft.practice:practice",
 )

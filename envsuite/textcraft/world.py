@@ -39,7 +39,7 @@ class Ingredient:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class CraftRecipe:
     """A recipe: the ingredients and the output of one craft."""
 
     output: str
@@ -69,10 +69,10 @@ class RecipeBook:
         recipes: The recipes as written, in order.
     """
 
-    def __init__(self, version: str, recipes: Iterable[Recipe]) -> None:
+    def __init__(self, version: str, recipes: Iterable[CraftRecipe]) -> None:
         self.version = version
-        by_item: dict[str, list[Recipe]] = {}
-        by_family: dict[str, list[Recipe]] = {}
+        by_item: dict[str, list[CraftRecipe]] = {}
+        by_family: dict[str, list[CraftRecipe]] = {}
         family_of: dict[str, str] = {}
         items: set[str] = set()
         families: set[str] = set()
@@ -97,8 +97,8 @@ class RecipeBook:
 
     def _settle(
         self,
-        by_item: dict[str, list[Recipe]],
-        by_family: dict[str, list[Recipe]],
+        by_item: dict[str, list[CraftRecipe]],
+        by_family: dict[str, list[CraftRecipe]],
         family_of: dict[str, str],
         items: set[str],
         families: set[str],
@@ -107,11 +107,11 @@ class RecipeBook:
         used_families = {i.name for recipes in by_item.values() for r in recipes for i in r.inputs if i.family}
         plain = used_families - craftable_families
         by_id = {id(r): _without(r, plain) for recipes in by_item.values() for r in recipes}
-        self.recipes: Mapping[str, tuple[Recipe, ...]] = {
+        self.recipes: Mapping[str, tuple[CraftRecipe, ...]] = {
             item: tuple(by_id[id(r)] for r in recipes) for item, recipes in by_item.items()
         }
         """Recipes by item, in book order."""
-        self.family_recipes: Mapping[str, tuple[Recipe, ...]] = {
+        self.family_recipes: Mapping[str, tuple[CraftRecipe, ...]] = {
             family: tuple(by_id[id(r)] for r in recipes) for family, recipes in by_family.items()
         }
         """Recipes that make a member, by family."""
@@ -130,7 +130,7 @@ class RecipeBook:
             groups.setdefault(family, []).append(item)
         return {family: tuple(names) for family, names in groups.items()}
 
-    def ways(self, name: str) -> tuple[Recipe, ...]:
+    def ways(self, name: str) -> tuple[CraftRecipe, ...]:
         """Returns the recipes that make an item, or any member of a family; empty for a base item."""
         return self.recipes.get(name) or self.family_recipes.get(name) or ()
 
@@ -167,18 +167,18 @@ class RecipeBook:
         return depths
 
     @cached_property
-    def uses(self) -> Mapping[str, tuple[Recipe, ...]]:
+    def uses(self) -> Mapping[str, tuple[CraftRecipe, ...]]:
         """Item or family -> the recipes that name it as an ingredient, in book order."""
-        by_ingredient: dict[str, list[Recipe]] = {}
+        by_ingredient: dict[str, list[CraftRecipe]] = {}
         for recipes in self.recipes.values():
             for recipe in recipes:
                 for name in dict.fromkeys(i.name for i in recipe.inputs):
                     by_ingredient.setdefault(name, []).append(recipe)
         return {name: tuple(recipes) for name, recipes in by_ingredient.items()}
 
-    def needed_recipes(self, goal: str) -> tuple[Recipe, ...]:
+    def needed_recipes(self, goal: str) -> tuple[CraftRecipe, ...]:
         """Returns every recipe that making ``goal`` may need, all alternatives included, without repeated texts."""
-        recipes: dict[str, Recipe] = {}
+        recipes: dict[str, CraftRecipe] = {}
         names = {goal}
         queue = [goal]
         for name in queue:
@@ -190,25 +190,25 @@ class RecipeBook:
                         queue.append(i.name)
         return tuple(recipes.values())
 
-    def distractors(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
+    def distractors(self, recipes: Sequence[CraftRecipe]) -> tuple[CraftRecipe, ...]:
         """Returns the other recipes that use an ingredient of ``recipes``, without repeated texts."""
         texts = {recipe.text for recipe in recipes}
         names = dict.fromkeys(i.name for recipe in recipes for i in recipe.inputs)
-        by_text: dict[str, Recipe] = {}
+        by_text: dict[str, CraftRecipe] = {}
         for name in names:
             for recipe in self.uses[name]:
                 if recipe.text not in texts:
                     by_text.setdefault(recipe.text, recipe)
         return tuple(by_text.values())
 
-    def match(self, output: str, inputs: Sequence[tuple[str, int]]) -> Recipe | None:
+    def match(self, output: str, inputs: Sequence[tuple[str, int]]) -> CraftRecipe | None:
         """Returns the recipe of ``output`` that takes exactly ``inputs``, pairs of item id and count."""
         for recipe in self.recipes.get(output, ()):
             if len(recipe.inputs) == len(inputs) and self._fits(recipe, inputs):
                 return recipe
         return None
 
-    def _fits(self, recipe: Recipe, inputs: Sequence[tuple[str, int]]) -> bool:
+    def _fits(self, recipe: CraftRecipe, inputs: Sequence[tuple[str, int]]) -> bool:
         pool = list(inputs)
         for i in sorted(recipe.inputs, key=lambda i: i.family):  # ingredients that only one item matches come first
             for item, n in pool:
@@ -232,14 +232,14 @@ def _leads_to(name: str, start: Iterable[str], made_of: Mapping[str, Iterable[st
     return name in parts
 
 
-def _without(recipe: Recipe, plain: set[str]) -> Recipe:
+def _without(recipe: CraftRecipe, plain: set[str]) -> CraftRecipe:
     if not any(i.family and i.name in plain for i in recipe.inputs):
         return recipe
     inputs = tuple(Ingredient(i.name, i.count, i.family and i.name not in plain) for i in recipe.inputs)
-    return Recipe(recipe.output, recipe.count, inputs, recipe.group)
+    return CraftRecipe(recipe.output, recipe.count, inputs, recipe.group)
 
 
-class Result(NamedTuple):
+class CommandResult(NamedTuple):
     """The result of a command."""
 
     text: str
@@ -274,15 +274,15 @@ class Crafting:
         self.stock = None if stock is None else dict(stock)
         """Amount of each base item that is left to get; ``None``: no limit."""
 
-    def do(self, command: str) -> Result:
+    def do(self, command: str) -> CommandResult:
         """Executes one command; an impossible one changes nothing and returns the reason."""
         if (craft := _CRAFT(command)) is not None:
             return self._craft(command, craft[1], craft[2])
         if (get := _GET(command)) is not None:
             return self._get(command, get[1], get[2])
         if command.startswith("inventory"):
-            return Result(self.inventory_text(), True, False)
-        return Result(f"Could not execute {command}", False, False)
+            return CommandResult(self.inventory_text(), True, False)
+        return CommandResult(f"Could not execute {command}", False, False)
 
     def inventory_text(self) -> str:
         """Returns the inventory, as the command ``inventory`` shows it."""
@@ -290,55 +290,55 @@ class Crafting:
             return f"Inventory: {EMPTY}"
         return "Inventory: " + "".join(f"[{spoken_name(item)}] ({n}) " for item, n in self.inventory.items())
 
-    def _get(self, command: str, digits: str, text: str) -> Result:
+    def _get(self, command: str, digits: str, text: str) -> CommandResult:
         item = item_id(text)
         if item not in self.book.base:
-            return Result(f"Could not find {text}", False, False)
+            return CommandResult(f"Could not find {text}", False, False)
         if len(digits) > _MOST_DIGITS:
-            return Result(f"Could not execute {command}", False, False)
+            return CommandResult(f"Could not execute {command}", False, False)
         amount = int(digits)
         if self.stock is not None:
             if amount > (stock := self.stock.get(item, 0)):
-                return Result(f"Could not get {amount} {text}: {stock} left", False, False)
+                return CommandResult(f"Could not get {amount} {text}: {stock} left", False, False)
             self.stock[item] = stock - amount
         self.inventory[item] = self.inventory.get(item, 0) + amount
-        return Result(f"Got {amount} {text}", True, False)
+        return CommandResult(f"Got {amount} {text}", True, False)
 
-    def _craft(self, command: str, making: str, using: str) -> Result:
+    def _craft(self, command: str, making: str, using: str) -> CommandResult:
         match = _COUNTED(making)
         count, output = (match[1], item_id(match[2])) if match is not None else ("1", item_id(making))
         inputs: list[tuple[str, int]] = []
         for part in using.split(","):
             if (match := _COUNTED(part.strip())) is None:
-                return Result(f"Wrong item format: {part.strip()}", False, False)
+                return CommandResult(f"Wrong item format: {part.strip()}", False, False)
             if len(match[1]) > _MOST_DIGITS:
-                return Result(f"Could not execute {command}", False, False)
+                return CommandResult(f"Could not execute {command}", False, False)
             inputs.append((item_id(match[2]), int(match[1])))
         if len(count) > _MOST_DIGITS:
-            return Result(f"Could not execute {command}", False, False)
+            return CommandResult(f"Could not execute {command}", False, False)
         is_family = output in self.book.families
         inventory = self.inventory
         for item, amount in inputs:
             # Each ingredient is checked alone, as in the original; a family is never carried.
             if item not in inventory or inventory[item] < amount:
                 name = None if is_family else output
-                return Result(f"Could not find enough items to craft {name}", False, False)
+                return CommandResult(f"Could not find enough items to craft {name}", False, False)
         recipe = None if is_family else self.book.match(output, inputs)
         if recipe is None:
             kind = f"tag={output!r}, item_id=None" if is_family else f"tag=None, item_id={output!r}"
             target = f"ItemTagWithCount(item_tag=ItemTag({kind}), count={int(count)})"
-            return Result(f"Could not find a valid recipe for {target}", False, False)
+            return CommandResult(f"Could not find a valid recipe for {target}", False, False)
         after = dict(inventory)
         for item, amount in inputs:
             after[item] -= amount
             if after[item] < 0:  # a recipe that lists one item twice: the inventory suffices for either, not for both
-                return Result(f"Could not find enough items to craft {output}", False, False)
+                return CommandResult(f"Could not find enough items to craft {output}", False, False)
         for item in {item for item, _ in inputs}:
             if after[item] == 0:
                 del after[item]
         after[output] = after.get(output, 0) + recipe.count
         self.inventory = after
-        return Result(f"Crafted {recipe.count} {output}", True, output == self.goal)
+        return CommandResult(f"Crafted {recipe.count} {output}", True, output == self.goal)
 
 
 # The grammar of the original, as its `re.match` reads it: the last " using " splits, and a line break ends a command.

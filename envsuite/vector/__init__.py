@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from envsuite.core.errors import UsageError
 from envsuite.vector.actors import ActorVector
-from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait
+from envsuite.vector.base import EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait
 from envsuite.vector.local import LocalVector
 from envsuite.vector.remote import RemoteVector
 from envsuite.vector.workers import WorkerVector
@@ -17,12 +17,12 @@ Place = Literal["process", "ray"]
 __all__ = [
     "ActorVector",
     "EnvFactory",
-    "Event",
     "LocalVector",
     "Place",
     "RemoteVector",
-    "Snapshot",
     "Vector",
+    "VectorEvent",
+    "VectorSnapshot",
     "Wait",
     "WorkerVector",
     "make_vector",

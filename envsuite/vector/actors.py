@@ -20,7 +20,7 @@ from envsuite.core.boundary import reason
 from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.core.processes import frame, receive
 from envsuite.vector.base import EnvFactory
-from envsuite.vector.runner import Runner
+from envsuite.vector.runner import CallRunner
 from envsuite.vector.worker import READY, answer_calls
 from envsuite.vector.workers import WorkerVector
 
@@ -69,7 +69,7 @@ class ActorVector(WorkerVector):
             raise UsageError(f"there is no cluster of Ray ({reason(error)}); start one: ray start --head") from error
         except (TypeError, ValueError) as error:
             raise UsageError(f"options of Ray's actors: {reason(error)}") from error
-        super().__init__(factories, slots, workers, deadline, snapshots, partial(_Process, ray, actor))
+        super().__init__(factories, slots, workers, deadline, snapshots, partial(_ActorProcess, ray, actor))
 
 
 class _Actor:
@@ -77,7 +77,7 @@ class _Actor:
 
     def start(self, factories: Sequence[EnvFactory], snapshots: bool) -> None:
         """Makes ready for calls."""
-        self._runner = Runner(factories, snapshots)
+        self._runner = CallRunner(factories, snapshots)
 
     def answer(self, calls: list[tuple[object, ...]]) -> Iterator[list[bytes]]:
         """Yields the answers to calls."""
@@ -88,7 +88,7 @@ class _Actor:
         self._runner.close()
 
 
-class _Process:
+class _ActorProcess:
     """An actor as the vector sees a worker process: a socket, behind which a thread passes on calls and answers."""
 
     def __init__(self, ray: Any, actor: Any) -> None:

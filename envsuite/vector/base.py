@@ -14,7 +14,7 @@ import gymnasium
 from envsuite.core.boundary import boundary
 from envsuite.core.env import Observation, StepInfo
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import Action, Tool, Unparsed
+from envsuite.core.tools import Action, Tool, UnparsedAction
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EnvFactory:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class VectorSnapshot:
     """The state of an episode between two steps, from which a slot of any vector of the same environments goes on.
 
     Plain data, if the environment's snapshots are.
@@ -55,7 +55,7 @@ COLLATERAL_FAILURE = "EpisodeLost: "
 
 
 @dataclass(frozen=True)
-class Event:
+class VectorEvent:
     """The answer to one :meth:`Vector.reset`, :meth:`Vector.restore` or :meth:`Vector.step`."""
 
     slot: int
@@ -67,7 +67,7 @@ class Event:
     error: str | None
     """Why the call failed, in one line that starts with the class of the error; ``None`` if it succeeded. After a
     failure the episode is lost, observation and info are ``None``, and the slot needs a :meth:`Vector.reset`."""
-    snapshot: Snapshot | None = None
+    snapshot: VectorSnapshot | None = None
     """The state after the call, where the vector takes snapshots and the episode goes on."""
 
     @property
@@ -92,9 +92,9 @@ class Wait:
         return f"{self.what}, for {time.monotonic() - self.since:.0f} s"
 
 
-def failure_event(slot: int, error: str) -> Event:
+def failure_event(slot: int, error: str) -> VectorEvent:
     """Returns the event of a call that failed."""
-    return Event(slot, None, 0.0, False, False, None, error)
+    return VectorEvent(slot, None, 0.0, False, False, None, error)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Vector(ABC):
         self._called[slot] = "reset"
         self._live.add(slot)
 
-    def restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+    def restore(self, slot: int, env: int, snapshot: VectorSnapshot) -> None:
         """Starts an episode of environment ``env`` in ``slot`` in the middle, where ``snapshot`` was taken.
 
         Drops the slot's previous episode. The answer is that of the reset or step after which the snapshot was taken,
@@ -195,10 +195,10 @@ class Vector(ABC):
         Raises:
             UsageError: As :meth:`step`.
         """
-        self.step(slot, Unparsed(problem))
+        self.step(slot, UnparsedAction(problem))
 
     @abstractmethod
-    def poll(self, timeout: float | None = None) -> list[Event]:
+    def poll(self, timeout: float | None = None) -> list[VectorEvent]:
         """Returns the events that have arrived.
 
         Args:
@@ -234,7 +234,7 @@ class Vector(ABC):
     @abstractmethod
     def _reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> None: ...
 
-    def _restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+    def _restore(self, slot: int, env: int, snapshot: VectorSnapshot) -> None:
         raise UsageError(f"{type(self).__name__} cannot restore snapshots")
 
     @abstractmethod
@@ -250,7 +250,7 @@ class Vector(ABC):
         if slot in self._called:
             raise UsageError(f"{call} of slot {slot} before its {self._called[slot]} was answered; poll() first")
 
-    def _finish_calls(self, events: list[Event]) -> list[Event]:
+    def _finish_calls(self, events: list[VectorEvent]) -> list[VectorEvent]:
         for event in events:
             del self._called[event.slot]
             if event.terminated or event.truncated or event.error is not None:

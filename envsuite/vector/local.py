@@ -13,8 +13,8 @@ from envsuite.core.boundary import Overdue
 from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import Description, EnvFactory, Event, Snapshot, Vector, Wait, failure_event
-from envsuite.vector.runner import Runner
+from envsuite.vector.base import Description, EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure_event
+from envsuite.vector.runner import CallRunner
 
 
 class LocalVector(Vector):
@@ -46,8 +46,8 @@ class LocalVector(Vector):
         quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
         self._quick = [factory.env_id in quick for factory in self.factories]
         self._env: dict[int, int] = {}
-        self._runner = Runner(self.factories, snapshots)
-        self._events: list[Event] = []
+        self._runner = CallRunner(self.factories, snapshots)
+        self._events: list[VectorEvent] = []
         self._closed = False
         self._descriptions = [
             check_description(factory, self._runner.describe(i)) for i, factory in enumerate(self.factories)
@@ -65,7 +65,7 @@ class LocalVector(Vector):
         """Returns the maximum number of calls in one step of environment ``env``."""
         return self._descriptions[env].max_calls
 
-    def poll(self, timeout: float | None = None) -> list[Event]:
+    def poll(self, timeout: float | None = None) -> list[VectorEvent]:
         """Returns the events of all calls since the last poll; never waits."""
         events, self._events = self._events, []
         return self._finish_calls(events)
@@ -83,14 +83,14 @@ class LocalVector(Vector):
         self._env[slot] = env
         self._execute("reset", slot, lambda: self._runner.reset(slot, env, task_id, seed))
 
-    def _restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+    def _restore(self, slot: int, env: int, snapshot: VectorSnapshot) -> None:
         self._env[slot] = env
         self._execute("restore", slot, lambda: self._runner.restore(slot, env, snapshot))
 
     def _step(self, slot: int, action: Action) -> None:
         self._execute("step", slot, lambda: self._runner.step(slot, action))
 
-    def _execute(self, call: str, slot: int, execute: Callable[[], Event]) -> None:
+    def _execute(self, call: str, slot: int, execute: Callable[[], VectorEvent]) -> None:
         try:
             with nullcontext() if self._quick[self._env[slot]] else _alarm(self.deadline):
                 event = execute()

@@ -10,8 +10,8 @@ from typing import Any
 from envsuite.core.boundary import reason
 from envsuite.core.errors import DataError, EnvsuiteError, UsageError
 from envsuite.remote.places import News, Places, tell, wait_for_servers
-from envsuite.remote.session import Described, describe_environment, described_anew
-from envsuite.remote.transport import Unreachable
+from envsuite.remote.session import DescribedEnv, describe_environment, described_anew
+from envsuite.remote.transport import ServerUnreachable
 
 DOWN_SECONDS = 30.0
 """Seconds for which a server that did not answer gets no new episodes."""
@@ -32,14 +32,14 @@ class Members:
 
     def __init__(self, places: Places, env_id: str, arguments: Mapping[str, Any]) -> None:
         self._places, self._env_id, self._arguments = places, env_id, arguments
-        descriptions: dict[str, Described] = {}
+        descriptions: dict[str, DescribedEnv] = {}
         silent: Exception | None = None
         try:
             urls = places.some()
             for url in urls:
                 try:
                     descriptions[url] = describe_environment(url, env_id, arguments, len(urls))
-                except Unreachable as error:
+                except ServerUnreachable as error:
                     silent = error
         except (EnvsuiteError, TypeError, ValueError) as error:
             raise UsageError(f"{env_id} cannot be made: {reason(error)}") from error
@@ -106,7 +106,7 @@ class Members:
                 return
             try:
                 description = described_anew(url, self._env_id, self._arguments)
-            except Unreachable:
+            except ServerUnreachable:
                 raise
             except (EnvsuiteError, TypeError, ValueError) as error:  # it may pass, e.g. while a proxy has no server
                 raise self._none_for(url, error, new=url not in self._down) from error
@@ -134,13 +134,13 @@ class Members:
             tell(News(url, self._env_id, False, f"{self._places} names it no more"))
         return fit_urls
 
-    def _none_for(self, url: str, error: Exception, new: bool) -> Unreachable:
+    def _none_for(self, url: str, error: Exception, new: bool) -> ServerUnreachable:
         """Tells of a new server without episodes, where that is ``new``; returns the error."""
         if new:
             tell(News(url, self._env_id, False, f"it gets no episodes; {reason(error)}"))
-        return Unreachable(f"{url} gets no episodes; {reason(error)}")
+        return ServerUnreachable(f"{url} gets no episodes; {reason(error)}")
 
-    def _compare(self, url: str, description: Described) -> None:
+    def _compare(self, url: str, description: DescribedEnv) -> None:
         reference = self.described
         terms = (description.tasks.hash, description.versions, description.tools)
         if terms != (reference.tasks.hash, reference.versions, reference.tools):

@@ -78,7 +78,7 @@ def milestones_of(env_id: str) -> type[Milestones]:
     return milestones
 
 
-class Listed:
+class ActionMilestones:
     """Milestones that are actions in a fixed order; one step reaches one at most.
 
     Args:
@@ -189,7 +189,7 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
         self._kind = milestones_of(env.spec.id) if of == "world" else None
         self._guide = guide
         self._similarity = similarity
-        self._milestones: Milestones | Listed = Listed(())
+        self._milestones: Milestones | ActionMilestones = ActionMilestones(())
         self._reached = 0
 
     def reset(
@@ -203,7 +203,7 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
             assert isinstance(inner, ToolEnv)
             self._milestones = self._kind(inner)
         elif self._guide is not None:
-            self._milestones = Listed(self._guide.actions(info["task_id"]), self._similarity)
+            self._milestones = ActionMilestones(self._guide.actions(info["task_id"]), self._similarity)
         return observation, self._note_milestones(info, 0)
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:

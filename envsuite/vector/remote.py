@@ -21,9 +21,9 @@ from envsuite.core.tools import Action, Tool
 from envsuite.remote import transport
 from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
-from envsuite.remote.session import CLOSE_SECONDS, Session, plain, step_of
-from envsuite.remote.transport import Refused, Unreachable, server
-from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait, failure_event
+from envsuite.remote.session import CLOSE_SECONDS, RemoteSession, plain, step_of
+from envsuite.remote.transport import RequestRefused, ServerUnreachable, server
+from envsuite.vector.base import EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure_event
 from envsuite.vector.members import Members
 
 BATCH = 256
@@ -40,14 +40,14 @@ take microseconds, where only an overloaded or lost server needs so long."""
 class _Seat:
     """The state of a slot for one of the environments."""
 
-    session: Session
+    session: RemoteSession
     members: Members
     task: str = ""
     episode: dict[str, Any] | None = None
 
 
 @dataclass
-class _Call:
+class _RemoteCall:
     slot: int
     env: int
     seat: _Seat
@@ -62,10 +62,10 @@ class _Call:
 
 
 @dataclass
-class _Line:
+class _ServerLine:
     """The requests to one server: each has its own threads, so that a silent one holds up nobody else's calls."""
 
-    work: queue.SimpleQueue[list[_Call] | None] = field(default_factory=queue.SimpleQueue)
+    work: queue.SimpleQueue[list[_RemoteCall] | None] = field(default_factory=queue.SimpleQueue)
     threads: int = 0
 
 
@@ -105,10 +105,10 @@ class RemoteVector(Vector):
         self._quick = [factory.env_id in quick for factory in self.factories]
         self._seats: dict[tuple[int, int], _Seat] = {}
         self._current: dict[int, int] = {}
-        self._unsent: list[_Call] = []
-        self._due: dict[int, _Call] = {}
-        self._lines: dict[str, _Line] = {}
-        self._events: queue.SimpleQueue[tuple[_Call, Event]] = queue.SimpleQueue()
+        self._unsent: list[_RemoteCall] = []
+        self._due: dict[int, _RemoteCall] = {}
+        self._lines: dict[str, _ServerLine] = {}
+        self._events: queue.SimpleQueue[tuple[_RemoteCall, VectorEvent]] = queue.SimpleQueue()
         self._closed = False
         self._finalizer = weakref.finalize(self, _end, self._seats, self._lines, os.getpid())
 
@@ -124,7 +124,7 @@ class RemoteVector(Vector):
         """Returns the maximum number of calls in one step of environment ``env``."""
         return self._descriptions[env].max_calls
 
-    def poll(self, timeout: float | None = None) -> list[Event]:
+    def poll(self, timeout: float | None = None) -> list[VectorEvent]:
         """Sends the calls that are due; returns the events that have arrived, in the order of the calls.
 
         It waits at most ``timeout`` seconds for a first answer. In addition, it waits up to :data:`QUICK_PATIENCE` for
@@ -133,7 +133,7 @@ class RemoteVector(Vector):
         """
         self._send()
         end = None if timeout is None else time.monotonic() + timeout
-        events: dict[int, Event] = {}
+        events: dict[int, VectorEvent] = {}
         while len(events) < len(self._due):
             now = time.monotonic()
             events |= {slot: event for slot, event in self._overdue(now).items() if slot not in events}
@@ -175,20 +175,20 @@ class RemoteVector(Vector):
         body: dict[str, Any] = {"options": {"task_id": task_id}}
         if seed is not None:
             body["seed"] = seed
-        self._post(_Call(slot, env, seat, "reset", body, time.monotonic()))
+        self._post(_RemoteCall(slot, env, seat, "reset", body, time.monotonic()))
 
-    def _restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+    def _restore(self, slot: int, env: int, snapshot: VectorSnapshot) -> None:
         seat = self._seat(slot, env)
         self._current[slot] = env
-        self._post(_Call(slot, env, seat, "restore", {"snapshot": snapshot}, time.monotonic()))
+        self._post(_RemoteCall(slot, env, seat, "restore", {"snapshot": snapshot}, time.monotonic()))
 
     def _step(self, slot: int, action: Action) -> None:
         env = self._current[slot]
         description = self._descriptions[env]
         body = step_of(action, description.tools, description.max_calls)
-        self._post(_Call(slot, env, self._seats[slot, env], "step", body, time.monotonic()))
+        self._post(_RemoteCall(slot, env, self._seats[slot, env], "step", body, time.monotonic()))
 
-    def _post(self, call: _Call) -> None:
+    def _post(self, call: _RemoteCall) -> None:
         if self._closed:
             raise UsageError(f"{call.op} of a vector that is closed; make another one")
         self._due[call.slot] = call
@@ -199,7 +199,7 @@ class RemoteVector(Vector):
         part, members = self._parts[env], self._members[env]
         if (slot, env) not in self._seats:
             steps = self._descriptions[env].max_episode_steps if part.horizon is None else part.horizon
-            session = Session(part.places, part.env_id, part.arguments, None if steps == -1 else steps)
+            session = RemoteSession(part.places, part.env_id, part.arguments, None if steps == -1 else steps)
             self._seats[slot, env] = _Seat(session, members)
         seat = self._seats[slot, env]
         load = Counter(peer.session.url for (_, kind), peer in self._seats.items() if kind == env)
@@ -209,11 +209,11 @@ class RemoteVector(Vector):
             seat.session.move(best)
         return seat
 
-    def _limit(self, call: _Call) -> float:
+    def _limit(self, call: _RemoteCall) -> float:
         """Returns when ``call`` becomes overdue (``time.monotonic``)."""
         return call.since + 2 * self.deadline
 
-    def _overdue(self, now: float) -> dict[int, Event]:
+    def _overdue(self, now: float) -> dict[int, VectorEvent]:
         """Returns the failures of calls without an answer; their sessions are left, their servers get no new ones."""
         events = {}
         for slot, call in self._due.items():
@@ -227,7 +227,7 @@ class RemoteVector(Vector):
 
     def _send(self) -> None:
         """Hands over the calls that are due: quick ones as one request for each server and environment."""
-        groups: dict[tuple[str, int], list[_Call]] = {}
+        groups: dict[tuple[str, int], list[_RemoteCall]] = {}
         now = time.monotonic()
         for call in self._unsent:
             call.since = now
@@ -247,19 +247,19 @@ class RemoteVector(Vector):
                     arguments = (line.work, self._events, 2 * self.deadline, self.snapshots)
                     threading.Thread(target=_serve, args=arguments, name="envsuite-remote", daemon=True).start()
 
-    def _line(self, url: str) -> _Line:
+    def _line(self, url: str) -> _ServerLine:
         """Returns the line of a server; before a new one is made, those that nobody needs any more end."""
         if url not in self._lines:
             urls = {seat.session.url for seat in self._seats.values()}
             urls.update(*(part.places.now() for part in self._parts))
             for old in self._lines.keys() - urls:
                 self._lines.pop(old).work.put(None)
-            self._lines[url] = _Line()
+            self._lines[url] = _ServerLine()
         return self._lines[url]
 
 
 @dataclass(frozen=True)
-class _Part:
+class _RemotePart:
     """An environment as its settings name it, before a server describes it."""
 
     places: Places
@@ -269,16 +269,16 @@ class _Part:
     horizon: int | None
 
 
-def _part(factory: EnvFactory) -> _Part:
+def _part(factory: EnvFactory) -> _RemotePart:
     kwargs = dict(factory.kwargs)
     url, horizon = kwargs.pop("url"), kwargs.pop("max_episode_steps", None)
     kwargs.pop("render_mode", None)
-    return _Part(Places(url), factory.env_id, plain(kwargs), horizon)
+    return _RemotePart(Places(url), factory.env_id, plain(kwargs), horizon)
 
 
 def _serve(
-    work: queue.SimpleQueue[list[_Call] | None],
-    events: queue.SimpleQueue[tuple[_Call, Event]],
+    work: queue.SimpleQueue[list[_RemoteCall] | None],
+    events: queue.SimpleQueue[tuple[_RemoteCall, VectorEvent]],
     seconds: float,
     snapshots: bool,
 ) -> None:
@@ -294,7 +294,7 @@ def _serve(
     work.put(None)  # for the next thread
 
 
-def _answer_restore(call: _Call) -> dict[str, Any] | Exception:
+def _answer_restore(call: _RemoteCall) -> dict[str, Any] | Exception:
     """Returns the answer to the call of a :meth:`RemoteVector.restore`, or the error."""
     session = call.seat.session
     try:
@@ -306,7 +306,7 @@ def _answer_restore(call: _Call) -> dict[str, Any] | Exception:
         return error
 
 
-def _answers(calls: list[_Call], seconds: float) -> list[dict[str, Any] | Exception]:
+def _answers(calls: list[_RemoteCall], seconds: float) -> list[dict[str, Any] | Exception]:
     """Returns the answers to ``calls`` of one server: each a body, or the error."""
     url, members = calls[0].seat.session.url, calls[0].seat.members
     results: list[dict[str, Any] | None] = [None] * len(calls)
@@ -315,11 +315,11 @@ def _answers(calls: list[_Call], seconds: float) -> list[dict[str, Any] | Except
             members.check(url)
             results = _batch(url, calls, seconds)
             members.mark_reachable(url)
-    except Unreachable as error:
+    except ServerUnreachable as error:
         members.mark_silent(url, str(error))
         if members.alone:
             return [error] * len(calls)
-    except Refused as refused:
+    except RequestRefused as refused:
         return [refused.local_error()] * len(calls)
     answers: list[dict[str, Any] | Exception] = []
     until = time.monotonic() + transport.UNREACHABLE_SECONDS
@@ -328,12 +328,12 @@ def _answers(calls: list[_Call], seconds: float) -> list[dict[str, Any] | Except
             answers.append(_settle_call(call, result, url, until))
         except (EnvsuiteError, TypeError, ValueError) as error:
             answers.append(error)
-        except Refused as refused:
+        except RequestRefused as refused:
             answers.append(refused.local_error())
     return answers
 
 
-def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] | None]:
+def _batch(url: str, calls: list[_RemoteCall], seconds: float) -> list[dict[str, Any] | None]:
     """Makes one request and returns its results; first creates missing sessions by another one."""
     there, servers = server(url), calls[0].seat.session.servers
     new = [call for call in calls if call.op == "reset" and not call.seat.session.open]
@@ -353,7 +353,7 @@ def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] 
     return [by_slot.get(call.slot, refusals.get(call.slot)) for call in calls]
 
 
-def _settle_call(call: _Call, result: dict[str, Any] | None, url: str, until: float) -> dict[str, Any]:
+def _settle_call(call: _RemoteCall, result: dict[str, Any] | None, url: str, until: float) -> dict[str, Any]:
     """Returns the body of one answer; repeats the call once if its session was lost, and while no server answers.
 
     Raises:
@@ -363,11 +363,11 @@ def _settle_call(call: _Call, result: dict[str, Any] | None, url: str, until: fl
     if result is not None and result["status"] == 200:
         return session.accept(call.op, call.body, result["body"])
     if result is not None:
-        refusal = Refused(session.url, result["status"], result["body"])
+        refusal = RequestRefused(session.url, result["status"], result["body"])
         # Where there is no room now, it is asked again, patiently, alone.
         return session.mend(call.op, call.body, None if refusal.kind in ("capacity", "draining") else refusal)
     members = call.seat.members
-    silent: Unreachable | None = None
+    silent: ServerUnreachable | None = None
     while True:
         peers = [peer for peer in members.wait_for_servers() if peer != url or silent is not None] or [url]
         first = call.slot % len(peers)
@@ -379,7 +379,7 @@ def _settle_call(call: _Call, result: dict[str, Any] | None, url: str, until: fl
                 answer = session.mend(call.op, call.body, None)
                 members.mark_reachable(peer)
                 return answer
-            except Unreachable as error:
+            except ServerUnreachable as error:
                 members.mark_silent(peer, str(error))
                 silent = error
         if silent is not None and time.monotonic() >= until:
@@ -387,14 +387,14 @@ def _settle_call(call: _Call, result: dict[str, Any] | None, url: str, until: fl
         time.sleep(2 * transport.JUST_NOW)  # else those that were asked a moment ago would not be asked again
 
 
-def _event(call: _Call, answer: dict[str, Any] | Exception, snapshots: bool) -> Event:
+def _event(call: _RemoteCall, answer: dict[str, Any] | Exception, snapshots: bool) -> VectorEvent:
     if isinstance(answer, Exception):
         return failure_event(call.slot, reason(answer))
     if call.op == "restore":
-        snapshot: Snapshot = call.body["snapshot"]
+        snapshot: VectorSnapshot = call.body["snapshot"]
         call.seat.task, call.seat.episode = answer["observation"]["task"], answer["episode"]
         view, old_info = from_json(call.seat.task, answer["observation"]), dict(snapshot.info)
-        return Event(call.slot, view, 0.0, False, False, old_info, None, snapshot if snapshots else None)  # type: ignore[arg-type]
+        return VectorEvent(call.slot, view, 0.0, False, False, old_info, None, snapshot if snapshots else None)  # type: ignore[arg-type]
     seat, info, observation = call.seat, answer["info"], answer["observation"]
     if call.op == "reset":
         seat.task, seat.episode = observation["task"], {name: info[name] for name in EPISODE}
@@ -405,11 +405,11 @@ def _event(call: _Call, answer: dict[str, Any] | Exception, snapshots: bool) -> 
     truncated, new_snapshot = answer.get("truncated", False), None
     if snapshots and not ends and not truncated:
         token = seat.session.token()
-        new_snapshot = Snapshot(token, dict(whole), len(token["steps"]))  # type: ignore[arg-type]
-    return Event(call.slot, view, reward, ends, truncated, whole, None, new_snapshot)
+        new_snapshot = VectorSnapshot(token, dict(whole), len(token["steps"]))  # type: ignore[arg-type]
+    return VectorEvent(call.slot, view, reward, ends, truncated, whole, None, new_snapshot)
 
 
-def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _Line], process: int) -> None:
+def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _ServerLine], process: int) -> None:
     """Ends all sessions and threads, unless this is a fork of the process that they belong to."""
     if os.getpid() != process:
         return
@@ -424,8 +424,8 @@ def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _Line], process: 
             calls = [{"op": "close", "session": name} for name in names[start : start + BATCH]]
             try:
                 server(url).ask("POST", "/v1/batch", {"calls": calls}, CLOSE_SECONDS)
-            except Refused:  # the server ends idle sessions itself
+            except RequestRefused:  # the server ends idle sessions itself
                 continue
-            except Unreachable:
+            except ServerUnreachable:
                 break
     seats.clear()

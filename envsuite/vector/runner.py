@@ -12,12 +12,12 @@ from gymnasium.wrappers import TimeLimit
 from envsuite.core.boundary import number, reason
 from envsuite.core.env import Observation, ToolEnv
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import Description, EnvFactory, Event, Snapshot, failure_event
+from envsuite.vector.base import Description, EnvFactory, VectorEvent, VectorSnapshot, failure_event
 
 log = logging.getLogger("envsuite.vector")
 
 
-class Runner:
+class CallRunner:
     """Holds the environments of some slots; each is made on first use and kept for later episodes.
 
     Args:
@@ -45,7 +45,7 @@ class Runner:
         except Exception as error:  # a bug in one world must not end the worker of the others
             return reason(error)
 
-    def reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> Event:
+    def reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> VectorEvent:
         """Starts an episode."""
         try:
             if (slot, env) not in self._envs:
@@ -53,12 +53,12 @@ class Runner:
             self._current[slot] = env
             options = None if task_id is None else {"task_id": task_id}
             observation, info = self._envs[slot, env].reset(seed=seed, options=options)
-            return Event(slot, observation, 0.0, False, False, info, None, self._snapshot(slot, info))  # type: ignore[arg-type]
+            return VectorEvent(slot, observation, 0.0, False, False, info, None, self._snapshot(slot, info))  # type: ignore[arg-type]
         except Exception as error:  # a bug in one world must not end the episodes of the others
             self.drop(slot, env)
             return failure_event(slot, reason(error))
 
-    def restore(self, slot: int, env: int, snapshot: Snapshot) -> Event:
+    def restore(self, slot: int, env: int, snapshot: VectorSnapshot) -> VectorEvent:
         """Starts an episode where ``snapshot`` was taken."""
         try:
             if (slot, env) not in self._envs:  # wrappers want a reset before the first step
@@ -72,23 +72,23 @@ class Runner:
             if limit is not None:
                 limit._elapsed_steps = snapshot.elapsed
             info: Any = dict(snapshot.info)
-            return Event(slot, observation, 0.0, False, False, info, None, snapshot if self.snapshots else None)
+            return VectorEvent(slot, observation, 0.0, False, False, info, None, snapshot if self.snapshots else None)
         except Exception as error:  # as above
             self.drop(slot, env)
             return failure_event(slot, reason(error))
 
-    def step(self, slot: int, action: Action) -> Event:
+    def step(self, slot: int, action: Action) -> VectorEvent:
         """Takes a step."""
         env = self._current[slot]
         try:
             observation, reward, terminated, truncated, info = self._envs[slot, env].step(action)
             snapshot = None if terminated or truncated else self._snapshot(slot, info)
-            return Event(slot, observation, number(reward, "reward"), terminated, truncated, info, None, snapshot)  # type: ignore[arg-type]
+            return VectorEvent(slot, observation, number(reward, "reward"), terminated, truncated, info, None, snapshot)  # type: ignore[arg-type]
         except Exception as error:  # as above
             self.drop(slot, env)
             return failure_event(slot, reason(error))
 
-    def _snapshot(self, slot: int, info: Any) -> Snapshot | None:
+    def _snapshot(self, slot: int, info: Any) -> VectorSnapshot | None:
         """Returns the state of the slot's episode, where snapshots are taken."""
         if not self.snapshots:
             return None
@@ -96,7 +96,7 @@ class Runner:
         world, limit = env.unwrapped, _limit(env)
         assert isinstance(world, ToolEnv)
         steps = 0 if limit is None else limit._elapsed_steps or 0
-        return Snapshot(world.snapshot(), dict(info), steps)  # type: ignore[arg-type]
+        return VectorSnapshot(world.snapshot(), dict(info), steps)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Closes every environment."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from envsuite.core.boundary import reason
 from envsuite.core.processes import frame, receive
-from envsuite.vector.base import EnvFactory, Event, Snapshot, failure_event
-from envsuite.vector.runner import Runner
+from envsuite.vector.base import EnvFactory, VectorEvent, VectorSnapshot, failure_event
+from envsuite.vector.runner import CallRunner
 
 READY = "ready"
 FLUSH_SECONDS = 0.002
@@ -22,7 +22,7 @@ def serve(channel: socket.socket) -> None:
     factories: list[EnvFactory]
     snapshots: bool
     ((factories, snapshots),) = receive(channel)
-    runner = Runner(factories, snapshots)
+    runner = CallRunner(factories, snapshots)
     channel.sendall(frame([pickle.dumps(READY)]))
     while True:
         try:
@@ -34,7 +34,7 @@ def serve(channel: socket.socket) -> None:
             channel.sendall(frame(answers))
 
 
-def answer_calls(runner: Runner, calls: Iterable[tuple[object, ...]]) -> Iterator[list[bytes]]:
+def answer_calls(runner: CallRunner, calls: Iterable[tuple[object, ...]]) -> Iterator[list[bytes]]:
     """Yields the answers to calls, those of :data:`FLUSH_SECONDS` together."""
     answers: list[bytes] = []
     last_flush = time.monotonic()
@@ -48,12 +48,12 @@ def answer_calls(runner: Runner, calls: Iterable[tuple[object, ...]]) -> Iterato
         yield answers
 
 
-def _answer(runner: Runner, call: tuple[object, ...]) -> bytes:
+def _answer(runner: CallRunner, call: tuple[object, ...]) -> bytes:
     answer: object
     match call:
         case ("reset", int(slot), int(env), str() | None as task_id, int() | None as seed):
             answer = runner.reset(slot, env, task_id, seed)
-        case ("restore", int(slot), int(env), Snapshot() as snapshot):
+        case ("restore", int(slot), int(env), VectorSnapshot() as snapshot):
             answer = runner.restore(slot, env, snapshot)
         case ("step", int(slot), action):
             answer = runner.step(slot, action)  # type: ignore[arg-type]
@@ -64,5 +64,5 @@ def _answer(runner: Runner, call: tuple[object, ...]) -> bytes:
     try:
         return pickle.dumps(answer)
     except Exception as error:  # a world may put anything into its info
-        assert isinstance(answer, Event)
+        assert isinstance(answer, VectorEvent)
         return pickle.dumps(failure_event(answer.slot, f"the answer cannot be sent: {reason(error)}"))

@@ -21,9 +21,9 @@ from envsuite.vector.base import (
     COLLATERAL_FAILURE,
     Description,
     EnvFactory,
-    Event,
-    Snapshot,
     Vector,
+    VectorEvent,
+    VectorSnapshot,
     Wait,
     failure_event,
 )
@@ -35,7 +35,7 @@ CLOSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class _Call:
+class _WorkerCall:
     name: str
     env_id: str
     slot: int | None
@@ -65,7 +65,7 @@ class _Worker:
         self.index = index
         self.child = start()
         self.channel = Channel(self.child.socket)
-        self.calls: deque[_Call] = deque()
+        self.calls: deque[_WorkerCall] = deque()
         self.unsent: list[bytes] = []
         self.ready = False
         self.since = time.monotonic()
@@ -75,7 +75,7 @@ class _Worker:
         """Returns when the current call becomes overdue (``time.monotonic``)."""
         return self.since + (deadline if self.ready else START_SECONDS)
 
-    def post(self, call: _Call, message: bytes) -> None:
+    def post(self, call: _WorkerCall, message: bytes) -> None:
         """Sends a call: immediately if the process is idle, else with others at the next :meth:`flush`."""
         self.unsent.append(message)
         self.calls.append(call)
@@ -135,7 +135,7 @@ class WorkerVector(Vector):
         self._start = start or partial(Child, "envsuite.vector.worker:serve")
         self._env_ids: dict[int, str] = {}
         self._lost: dict[int, str] = {}
-        self._events: list[Event] = []
+        self._events: list[VectorEvent] = []
         self._described: list[Description | str] = []
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker | None] = [None] * min(workers, slots)
@@ -144,7 +144,7 @@ class WorkerVector(Vector):
             for index in range(len(self._workers)):
                 self._worker(index)
             for env in range(len(self.factories)):
-                self._post(0, _Call("describe", self.factories[env].env_id, None), ("describe", env))
+                self._post(0, _WorkerCall("describe", self.factories[env].env_id, None), ("describe", env))
                 while len(self._described) <= env:
                     self._advance(None)
             self._descriptions = list(map(check_description, self.factories, self._described))
@@ -164,7 +164,7 @@ class WorkerVector(Vector):
         """Returns the maximum number of calls in one step of environment ``env``."""
         return self._descriptions[env].max_calls
 
-    def poll(self, timeout: float | None = None) -> list[Event]:
+    def poll(self, timeout: float | None = None) -> list[VectorEvent]:
         """Returns the events that have arrived; waits at most ``timeout`` seconds for a first one."""
         end = None if timeout is None else time.monotonic() + timeout
         self._advance(0.0)
@@ -192,21 +192,21 @@ class WorkerVector(Vector):
 
     def _reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> None:
         self._env_ids[slot] = self.factories[env].env_id
-        self._post(slot, _Call("reset", self._env_ids[slot], slot), ("reset", int(slot), int(env), task_id, seed))
+        self._post(slot, _WorkerCall("reset", self._env_ids[slot], slot), ("reset", int(slot), int(env), task_id, seed))
         self._lost.pop(slot, None)
 
-    def _restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+    def _restore(self, slot: int, env: int, snapshot: VectorSnapshot) -> None:
         self._env_ids[slot] = self.factories[env].env_id
-        self._post(slot, _Call("restore", self._env_ids[slot], slot), ("restore", int(slot), int(env), snapshot))
+        self._post(slot, _WorkerCall("restore", self._env_ids[slot], slot), ("restore", int(slot), int(env), snapshot))
         self._lost.pop(slot, None)
 
     def _step(self, slot: int, action: Action) -> None:
         if slot in self._lost:
             self._events.append(failure_event(slot, self._lost.pop(slot)))
         else:
-            self._post(slot, _Call("step", self._env_ids[slot], slot), ("step", int(slot), action))
+            self._post(slot, _WorkerCall("step", self._env_ids[slot], slot), ("step", int(slot), action))
 
-    def _post(self, slot: int, call: _Call, message: tuple[Any, ...]) -> None:
+    def _post(self, slot: int, call: _WorkerCall, message: tuple[Any, ...]) -> None:
         if not self._finalizer.alive:
             raise UsageError(f"{call.name} of a vector that is closed; make another one")
         self._worker(slot % len(self._workers)).post(call, pickle.dumps(message))
@@ -247,7 +247,7 @@ class WorkerVector(Vector):
                 worker.ready = True
                 continue
             worker.calls.popleft()
-            if isinstance(message, Event):
+            if isinstance(message, VectorEvent):
                 self._events.append(message)
             else:
                 self._described.append(message)

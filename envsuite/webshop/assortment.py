@@ -33,7 +33,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProductKind:
     """A kind of product."""
 
     query: str
@@ -83,7 +83,7 @@ def options() -> Mapping[str, tuple[str, tuple[str, ...]]]:
 
 
 @cache
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[ProductKind, ...]:
     """Returns all kinds, department by department."""
     all_kinds = []
     for department, line in _sections("kinds.txt"):
@@ -91,7 +91,7 @@ def kinds() -> tuple[Kind, ...]:
         phrase = phrase or f"{'an' if name[0] in 'AEIOU' else 'a'} {name.lower()}"
         low, high = (int(price) * 100 for price in prices.split("-"))
         all_kinds.append(
-            Kind(
+            ProductKind(
                 query=query,
                 name=name,
                 one=phrase,
@@ -115,7 +115,7 @@ def kinds() -> tuple[Kind, ...]:
 
 
 @cache
-def kind_of(query: str) -> Kind | None:
+def kind_of(query: str) -> ProductKind | None:
     """Returns the kind whose query is ``query``; ``None`` if the shop does not sell it."""
     return next((kind for kind in kinds() if kind.query == query), None)
 

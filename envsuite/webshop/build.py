@@ -17,13 +17,13 @@ import orjson
 from envsuite.core.errors import DataError
 from envsuite.data import WRITABLE, cache_root
 from envsuite.data.locks import hold_lock
-from envsuite.data.progress import Progress, Silent
+from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import bound_generated
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop.catalogue import FORMAT, made_folder
-from envsuite.webshop.filling import STEPS, Filling
+from envsuite.webshop.filling import STEPS, CatalogueFilling
 from envsuite.webshop.nouns import Tagger, tagger
-from envsuite.webshop.source import Files, Stock
+from envsuite.webshop.source import CatalogueFiles, Stock
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def build(
     stock: Stock,
     out: Path,
     find_nouns: Tagger | None = None,
-    progress: Progress | None = None,
+    progress: ProgressReceiver | None = None,
 ) -> Path:
     """Builds the catalogue ``out`` from ``stock``; replaces an existing file.
 
@@ -41,7 +41,7 @@ def build(
     file waits for the first.
 
     Args:
-        stock: The products: the official files (:class:`~envsuite.webshop.source.Files`), or another stock.
+        stock: The products: the official files (:class:`~envsuite.webshop.source.CatalogueFiles`), or another stock.
         out: Path of the catalogue.
         find_nouns: Tags the titles; by default :func:`default_tagger`.
         progress: Receives the progress.
@@ -50,14 +50,14 @@ def build(
         DataError: A file is missing, truncated or not of WebShop, or has no products.
     """
     with _lock(out):
-        _build(stock, out, find_nouns or default_tagger(stock), progress or Silent())
+        _build(stock, out, find_nouns or default_tagger(stock), progress or SilentProgress())
     return out
 
 
-def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: Progress) -> None:
+def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: ProgressReceiver) -> None:
     folder = out.parent / f".{out.name}.building"
     digest = stock.digest()
-    filling = Filling(folder, f"{FORMAT}.{STEPS} {digest} {find_nouns.name}")
+    filling = CatalogueFilling(folder, f"{FORMAT}.{STEPS} {digest} {find_nouns.name}")
     try:
         with closing(filling):
             index = filling.fill(stock, digest, find_nouns, progress)
@@ -81,7 +81,7 @@ def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: Progress) -> N
     shutil.rmtree(folder)
 
 
-def _write(index: IndexBuilder, file: BinaryIO, progress: Progress) -> None:
+def _write(index: IndexBuilder, file: BinaryIO, progress: ProgressReceiver) -> None:
     before = 0
 
     def report_progress(position: int, total: int) -> None:
@@ -103,7 +103,7 @@ def cached_catalogue(stock: Stock) -> Path:
             if not path.is_file():
                 find_nouns = default_tagger(stock)
                 LOG.warning("building the WebShop catalogue %s once, nouns by %s", path, find_nouns.name)
-                _build(stock, path, find_nouns, Silent())
+                _build(stock, path, find_nouns, SilentProgress())
         if path.parent == made_folder():
             bound_generated(path)
     return path
@@ -114,7 +114,7 @@ def default_tagger(stock: Stock) -> Tagger:
 
     A generated shop always uses the built-in tagger, so that it is the same on every machine.
     """
-    return tagger("auto" if isinstance(stock, Files) else "builtin")
+    return tagger("auto" if isinstance(stock, CatalogueFiles) else "builtin")
 
 
 def place(stock: Stock) -> Path:
@@ -123,12 +123,12 @@ def place(stock: Stock) -> Path:
     Raises:
         DataError: A file of ``stock`` is missing.
     """
-    if isinstance(stock, Files):
+    if isinstance(stock, CatalogueFiles):
         return cache_root() / "webshop" / f"{stock.products.stem}-{_fingerprint(stock)}.catalogue"
     return made_folder() / f"builtin-{FORMAT}-{stock.digest()[:20]}.catalogue"
 
 
-def _fingerprint(files: Files) -> str:
+def _fingerprint(files: CatalogueFiles) -> str:
     """Returns a digest of the files (path, size and time) and the format."""
     facts: list[object] = [FORMAT]
     for path in (files.products, files.attributes, files.human):

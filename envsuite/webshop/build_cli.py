@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
-from envsuite.data.progress import Shown, format_size
+from envsuite.data.progress import DownloadDisplay, format_size
 from envsuite.webshop.build import build, default_tagger, place
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.generate import Shop
 from envsuite.webshop.nouns import tagger
-from envsuite.webshop.source import SETS, Files, Stock, official_files
+from envsuite.webshop.source import SETS, CatalogueFiles, Stock, official_files
 
 HELP = "the catalogue of WebShop-v0: the whole shop in one file"
 EXAMPLES = """examples:
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"{stock.title}: nouns by {find_nouns.name}\n")
     start = time.monotonic()
     try:
-        build(stock, out, find_nouns, Shown(sys.stderr, unit=lambda number: f"{number:,}"))
+        build(stock, out, find_nouns, DownloadDisplay(sys.stderr, unit=lambda number: f"{number:,}"))
     except KeyboardInterrupt:
         sys.stderr.write("\nenvsuite: interrupted; the same command resumes where this one stopped\n")
         return 130
@@ -87,5 +87,5 @@ def _stock(arguments: argparse.Namespace) -> Stock:
     if has_files:
         if arguments.products is None or arguments.attributes is None:
             raise UsageError("--products and --attributes belong together; --human may join them")
-        return Files(*files)
+        return CatalogueFiles(*files)
     return official_files(arguments.source)

@@ -28,7 +28,7 @@ from envsuite.core.tasks import TaskSet
 from envsuite.data import cache_root
 from envsuite.data.room import hold
 from envsuite.retrieval.index import Index
-from envsuite.webshop.goals import DEV, Goal, Option, Wish, choose
+from envsuite.webshop.goals import DEV, Option, ShoppingGoal, Wish, choose
 from envsuite.webshop.products import Card, Product, unpack
 
 ENV_ID = "WebShop-v0"
@@ -153,7 +153,7 @@ class Catalogue:
         """Returns ``"human"`` for a generated shop, or where there are enough for both splits; else ``"synthetic"``."""
         return "human" if self.family or self.goals("human") >= 2 * DEV else "synthetic"
 
-    def goal(self, task_id: str) -> Goal:
+    def goal(self, task_id: str) -> ShoppingGoal:
         """Returns the goal of a task.
 
         Raises:
@@ -170,7 +170,7 @@ class Catalogue:
             f"is damaged. {REMEDY}"
         )
 
-    def goals_of(self, asin: str, kind: str) -> Iterator[Goal]:
+    def goals_of(self, asin: str, kind: str) -> Iterator[ShoppingGoal]:
         """Yields the goals of a kind whose target is the product ``asin``, in the order of their numbers."""
         for _, wish, count in self._wishes(kind, asin):
             for number in range(count):
@@ -194,7 +194,7 @@ class Catalogue:
             yield first, wish, count
             first += count
 
-    def _goal(self, asin: str, wish: Wish, number: int) -> Goal:
+    def _goal(self, asin: str, wish: Wish, number: int) -> ShoppingGoal:
         product = self.product(asin)
         try:
             instruction, options = choose(wish, product.options, number)
@@ -262,9 +262,9 @@ def _split(family: int) -> str:
 
 def goal_for(
     product: Product, instruction: str, attributes: Iterable[str], options: Iterable[Option], price_upper: float
-) -> Goal:
+) -> ShoppingGoal:
     """Returns a goal whose target is ``product``."""
-    return Goal(
+    return ShoppingGoal(
         asin=product.asin,
         instruction=instruction,
         attributes=tuple(attributes),

@@ -11,18 +11,18 @@ import numpy as np
 
 from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.core.options import SEED, Options, option, source
+from envsuite.core.options import SEED, EnvOptions, option, source
 from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.webshop import pages, prompts
 from envsuite.webshop.catalogue import KINDS
-from envsuite.webshop.generate import Difficulty
+from envsuite.webshop.generate import ShopDifficulty
 from envsuite.webshop.goals import ORDER_SEED
 from envsuite.webshop.reward import Score
 from envsuite.webshop.search import search_of
 from envsuite.webshop.source import SETS
 from envsuite.webshop.tasks import load, published_order, task_set
-from envsuite.webshop.world import SEARCH, Search, Session, State
+from envsuite.webshop.world import SEARCH, Search, ShopState, ShopVisit
 
 MODES = {"text": pages.text, "structured": pages.structured_text}
 """Renderings of a page, by name."""
@@ -34,7 +34,7 @@ REWARDS: Mapping[str, Callable[[Score], float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebShopOptions(Options):
+class WebShopOptions(EnvOptions):
     """The options of ``WebShop-v0``."""
 
     env_id: ClassVar[str] = "WebShop-v0"
@@ -66,7 +66,8 @@ class WebShopOptions(Options):
     products: int = option(1000, "number of its products", clients={"maximum": 10_000})
     difficulty: Mapping[str, int] | None = option(
         None,
-        'difficulty of its goals, e.g. {"near_misses": 7}; keys are the fields of envsuite.webshop.generate.Difficulty',
+        'difficulty of its goals, e.g. {"near_misses": 7}; keys are the fields of '
+        "envsuite.webshop.generate.ShopDifficulty",
     )
     reward: str = option(
         "graded",
@@ -97,7 +98,7 @@ class WebShop(ToolEnv):
 
     def __init__(self, **given: Any) -> None:
         options = WebShopOptions.of(given)
-        difficulty = settings_of(Difficulty, "difficulty of WebShop-v0", options.difficulty or {})
+        difficulty = settings_of(ShopDifficulty, "difficulty of WebShop-v0", options.difficulty or {})
         self.catalogue = load(options.source, options.shop_seed, options.products, difficulty)
         self.mode, self.reward, search = options.mode, options.reward, options.search
         self._search = search_of(search, self.catalogue) if isinstance(search, str) else search
@@ -106,10 +107,10 @@ class WebShop(ToolEnv):
         searched_by = search if isinstance(search, str) else "own"
         versions = {"nouns": self.catalogue.meta["tagger"], "search": searched_by, "reward": self.reward}
         super().__init__(tasks, options.split, options.render_mode, versions)
-        self._session: Session | None = None
+        self._session: ShopVisit | None = None
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ShopVisit:
         """Returns the customer's session.
 
         Raises:
@@ -156,7 +157,7 @@ class WebShop(ToolEnv):
         return facts
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
-        self._session = Session(self.catalogue, self._search, self.catalogue.goal(task_id))
+        self._session = ShopVisit(self.catalogue, self._search, self.catalogue.goal(task_id))
         return self._session.goal.instruction, self._outcome()
 
     def _call(self, call: ToolCall) -> Outcome:
@@ -199,10 +200,10 @@ class WebShop(ToolEnv):
             return ToolCall("search", {"query": " ".join(str(word) for word in sample)})
         return ToolCall("click", {"element": commands[int(rng.integers(len(commands)))]})
 
-    def _save(self) -> State:
+    def _save(self) -> ShopState:
         return self.session.state
 
-    def _resume(self, task_id: str, world: State) -> None:
+    def _resume(self, task_id: str, world: ShopState) -> None:
         self._begin(task_id)
         self.session.state = world
 

@@ -12,10 +12,10 @@ from envsuite.core.players import unwrap_env, unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.webshop.catalogue import ENV_ID
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.goals import Goal
+from envsuite.webshop.goals import ShoppingGoal
 from envsuite.webshop.products import Product
 from envsuite.webshop.reward import options_matched
-from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SHOWN, SUB_PAGES, Session
+from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SHOWN, SUB_PAGES, ShopVisit
 
 if TYPE_CHECKING:
     import gymnasium
@@ -24,7 +24,7 @@ WORDS = 40
 """Maximum number of words in the expert's queries."""
 
 
-class Expert:
+class WebShopExpert:
     """Buys the target product with its options.
 
     Its reward is 1 wherever the target can earn that: not where a person asked for options that it does not have. Where
@@ -57,7 +57,7 @@ class Expert:
                 return click(elements[choice])
         return click(BUY)
 
-    def _choose(self, session: Session, target: Product) -> Action:
+    def _choose(self, session: ShopVisit, target: Product) -> Action:
         """Acts on a page of results: goes to the target, to another search, or to the first product."""
         state = session.state
         if target.asin in state.hits:
@@ -74,7 +74,7 @@ class Expert:
         return click(state.hits[0]) if state.hits else click(BACK)
 
 
-class Lexical:
+class WebShopLexical:
     """Searches with the instruction's words and buys the affordable product that shares most words with it.
 
     It uses the observation only. It clicks the options that the instruction names.
@@ -121,7 +121,7 @@ class Lexical:
         return click(BUY)
 
 
-def plan(product: Product, goal: Goal) -> Mapping[str, str]:
+def plan(product: Product, goal: ShoppingGoal) -> Mapping[str, str]:
     """Returns the values to choose for the product's options: for each option of the goal, one that the reward accepts.
 
     It is the option's own value where that is accepted. For an option whose values are never accepted (the original

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import orjson
 
 from envsuite.core.errors import DataError
-from envsuite.data.progress import Progress
+from envsuite.data.progress import ProgressReceiver
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop.catalogue import APPLICATION, FORMAT, KINDS
 from envsuite.webshop.documents import text_of
@@ -63,7 +63,7 @@ Later = tuple[str, str, int, float, str, str]
 """A wish without a limit: ASIN, category, combinations of options, price, instruction and attributes."""
 
 
-class Filling:
+class CatalogueFilling:
     """The tables in ``folder`` while they are filled.
 
     They are started anew unless the build that left them had the same ``record``, which identifies its inputs.
@@ -105,7 +105,7 @@ class Filling:
         """Closes the files."""
         self._connection.close()
 
-    def fill(self, stock: Stock, digest: str, find_nouns: Tagger, progress: Progress) -> IndexBuilder:
+    def fill(self, stock: Stock, digest: str, find_nouns: Tagger, progress: ProgressReceiver) -> IndexBuilder:
         """Executes the remaining steps.
 
         Returns:
@@ -159,7 +159,7 @@ class Filling:
 
     # The steps.
 
-    def _stage(self, stock: Stock, progress: Progress) -> None:
+    def _stage(self, stock: Stock, progress: ProgressReceiver) -> None:
         total = 0
         progress.start("attributes", None, 0)
         self._begin()
@@ -171,7 +171,7 @@ class Filling:
         self._end(attributes=total)
         progress.finish("attributes", total)
 
-    def _add_products(self, stock: Stock, find_nouns: Tagger, progress: Progress) -> None:
+    def _add_products(self, stock: Stock, find_nouns: Tagger, progress: ProgressReceiver) -> None:
         total, _, state = self._progress()
         rng = random.Random()
         rng.setstate(state)
@@ -213,7 +213,12 @@ class Filling:
         return {asin: orjson.loads(body) for asin, body in rows}
 
     def _add_goals(
-        self, stock: Stock, human: Mapping[str, list[dict[str, Any]]], digest: str, tagger: str, progress: Progress
+        self,
+        stock: Stock,
+        human: Mapping[str, list[dict[str, Any]]],
+        digest: str,
+        tagger: str,
+        progress: ProgressReceiver,
     ) -> None:
         total, _, state = self._progress()
         goals = {}

@@ -27,7 +27,7 @@ Option = str | tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class ShoppingGoal:
     """A goal: the purchase that an instruction describes."""
 
     asin: str

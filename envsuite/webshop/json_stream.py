@@ -30,7 +30,7 @@ def elements(path: Path) -> Iterator[Any]:
         DataError: The file is missing, not UTF-8, truncated, or something else than a JSON array.
     """
     with _open_text(path) as file:
-        text = _Text(path, file)
+        text = _JsonText(path, file)
         text.expect("[", "a JSON array of products")
         if text.peek() != "]":
             yield text.value()
@@ -47,7 +47,7 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
         DataError: The file is missing, not UTF-8, truncated, or something else than a JSON object.
     """
     with _open_text(path) as file:
-        text = _Text(path, file)
+        text = _JsonText(path, file)
         text.expect("{", "a JSON object with an entry for each product")
         more = text.peek() != "}"
         while more:
@@ -68,7 +68,7 @@ def _open_text(path: Path) -> IO[str]:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-class _Text:
+class _JsonText:
     """A file, read piece by piece, with a current position."""
 
     def __init__(self, path: Path, file: IO[str]) -> None:

@@ -12,7 +12,7 @@ from envsuite.webshop.env import WebShop
 from envsuite.webshop.expert import plan, reachable
 
 
-class Milestones:
+class WebShopMilestones:
     """They are reached in this order, each by any action that leads there. Without options to choose there are three.
 
     The target is the product that the goal was made from; another one that fits, too, is no milestone.

@@ -27,7 +27,7 @@ class Tagger(Protocol):
         """Yields the nouns of each title, lower-case, in order, with repetitions."""
 
 
-class Spacy:
+class SpacyTagger:
     """spaCy's small English model, as the original uses it.
 
     Raises:
@@ -55,7 +55,7 @@ class Spacy:
             yield tuple(token.text.lower() for token in document if token.pos_ in _NOUNS)
 
 
-class Builtin:
+class BuiltinNouns:
     """Takes all words for nouns but function words, numbers, and lower-case words common as adjectives or verbs.
 
     Titles have little grammar: they are full of names, and a capitalised word counts as part of one.
@@ -80,7 +80,7 @@ def _noun(word: str) -> str:
     return lower
 
 
-TAGGERS: dict[str, Callable[[], Tagger]] = {"spacy": Spacy, "builtin": Builtin}
+TAGGERS: dict[str, Callable[[], Tagger]] = {"spacy": SpacyTagger, "builtin": BuiltinNouns}
 
 
 def tagger(name: str = "auto") -> Tagger:
@@ -92,9 +92,9 @@ def tagger(name: str = "auto") -> Tagger:
     """
     if name == "auto":
         try:
-            return Spacy()
+            return SpacyTagger()
         except MissingExtra:
-            return Builtin()
+            return BuiltinNouns()
     if name not in TAGGERS:
         raise unknown("tagger", name, ("auto", *TAGGERS))
     return TAGGERS[name]()

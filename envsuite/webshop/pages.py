@@ -12,13 +12,13 @@ from envsuite.webshop.world import (
     SEARCH,
     SHOWN,
     SUB_PAGES,
-    Session,
+    ShopVisit,
 )
 
 _SPACES = " \n\t\f\r"
 
 
-def text(session: Session) -> str:
+def text(session: ShopVisit) -> str:
     """Renders the page as the original's text mode does: its visible texts, joined by ``[SEP]``.
 
     Keeps and drops blank pieces exactly as the original's HTML parser does.
@@ -45,7 +45,7 @@ def text(session: Session) -> str:
     return " [SEP] ".join(piece.strip() for piece in pieces if _visible(piece))
 
 
-def _about(session: Session) -> list[str]:
+def _about(session: ShopVisit) -> list[str]:
     product = session.product
     if session.state.page == "Description":
         return [product.description]
@@ -54,7 +54,7 @@ def _about(session: Session) -> list[str]:
     return [text for review in product.reviews for text in (f'"{review.title}"', review.score, review.body)]
 
 
-def _receipt(session: Session) -> list[str]:
+def _receipt(session: ShopVisit) -> list[str]:
     """Renders the last page; the fields that the original's text mode never fills in are constant."""
     state = session.state
     options_json = json.dumps(dict(state.options), sort_keys=True)
@@ -75,7 +75,7 @@ def _visible(piece: str) -> bool:
     return bool(piece) and ("\n" not in piece or piece.strip(_SPACES) != "")
 
 
-def structured_text(session: Session) -> str:
+def structured_text(session: ShopVisit) -> str:
     """Renders the page in plain lines, with the chosen options marked; the instruction is part of the task only."""
     state = session.state
     if state.page == "search":
@@ -100,7 +100,7 @@ def structured_text(session: Session) -> str:
     return "\n".join([f"{state.page} of {head}", *(lines or ["(none)"])])
 
 
-def _results(session: Session) -> str:
+def _results(session: ShopVisit) -> str:
     state, total = session.state, len(session.state.hits)
     first = (state.number - 1) * SHOWN
     last = min(first + SHOWN, total)
@@ -111,6 +111,6 @@ def _results(session: Session) -> str:
     return "\n".join([head, *lines])
 
 
-def _with(session: Session) -> str:
+def _with(session: ShopVisit) -> str:
     choices = ", ".join(f"{name} = {value}" for name, value in session.state.options)
     return f" with {choices}" if choices else ""

@@ -14,9 +14,9 @@ from envsuite.webshop.assortment import facets, kind_of
 from envsuite.webshop.catalogue import ENV_ID
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.expert import click, plan, reachable, search
-from envsuite.webshop.goals import NO_LIMIT, Goal
+from envsuite.webshop.goals import NO_LIMIT, ShoppingGoal
 from envsuite.webshop.products import Card
-from envsuite.webshop.world import BUY, PREVIOUS, Session
+from envsuite.webshop.world import BUY, PREVIOUS, ShopVisit
 
 if TYPE_CHECKING:
     import gymnasium
@@ -85,7 +85,7 @@ class Shopper:
                 yield Move("" if last_thought else thought, click(open_values[0] if open_values else BUY))
                 last_thought = last_thought or thought
 
-    def _slip(self, session: Session, rng: random.Random) -> str:
+    def _slip(self, session: ShopVisit, rng: random.Random) -> str:
         """Returns a click that does not help; empty if the player makes no mistake."""
         if session.state.page == "search":
             return ""
@@ -101,7 +101,7 @@ class Shopper:
         return ""
 
 
-def query(goal: Goal) -> str:
+def query(goal: ShoppingGoal) -> str:
     """Returns the query, in the instruction's words where the shop knows them, else in the shop's."""
     labels = {fact.attribute: fact.label.lower() for facet in facets().values() for fact in facet}
     text = goal.instruction.lower()
@@ -131,7 +131,7 @@ def judge_cards(cards: Sequence[Card], limit: float) -> tuple[str, str]:
     return "", cards[0].asin
 
 
-def _missing_values(session: Session) -> list[str]:
+def _missing_values(session: ShopVisit) -> list[str]:
     """Returns the values of options yet to be chosen, in the order of the instruction."""
     picks = dict(session.state.options)
     product = session.product
@@ -139,7 +139,7 @@ def _missing_values(session: Session) -> list[str]:
     return [value for name, value in choices.items() if picks.get(name) != value and reachable(product, name, value)]
 
 
-def _kind_name(goal: Goal) -> str:
+def _kind_name(goal: ShoppingGoal) -> str:
     """Returns the name of the kind of product in instructions."""
     kind = kind_of(goal.query)
     if kind is None:

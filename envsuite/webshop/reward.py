@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from envsuite.core.errors import MissingExtra
-from envsuite.webshop.goals import Goal, Option
+from envsuite.webshop.goals import Option, ShoppingGoal
 from envsuite.webshop.products import Product
 
 try:
@@ -57,7 +57,7 @@ class Score:
     """Share of the nouns of the goal's title that are in the product's."""
 
 
-def score(product: Product, goal: Goal, chosen: Iterable[str]) -> Score:
+def score(product: Product, goal: ShoppingGoal, chosen: Iterable[str]) -> Score:
     """Scores the purchase of ``product`` with the option values ``chosen``, for ``goal``."""
     query_match = product.query == goal.query
     category_match = len(categories(product.product_category) & categories(goal.product_category)) >= 2

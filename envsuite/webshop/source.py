@@ -99,7 +99,7 @@ class Stock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class CatalogueFiles:
     """The official files of one catalogue: a :class:`Stock`."""
 
     products: Path
@@ -148,7 +148,7 @@ class Files:
         return total.hexdigest()
 
 
-def official_files(source: str | Path | None = None) -> Files:
+def official_files(source: str | Path | None = None) -> CatalogueFiles:
     """Returns the official files of a set, or those in a folder.
 
     Args:
@@ -191,12 +191,12 @@ def _names(official: str) -> tuple[str, str]:
     return f"items_shuffle{SETS[official].suffix}.json", f"items_ins_v2{SETS[official].suffix}.json"
 
 
-def _files(place: Path, official: str) -> Files | None:
+def _files(place: Path, official: str) -> CatalogueFiles | None:
     products, attributes = (place / name for name in _names(official))
     if not (products.is_file() and attributes.is_file()):
         return None
     human = place / HUMAN
-    return Files(products, attributes, human if human.is_file() else None)
+    return CatalogueFiles(products, attributes, human if human.is_file() else None)
 
 
 def products_of(path: Path, skip: int = 0) -> Iterator[RawProduct]:

@@ -11,7 +11,7 @@ from envsuite.core.tasks import TaskSet
 from envsuite.data import data_root
 from envsuite.webshop.build import cached_catalogue
 from envsuite.webshop.catalogue import Catalogue, open_catalogue
-from envsuite.webshop.generate import DEFAULT, Difficulty, Shop
+from envsuite.webshop.generate import DEFAULT, Shop, ShopDifficulty
 from envsuite.webshop.source import SETS, WHICH, has_official, official_files, set_named
 
 HORIZON = 15
@@ -22,7 +22,7 @@ def load(
     source: str | Path | None = None,
     shop_seed: int = 0,
     products: int = 1000,
-    difficulty: Difficulty = DEFAULT,
+    difficulty: ShopDifficulty = DEFAULT,
 ) -> Catalogue:
     """Returns the catalogue of a source; builds it if it is missing.
 

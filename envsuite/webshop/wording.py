@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envsuite.webshop.assortment import Fact, Kind
+from envsuite.webshop.assortment import Fact, ProductKind
 from envsuite.webshop.dice import Dice
 from envsuite.webshop.products import Review
 
@@ -156,7 +156,7 @@ def brand(dice: Dice) -> str:
     return (dice.choose(_STARTS) + middle + dice.choose(_ENDS)).capitalize()
 
 
-def title(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
+def title(kind: ProductKind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
     """Draws the title of a product that shows some ``facts``."""
     before = [fact.label for fact in facts if not _follows(fact)]
     after = [fact.label for fact in facts if _follows(fact)]
@@ -174,7 +174,7 @@ def title(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
     return ", ".join(parts)
 
 
-def description(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
+def description(kind: ProductKind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
     """Draws a description, which states ``facts``."""
     parts = [dice.choose(_INTROS)]
     for fact in facts:
@@ -189,7 +189,7 @@ def description(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> st
     return _fill_marks(" ".join(parts), kind, maker)
 
 
-def bullets(kind: Kind, maker: str, facts: Sequence[Fact], last: Sequence[Fact], dice: Dice) -> tuple[str, ...]:
+def bullets(kind: ProductKind, maker: str, facts: Sequence[Fact], last: Sequence[Fact], dice: Dice) -> tuple[str, ...]:
     """Draws the lines of the page Features: one for each of ``facts`` and, not first, of ``last``, and others."""
     filler = dice.sample(_BULLETS, 1 + dice.below(3))
     shout = dice.below(3)
@@ -200,7 +200,7 @@ def bullets(kind: Kind, maker: str, facts: Sequence[Fact], last: Sequence[Fact],
     return tuple(_fill_marks(line, kind, maker) for line in (*lines, *filler))
 
 
-def reviews(kind: Kind, maker: str, dice: Dice) -> tuple[str, tuple[Review, ...]]:
+def reviews(kind: ProductKind, maker: str, dice: Dice) -> tuple[str, tuple[Review, ...]]:
     """Draws the mean rating as shown, and reviews; often there are none."""
     number = max(0, dice.below(6) - 1)
     if not number:
@@ -215,7 +215,9 @@ def reviews(kind: Kind, maker: str, dice: Dice) -> tuple[str, tuple[Review, ...]
     return f"{tenths // 10}.{tenths % 10}", entries
 
 
-def wish(kind: Kind, facts: Sequence[Fact], chosen: Sequence[tuple[str, str]], vagueness: int, dice: Dice) -> str:
+def wish(
+    kind: ProductKind, facts: Sequence[Fact], chosen: Sequence[tuple[str, str]], vagueness: int, dice: Dice
+) -> str:
     """Draws an instruction in the style of people.
 
     Args:
@@ -244,7 +246,7 @@ def wish(kind: Kind, facts: Sequence[Fact], chosen: Sequence[tuple[str, str]], v
     return text
 
 
-def compose_instruction(kind: Kind, facts: Sequence[Fact], dice: Dice) -> str:
+def compose_instruction(kind: ProductKind, facts: Sequence[Fact], dice: Dice) -> str:
     """Draws the instruction to which the shop appends every combination of options."""
     before = [fact.attribute for fact in facts if not _follows(fact)]
     after = [fact.label for fact in facts if _follows(fact)]
@@ -279,7 +281,7 @@ def _join_words(parts: Sequence[str]) -> str:
     return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _fill_marks(text: str, kind: Kind, maker: str) -> str:
+def _fill_marks(text: str, kind: ProductKind, maker: str) -> str:
     if "{" not in text:
         return text
     for mark, word in kind.words:

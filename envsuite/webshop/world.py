@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from envsuite.webshop.catalogue import Catalogue
-from envsuite.webshop.goals import Goal
+from envsuite.webshop.goals import ShoppingGoal
 from envsuite.webshop.products import Card, Product
 from envsuite.webshop.reward import Score, score
 
@@ -44,7 +44,7 @@ class Search(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ShopState:
     """The state of a session. Sessions with equal states and goals behave alike."""
 
     page: Page = "search"
@@ -60,7 +60,7 @@ class State:
     """The score, once something was bought."""
 
 
-class Session:
+class ShopVisit:
     """The session of one customer with one goal.
 
     Args:
@@ -69,10 +69,10 @@ class Session:
         goal: The goal.
     """
 
-    def __init__(self, catalogue: Catalogue, search: Search, goal: Goal) -> None:
+    def __init__(self, catalogue: Catalogue, search: Search, goal: ShoppingGoal) -> None:
         self.catalogue = catalogue
         self.goal = goal
-        self.state = State()
+        self.state = ShopState()
         self._search = search
 
     @property
@@ -131,7 +131,7 @@ class Session:
             return False
         words = query.lower()
         cards = self.catalogue.cards(self._search(words, HITS))
-        self.state = State(page="results", query=words, hits=tuple(card.asin for card in cards))
+        self.state = ShopState(page="results", query=words, hits=tuple(card.asin for card in cards))
         return True
 
     def click(self, element: str) -> bool:
@@ -143,7 +143,7 @@ class Session:
             value = score(self.product, self.goal, [value for _, value in state.options])
             self.state = replace(state, page="done", score=value)
         elif name == BACK.lower():
-            self.state = State()
+            self.state = ShopState()
         elif state.page == "results":
             self._from_results(name)
         elif name == PREVIOUS.lower():

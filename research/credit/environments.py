@@ -25,13 +25,13 @@ from benchmarks.tables import Table
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import builtin
 from envsuite.data import write_atomically
-from envsuite.evaluation.players import Random
+from envsuite.evaluation.players import RandomPlayer
 from envsuite.exits import status_of
 from envsuite.remote.making import make_player
 from trainers.credit.diagnosis import MEASURES, Measure, diagnose, untold
 from trainers.credit.map import AXES, load, nearest
 from trainers.credit.rows import by_agent
-from trainers.imitation.erring import TRIES, Erring, Following
+from trainers.imitation.erring import TRIES, ErringTeacher, ExpertTeacher
 from trainers.programs.diagnose import as_json
 from trainers.steps import Episode, Step, StepTable
 
@@ -66,9 +66,11 @@ def play(env: gymnasium.Env[Any, Any], env_id: str, share: float, plan: tuple[in
         plan: Number of the group, task, and number of the episode in the group.
     """
     (group, task, number), key, steps, over = plan, f"{share}/{plan}", list[Step](), False
-    erring = Erring(Following(make_player(env_id, "expert")), share, SLOW.get(env_id, (TASKS, TRIES))[1])
+    erring = ErringTeacher(ExpertTeacher(make_player(env_id, "expert")), share, SLOW.get(env_id, (TASKS, TRIES))[1])
     seen, info = env.reset(options={"task_id": task})
-    moves = chain(erring.turns(env, random.Random(key)), Following(Random(key, env)).turns(env, random.Random(key)))
+    moves = chain(
+        erring.turns(env, random.Random(key)), ExpertTeacher(RandomPlayer(key, env)).turns(env, random.Random(key))
+    )
     while not over:
         action, before, state, agent = next(moves).action, seen["text"], info["state_key"], info.get("agent", "")
         seen, reward, terminated, truncated, info = env.step(action)

@@ -10,7 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from envsuite.bifurcation.env import Bifurcation
-from envsuite.bifurcation.world import Floats, State, Walk
+from envsuite.bifurcation.world import DoorState, Floats, Walk
 from envsuite.core.tools import ToolCall
 from trainers.credit.estimators import ESTIMATORS, Advantage, Estimator, register
 from trainers.credit.estimators.returns import row_score
@@ -20,7 +20,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import make_conversation
-from trainers.run.rollouts import Rolled, Rollouts
+from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.settings import make
 from trainers.steps import Episode, Ragged, StepTable
 from trainers.steps.columns import ITERATION, ROW_SCORE
@@ -57,7 +57,7 @@ class Walks:
             written = conversation.codec.write((ToolCall("take", {"command": command}),), "", tools=env.tools)
             answers.append([*tokenizer.encode(written, add_special_tokens=False), *end])
         kind = env.kind
-        states = [State(place, astray) for place in range(kind.horizon) for astray in range(2)]
+        states = [DoorState(place, astray) for place in range(kind.horizon) for astray in range(2)]
         texts = [walk.text(s, name) for walk in self.walks.values() for s in states for name in range(kind.names)]
         unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         self._index = np.array([unique[text] for text in texts])
@@ -133,7 +133,7 @@ class ExactCredit(Provider):
         return steps.with_columns(**{ROW_SCORE: np.array([known[key] for key in keys])})
 
     def _credits(self, episode: Episode, q: Floats, v: Floats) -> list[float]:
-        walk, state, found = self.walks.walks[episode.task_id], State(0), []
+        walk, state, found = self.walks.walks[episode.task_id], DoorState(0), []
         names = range(self.walks.kind.names)
         for step in episode.steps:
             text = step.observation.split("\n")[-1]
@@ -142,7 +142,7 @@ class ExactCredit(Provider):
             found.append(float(q[step.t, *state, name, door] - v[step.t, *state, name]))
             metrics = step.info["metrics"]
             if metrics:
-                state = State(int(metrics["place"]), int(metrics["astray"]))
+                state = DoorState(int(metrics["place"]), int(metrics["astray"]))
         return found
 
 
@@ -150,10 +150,10 @@ class ExactCredit(Provider):
 class Shown:
     """Rollouts whose episodes exact credit is told."""
 
-    rollouts: Rollouts
+    rollouts: RolloutSource
     credit: ExactCredit
 
-    def __call__(self, iteration: int) -> Rolled:
+    def __call__(self, iteration: int) -> IterationRollout:
         """Plays the episodes of an iteration."""
         rolled = self.rollouts(iteration)
         self.credit.episodes = rolled.episodes

@@ -23,7 +23,7 @@ from envsuite.core.errors import DataError
 from research.credit.arms import Trial, settings
 from research.credit.cells import ROOT, Cell
 from research.credit.results import Result, append
-from trainers.policy.guard import Diverged
+from trainers.policy.guard import DivergenceError
 from trainers.steps import Episode
 
 
@@ -68,7 +68,7 @@ def play(trial: Trial, commit: str) -> Result:
     try:
         with tempfile.TemporaryDirectory() as folder:
             found = _play(trial, folder)
-    except Diverged as error:
+    except DivergenceError as error:
         found = {"error": str(error)}
     now = resource.getrusage(resource.RUSAGE_SELF)
     seconds = now.ru_utime + now.ru_stime - began.ru_utime - began.ru_stime
@@ -88,13 +88,15 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
     from trainers.run.cli import parse
     from trainers.run.config import TrainConfig
     from trainers.run.loop import iterate
-    from trainers.run.progress import Progress
+    from trainers.run.progress import RunProgress
 
     file = Path(folder) / "run.yaml"
     file.write_text(yaml.safe_dump(settings(trial, folder)))
     config: TrainConfig = parse(["--config", str(file)]).config
     cell = trial.cell
-    run = Run(config, make_accelerator(config.process_timeout), Progress(cell.iterations, console=Console(quiet=True)))
+    run = Run(
+        config, make_accelerator(config.process_timeout), RunProgress(cell.iterations, console=Console(quiet=True))
+    )
     if cell.exact:
         policy = Policy(run.model, temperature=1.0, compute_dtype="float32")
         env: Any = gymnasium.make(cell.env, disable_env_checker=True, **cell.kwargs).unwrapped

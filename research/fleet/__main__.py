@@ -20,10 +20,10 @@ from research.fleet.scenario import OPTIONS, scenario_of
 from research.fleet.shown import as_json, parts
 from trainers.planning.program import WORKLOAD, sizes
 from trainers.processes.distributed import run_guarded
-from trainers.run.cli import ORDER, Command, Program, parse
+from trainers.run.cli import ORDER, CommandLine, TrainerProgram, parse
 from trainers.run.config import TrainConfig
 
-FLEET = Program(
+FLEET = TrainerProgram(
     "python -m research.fleet",
     f"""Simulate a fleet of GPUs with environment servers, event by event: engines, updates, weight syncs, environment
 servers, episodes of lognormal length, failures. It says how many environment cores and servers feed the GPUs, what
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_guarded(lambda: _run(parse(arguments, FLEET)))
 
 
-def _run(command: Command) -> int:
+def _run(command: CommandLine) -> int:
     config, given = command.config, command.options
     if "check" in given:
         return _compare(given)

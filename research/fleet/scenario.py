@@ -18,7 +18,7 @@ from research.fleet.simulation import Simulation
 from research.fleet.sizing import Sized, sized
 from research.fleet.speeds import Speeds, speeds_of
 from trainers.planning.hardware import GIB, Machines, machines
-from trainers.planning.plan import Planner
+from trainers.planning.plan import RunPlanner
 from trainers.planning.program import check, shape_of
 from trainers.planning.workload import Workload as Tokens
 from trainers.run.config import TrainConfig
@@ -144,8 +144,8 @@ def scenario_of(config: TrainConfig, given: Mapping[str, str], tokens: Mapping[s
     shape = shape_of(config.model.path, given.get("model-shape"))
     check(config, shape, training, given.get("model-shape", config.model.path))
     lengths = (max(1, round(mean_steps(steps, horizon))), tokens["prompt-tokens"], tokens["response-tokens"])
-    planner = Planner(shape, training, *lengths)
-    speeds = speeds_of(config, planner, planner if generation is None else Planner(shape, generation, *lengths))
+    planner = RunPlanner(shape, training, *lengths)
+    speeds = speeds_of(config, planner, planner if generation is None else RunPlanner(shape, generation, *lengths))
     notes = (
         *(note for note in speeds.notes if "steps an episode" not in note),
         f"episodes of {mean_steps(steps, horizon):.1f} steps in the mean, at most {horizon}, lognormal with sigma "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from research.fleet.model import UpdateSpeed
-from trainers.planning.plan import EngineSpeed, Plan, Planner
+from trainers.planning.plan import EngineSpeed, RunPlan, RunPlanner
 from trainers.run.config import TrainConfig
 
 ROLLOUT = ("prefill", "decode", "sync")
@@ -23,10 +23,10 @@ class Speeds:
     """Speed of all training GPUs together."""
     notes: tuple[str, ...]
     """Assumptions of the plan."""
-    plan: Plan
+    plan: RunPlan
 
 
-def speeds_of(config: TrainConfig, training: Planner, generation: Planner) -> Speeds:
+def speeds_of(config: TrainConfig, training: RunPlanner, generation: RunPlanner) -> Speeds:
     """Takes the speeds from plans.
 
     The seconds of an update grow linearly with its tokens, so plans of one and of two iterations' tasks give both the

@@ -25,9 +25,9 @@ from starlette.websockets import WebSocket
 
 from envsuite.core import DataError, ToolCall, UsageError, WorkerLost
 from envsuite.core.naming import spec_of
-from envsuite.serving.bridges.players import Player, Seats, offer
+from envsuite.serving.bridges.players import BridgePlayer, Seats, offer
 from envsuite.serving.bridges.server import bridging
-from envsuite.serving.bridges.settings import Settings
+from envsuite.serving.bridges.settings import BridgeSettings
 from envsuite.testing import checks
 
 HERE = Path(__file__).parent
@@ -78,7 +78,7 @@ def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def test_an_episode_of_openenvs_contract_is_the_local_one_step_for_step() -> None:
-    with bridging(Settings(("TextCraft-v0",), port=0)) as running:
+    with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as running:
         env, own = made("openenv/craft", server=f"{running.url}/openenv/TextCraft-v0"), made("TextCraft-v0")
         assert env.unwrapped.tasks.splits == own.unwrapped.tasks.splits
         assert env.unwrapped.tasks.types == own.unwrapped.tasks.types
@@ -94,7 +94,7 @@ def test_an_episode_of_openenvs_contract_is_the_local_one_step_for_step() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["openenv/craft", "mcp/sums"])
 def test_a_server_in_a_file_keeps_the_contract(folder: Path, env_id: str) -> None:
-    with bridging(Settings(("TextCraft-v0",), port=0)) as running:
+    with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as running:
         Path("craft.json").write_text(json.dumps({"server": f"{running.url}/openenv/TextCraft-v0"}))
         Path("sums.json").write_text(
             json.dumps({"command": SUMS, "reward": "reward.py:right", "goals": [*map(str, range(5))]})
@@ -104,7 +104,7 @@ def test_a_server_in_a_file_keeps_the_contract(folder: Path, env_id: str) -> Non
 
 
 def test_a_server_that_goes_away_and_comes_back_is_told_in_a_line() -> None:
-    with bridging(Settings(("TextCraft-v0",), port=0)) as running:
+    with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as running:
         url = running.url
         env = made("openenv/craft", server=f"{url}/openenv/TextCraft-v0", deadline=20.0)
         env.reset(seed=0)
@@ -112,7 +112,7 @@ def test_a_server_that_goes_away_and_comes_back_is_told_in_a_line() -> None:
         called(env, "env_step", command="inventory")
     with pytest.raises(WorkerLost, match="ConnectionRefusedError"):
         env.reset(seed=0)
-    with bridging(Settings(("TextCraft-v0",), port=int(url.rpartition(":")[2]))):
+    with bridging(BridgeSettings(("TextCraft-v0",), port=int(url.rpartition(":")[2]))):
         env.reset(seed=0)
         assert called(env, "env_step", command="inventory")[4]["valid"]
         env.close()
@@ -273,7 +273,7 @@ def test_an_end_that_is_none_of_the_task_is_truncated_by_bridges_too() -> None:
     spec_of("pettingzoo/nim")
 
     async def play() -> list[tuple[bool, bool]]:
-        player, call = Player(offer("pettingzoo/nim", ()), Seats(1)), ToolCall("act", {"action": 1})
+        player, call = BridgePlayer(offer("pettingzoo/nim", ()), Seats(1)), ToolCall("act", {"action": 1})
         await player.reset(task_id="seed-3")
         turns = [await player.step(call) for _ in range(3)]
         return [(turn.terminated, turn.truncated) for turn in turns]

@@ -20,12 +20,12 @@ from adapted import made
 
 from envsuite.core import UsageError, WorkerLost, http
 from envsuite.core.errors import EnvsuiteError
-from envsuite.interpreter.base import Limits
+from envsuite.interpreter.base import InterpreterLimits
 from envsuite.interpreter.remote import ServerInterpreter
-from envsuite.prompting.endpoints.endpoint import Endpoint, Unavailable
-from envsuite.prompting.endpoints.options import Options
+from envsuite.prompting.endpoints.endpoint import EndpointUnavailable, ModelEndpoint
+from envsuite.prompting.endpoints.options import EndpointOptions
 from envsuite.remote import transport
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.connection import VLLMConnection
 
 MOST = 4 << 20
 CHATTY = """
@@ -66,7 +66,7 @@ def _environment(url: str) -> None:
 
 
 def _interpreter(url: str) -> None:
-    ServerInterpreter(url, Limits())
+    ServerInterpreter(url, InterpreterLimits())
 
 
 def _openenv(url: str) -> None:
@@ -79,7 +79,7 @@ def _mcp(url: str) -> None:
 
 
 def _endpoint(url: str) -> None:
-    endpoint = Endpoint(Options(url=url, model="m", patience=0.1))
+    endpoint = ModelEndpoint(EndpointOptions(url=url, model="m", patience=0.1))
     try:
         endpoint.ask({"messages": []})
     finally:
@@ -87,7 +87,7 @@ def _endpoint(url: str) -> None:
 
 
 def _vllm(url: str) -> None:
-    Connection(url, patience=0.1, timeout=20).get("/v1/models")
+    VLLMConnection(url, patience=0.1, timeout=20).get("/v1/models")
 
 
 CLIENTS: dict[str, Callable[[str], None]] = {
@@ -103,7 +103,7 @@ def test_an_answer_without_end_is_refused(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 2.0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises((EnvsuiteError, Unavailable, Exception), match="answers with more than 4 MiB"):
+    with pytest.raises((EnvsuiteError, EndpointUnavailable, Exception), match="answers with more than 4 MiB"):
         CLIENTS[client](endless)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
@@ -155,7 +155,7 @@ def test_this_machine_is_asked_without_the_proxy(monkeypatch: pytest.MonkeyPatch
         url = f"http://127.0.0.1:{server.server_port}"
         with pytest.raises(httpx2.ConnectError):
             httpx2.get(url)
-        endpoint = Endpoint(Options(url=url, model="m", patience=0.1))
+        endpoint = ModelEndpoint(EndpointOptions(url=url, model="m", patience=0.1))
         assert endpoint.ask({"messages": []}).model == "m"
         endpoint.close()
         http.bypass_proxy_here()
@@ -182,7 +182,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
                     client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n" + body)
 
         threading.Thread(target=serve, daemon=True).start()
-        assert transport.Server(f"http://127.0.0.1:{server.getsockname()[1]}").ask("GET", "/") == {"a": 1}
+        assert transport.RemoteServer(f"http://127.0.0.1:{server.getsockname()[1]}").ask("GET", "/") == {"a": 1}
 
 
 def test_without_a_proxy_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:

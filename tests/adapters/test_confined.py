@@ -13,8 +13,8 @@ from adapted import called, made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.adapters.base import Apart, World
-from envsuite.adapters.reasoning_gym import Questions, ReasoningGym
+from envsuite.adapters.base import AdaptedWorld, ConfinedEnv
+from envsuite.adapters.reasoning_gym import GymQuestions, ReasoningGym
 from envsuite.core import Outcome, Tool, ToolCall, UsageError, WorkerLost
 from envsuite.interpreter import confined
 
@@ -63,7 +63,7 @@ PLACES = {"reasoning_gym": "answer", "textarena": "say", "gem": "say"}
 """Adapter -> the tool that says a text."""
 
 
-class Evaluation(World):
+class Evaluation(AdaptedWorld):
     """Evaluates what is said, as the worst scorer does."""
 
     def prepare(self) -> None:
@@ -80,9 +80,9 @@ class Evaluation(World):
         return Outcome(f"{self.said} {space.get('value')}", reward=space.get("reward", 0.0)), False
 
 
-class Evaluating(Apart):
+class Evaluating(ConfinedEnv):
     package, name, world = "gymnasium", "Evaluating", Evaluation
-    takes: Any = type("Takes", (Apart.takes,), {"env_id": "test/Evaluating"})
+    takes: Any = type("Takes", (ConfinedEnv.takes,), {"env_id": "test/Evaluating"})
 
     def _tools(self, about: Any) -> tuple[Tool, ...]:
         return (Tool.of_string("say", "Says.", "text", "What."),)
@@ -91,7 +91,7 @@ class Evaluating(Apart):
         return ToolCall("say", {"text": "value = 1"})
 
 
-class Numbers(Questions):
+class Numbers(GymQuestions):
     """Questions whose scorer fails at what is no number."""
 
     def prepare(self) -> None:
@@ -112,7 +112,7 @@ class Scored(ReasoningGym):
 
 @pytest.fixture(autouse=True)
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Apart, "seconds", 0.5)
+    monkeypatch.setattr(ConfinedEnv, "seconds", 0.5)
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.reading import INTRODUCTION, kind
-from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.sentences import SentenceGoal
 
 
 def spoken(names: list[str]) -> str:
@@ -20,7 +20,7 @@ def spoken(names: list[str]) -> str:
 class House:
     """Where everything stands, and what is so; receptacles of the same number in ``place`` stand at one place."""
 
-    goal: Goal
+    goal: SentenceGoal
     task: str
     place: dict[str, int]
     inside: dict[str, str]
@@ -36,11 +36,11 @@ class House:
     treated: set[str] = field(default_factory=set)
     lit: set[str] = field(default_factory=set)
 
-    def reset(self) -> Turn:
+    def reset(self) -> GameTurn:
         room = f"You are in the middle of a room. Looking quickly around you, you see {spoken(list(self.place))}."
         return self._turn(f"{INTRODUCTION}\n\n{room}\n\nYour task is to: {self.task}", True)
 
-    def step(self, command: str) -> Turn:
+    def step(self, command: str) -> GameTurn:
         if command not in self._commands():
             return self._turn("Nothing happens.", False)
         verb, _, rest = command.partition(" ")
@@ -79,8 +79,8 @@ class House:
             return f"On the {name}, you see {things}."
         return f"The {name} is closed." if name in self.shut else f"The {name} is open. In it, you see {things}."
 
-    def _turn(self, text: str, valid: bool) -> Turn:
-        return Turn(text, tuple(sorted(self._commands())), self._won(), valid)
+    def _turn(self, text: str, valid: bool) -> GameTurn:
+        return GameTurn(text, tuple(sorted(self._commands())), self._won(), valid)
 
     def _commands(self) -> set[str]:
         commands = {"help", "inventory", "look"}

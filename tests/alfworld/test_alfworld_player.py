@@ -8,7 +8,7 @@ import pytest
 from teaching import played
 
 from envsuite.alfworld.env import ALFWorld
-from envsuite.alfworld.player import LABELS, Planner
+from envsuite.alfworld.player import LABELS, ALFWorldPlanner
 from envsuite.core import ToolEnv, UsageError
 
 FORMS = (
@@ -31,7 +31,7 @@ def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_t
     env: ToolEnv,
 ) -> None:
     for task_id in env.tasks.ids("train"):
-        turns = played(env, task_id, Planner(), 60)
+        turns = played(env, task_id, ALFWorldPlanner(), 60)
         assert turns[-1].info["success"] and all(turn.info["valid"] for turn in turns)
         said = shown = ""
         plan: dict[str, str] = {}
@@ -51,7 +51,7 @@ def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_t
 def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ToolEnv) -> None:
     for task_id in env.tasks.ids("train"):
         plan: list[str] = []
-        for turn in played(env, task_id, Planner(careless=0.5), 200):
+        for turn in played(env, task_id, ALFWorldPlanner(careless=0.5), 200):
             thought, command = turn.thought, turn.argument
             if thought and " none. " not in thought:
                 plan = re.findall(r"[a-z]+ \d+", thought) if thought.startswith("find") else []
@@ -67,7 +67,7 @@ def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ToolEnv) -> N
 def test_a_player_who_errs_needs_longer_and_still_wins(env: ToolEnv, slips: dict[str, float]) -> None:
     steps = [0, 0]
     for task_id in env.tasks.ids("train"):
-        for number, player in enumerate((Planner(), Planner(**slips))):
+        for number, player in enumerate((ALFWorldPlanner(), ALFWorldPlanner(**slips))):
             turns = played(env, task_id, player, 600)
             assert turns[-1].info["success"] and all(turn.info["valid"] for turn in turns)
             steps[number] += len(turns)
@@ -78,7 +78,7 @@ def test_a_player_who_errs_needs_longer_and_still_wins(env: ToolEnv, slips: dict
 def test_a_player_whose_commands_are_refused_at_times_goes_on_and_wins(env: ToolEnv, slips: dict[str, float]) -> None:
     refused = 0
     for task_id in env.tasks.ids("train"):
-        turns = played(env, task_id, Planner(**slips), 600)
+        turns = played(env, task_id, ALFWorldPlanner(**slips), 600)
         refused += sum(not turn.info["valid"] for turn in turns)
         assert all(turn.info["valid"] or turn.slip for turn in turns) and turns[-1].info["success"]
     assert refused > 20
@@ -86,7 +86,7 @@ def test_a_player_whose_commands_are_refused_at_times_goes_on_and_wins(env: Tool
 
 def test_a_rash_player_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_thing(env: ToolEnv) -> None:
     for task_id in env.tasks.ids("train"):
-        turns = played(env, task_id, Planner(rash=1.0), 120)
+        turns = played(env, task_id, ALFWorldPlanner(rash=1.0), 120)
         assert not any(turn.thought for turn in turns)
         assert turns[-1].info["success"] == (
             env.tasks.types[task_id] in ("pick_and_place_simple", "look_at_obj_in_light")
@@ -94,12 +94,12 @@ def test_a_rash_player_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_
 
 
 def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(env: ToolEnv) -> None:
-    spoken = [bool(played(env, task_id, Planner(rash=0.5), 3)[0].thought) for task_id in env.tasks.ids("train")]
+    spoken = [bool(played(env, task_id, ALFWorldPlanner(rash=0.5), 3)[0].thought) for task_id in env.tasks.ids("train")]
     assert 0.25 < sum(spoken) / len(spoken) < 0.75
 
 
 def test_a_probability_that_is_none_and_another_environment_are_refused(env: ToolEnv) -> None:
     with pytest.raises(UsageError, match=r"hasty=-0.1"):
-        Planner(hasty=-0.1)
+        ALFWorldPlanner(hasty=-0.1)
     with pytest.raises(UsageError, match="not TextCraft"):
-        next(Planner().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))
+        next(ALFWorldPlanner().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))

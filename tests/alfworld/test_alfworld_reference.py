@@ -20,11 +20,11 @@ import psutil
 import pytest
 
 from envsuite.alfworld import reference
-from envsuite.alfworld.engine import Game, Turn
+from envsuite.alfworld.engine import ALFWorldGame, GameTurn
 from envsuite.alfworld.game_file import GAME
-from envsuite.alfworld.pool import Pool
+from envsuite.alfworld.pool import ReferencePool
 from envsuite.alfworld.reference import TextWorldEngine
-from envsuite.alfworld.reference_worker import Player, Remembered
+from envsuite.alfworld.reference_worker import ParseCache, ReferencePlayer
 from envsuite.core import DataError, MissingExtra, UsageError, WorkerLost
 
 try:
@@ -41,14 +41,14 @@ def small(games_root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    pool = Pool(workers=2)
+def pool() -> Iterator[ReferencePool]:
+    pool = ReferencePool(workers=2)
     yield pool
     pool.close()
 
 
 @pytest.fixture(scope="module")
-def engine(pool: Pool) -> TextWorldEngine:
+def engine(pool: ReferencePool) -> TextWorldEngine:
     return TextWorldEngine(pool)
 
 
@@ -61,11 +61,11 @@ def recorded(state: dict[str, Any]) -> tuple[Any, ...]:
     return state["feedback"], tuple(state["admissible_commands"]), state.get("won", False)
 
 
-def said(turn: Turn) -> tuple[Any, ...]:
+def said(turn: GameTurn) -> tuple[Any, ...]:
     return turn.feedback, turn.commands, turn.won
 
 
-def walk(game: Game, seed: int, steps: int) -> list[Turn]:
+def walk(game: ALFWorldGame, seed: int, steps: int) -> list[GameTurn]:
     """A reset, and commands drawn from the admissible ones."""
     draw = random.Random(seed)
     turns = [game.reset()]
@@ -97,7 +97,7 @@ def test_every_recorded_episode_is_played_as_it_was(engine: TextWorldEngine, gam
 def test_a_text_parsed_before_is_what_the_parser_made_of_it_whatever_was_written_into_it() -> None:
     from textworld.envs.pddl.textgen import _parse_and_convert as parse
 
-    remembered = Remembered(parse)
+    remembered = ParseCache(parse)
     text = "You see {o.name | on(o, r)} and #list#."
     for _ in range(3):
         symbols = remembered(text, rule_name="symbols")
@@ -110,7 +110,7 @@ def test_remembering_what_was_parsed_changes_no_answer(small: Path, monkeypatch:
     from textworld.envs.pddl import textgen
 
     def played() -> list[Any]:
-        player, rng = Player(), random.Random(0)
+        player, rng = ReferencePlayer(), random.Random(0)
         answers = [player.answer("reset", 0, str(small))]
         for _ in range(20):
             answers.append(player.answer("step", 0, rng.choice([*answers[-1][1][1], "help", "take nothing"])))
@@ -119,10 +119,10 @@ def test_remembering_what_was_parsed_changes_no_answer(small: Path, monkeypatch:
     for module in (textgen, logic):
         monkeypatch.setattr(module, "_parse_and_convert", module._parse_and_convert)
     remembered = played()
-    assert isinstance(textgen._parse_and_convert, Remembered) and isinstance(logic._parse_and_convert, Remembered)
+    assert isinstance(textgen._parse_and_convert, ParseCache) and isinstance(logic._parse_and_convert, ParseCache)
     monkeypatch.undo()
     monkeypatch.setattr("envsuite.alfworld.reference_worker._remember_parses", lambda: None)
-    assert not isinstance(textgen._parse_and_convert, Remembered)
+    assert not isinstance(textgen._parse_and_convert, ParseCache)
     assert played() == remembered
 
 
@@ -133,8 +133,8 @@ def test_blanks_around_a_command_do_not_count_and_a_wrong_one_does_nothing(
     first = game.reset()
     there = game.step("  go to desk 1 \n")
     assert there.valid and there.feedback.startswith("You arrive at desk 1.")
-    assert game.step("go to desk 1") == Turn("Nothing happens.", there.commands, False, False)
-    assert game.step("") == Turn("Nothing happens.", there.commands, False, False)
+    assert game.step("go to desk 1") == GameTurn("Nothing happens.", there.commands, False, False)
+    assert game.step("") == GameTurn("Nothing happens.", there.commands, False, False)
     assert game.reset() == first
 
 
@@ -145,7 +145,7 @@ def test_a_game_continues_from_a_snapshot_in_another_process(small: Path, engine
     game.step("go to desk 1")
     turn = game.step("dance")
     token = pickle.loads(pickle.dumps(game.snapshot()))
-    other = Pool(workers=1)
+    other = ReferencePool(workers=1)
     again = TextWorldEngine(other).open(small)
     assert again.restore(token) == turn
     assert again.step("use desklamp 1") == game.step("use desklamp 1")
@@ -172,7 +172,7 @@ def test_a_token_that_is_not_of_this_game_is_refused(small: Path, engine: TextWo
 
 @pytest.mark.slow
 def test_only_the_episodes_of_a_killed_worker_are_lost_and_the_next_reset_replaces_it(small: Path) -> None:
-    pool = Pool(workers=2)
+    pool = ReferencePool(workers=2)
     games = [TextWorldEngine(pool).open(small) for _ in range(3)]
     firsts = [game.reset() for game in games]
     victim = pool.workers[0]
@@ -195,7 +195,7 @@ def test_only_the_episodes_of_a_killed_worker_are_lost_and_the_next_reset_replac
 
 
 def test_a_worker_that_hangs_is_killed_when_the_deadline_is_over(small: Path) -> None:
-    pool = Pool(workers=1, deadline=30.0)
+    pool = ReferencePool(workers=1, deadline=30.0)
     game = TextWorldEngine(pool).open(small)
     waiting = TextWorldEngine(pool).open(small)
     first = game.reset()
@@ -217,7 +217,7 @@ def test_a_worker_that_hangs_is_killed_when_the_deadline_is_over(small: Path) ->
 
 @pytest.mark.slow
 def test_a_worker_that_died_over_nothing_is_replaced_by_a_reset_and_missed_by_a_step(small: Path) -> None:
-    pool = Pool(workers=1)
+    pool = ReferencePool(workers=1)
     game = TextWorldEngine(pool).open(small)
     first = game.reset()
     pool.workers[0].child.process.kill()
@@ -231,7 +231,7 @@ def test_a_worker_that_died_over_nothing_is_replaced_by_a_reset_and_missed_by_a_
 
 @pytest.mark.slow
 def test_workers_are_started_as_games_need_them_and_games_left_behind_give_their_place_back(small: Path) -> None:
-    pool = Pool(workers=2)
+    pool = ReferencePool(workers=2)
     engine = TextWorldEngine(pool)
     assert pool.workers == []
     game = engine.open(small)

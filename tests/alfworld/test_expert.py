@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from envsuite.alfworld.placement import OPENABLE, PROBABILITIES, probability
 from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
-from envsuite.alfworld.sentences import FORMS, Goal
+from envsuite.alfworld.sentences import FORMS, SentenceGoal
 from envsuite.core.errors import UsageError
 
 KINDS = ("cabinet", "drawer", "shelf", "countertop", "safe", "diningtable", "sinkbasin", "microwave", "fridge")
@@ -26,7 +26,7 @@ def houses(draw: st.DrawFn, *, solvable: bool = True) -> House:
     *_, form = draw(st.sampled_from(FORMS))
     names = [f"{k} {i}" for k in KINDS for i in range(1, rng.choice([1, 2, 4, 9]) + 1)]
     task = form.format(item="cup", target=rng.choice(KINDS), lamp="desklamp")
-    goal = Goal.parse(task)
+    goal = SentenceGoal.parse(task)
     place = {name: rng.randrange(3 * len(names) // 2) for name in names}
     doors = frozenset(name for name in names if kind(name) in OPENABLE and rng.random() < 0.8)
     shut = {name for name in doors if rng.random() < 0.9}
@@ -87,7 +87,7 @@ def test_it_wins_from_where_others_have_left_a_game_or_though_every_third_comman
 
 def test_before_any_turn_it_asks_for_one() -> None:
     with pytest.raises(UsageError, match="call observe first"):
-        Seeker(Goal.parse("put a cup in safe")).act()
+        Seeker(SentenceGoal.parse("put a cup in safe")).act()
 
 
 ODDITIES = st.text(max_size=20) | st.sampled_from([
@@ -102,7 +102,7 @@ ODDITIES = st.text(max_size=20) | st.sampled_from([
 def test_whatever_a_game_says_and_offers_it_picks_of_the_offer_or_says_that_it_cannot(
     form: tuple[str, str, str], turns: list[tuple[str, list[str]]]
 ) -> None:
-    seeker = Seeker(Goal.parse(form[2].format(item="cup", target="safe", lamp="lamp")))
+    seeker = Seeker(SentenceGoal.parse(form[2].format(item="cup", target="safe", lamp="lamp")))
     for text, commands in turns:
         seeker.observe(text, commands)
         try:
@@ -116,7 +116,7 @@ def test_it_follows_every_recorded_game_and_always_has_an_admissible_answer(shar
         for row in map(json.loads, lines):
             task = re.search(r"Your task is to: .*", row["reset"]["feedback"])
             assert task is not None
-            seeker = Seeker(Goal.parse(task[0]))
+            seeker = Seeker(SentenceGoal.parse(task[0]))
             for step in (row["reset"], *row["steps"]):
                 commands = tuple(step["admissible_commands"])
                 seeker.observe(step["feedback"], commands)

@@ -7,14 +7,14 @@ import pytest
 
 from benchmarks import experts
 from envsuite.alfworld.env import ALFWorld
-from envsuite.alfworld.expert import Expert
+from envsuite.alfworld.expert import ALFWorldExpert
 from envsuite.core import ToolEnv
 
 
 @pytest.mark.parametrize("split", ["valid_seen", "valid_train"])
 def test_it_wins_real_games_of_all_six_families_within_the_horizon(games_root: Path, split: str) -> None:
     env = gymnasium.make("ALFWorld-v0", source=str(games_root), split=split)
-    world, expert, families = env.unwrapped, Expert(), set()
+    world, expert, families = env.unwrapped, ALFWorldExpert(), set()
     assert isinstance(world, ToolEnv)
     for task_id in world.tasks.ids(split)[::9]:
         observation, info = env.reset(options={"task_id": task_id})
@@ -31,7 +31,7 @@ def test_it_wins_real_games_of_all_six_families_within_the_horizon(games_root: P
 
 def test_one_expert_plays_many_episodes_at_once(games_root: Path) -> None:
     envs = [ALFWorld(source=games_root, split="valid_seen") for _ in range(4)]
-    expert, playing = Expert(), set(envs)
+    expert, playing = ALFWorldExpert(), set(envs)
     for number, env in enumerate(envs):
         env.reset(seed=number)
     for _ in range(50):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.alfworld.reading import INTRODUCTION, read
-from envsuite.alfworld.sentences import FORMS, Goal
+from envsuite.alfworld.sentences import FORMS, SentenceGoal
 from envsuite.core.errors import UsageError
 
 WORDS = st.from_regex(r"[a-z]{2,12}", fullmatch=True)
@@ -21,16 +21,16 @@ THINGS = st.builds("{} {}".format, WORDS, st.integers(1, 40))
 def test_every_form_of_task_is_read_back(form: tuple[str, str, str], item: str, place: str, whole: bool) -> None:
     family, verb, template = form
     sentence = template.format(item=item, target=place, lamp=place)
-    goal = Goal.parse(f"Your task is to: {sentence}." if whole else sentence)
+    goal = SentenceGoal.parse(f"Your task is to: {sentence}." if whole else sentence)
     lamp = "lamp" in template
     count = 2 if "two" in template else 1
-    assert goal == Goal(family, item, "" if lamp else place, verb, count, place if lamp else "")
+    assert goal == SentenceGoal(family, item, "" if lamp else place, verb, count, place if lamp else "")
 
 
 @given(st.text(max_size=60) | st.sampled_from(FORMS).map(lambda form: form[2].format(item="a b", target="c", lamp="d")))
 def test_any_other_sentence_is_refused_with_the_forms_that_are_known(sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Goal.parse(sentence)
+        SentenceGoal.parse(sentence)
     assert repr(sentence) in str(caught.value) and "find two {item} and put them in {target}" in str(caught.value)
 
 
@@ -40,7 +40,7 @@ def test_every_recorded_task_is_understood_as_the_folder_of_its_game_says(shared
             family, item, _, target, _ = row["gamefile"].split("/")[1].lower().split("-")
             task = re.search(r"Your task is to: .*", row["reset"]["feedback"])
             assert task is not None
-            goal = Goal.parse(task[0])
+            goal = SentenceGoal.parse(task[0])
             assert (goal.family, goal.item, goal.target or goal.lamp) == (family, item, target)
 
 

@@ -13,7 +13,7 @@ from waiting import until
 
 from envsuite.alfworld.families import FAMILIES
 from envsuite.alfworld.generate import MANIFEST, GameSet, ensure, main
-from envsuite.alfworld.scenes import Difficulty
+from envsuite.alfworld.scenes import SceneDifficulty
 from envsuite.core.errors import UsageError
 from envsuite.data.locks import try_locked
 
@@ -82,7 +82,7 @@ def test_more_games_begin_with_those_there_are_of_fewer(folder: Path, tmp_path: 
 
 def test_seeds_and_difficulties_have_folders_of_their_own(folder: Path, tmp_path: Path) -> None:
     other = ensure(tmp_path, 1, 18)
-    easy = ensure(tmp_path, 1, 18, Difficulty(hidden=0, decoys=0))
+    easy = ensure(tmp_path, 1, 18, SceneDifficulty(hidden=0, decoys=0))
     assert other != easy
     games = [{f.parent.name for f in f.rglob("game.tw-pddl")} for f in (folder, other, easy)]
     assert len(set.union(*games)) == 60 + 18 + 18

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from envsuite.alfworld.families import FAMILIES
 from envsuite.alfworld.game_writer import display_names
-from envsuite.alfworld.generate import SPLITS, Made, make
-from envsuite.alfworld.plan_validator import State, is_plan
-from envsuite.alfworld.scenes import EDITION, PLANS, UNSEEN, Difficulty, layouts
+from envsuite.alfworld.generate import SPLITS, GameFiles, make
+from envsuite.alfworld.plan_validator import PlanState, is_plan
+from envsuite.alfworld.scenes import EDITION, PLANS, UNSEEN, SceneDifficulty, layouts
 from envsuite.alfworld.vocabulary import CONTAINS, FIXED, LAMP, ROOMS
 from envsuite.core.errors import UsageError
 
 GOLDEN = {3: "569e55ff"}
 
 difficulties = st.one_of(
-    st.just(Difficulty()),
+    st.just(SceneDifficulty()),
     st.builds(
-        Difficulty,
+        SceneDifficulty,
         st.sampled_from((20, 100, 150)),
         st.integers(20, 200),
         st.none() | st.integers(0, 100),
@@ -35,7 +35,7 @@ difficulties = st.one_of(
 class Game:
     """A written game, read back."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: GameFiles) -> None:
         self.path = made.path
         self.game = json.loads(made.game)
         self.record = json.loads(made.record)
@@ -73,7 +73,7 @@ def test_a_walkthrough_wins_with_its_last_command_and_not_before(game: Game) -> 
     walk = game.game["walkthrough"]
     assert is_plan(game.problem, walk)
     assert not is_plan(game.problem, walk[:-1])
-    assert not State(game.problem).won()
+    assert not PlanState(game.problem).won()
     assert game.game["solvable"] is True
 
 
@@ -140,7 +140,7 @@ def test_a_goal_is_of_its_family_and_can_be_read_in_the_sentence(game: Game) -> 
 @given(st.integers(0, 50), st.integers(0, 500), st.integers(0, 4))
 def test_nothing_is_hidden_or_all_of_it_as_the_difficulty_says(seed: int, index: int, decoys: int) -> None:
     index -= index % len(FAMILIES)  # pick_and_place_simple
-    game = Game(make(seed % 2, "train", index, Difficulty(hidden=0, decoys=decoys)))
+    game = Game(make(seed % 2, "train", index, SceneDifficulty(hidden=0, decoys=decoys)))
     assert len(game.of_goal) == 1 + decoys
     usual = {"Fridge", "Microwave", "Cabinet", "Drawer", "Safe"}
     doorless = {game.kind[r] for r in game.ids("receptacleType") - game.ids("openable")} - usual - {game.target}
@@ -148,28 +148,28 @@ def test_nothing_is_hidden_or_all_of_it_as_the_difficulty_says(seed: int, index:
         room = next(r for r in ROOMS if r.first_plan <= game.record["scene"]["scene_num"] < r.first_plan + PLANS)
         places = next(thing.places for thing in room.things if thing.kind == game.thing)
         assert not doorless & set(places)
-    game = Game(make(seed % 2, "train", index, Difficulty(hidden=100, decoys=decoys)))
+    game = Game(make(seed % 2, "train", index, SceneDifficulty(hidden=100, decoys=decoys)))
     doors = {game.kind[r] for r in game.ids("openable")} - {game.target}
     if any(game.thing in CONTAINS[kind] for kind in doors):
         assert all(map(game.behind_door, game.of_goal))
 
 
 def test_fewer_receptacles_and_things_make_smaller_rooms() -> None:
-    def size(difficulty: Difficulty) -> tuple[int, int]:
+    def size(difficulty: SceneDifficulty) -> tuple[int, int]:
         made = [Game(make(0, "train", index, difficulty)) for index in range(30)]
         return sum(len(g.ids("receptacleType")) for g in made), sum(len(g.ids("pickupable")) for g in made)
 
-    receptacles, things = size(Difficulty())
-    few = size(Difficulty(receptacles=30, things=30))
+    receptacles, things = size(SceneDifficulty())
+    few = size(SceneDifficulty(receptacles=30, things=30))
     assert few[0] < 0.7 * receptacles and few[1] < 0.5 * things
-    many = size(Difficulty(receptacles=150, things=150))
+    many = size(SceneDifficulty(receptacles=150, things=150))
     assert many[0] > 1.2 * receptacles and many[1] > 1.2 * things
 
 
 @pytest.mark.parametrize("wrong", [{"receptacles": 0}, {"things": 301}, {"hidden": 101}, {"decoys": -1}])
 def test_a_difficulty_out_of_bounds_is_an_error_that_names_them(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=rf"Difficulty\.{next(iter(wrong))} must be from \d+ to \d+"):
-        Difficulty(**wrong)
+        SceneDifficulty(**wrong)
 
 
 @settings(max_examples=5)

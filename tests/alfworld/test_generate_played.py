@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from envsuite.alfworld.engine import Engine
+from envsuite.alfworld.engine import GameEngine
 from envsuite.alfworld.families import FAMILIES
 from envsuite.alfworld.game_writer import template
 from envsuite.alfworld.generate import DEFAULT, SPLITS, ensure, make
-from envsuite.alfworld.pool import Pool
+from envsuite.alfworld.pool import ReferencePool
 from envsuite.alfworld.reference import TextWorldEngine
-from envsuite.alfworld.scenes import Difficulty
+from envsuite.alfworld.scenes import SceneDifficulty
 from envsuite.alfworld.vocabulary import FIXED
 from envsuite.alfworld.world import NativeEngine
 
-SMALL = Difficulty(receptacles=30, things=40)
+SMALL = SceneDifficulty(receptacles=30, things=40)
 needs_reference = pytest.mark.skipif(
     not (find_spec("textworld") and find_spec("alfworld")), reason='needs "envsuite[alfworld-reference]"'
 )
@@ -31,12 +31,12 @@ needs_reference = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def reference() -> Iterator[TextWorldEngine]:
-    pool = Pool(workers=2)
+    pool = ReferencePool(workers=2)
     yield TextWorldEngine(pool)
     pool.close()
 
 
-def written(folder: Path, index: int, difficulty: Difficulty = DEFAULT) -> Path:
+def written(folder: Path, index: int, difficulty: SceneDifficulty = DEFAULT) -> Path:
     made = make(0, SPLITS[index // len(FAMILIES) % len(SPLITS)], index, difficulty)
     target = folder / made.path
     target.mkdir(parents=True)
@@ -45,7 +45,7 @@ def written(folder: Path, index: int, difficulty: Difficulty = DEFAULT) -> Path:
     return target / "game.tw-pddl"
 
 
-def walkthrough_wins(engine: Engine, path: Path) -> bool:
+def walkthrough_wins(engine: GameEngine, path: Path) -> bool:
     game = engine.open(path)
     turn = game.reset()
     for command in json.loads(path.read_bytes())["walkthrough"]:
@@ -55,7 +55,7 @@ def walkthrough_wins(engine: Engine, path: Path) -> bool:
     return turn.won
 
 
-def same_play(engines: tuple[Engine, Engine], paths: tuple[Path, Path], seed: int, steps: int) -> None:
+def same_play(engines: tuple[GameEngine, GameEngine], paths: tuple[Path, Path], seed: int, steps: int) -> None:
     """Play the same random commands on both, with a taste for those that change something."""
     draw = random.Random(seed)
     games = [engine.open(path) for engine, path in zip(engines, paths, strict=True)]

@@ -12,7 +12,7 @@ import toy_house
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.world import MAX_BYTES, NativeEngine
 from envsuite.core.errors import DataError
 
@@ -132,7 +132,7 @@ def test_an_edited_game_is_refused_or_can_be_played(key: str, changes: list[tupl
             game = NativeEngine().open(path)
             turn = game.reset()
             for number in range(6):
-                assert isinstance(turn, Turn)
+                assert isinstance(turn, GameTurn)
                 turn = game.step(turn.commands[number * 5 % len(turn.commands)] if turn.commands else "look")
         except DataError as error:
             assert "envsuite data fetch" in str(error)

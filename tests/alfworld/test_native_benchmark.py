@@ -8,13 +8,13 @@ import pytest
 import toy_house
 
 from benchmarks.parity import main
-from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.world import NativeEngine
 
 NAME = "valid_seen/task/trial/game.tw-pddl"
 
 
-def said(turn: Turn) -> dict[str, Any]:
+def said(turn: GameTurn) -> dict[str, Any]:
     return {"feedback": turn.feedback, "admissible_commands": list(turn.commands)}
 
 

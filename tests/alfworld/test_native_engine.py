@@ -16,7 +16,7 @@ import toy_house
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.world import NativeEngine, NativeGame
 from envsuite.core.errors import DataError, UsageError
 
@@ -38,7 +38,7 @@ def game(path: Path, engine: NativeEngine) -> Iterator[NativeGame]:
     game.close()
 
 
-def played(game: NativeGame, *commands: str) -> Turn:
+def played(game: NativeGame, *commands: str) -> GameTurn:
     turn = game.reset()
     for command in commands:
         turn = game.step(command)
@@ -47,7 +47,7 @@ def played(game: NativeGame, *commands: str) -> Turn:
 
 
 def test_a_reset_says_the_intro_and_the_sorted_commands(game: NativeGame) -> None:
-    assert game.reset() == Turn(
+    assert game.reset() == GameTurn(
         "Hello.\n\nIn hall 1: a chest 2/shut.\n\nYour task is to: light a lamp.",
         ("count", "go to kitchen 1", "look", "open chest 2"),
         False,
@@ -72,7 +72,7 @@ def test_a_placeholder_that_is_known_stays_what_it_is_in_a_query(game: NativeGam
 def test_what_is_typed_wrongly_changes_nothing(game: NativeGame) -> None:
     first = game.reset()
     for command in ("", "xyzzy", "LOOK", "look.", "go to", "go to  kitchen 1", "open chest 1", "stay", "{x}", "#look#"):
-        assert game.step(command) == Turn("Nothing happens.", first.commands, False, False)
+        assert game.step(command) == GameTurn("Nothing happens.", first.commands, False, False)
     assert game.step("  look\n").feedback == "In hall 1: a chest 2/shut.", "blanks around a command do not count"
 
 
@@ -88,7 +88,7 @@ def test_the_grammar_hears_of_both_effects_of_a_switch_and_the_goal_of_the_one_t
 def test_a_game_that_is_won_goes_on(game: NativeGame) -> None:
     turn = played(game, "open chest 2", "take lamp 2 from chest 2", "press lamp 2", "put lamp 2 into chest 2")
     assert turn.won
-    assert game.step("dance") == Turn("Nothing happens.", turn.commands, True, False)
+    assert game.step("dance") == GameTurn("Nothing happens.", turn.commands, True, False)
     assert game.step("go to kitchen 1").won
 
 
@@ -102,7 +102,7 @@ def test_a_game_asks_to_be_reset_first_and_not_to_be_closed(path: Path, engine: 
         game.reset()
 
 
-def walk(game: NativeGame, choices: list[int]) -> list[Turn]:
+def walk(game: NativeGame, choices: list[int]) -> list[GameTurn]:
     """Turns of a walk on which each choice takes one of the commands, or nonsense."""
     turns = []
     commands = game.restore(game.snapshot()).commands
@@ -149,7 +149,7 @@ def test_a_snapshot_of_another_game_is_refused(game: NativeGame, tmp_path: Path,
 
 
 def test_threads_that_share_a_game_play_as_if_alone(path: Path) -> None:
-    def play(engine: NativeEngine, seed: int) -> list[Turn]:
+    def play(engine: NativeEngine, seed: int) -> list[GameTurn]:
         game = engine.open(path)
         game.reset()
         return walk(game, [seed * 7 + step * (seed + 3) for step in range(40)])

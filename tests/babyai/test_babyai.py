@@ -18,10 +18,10 @@ minigrid = pytest.importorskip("minigrid", reason="the extra babyai is not insta
 
 from envsuite.babyai import text  # noqa: E402
 from envsuite.babyai.env import BabyAI  # noqa: E402
-from envsuite.babyai.expert import Expert  # noqa: E402
-from envsuite.babyai.practice import Walker, practice  # noqa: E402
+from envsuite.babyai.expert import BabyAIExpert  # noqa: E402
+from envsuite.babyai.practice import BabyAIWalker, practice  # noqa: E402
 from envsuite.babyai.tasks import MOST  # noqa: E402
-from envsuite.babyai.world import COMMANDS, LEVELS, World  # noqa: E402
+from envsuite.babyai.world import COMMANDS, LEVELS, BabyAIWorld  # noqa: E402
 from envsuite.core import ToolCall, UsageError  # noqa: E402
 from envsuite.core.errors import UnknownName  # noqa: E402
 from envsuite.vector.milestones import MilestoneFactory  # noqa: E402
@@ -53,9 +53,11 @@ def whole(inner: Any) -> tuple[Any, ...]:
     return cells, tuple(map(int, inner.agent_pos)), int(inner.agent_dir), held
 
 
-def towards(level: str, seed: int, draw: random.Random, stray: float, breaking: bool = True) -> tuple[BabyAI, Expert]:
+def towards(
+    level: str, seed: int, draw: random.Random, stray: float, breaking: bool = True
+) -> tuple[BabyAI, BabyAIExpert]:
     """An episode of the expert, in which some commands are random ones that change something, until it ends."""
-    env, expert = begun(level, seed), Expert()
+    env, expert = begun(level, seed), BabyAIExpert()
     while not env.done and env._steps < env.world.max_steps:
         others = [command for command in env.world.possible() if breaking or command != "toggle"]
         env.step(act(draw.choice(others)) if draw.random() < stray else expert.act(env))
@@ -67,7 +69,7 @@ def test_worlds_missions_rewards_and_ends_are_those_of_minigrid(level: str) -> N
     inner: Any = gymnasium.make(LEVELS[level], disable_env_checker=True).unwrapped
     won = 0
     for seed in range(10):
-        draw, env, expert = random.Random(seed), begun(level, seed), Expert()
+        draw, env, expert = random.Random(seed), begun(level, seed), BabyAIExpert()
         inner.reset(seed=seed)
         assert text.task(inner.mission) == env._instruction and inner.max_steps == env.world.max_steps
         assert whole(inner) == whole(env.world.inner)
@@ -87,7 +89,7 @@ def test_worlds_missions_rewards_and_ends_are_those_of_minigrid(level: str) -> N
     assert won >= 3
 
 
-def advised(expert: Expert, env: BabyAI, draw: random.Random) -> str:
+def advised(expert: BabyAIExpert, env: BabyAI, draw: random.Random) -> str:
     try:
         return str(expert.act(env)[0].arguments["command"])
     except UsageError:
@@ -96,7 +98,7 @@ def advised(expert: Expert, env: BabyAI, draw: random.Random) -> str:
 
 def test_a_world_that_minigrid_draws_again_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(60):
-        World("GoToLocal", seed)
+        BabyAIWorld("GoToLocal", seed)
     assert capsys.readouterr().out == ""
 
 
@@ -106,7 +108,7 @@ def test_commands_are_those_that_change_something_and_others_are_refused_with_th
     play: tuple[str, int, list[str]],
 ) -> None:
     level, seed, commands = play
-    world = World(level, seed)
+    world = BabyAIWorld(level, seed)
     for command in commands:
         possible, before = world.possible(), (whole(world.inner), world.done_parts)
         error = world.do(command)
@@ -122,7 +124,7 @@ def test_commands_are_those_that_change_something_and_others_are_refused_with_th
 @given(played)
 def test_the_full_view_determines_the_state(play: tuple[str, int, list[str]]) -> None:
     level, seed, commands = play
-    world, states = World(level, seed), dict[str, Any]()
+    world, states = BabyAIWorld(level, seed), dict[str, Any]()
     for command in ["", *commands]:
         if command:
             world.do(command)
@@ -133,7 +135,7 @@ def test_the_full_view_determines_the_state(play: tuple[str, int, list[str]]) ->
             break
 
 
-def described(world: World) -> list[tuple[str, tuple[int, int]]]:
+def described(world: BabyAIWorld) -> list[tuple[str, tuple[int, int]]]:
     rows = list(enumerate(world.rows()))
     return [
         (text.of(thing), (x, y)) for y, cells in rows for x, thing in enumerate(cells) if thing and thing.type != "wall"
@@ -153,7 +155,7 @@ def read(view: str) -> tuple[tuple[int, int], int, list[tuple[str, tuple[int, in
 @given(played)
 def test_the_agent_s_view_has_exactly_the_objects_that_minigrid_shows(play: tuple[str, int, list[str]]) -> None:
     level, seed, commands = play
-    world = World(level, seed)
+    world = BabyAIWorld(level, seed)
     for command in commands:
         world.do(command)
         if world.over:
@@ -243,19 +245,19 @@ def test_the_expert_goes_on_from_wherever_other_commands_have_led(level: str) ->
 
 def test_the_expert_s_advice_depends_on_the_commands_alone_after_a_restored_snapshot() -> None:
     draw = random.Random(1)
-    env, expert = begun("PutNextLocal", 5), Expert()
+    env, expert = begun("PutNextLocal", 5), BabyAIExpert()
     while not env.done:
         advice, token = expert.act(env), env.snapshot()
         env.step(act(draw.choice(COMMANDS[:3])))
         if not env.done:
-            assert expert.act(env) == Expert().act(env)
+            assert expert.act(env) == BabyAIExpert().act(env)
         env.restore(token)
-        assert expert.act(env) == advice == Expert().act(env)
+        assert expert.act(env) == advice == BabyAIExpert().act(env)
         env.step(advice)
 
 
 def test_the_expert_says_that_there_is_no_plan_once_the_goal_is_broken() -> None:
-    env, expert = begun("UnlockPickup", 0), Expert()
+    env, expert = begun("UnlockPickup", 0), BabyAIExpert()
     assert "pick up the" in env._instruction and "box" in env._instruction
     while not (env.world.front is not None and env.world.front.type == "box"):
         env.step(expert.act(env))
@@ -268,7 +270,7 @@ def test_the_expert_says_that_there_is_no_plan_once_the_goal_is_broken() -> None
 def test_milestones_are_parts_of_the_mission_and_objects_to_move() -> None:
     env = MilestoneFactory("BabyAI-v0", {"level": "PutNextLocal"}, of="world").make()
     env.reset(options={"task_id": "PutNextLocal/0"})
-    expert, reached = Expert(), []
+    expert, reached = BabyAIExpert(), []
     while not env.unwrapped.done:  # type: ignore[attr-defined]
         *_, info = env.step(expert.act(env))
         reached.append(info["milestone"])
@@ -287,7 +289,7 @@ def test_milestones_are_parts_of_the_mission_and_objects_to_move() -> None:
 def test_the_teacher_strays_and_every_word_is_in_its_texts() -> None:
     env, slips, moves = begun("MiniBossLevel", 1), 0, 0
     words = set(re.findall(r"\w+", " ".join(practice().texts())))
-    for move in Walker(stray=0.3).turns(env, random.Random(0)):
+    for move in BabyAIWalker(stray=0.3).turns(env, random.Random(0)):
         seen, _, terminated, truncated, info = env.step(move.action)
         assert info["valid"] and set(re.findall(r"\w+", seen["text"] + seen["task"])) <= words
         slips, moves = slips + move.slip, moves + 1
@@ -295,7 +297,7 @@ def test_the_teacher_strays_and_every_word_is_in_its_texts() -> None:
             break
     assert 0.15 < slips / moves < 0.45 or moves < 20
     with pytest.raises(UsageError, match=r"stray=2 is not a probability"):
-        Walker(stray=2)
+        BabyAIWalker(stray=2)
 
 
 def test_an_episode_is_truncated_after_the_steps_that_minigrid_gives_its_world() -> None:

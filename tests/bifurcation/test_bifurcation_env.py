@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.bifurcation.env import COUNTS, Bifurcation
-from envsuite.bifurcation.expert import Expert
-from envsuite.bifurcation.milestones import Milestones
-from envsuite.bifurcation.world import COMMON, DOORS, LETTERS, PARTS, State, Walk
+from envsuite.bifurcation.expert import BifurcationExpert
+from envsuite.bifurcation.milestones import BifurcationMilestones
+from envsuite.bifurcation.world import COMMON, DOORS, LETTERS, PARTS, DoorState, Walk
 from envsuite.core import Action, EnvsuiteError, Observation, ToolCall
 
 Result = tuple[Observation, float, bool, bool, Any]
@@ -107,11 +107,11 @@ def test_an_invalid_action_changes_nothing_and_the_last_line_is_still_the_place(
         assert place == before["text"].split("\n")[-1] == told["state_key"] and said[0].startswith("Invalid action: ")
 
 
-def texts_of(env: Bifurcation, task: str) -> dict[str, set[State]]:
+def texts_of(env: Bifurcation, task: str) -> dict[str, set[DoorState]]:
     """Text of a place in one walk -> the states that show it."""
-    walk, found = Walk(env.kind, task), dict[str, set[State]]()
+    walk, found = Walk(env.kind, task), dict[str, set[DoorState]]()
     for place, astray, name in itertools.product(range(env.kind.horizon), range(2), range(env.kind.names)):
-        state = State(place, astray)
+        state = DoorState(place, astray)
         found.setdefault(walk.text(state, name), set()).add(state)
     return found
 
@@ -156,7 +156,7 @@ def test_each_door_is_right_as_often_as_the_others(doors: int, forks: int, seed:
 
 @pytest.mark.parametrize("dials", DIALS, ids=lambda dials: " ".join(map(str, dials.values())) or "default")
 def test_the_expert_solves_every_task(dials: dict[str, Any]) -> None:
-    env, expert = Bifurcation(**dials), Expert()
+    env, expert = Bifurcation(**dials), BifurcationExpert()
     for task in [task for ids in env.tasks.splits.values() for task in ids]:
         _, info = env.reset(options={"task_id": task})
         earned, steps = 0.0, 0
@@ -169,7 +169,7 @@ def test_the_expert_solves_every_task(dials: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mistake", ["final", "recoverable"])
 def test_where_doors_slip_the_expert_takes_the_right_one_all_the_same(mistake: str) -> None:
-    env, expert, solved = Bifurcation(slip=0.3, mistake=mistake), Expert(), list[bool]()
+    env, expert, solved = Bifurcation(slip=0.3, mistake=mistake), BifurcationExpert(), list[bool]()
     for task in env.tasks.ids("test"):
         _, info = env.reset(options={"task_id": task})
         while not env.done:
@@ -243,7 +243,7 @@ def test_milestones_are_the_forks_that_are_passed_and_the_end(mistake: str) -> N
     env, rng = Bifurcation(mistake=mistake, horizon=6), np.random.default_rng(0)
     for task in env.tasks.ids("test")[:60]:
         _, info = env.reset(options={"task_id": task})
-        milestones, total = Milestones(env), 0
+        milestones, total = BifurcationMilestones(env), 0
         while not env.done:
             action = take(env.commands[rng.integers(3)])
             before, info = env.passed, env.step(action)[-1]

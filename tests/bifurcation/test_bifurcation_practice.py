@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 from envsuite.bifurcation.env import Bifurcation
-from envsuite.bifurcation.expert import Walker
+from envsuite.bifurcation.expert import BifurcationWalker
 from envsuite.core import ToolCall, UsageError
 from envsuite.remote.making import practice_of
 from trainers.imitation.vocabulary import word_tokenizer
@@ -38,11 +38,11 @@ def test_every_word_of_a_valid_episode_is_known_whatever_the_dials(dials: dict[s
 def test_the_player_to_imitate_plays_as_the_expert_does_and_plays_nothing_else() -> None:
     env = Bifurcation(mistake="recoverable", slip=0.3)
     env.reset(seed=3)
-    for move in Walker().turns(env, random.Random(0)):
+    for move in BifurcationWalker().turns(env, random.Random(0)):
         *_, info = env.step(move.action)
         assert info["valid"] and not move.slip and not move.thought
         if env.done:
             break
     assert info["success"]
     with pytest.raises(UsageError, match="plays Bifurcation-v0"):
-        next(Walker().turns(gymnasium.make("Sokoban-v0"), random.Random(0)))
+        next(BifurcationWalker().turns(gymnasium.make("Sokoban-v0"), random.Random(0)))

@@ -23,8 +23,8 @@ from envsuite.remote import RemoteEnv
 from envsuite.remote.making import make_player
 from envsuite.testing import Check, checks
 from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.expert import Expert
-from envsuite.textcraft.milestones import Milestones
+from envsuite.textcraft.expert import TextCraftExpert
+from envsuite.textcraft.milestones import TextCraftMilestones
 
 numbers = itertools.count()
 
@@ -130,8 +130,14 @@ WRONG = [
     ("threads", TextCraft, "_state_key", lambda env: str(threading.get_ident()), "beside others in threads: expected"),
     ("processes", TextCraft, "_state_key", lambda env: "x", "seed 0, episode in a fresh process: expected"),
     ("rendering", TextCraft, "render", lambda env: "", "seed 0: expected text, got ''"),
-    ("players", Expert, "act", lambda player, env: (), "success of the expert: expected True, got False"),
-    ("milestones", Milestones, "reached", lambda milestones, action, info: 0, "the last step reaches a milestone"),
+    ("players", TextCraftExpert, "act", lambda player, env: (), "success of the expert: expected True, got False"),
+    (
+        "milestones",
+        TextCraftMilestones,
+        "reached",
+        lambda milestones, action, info: 0,
+        "the last step reaches a milestone",
+    ),
     ("server", RemoteEnv, "_see", lambda env, seen: None, "not within the observation space"),
 ]
 

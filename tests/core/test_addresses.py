@@ -13,9 +13,9 @@ from envsuite.core.addresses import address, redact_address
 from envsuite.core.errors import UsageError
 from envsuite.data.catalog import data_sets
 from envsuite.data.manager import fetch
-from envsuite.interpreter.base import Limits
+from envsuite.interpreter.base import InterpreterLimits
 from envsuite.interpreter.remote import ServerInterpreter
-from envsuite.prompting.endpoints.options import Options
+from envsuite.prompting.endpoints.options import EndpointOptions
 from envsuite.remote import RemoteEnv
 from envsuite.retrieval.servers import JsonServer
 
@@ -38,9 +38,9 @@ WITH_A_SECRET = (
     "use",
     [
         lambda url: RemoteEnv(url, "TextCraft-v0"),
-        lambda url: ServerInterpreter(url, Limits()),
+        lambda url: ServerInterpreter(url, InterpreterLimits()),
         JsonServer,
-        lambda url: Options(url=url, model="m"),
+        lambda url: EndpointOptions(url=url, model="m"),
         lambda url: fetch(data_sets()[0], mirrors=[url]),
     ],
     ids=["server", "interpreter", "search", "endpoint", "mirror"],

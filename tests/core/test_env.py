@@ -15,7 +15,7 @@ from lamps import SIZES, TASKS, Lamps
 from envsuite.core import Pixels, ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
 from envsuite.remote import RemoteEnv
 from envsuite.serving.server import serving
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 
 LOOK = ToolCall("look", {})
 
@@ -34,7 +34,7 @@ def lamps(where: dict[str, Any]) -> Iterator[Make]:
         yield Lamps
         return
     gymnasium.register("Lamps-v0", entry_point=Lamps, max_episode_steps=10)
-    with serving(Settings(("Lamps-v0",), port=0, workers=0)) as server:
+    with serving(ServerSettings(("Lamps-v0",), port=0, workers=0)) as server:
         yield partial(RemoteEnv, server.url, "Lamps-v0")
     del gymnasium.registry["Lamps-v0"]
 

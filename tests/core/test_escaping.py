@@ -23,7 +23,7 @@ from envsuite.cli import main
 from envsuite.core.errors import UsageError
 from envsuite.core.escaping import LogFormatter, cell, escape_controls, escape_lines, raw, streams
 from envsuite.core.registration import ENVIRONMENTS, NAMED
-from envsuite.data.progress import Line
+from envsuite.data.progress import TerminalLine
 from envsuite.evaluation.writers import csv_of
 from envsuite.exits import status_of
 from trainers.report.live import _LINE
@@ -153,7 +153,7 @@ def test_a_line_that_is_written_over_is_our_own_control_alone() -> None:
         patch.setattr(sys, "stdout", out)
         with streams():
             assert raw(sys.stdout) is out
-            line = Line(sys.stdout)
+            line = TerminalLine(sys.stdout)
             line.show(f"now {FORGED}{E}")
             line.note(f"note {FORGED}{E}")
     assert not HIDDEN.search(out.getvalue().replace("\r", "", 3))

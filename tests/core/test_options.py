@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core.errors import EnvsuiteError, UnknownName, UsageError
-from envsuite.core.options import PATH, SEED, Options, option, source, values_of
+from envsuite.core.options import PATH, SEED, EnvOptions, option, source, values_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Tool
 from envsuite.remote.making import make
 
 
 @dataclass(frozen=True, kw_only=True)
-class Some(Options):
+class Some(EnvOptions):
     env_id: ClassVar[str] = "Some-v0"
     source: str | Path = source()
     seed: int = option(0, "a seed", **SEED)

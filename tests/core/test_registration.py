@@ -21,7 +21,7 @@ from gymnasium.wrappers import (
     TimeAwareObservation,
 )
 
-from envsuite.core import ToolCall, Unparsed
+from envsuite.core import ToolCall, UnparsedAction
 from envsuite.core.errors import UnknownName
 from envsuite.core.registration import BUILTIN, ENVIRONMENTS
 from envsuite.core.tools import shorten_reason
@@ -119,7 +119,7 @@ def test_what_an_agent_says_is_not_repeated_at_any_length(env_id: str, where: di
     env = gymnasium.make(env_id, disable_env_checker=True, max_episode_steps=-1, **SMALL.get(env_id, {}), **where)
     env.reset(seed=0)
     long = "y" * 1_000_000
-    wrong: list[Any] = [(ToolCall(long, {}),), Unparsed(long)]
+    wrong: list[Any] = [(ToolCall(long, {}),), UnparsedAction(long)]
     for tool in env.unwrapped.tools:
         for name in tool.parameters["properties"]:
             wrong += [(ToolCall(tool.name, {name: said}),) for said in (long, f"get 1 {long}", {long: long}, [long])]
@@ -128,7 +128,7 @@ def test_what_an_agent_says_is_not_repeated_at_any_length(env_id: str, where: di
         assert len(observation["text"]) < 10_000 and len(info["state_key"]) < 10_000
         assert info["error"] is None or len(info["error"]) <= 1_000
     env.reset(seed=0)
-    _, _, _, _, info = env.step(Unparsed(f"no action in {long}"))
+    _, _, _, _, info = env.step(UnparsedAction(f"no action in {long}"))
     assert info["error"].startswith("no action in yyy") and "… (1,000,013 characters) …yyy" in info["error"]
 
 

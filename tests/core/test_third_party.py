@@ -24,9 +24,9 @@ import envsuite
 from envsuite.core import ToolCall, UsageError
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec
 from envsuite.serving.bridges.server import bridging
-from envsuite.serving.bridges.settings import Settings as BridgeSettings
+from envsuite.serving.bridges.settings import BridgeSettings as BridgeSettings
 from envsuite.serving.server import serving
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 from envsuite.testing import check_environment, checks
 from envsuite.vector import EnvFactory, make_vector
 
@@ -53,7 +53,7 @@ def dial(site: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def there(dial: str) -> Iterator[dict[str, Any]]:
     """Arguments of ``gymnasium.make`` that play it on a server with a worker, over real sockets."""
-    with serving(Settings((dial,), port=0, workers=1)) as running:
+    with serving(ServerSettings((dial,), port=0, workers=1)) as running:
         yield {"url": running.url}
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lamps import LOOK, SWITCH
 
-from envsuite.core import Tool, ToolCall, Unparsed
+from envsuite.core import Tool, ToolCall, UnparsedAction
 from envsuite.core.spaces import ToolCalls
 from envsuite.core.tools import check_action
 
@@ -105,7 +105,7 @@ def test_a_tool_that_has_validated_can_be_copied_and_sent_to_another_process() -
 
 @given(st.text())
 def test_an_output_that_could_not_be_read_is_an_action_without_calls_that_says_why(problem: str) -> None:
-    action = Unparsed(problem)
+    action = UnparsedAction(problem)
     assert action == () and check_action(action, TOOLS, 3) == problem
     for copied in (pickle.loads(pickle.dumps(action)), copy.deepcopy(action)):
-        assert isinstance(copied, Unparsed) and copied.problem == problem
+        assert isinstance(copied, UnparsedAction) and copied.problem == problem

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from envsuite.data.progress import Shown, format_size, track
+from envsuite.data.progress import DownloadDisplay, format_size, track
 
 
 class Terminal(io.StringIO):
@@ -23,7 +23,7 @@ def test_a_moving_line_shows_amount_rate_and_time_left_in_its_unit_on_a_terminal
         (lambda number: f"{number >> 20} lamps", "50 lamps of 100 lamps  7 lamps/s  7 s left", "100 lamps"),
     ):
         out.truncate(out.seek(0))
-        shown = Shown(out, iter([0.0, 2.0, 2.1, 4.0]).__next__, unit)
+        shown = DownloadDisplay(out, iter([0.0, 2.0, 2.1, 4.0]).__next__, unit)
         shown.start("set", 100 << 20, 20 << 20)
         for _ in range(3):
             shown.advance(10 << 20)

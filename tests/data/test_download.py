@@ -26,10 +26,10 @@ from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError
 from envsuite.data.catalog import RemoteFile
-from envsuite.data.connection import Refused, _Redirects, answer_to
-from envsuite.data.download import Fetched, Patience, download
-from envsuite.data.part import Origin, Part
-from envsuite.data.progress import Silent
+from envsuite.data.connection import DownloadRefused, _Redirects, answer_to
+from envsuite.data.download import FetchedFile, Patience, download
+from envsuite.data.part import DownloadOrigin, PartFile
+from envsuite.data.progress import SilentProgress
 
 
 def _zip(seed: int) -> bytes:
@@ -68,10 +68,10 @@ def _get(
     file: RemoteFile = FILE,
     places: str = "a",
     patience: Patience = PATIENCE,
-) -> Fetched:
+) -> FetchedFile:
     faulty.script = deque(script)
     urls = [f"{faulty.url}/{place}/set.zip" for place in places]
-    fetched = download(file, urls, folder, patience, Silent())
+    fetched = download(file, urls, folder, patience, SilentProgress())
     assert fetched.sha256 == hashlib.sha256((folder / "set.zip").read_bytes()).hexdigest()
     return fetched
 
@@ -187,8 +187,8 @@ def test_without_checksum_and_version_a_file_is_begun_anew(server: Faulty, tmp_p
 
 
 def test_a_version_counts_only_at_the_place_that_named_it(tmp_path: Path) -> None:
-    part = Part(tmp_path / ".set.zip.part")
-    part.begin(Origin("https://a.example/set.zip", '"1"', len(CONTENT)), 0)
+    part = PartFile(tmp_path / ".set.zip.part")
+    part.begin(DownloadOrigin("https://a.example/set.zip", '"1"', len(CONTENT)), 0)
     part.path.write_bytes(CONTENT[:100])
     assert part.resumable(UNKNOWN, "https://a.example/set.zip") == (100, '"1"')
     assert part.resumable(UNKNOWN, "https://b.example/set.zip") == (0, None)
@@ -205,7 +205,7 @@ def test_bytes_of_one_version_never_stand_beside_the_note_of_another(
         raise KeyboardInterrupt
 
     server.content["/a/set.zip"] = _zip(1)
-    monkeypatch.setattr("envsuite.data.part.Part.open", stop)
+    monkeypatch.setattr("envsuite.data.part.PartFile.open", stop)
     with pytest.raises(KeyboardInterrupt):
         _get(server, tmp_path, file=UNKNOWN)
     assert ".set.zip.part" not in _names(tmp_path)
@@ -268,7 +268,7 @@ def test_redirects_that_lead_nowhere_are_said(server: Faulty, tmp_path: Path) ->
 
 def test_a_redirect_that_gives_up_encryption_is_refused() -> None:
     request = urllib.request.Request("https://example.org/set.zip")
-    with pytest.raises(Refused, match="not encrypted"):
+    with pytest.raises(DownloadRefused, match="not encrypted"):
         _Redirects().redirect_request(request, io.BytesIO(), 302, "Found", {}, "http://example.org/set.zip")
     followed = _Redirects().redirect_request(request, io.BytesIO(), 302, "Found", {}, "https://other.example/set.zip")
     assert followed is not None and followed.full_url == "https://other.example/set.zip"
@@ -302,7 +302,7 @@ def test_a_full_disk_is_said_and_the_part_kept(server: Faulty, tmp_path: Path, m
 
 
 def test_ctrl_c_leaves_a_part_to_go_on_with(server: Faulty, tmp_path: Path) -> None:
-    class Interrupted(Silent):
+    class Interrupted(SilentProgress):
         def advance(self, size: int) -> None:
             raise KeyboardInterrupt
 
@@ -333,7 +333,7 @@ def test_a_proxy_is_heeded(server: Faulty, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("http_proxy", server.url)
-    download(FILE, ["http://other.example/a/set.zip"], tmp_path, PATIENCE, Silent())
+    download(FILE, ["http://other.example/a/set.zip"], tmp_path, PATIENCE, SilentProgress())
     assert server.seen[0][0] == "http://other.example/a/set.zip"
 
 
@@ -356,7 +356,7 @@ def test_a_place_that_is_not_there_is_named(
     if "nowhere.invalid" in url:
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(DataError, match=f"(?is){said}") as error:
-        download(FILE, [url], tmp_path, PATIENCE, Silent())
+        download(FILE, [url], tmp_path, PATIENCE, SilentProgress())
     assert url in str(error.value)
 
 
@@ -370,7 +370,7 @@ def test_a_server_without_a_valid_certificate_is_refused_at_once(
 
     monkeypatch.setattr("http.client.HTTPSConnection.connect", connect)
     with pytest.raises(DataError, match="certificate is not valid \\(self-signed"):
-        download(FILE, ["https://127.0.0.1/set.zip"], tmp_path, PATIENCE, Silent())
+        download(FILE, ["https://127.0.0.1/set.zip"], tmp_path, PATIENCE, SilentProgress())
     assert not WAITS
 
 

@@ -20,7 +20,7 @@ from envsuite.core.errors import DataError, UsageError
 from envsuite.data import DataSet, catalog, data_set, data_sets
 from envsuite.data.download import Patience
 from envsuite.data.manager import fetch, state, verify
-from envsuite.data.progress import Shown
+from envsuite.data.progress import DownloadDisplay
 from envsuite.data.record import read_record
 
 PATIENCE = Patience(attempts=2, sleep=lambda _: None)
@@ -116,7 +116,7 @@ def test_a_second_fetch_of_other_bytes_says_so(
     book = data_set("book")
     shutil.rmtree(fetch(book, tmp_path) / "recipes")
     server.content["/book.zip"] = zipped({**BOOK, "book-main/README": b"second edition"})
-    fetch(book, tmp_path, progress=Shown(sys.stderr))
+    fetch(book, tmp_path, progress=DownloadDisplay(sys.stderr))
     assert "not the same as when it was fetched first" in capsys.readouterr().err
     assert not verify(book, tmp_path).damages
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from envsuite.core.errors import DataError
 from envsuite.data.catalog import Unpack
 from envsuite.data.part import shape_trouble
-from envsuite.data.progress import Silent
+from envsuite.data.progress import SilentProgress
 from envsuite.data.unpack import unpack
 
 SPEC = Unpack(("set/*/game.txt", "set/*/state.json"), strip=1, at_most=10_000)
@@ -69,12 +69,12 @@ def _there(folder: Path) -> dict[str, bytes]:
 def refused(archive: Path, why: str, spec: Unpack = SPEC) -> Path:
     """Returns the folder into which the archive must not be unpacked."""
     with pytest.raises(DataError, match=why):
-        unpack(archive, spec, archive.parent / "out", Silent())
+        unpack(archive, spec, archive.parent / "out", SilentProgress())
     return archive.parent / "out"
 
 
 def test_the_wanted_members_are_unpacked_and_no_other(pack: Pack, tmp_path: Path) -> None:
-    entries = unpack(pack(tmp_path, FILES), SPEC, tmp_path / "out", Silent())
+    entries = unpack(pack(tmp_path, FILES), SPEC, tmp_path / "out", SilentProgress())
     expected = {name.removeprefix("set/"): content for name, content in list(FILES.items())[:3]}
     assert _there(tmp_path / "out") == expected
     assert {name: (entry.size, entry.sha256) for name, entry in entries.items()} == {
@@ -108,7 +108,7 @@ def test_a_link_or_device_in_a_tar_is_refused_where_it_is_wanted(tmp_path: Path,
             packed.addfile(tarfile.TarInfo("set/a/game.txt"))
         if name.endswith("game.txt"):
             refused(tmp_path / "set.tar", "link or a device")
-    assert list(unpack(tmp_path / "set.tar", SPEC, tmp_path / "other", Silent())) == ["a/game.txt"]
+    assert list(unpack(tmp_path / "set.tar", SPEC, tmp_path / "other", SilentProgress())) == ["a/game.txt"]
 
 
 def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_damaged_archive_is_an_error_or_does_no_harm(
     archive.write_bytes(content)
     before = set(os.listdir(folder))
     try:
-        entries = unpack(archive, SPEC, folder / "out", Silent())
+        entries = unpack(archive, SPEC, folder / "out", SilentProgress())
     except DataError as error:
         assert str(archive) in str(error)
     else:

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.cli import main
-from envsuite.evaluation.protocol import Setting, panel_of, sample_of, world_of
-from envsuite.evaluation.results import Result, read_results
+from envsuite.evaluation.protocol import ProtocolSetting, panel_of, sample_of, world_of
+from envsuite.evaluation.results import EpisodeResult, read_results
 
 
-def measured(folder: Path, *words: object) -> dict[tuple[str, str, int], Result]:
+def measured(folder: Path, *words: object) -> dict[tuple[str, str, int], EpisodeResult]:
     """Runs ``envsuite eval run``; returns the results by policy, task and seed, without durations."""
     assert main(["eval", "run", *map(str, words), "--out", str(folder)]) == 0
     return {(r.conditions.policy, *r.key): replace(r, seconds=0.0) for r in read_results(folder)}
@@ -71,7 +71,7 @@ def test_the_panel_is_a_function_of_the_split_alone() -> None:
         env: Any = gymnasium.make("TextCraft-v0", split="test", disable_env_checker=True)
         env.reset(seed=seed)
         hashes.add(panel_of(env.unwrapped, "test").hash)
-    world = world_of(Setting("TextCraft-v0", "test", "random"))
+    world = world_of(ProtocolSetting("TextCraft-v0", "test", "random"))
     assert hashes == {world.panel.hash} and len(world.panel.tasks) == 211
 
 

@@ -16,11 +16,18 @@ from console import Console
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envsuite.core import DataError, ToolCall, ToolEnv, Unparsed, UsageError
+from envsuite.core import DataError, ToolCall, ToolEnv, UnparsedAction, UsageError
 from envsuite.core.registration import builtin
-from envsuite.evaluation.demonstrations import FORMS, Demonstration, Step, demonstrate, read_demonstrations, replay
+from envsuite.evaluation.demonstrations import (
+    FORMS,
+    Demonstration,
+    DemonstrationStep,
+    demonstrate,
+    read_demonstrations,
+    replay,
+)
 from envsuite.evaluation.demonstrations.arguments import make_tool_env
-from envsuite.evaluation.demonstrations.collecting import Order, collect
+from envsuite.evaluation.demonstrations.collecting import CollectionOrder, collect
 from envsuite.evaluation.demonstrations.file import COLUMNS, add_demonstration, line_of, read_rows
 from envsuite.evaluation.demonstrations.messages import messages_of
 from envsuite.evaluation.demonstrations.playing import take_step
@@ -52,7 +59,7 @@ def some_episode(env: ToolEnv, task_id: str | None = None, seed: int = 0, wild: 
         nonlocal left
         left -= 1
         if left >= 0:
-            return Unparsed("no action") if left % 4 == 3 else world.action_space.sample()
+            return UnparsedAction("no action") if left % 4 == 3 else world.action_space.sample()
         return expert.act(world)
 
     return demonstrate(env, task_id, act, horizon_of(env.tasks.env_id), env_options={}, player="test", seed=seed)
@@ -75,7 +82,7 @@ def test_what_is_exported_and_read_again_plays_as_it_did(
     assert replay(other, read) == shown
     assert (row["success"], row["steps"], row["reward"]) == (shown.success, len(shown.steps), shown.reward)
     # The messages have the same actions, which the codec reads out of them, and the same observations.
-    actions = [step.action for step in shown.steps if not isinstance(step.action, Unparsed)]
+    actions = [step.action for step in shown.steps if not isinstance(step.action, UnparsedAction)]
     said = [message for message in row["messages"] if message["role"] == "assistant"]
     if form == "native":
         calls = [[call["function"] for call in message["tool_calls"]] for message in said]
@@ -118,7 +125,7 @@ def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(worlds: Wo
     first, _ = env.reset(options={"task_id": env.tasks.ids("train")[0]})
     step, info = take_step(env, (ToolCall("env_step", {"command": "get \ud800"}),))
     shown = Demonstration.of(env, first, [step], info, env_options={}, player="test")
-    assert isinstance(shown.steps[0].action, Unparsed) and replay(other, shown) == shown
+    assert isinstance(shown.steps[0].action, UnparsedAction) and replay(other, shown) == shown
     assert messages_of(shown)[0][-1]["role"] == "user"  # no action, no message
 
 
@@ -158,13 +165,13 @@ collecting.collect(collecting.Order("TextCraft-v0", 40), Path(sys.argv[1]))
 
 def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    collect(Order("TextCraft-v0", 40), whole)
+    collect(CollectionOrder("TextCraft-v0", 40), whole)
     assert subprocess.run([sys.executable, "-c", KILLED, str(cut)]).returncode == -signal.SIGKILL
     assert not cut.exists()
     partial = tmp_path / ".cut.jsonl.partial"
     with partial.open("ab") as file:
         file.write(b'{"task": "cut in the mid')
-    found = collect(Order("TextCraft-v0", 40), cut)
+    found = collect(CollectionOrder("TextCraft-v0", 40), cut)
     assert found.resumed == 5 and cut.read_bytes() == whole.read_bytes() and not partial.exists()
 
 
@@ -172,7 +179,7 @@ def test_no_file_of_somebody_is_written_over(tmp_path: Path, console: Console) -
     """The data card would be: notes of that name."""
     notes, out = tmp_path / "x.md", tmp_path / "x.jsonl"
     notes.write_text("mine")
-    order = Order("TextCraft-v0", 1)
+    order = CollectionOrder("TextCraft-v0", 1)
     with pytest.raises(UsageError, match=r"x\.md exists"):
         collect(order, out)
     assert notes.read_text() == "mine" and not out.exists()
@@ -193,12 +200,12 @@ def test_two_that_add_to_a_file_at_once_lose_nothing(tmp_path: Path, worlds: Wor
 def test_another_order_does_not_continue_a_collection(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
     with pytest.raises(UsageError, match="all 24 tasks are played, and 14 of 20 demonstrations are there"):
-        collect(Order("Sokoban-v0", 20, env_options=LONG), path)
+        collect(CollectionOrder("Sokoban-v0", 20, env_options=LONG), path)
     with pytest.raises(UsageError, match=r"another order \(seed 0, now 1\)"):
-        collect(Order("Sokoban-v0", 20, env_options=LONG, seed=1), path)
-    assert collect(Order("Sokoban-v0", 14, env_options=LONG), path).resumed == 24
+        collect(CollectionOrder("Sokoban-v0", 20, env_options=LONG, seed=1), path)
+    assert collect(CollectionOrder("Sokoban-v0", 14, env_options=LONG), path).resumed == 24
     with pytest.raises(UsageError, match="exists"):
-        collect(Order("Sokoban-v0", 14, env_options=LONG), path)
+        collect(CollectionOrder("Sokoban-v0", 14, env_options=LONG), path)
 
 
 LONG = {"source": "generated", "levels": 30, "boxes": 3, "width": 7, "height": 7}
@@ -246,13 +253,13 @@ def test_a_damaged_file_is_a_data_error(
     except DataError as error:
         assert "line 1" in str(error)
     else:  # what is there is of the right kind
-        assert isinstance(read, Demonstration) and all(isinstance(step, Step) for step in read.steps)
+        assert isinstance(read, Demonstration) and all(isinstance(step, DemonstrationStep) for step in read.steps)
         line_of(read)
 
 
 def test_a_file_is_converted(tmp_path: Path, console: Console) -> None:
     path, tagged, folder = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "atif"
-    collect(Order("PythonMath-v0", 2), path)
+    collect(CollectionOrder("PythonMath-v0", 2), path)
     console(f"export demos {path} --form tags --out {tagged}")
     assert read_demonstrations(tagged) == read_demonstrations(path)
     out, _ = console(f"export demos {path} --form atif --out {folder}")

@@ -11,10 +11,10 @@ import pytest
 from console import Console
 from test_demonstrations import some_episode
 
-from envsuite.core import DataError, Unparsed
+from envsuite.core import DataError, UnparsedAction
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations, write_demonstrations
 from envsuite.evaluation.demonstrations.arguments import make_tool_env
-from envsuite.evaluation.demonstrations.collecting import Order, collect
+from envsuite.evaluation.demonstrations.collecting import CollectionOrder, collect
 from envsuite.textcraft.practice import texts as textcraft_texts
 from trainers.imitation.config import Architecture, ImitateConfig
 from trainers.imitation.demonstrations import demonstrations
@@ -37,7 +37,7 @@ def test_a_file_is_read_as_a_folder_of_episodes_is(tmp_path: Path) -> None:
     found = demonstrations(path, "TextCraft-v0")
     assert found.played == 4 and [task for task, _ in found.players] == [one.task_id for one in shown]
     for (_, player), one in zip(found.players, shown, strict=True):
-        kept = [step for step in one.steps if not isinstance(step.action, Unparsed)]
+        kept = [step for step in one.steps if not isinstance(step.action, UnparsedAction)]
         assert [move.action for move in player.moves] == [step.action for step in kept]
         assert [move.slip for move in player.moves] == [not step.valid for step in kept]
     for seed in range(6):
@@ -51,7 +51,7 @@ def test_a_file_is_read_as_a_folder_of_episodes_is(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_model_imitates_a_file(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
-    collect(Order("TextCraft-v0", 20, env_options=FEW), path)
+    collect(CollectionOrder("TextCraft-v0", 20, env_options=FEW), path)
     tokenizer = word_tokenizer(textcraft_texts(), 2048)
     new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer).save_pretrained(
         tmp_path / "base"
@@ -75,8 +75,8 @@ def recorded(shown: Demonstration, number: int) -> Episode:
     """The episode as a run records it."""
     steps, seen = [], shown.first["text"]
     for t, step in enumerate(shown.steps):
-        action = None if isinstance(step.action, Unparsed) else step.action
-        problem = step.action.problem if isinstance(step.action, Unparsed) else None
+        action = None if isinstance(step.action, UnparsedAction) else step.action
+        problem = step.action.problem if isinstance(step.action, UnparsedAction) else None
         steps.append(
             Step(t, np.array([1]), np.array([2]), np.array([0.0]), np.array([0]), "stop", seen, "", action, problem,
                  step.valid, step.reward)

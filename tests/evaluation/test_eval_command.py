@@ -21,8 +21,8 @@ from waiting import until
 from envsuite.cli import main
 from envsuite.core.errors import DataError, UsageError
 from envsuite.evaluation.groups import load_groups
-from envsuite.evaluation.protocol import Setting
-from envsuite.evaluation.results import Result, read_results
+from envsuite.evaluation.protocol import ProtocolSetting
+from envsuite.evaluation.results import EpisodeResult, read_results
 from envsuite.evaluation.tables import make_rows
 
 
@@ -39,7 +39,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def played(folder: Path) -> dict[tuple[str, int], Result]:
+def played(folder: Path) -> dict[tuple[str, int], EpisodeResult]:
     """The results of the only file in a folder, by task and seed, without durations."""
     return {result.key: replace(result, seconds=0.0) for result in read_results(folder)}
 
@@ -48,7 +48,9 @@ def run(*words: object, status: int = 0) -> None:
     assert main(["eval", "run", *map(str, words)]) == status
 
 
-def asked(script: Any, folder: Path, *words: object, status: int = 0) -> tuple[list[dict[str, Any]], list[Result]]:
+def asked(
+    script: Any, folder: Path, *words: object, status: int = 0
+) -> tuple[list[dict[str, Any]], list[EpisodeResult]]:
     """Runs a command that asks a scripted endpoint; returns the requests and the results."""
     with ScriptedEndpoint(script) as server:
         run(*endpoint(server, *words, "--out", folder), status=status)
@@ -336,12 +338,12 @@ def test_settings_that_are_damaged_are_named(tmp_path: Path) -> None:
     for content in (b"{}", b"[]", b"{", b'{"env_id": 1}'):
         file.write_bytes(content)
         with pytest.raises(DataError, match=r"x\.json: not the settings of an evaluation"):
-            Setting.from_json(file)
-    setting = Setting("Frail-v0", "test", "random", env_options={"a": [1]}, seeds=5)
+            ProtocolSetting.from_json(file)
+    setting = ProtocolSetting("Frail-v0", "test", "random", env_options={"a": [1]}, seeds=5)
     file.write_bytes(setting.to_json())
-    assert Setting.from_json(file) == setting
+    assert ProtocolSetting.from_json(file) == setting
     with pytest.raises(UsageError):
-        Setting("Frail-v0", "test", "endpoint")
+        ProtocolSetting("Frail-v0", "test", "endpoint")
 
 
 @pytest.mark.slow

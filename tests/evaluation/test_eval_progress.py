@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_results import BROKEN, result
 
-from envsuite.evaluation.progress import Notes, Shown
+from envsuite.evaluation.progress import EvaluationDisplay, Notes
 
 
 class Terminal(io.StringIO):
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 def shown(out: io.StringIO, label: str, ended: int, waits: str | None = None) -> str:
     """What is written of ten episodes, the first solved, the second broken, as ``ended`` have ended."""
     clock = [0.0]
-    display = Shown(out, lambda: clock[0])
+    display = EvaluationDisplay(out, lambda: clock[0])
     display.begin(label, 10, 0)
     for number in range(ended):
         clock[0] += 2
@@ -63,7 +63,7 @@ def test_a_file_has_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_warning_that_is_repeated_is_written_once_in_half_a_minute() -> None:
     clock, out = [0.0], io.StringIO()
-    notes = Notes(Shown(out), lambda: clock[0])
+    notes = Notes(EvaluationDisplay(out), lambda: clock[0])
 
     def warn(text: str) -> None:
         notes.handle(logging.LogRecord("envsuite", logging.WARNING, "", 0, text, (), None))

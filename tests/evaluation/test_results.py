@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.evaluation.results import Conditions, Result, ResultFile, read_results
+from envsuite.evaluation.results import Conditions, EpisodeResult, ResultFile, read_results
 
 CONDITIONS = Conditions("expert", "player", "TextCraft-v0", "builtin", "test", "ab" * 32, 3, None, 50)
 
 
-def result(task: str = "boat", seed: int = 0, **changes: object) -> Result:
-    plain = Result(CONDITIONS, task, "depth-2", seed, True, 1.0, 1.0, 3, "done", 3, 3, metrics={"calls": 2.0})
+def result(task: str = "boat", seed: int = 0, **changes: object) -> EpisodeResult:
+    plain = EpisodeResult(CONDITIONS, task, "depth-2", seed, True, 1.0, 1.0, 3, "done", 3, 3, metrics={"calls": 2.0})
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def added(path: Path, *results: Result) -> Path:
+def added(path: Path, *results: EpisodeResult) -> Path:
     with ResultFile(path, CONDITIONS) as file:
         for one in results:
             file.add(one)
@@ -66,7 +66,7 @@ def test_a_line_that_is_no_result_is_named_with_its_number(tmp_path: Path) -> No
 @given(st.binary(max_size=200))
 def test_no_line_raises_anything_else(line: bytes) -> None:
     try:
-        Result.from_line(line)
+        EpisodeResult.from_line(line)
     except DataError:
         pass
 
@@ -151,4 +151,4 @@ def test_fields_of_newer_versions_are_left_out() -> None:
     body = orjson.loads(result().to_line())
     body["mood"] = 1
     body["conditions"]["weather"] = "fine"
-    assert Result.from_line(orjson.dumps(body)) == result()
+    assert EpisodeResult.from_line(orjson.dumps(body)) == result()

@@ -19,8 +19,8 @@ from smollm2_server import Server, folder_with_tools
 
 from envsuite.core.errors import MissingExtra
 from envsuite.evaluation.groups import load_groups
-from envsuite.evaluation.results import Result, read_results
-from envsuite.evaluation.tables import Row, make_rows
+from envsuite.evaluation.results import EpisodeResult, read_results
+from envsuite.evaluation.tables import TableRow, make_rows
 
 PYTHON = os.environ.get("ENVSUITE_SERVE_PYTHON")
 pytestmark = [
@@ -42,12 +42,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield made
 
 
-def _results(folder: Path) -> dict[tuple[str, str, int], Result]:
+def _results(folder: Path) -> dict[tuple[str, str, int], EpisodeResult]:
     """Results by policy, task and seed, without durations."""
     return {(r.conditions.policy, *r.key): replace(r, seconds=0.0) for r in read_results(folder)}
 
 
-def _table(folder: Path) -> list[Row]:
+def _table(folder: Path) -> list[TableRow]:
     """The rows of the table, without durations."""
     return [replace(row, seconds=None) for row in make_rows(load_groups([folder]))]
 

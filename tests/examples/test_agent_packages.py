@@ -16,12 +16,12 @@ from transformers import PreTrainedTokenizerBase
 from envsuite.core.tools import ToolCall
 from envsuite.prompting import NativeCodec, make_codec
 from envsuite.prompting.shipped import read_template
-from envsuite.textcraft.expert import Expert
+from envsuite.textcraft.expert import TextCraftExpert
 from envsuite.vector import EnvFactory
 from trainers.gateway.agents import AgentManager, FunctionAgent
 from trainers.gateway.app import serve
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.sequences import Writer
+from trainers.gateway.sequences import SequenceWriter
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import Sampling
 from trainers.rollout.episode import EpisodePlan
@@ -40,7 +40,7 @@ def _commands(task: str) -> list[str]:
     env, done, found = FACTORY.make(), False, list[str]()
     env.reset(options={"task_id": task})
     while not done:
-        (call,) = action = Expert().act(env)
+        (call,) = action = TextCraftExpert().act(env)
         found.append(call.arguments["command"])
         *_, done, _, _ = env.step(action)
     return found
@@ -66,7 +66,7 @@ def test_an_agent_plays_a_game_to_its_end(name: str, smol: PreTrainedTokenizerBa
 
     lines = says()
     engine = ScriptedEngine(lambda request: [*smol.encode(next(lines), add_special_tokens=False), smol.eos_token_id])
-    gateway = Gateway(Writer(smol), Sampling(), 0, masking="ignore")
+    gateway = Gateway(SequenceWriter(smol), Sampling(), 0, masking="ignore")
     with serve(gateway) as url:
         agent, config = FunctionAgent(f"{FILE}:{name}"), AgentConfig(function="agents.py:f")
         manager = AgentManager(engine, gateway, url, agent, config, [FACTORY], 1, 1)

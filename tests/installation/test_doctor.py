@@ -17,16 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.installation import checks, doctor, machine, probes
-from envsuite.installation.check import Check
-from envsuite.installation.packages import Installed, Requirement
-from envsuite.installation.probes import Said
+from envsuite.installation.check import InstallationCheck
+from envsuite.installation.packages import Dependency, Requirement
+from envsuite.installation.probes import ProbeOutput
 
 GIB = 1 << 30
 StandIn = Callable[[str, str], None]
 Program = Callable[[str, str], None]
 
 
-def by_name(found: list[Check]) -> dict[str, Check]:
+def by_name(found: list[InstallationCheck]) -> dict[str, InstallationCheck]:
     return {check.name: check for check in found}
 
 
@@ -94,7 +94,7 @@ def test_a_torch_that_does_not_see_what_the_driver_sees_is_a_warning(
 ) -> None:
     program("nvidia-smi", "echo 'NVIDIA H100, 570.1, 81559 MiB, 9.0'")
     answer = json.dumps({**TORCH, "mps": False, "flex": True, **told})
-    monkeypatch.setattr(machine, "python", lambda code: Said(0, answer, ""))
+    monkeypatch.setattr(machine, "python", lambda code: ProbeOutput(0, answer, ""))
     view = by_name(machine.accelerators())["torch's view"]
     assert view.status == status and words in view.found
     assert bool(view.remedy) == (status == "warning")
@@ -158,11 +158,11 @@ def test_an_extra_tells_what_is_missing_from_what_is_of_another_version() -> Non
         ("train", "2.13.0+cpu", "ok", "torch 2.13.0+cpu", False),
         ("lora", None, "absent", "torch==2.13.0", False),
     ):
-        told = checks._extra(extra, [Installed(torch, version), Installed(yaml, "6.0")], [torch, yaml])
+        told = checks._extra(extra, [Dependency(torch, version), Dependency(yaml, "6.0")], [torch, yaml])
         assert (told.status, told.stops_quickstart) == (status, stops) and words in told.found
         assert told.remedy == ("" if status == "ok" else f"pip install 'envsuite[{extra}]'")
     included = [Requirement("envsuite", extras=("train",)), yaml]
-    assert checks._extra("docs", [Installed(yaml, "6.0"), Installed(torch, "2.13")], included).found == (
+    assert checks._extra("docs", [Dependency(yaml, "6.0"), Dependency(torch, "2.13")], included).found == (
         "pyyaml 6.0, [train]"
     )
 
@@ -170,7 +170,7 @@ def test_an_extra_tells_what_is_missing_from_what_is_of_another_version() -> Non
 @given(
     st.lists(
         st.builds(
-            Check,
+            InstallationCheck,
             st.sampled_from(["packages", "limits"]),
             st.text("abc[]-", min_size=1, max_size=22),
             st.sampled_from(["ok", "absent", "warning", "broken"]),
@@ -182,7 +182,7 @@ def test_an_extra_tells_what_is_missing_from_what_is_of_another_version() -> Non
     ),
     st.integers(10, 120),
 )
-def test_lines_fit_the_terminal_and_no_word_is_broken(found: list[Check], width: int) -> None:
+def test_lines_fit_the_terminal_and_no_word_is_broken(found: list[InstallationCheck], width: int) -> None:
     text = doctor.format_checks(found, width)
     words = {word for check in found for word in check.found.split()}
     assert words <= set(text.split())
@@ -195,8 +195,8 @@ def test_lines_fit_the_terminal_and_no_word_is_broken(found: list[Check], width:
 def test_a_conflict_is_told_as_pip_words_it(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "fastmcp 3.4 has requirement mcp<2, but you have mcp 2.3.\nx 1 requires y, which is not installed.\n"
     for said, status, words in (
-        (Said(1, lines, ""), "warning", "fastmcp 3.4 has requirement"),
-        (Said(1, "", "No module named pip"), "absent", ""),
+        (ProbeOutput(1, lines, ""), "warning", "fastmcp 3.4 has requirement"),
+        (ProbeOutput(1, "", "No module named pip"), "absent", ""),
     ):
         monkeypatch.setattr(checks, "module", lambda *words, seconds, said=said: said)
         (conflict,) = checks.conflicts()
@@ -204,7 +204,7 @@ def test_a_conflict_is_told_as_pip_words_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_check_that_fails_leaves_the_others() -> None:
-    def breaks() -> list[Check]:
+    def breaks() -> list[InstallationCheck]:
         raise RuntimeError("of all things")
 
     found = doctor.examine((("data", breaks), ("limits", machine.limits)))
@@ -215,8 +215,10 @@ def test_a_check_that_fails_leaves_the_others() -> None:
 def test_text_and_json_and_exit_status_agree(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = Check("packages", "base", "ok", "all there", required=True)
-    bad = Check("packages", "[train]", "absent", "not installed: torch", "pip install 'envsuite[train]'", True)
+    good = InstallationCheck("packages", "base", "ok", "all there", required=True)
+    bad = InstallationCheck(
+        "packages", "[train]", "absent", "not installed: torch", "pip install 'envsuite[train]'", True
+    )
     for found, code in (([good], 0), ([good, bad], 1)):
         monkeypatch.setattr(doctor, "examine", lambda found=found: found)
         assert doctor.run(argparse.Namespace(json=True)) == code

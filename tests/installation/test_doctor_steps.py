@@ -14,7 +14,7 @@ from test_doctor import StandIn, by_name
 
 from envsuite.installation import extras, gpu, machine
 from envsuite.installation.packages import requirements
-from envsuite.installation.probes import Said
+from envsuite.installation.probes import ProbeOutput
 from envsuite.installation.tryout import STEPS
 from trainers.programs.tryout import STEPS as OF_TRAINER
 
@@ -98,7 +98,7 @@ def test_a_cpu_that_is_slow_in_bfloat16_is_told_with_the_setting(
     monkeypatch: pytest.MonkeyPatch, slow: bool, status: str
 ) -> None:
     answer = json.dumps({"float32": 49e9, "bfloat16": 1.1e9, "slow": slow})
-    monkeypatch.setattr(gpu, "python", lambda code: Said(0, answer, ""))
+    monkeypatch.setattr(gpu, "python", lambda code: ProbeOutput(0, answer, ""))
     (check,) = gpu.bfloat16_on_cpu()
     assert check.status == status and "1.1 GFLOP/s" in check.found
     assert ("--model.compute_dtype float32" in check.remedy) == slow

@@ -8,7 +8,7 @@ import pytest
 from sandboxes import QUICK, opened, processes
 from waiting import until
 
-from envsuite.interpreter import Interpreter, Session
+from envsuite.interpreter import Interpreter, InterpreterSession
 
 
 @pytest.fixture(params=["namespaces", "landlock"])
@@ -33,7 +33,7 @@ def box(sandbox: str) -> Iterator[Interpreter]:
 
 
 @pytest.fixture
-def session(box: Interpreter) -> Iterator[Session]:
+def session(box: Interpreter) -> Iterator[InterpreterSession]:
     """A session that must be usable after what a test does in it."""
     with box.open() as session:
         yield session
@@ -41,7 +41,7 @@ def session(box: Interpreter) -> Iterator[Session]:
 
 
 @pytest.fixture
-def quick(box: Interpreter, sandbox: str) -> Iterator[Session]:
+def quick(box: Interpreter, sandbox: str) -> Iterator[InterpreterSession]:
     """As ``session``, with half a second for a call, which on a busy machine is too little for some."""
     with opened(sandbox, QUICK).open() as session:
         yield session

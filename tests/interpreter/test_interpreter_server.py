@@ -21,27 +21,29 @@ from sandboxes import processes
 from waiting import until
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter import Limits, open_interpreter
+from envsuite.interpreter import InterpreterLimits, open_interpreter
 from envsuite.interpreter.remote import ServerInterpreter
-from envsuite.interpreter.server import Server, Settings, serving
-from envsuite.interpreter.sessions import Sessions
-from envsuite.remote.protocol import Problem
+from envsuite.interpreter.server import InterpreterServer, InterpreterSettings, serving
+from envsuite.interpreter.sessions import InterpreterSessions
+from envsuite.remote.protocol import HttpProblem
 
-MOST = Limits(seconds=10.0, memory=256 * 2**20)
-LIMITS = Limits(seconds=5.0, memory=128 * 2**20, disk=2**20, output=2000)
+MOST = InterpreterLimits(seconds=10.0, memory=256 * 2**20)
+LIMITS = InterpreterLimits(seconds=5.0, memory=128 * 2**20, disk=2**20, output=2000)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[InterpreterServer]:
     try:
-        running = serving(Settings(port=0, limits=MOST, max_sessions=8))
+        running = serving(InterpreterSettings(port=0, limits=MOST, max_sessions=8))
     except UsageError as error:
         pytest.skip(str(error))
     with running as started:
         yield started
 
 
-def ask(server: Server, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
+def ask(
+    server: InterpreterServer, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, dict[str, Any]]:
     with contextlib.closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)) as connection:
         connection.request(method, path, body, {"Content-Type": "application/json", **headers})
         answer = connection.getresponse()
@@ -49,24 +51,24 @@ def ask(server: Server, method: str, path: str, body: bytes = b"", **headers: st
     return answer.status, orjson.loads(text) if text else {}
 
 
-def created(server: Server, key: str, **limits: object) -> tuple[int, dict[str, Any]]:
+def created(server: InterpreterServer, key: str, **limits: object) -> tuple[int, dict[str, Any]]:
     return ask(server, "POST", "/v1/sessions", orjson.dumps({"key": key, "limits": limits}))
 
 
 @pytest.mark.seconds
-def test_a_session_on_a_server_is_as_one_here(server: Server) -> None:
+def test_a_session_on_a_server_is_as_one_here(server: InterpreterServer) -> None:
     codes = (
         "x = 20\nprint('é', x)", "x + 1", "1 / 0", "'\ud800'", "\0", "import os\nos._exit(1)", "x",
         "print('y' * 10**6)", "bytearray(2**30)", "import time\ntime.sleep(60)",
         "import numpy, sympy\nsympy.pi.evalf(30)",
     )  # fmt: skip
-    limits = Limits(seconds=1.0, memory=128 * 2**20, output=1000)
+    limits = InterpreterLimits(seconds=1.0, memory=128 * 2**20, output=1000)
     with open_interpreter(server.url, limits).open() as there, open_interpreter("auto", limits).open() as here:
         for code in codes:
             assert there.run(code) == here.run(code), code
 
 
-def test_a_client_knows_the_isolation_of_its_server(server: Server) -> None:
+def test_a_client_knows_the_isolation_of_its_server(server: InterpreterServer) -> None:
     told = open_interpreter(server.url, LIMITS).isolation
     assert told[1:] == open_interpreter("auto").isolation
     assert server.url in told[0]
@@ -74,7 +76,7 @@ def test_a_client_knows_the_isolation_of_its_server(server: Server) -> None:
     assert ask(server, "GET", "/healthz")[1]["interpreter"] in ("namespaces", "landlock")
 
 
-def test_a_call_that_is_sent_again_is_not_run_again(server: Server) -> None:
+def test_a_call_that_is_sent_again_is_not_run_again(server: InterpreterServer) -> None:
     path = f"/v1/sessions/{created(server, 'again')[1]['session']}"
     first = orjson.dumps({"number": 1, "code": "n = globals().get('n', 0) + 1\nn"})
     with ThreadPoolExecutor(3) as pool:
@@ -89,7 +91,7 @@ def test_a_call_that_is_sent_again_is_not_run_again(server: Server) -> None:
     assert ask(server, "POST", f"{path}/run", first)[0] == 410
 
 
-def test_a_session_is_opened_once_per_key_and_no_more_than_the_server_takes(server: Server) -> None:
+def test_a_session_is_opened_once_per_key_and_no_more_than_the_server_takes(server: InterpreterServer) -> None:
     names = {created(server, "same")[1]["session"] for _ in range(3)}
     assert len(names) == 1
     others = [created(server, f"other {number}") for number in range(10)]
@@ -112,7 +114,7 @@ def test_a_session_is_opened_once_per_key_and_no_more_than_the_server_takes(serv
         (b'{"number": 1, "code": ""}', 404),
     ],
 )  # fmt: skip
-def test_what_is_no_request_is_refused_with_the_reason(server: Server, body: bytes, status: int) -> None:
+def test_what_is_no_request_is_refused_with_the_reason(server: InterpreterServer, body: bytes, status: int) -> None:
     answered, told = ask(server, "POST", "/v1/sessions/none/run", body) if status != 413 else (413, {"detail": "x"})
     assert answered == status and told["detail"]
     if status == 413:
@@ -120,7 +122,7 @@ def test_what_is_no_request_is_refused_with_the_reason(server: Server, body: byt
             assert ask(server, "POST", "/v1/sessions/none/run", body)[0] != 413
 
 
-def test_other_addresses_methods_and_types_are_refused(server: Server) -> None:
+def test_other_addresses_methods_and_types_are_refused(server: InterpreterServer) -> None:
     with pytest.raises(UsageError, match="must be like"):
         open_interpreter("http://", LIMITS)
     assert ask(server, "GET", "/etc/passwd")[0] == 404
@@ -128,16 +130,16 @@ def test_other_addresses_methods_and_types_are_refused(server: Server) -> None:
     assert ask(server, "POST", "/v1/sessions", b"{}", **{"Content-Type": "text/plain"})[0] == 415
 
 
-def test_limits_beyond_the_server_s_are_refused(server: Server) -> None:
+def test_limits_beyond_the_server_s_are_refused(server: InterpreterServer) -> None:
     for wrong in ({"seconds": 11}, {"memory": 2**40}, {"colour": 1}, {"seconds": "1"}, {"disk": True}, {"seconds": -1}):
         status, told = created(server, f"limits {wrong}", **wrong)
         assert status == 422 and told["detail"], wrong
     with pytest.raises(UsageError, match="seconds is 60"):
-        open_interpreter(server.url, Limits(seconds=60.0, memory=2**26)).open()
+        open_interpreter(server.url, InterpreterLimits(seconds=60.0, memory=2**26)).open()
 
 
 def test_a_server_with_a_token_answers_nobody_else() -> None:
-    with serving(Settings(port=0, token="secret")) as server:
+    with serving(InterpreterSettings(port=0, token="secret")) as server:
         assert created(server, "x")[0] == 401
         assert ask(server, "GET", "/healthz")[0] == 200
         with pytest.raises(UsageError, match="token"):
@@ -146,7 +148,7 @@ def test_a_server_with_a_token_answers_nobody_else() -> None:
 
 
 def test_a_server_may_be_stopped_while_it_ends_and_when_it_has_ended() -> None:
-    server = Server(Settings(port=0))
+    server = InterpreterServer(InterpreterSettings(port=0))
     thread = threading.Thread(target=server.run)
 
     class Slow(threading.Event):
@@ -164,7 +166,7 @@ def test_a_server_may_be_stopped_while_it_ends_and_when_it_has_ended() -> None:
 
 
 def test_a_server_that_has_ended_holds_no_connection_open() -> None:
-    with serving(Settings(port=0)) as server:
+    with serving(InterpreterSettings(port=0)) as server:
         connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
         connection.request("GET", "/healthz")
         connection.getresponse().read()
@@ -195,12 +197,12 @@ def outcome(call: Callable[..., object], *arguments: object) -> object:
     """What a call returns, or the kind of the problem that it raises."""
     try:
         return call(*arguments)
-    except Problem as problem:
+    except HttpProblem as problem:
         return problem.kind
 
 
 def test_clients_that_come_at_once_get_no_more_sessions_than_the_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    sessions = Sessions("auto", MOST, 1, 60.0)
+    sessions = InterpreterSessions("auto", MOST, 1, 60.0)
     told: list[object] = []
 
     def another() -> None:
@@ -218,7 +220,7 @@ def test_clients_that_come_at_once_get_no_more_sessions_than_the_server_takes(mo
 def test_a_call_that_begins_while_idle_sessions_end_is_refused_or_keeps_its_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sessions = Sessions("auto", MOST, 1, 0.01)
+    sessions = InterpreterSessions("auto", MOST, 1, 0.01)
     name = sessions.create("one", {})
     told: list[Any] = []
     time.sleep(0.05)
@@ -231,7 +233,7 @@ def test_a_call_that_begins_while_idle_sessions_end_is_refused_or_keeps_its_sess
 
 @pytest.mark.seconds
 def test_idle_sessions_end_and_their_clients_are_told() -> None:
-    with serving(Settings(port=0, idle_seconds=0.4)) as server, ThreadPoolExecutor(1) as pool:
+    with serving(InterpreterSettings(port=0, idle_seconds=0.4)) as server, ThreadPoolExecutor(1) as pool:
         server.sessions.idle_seconds = 60.0
         session = ServerInterpreter(server.url, LIMITS).open()
         session.run("x = 1")
@@ -250,7 +252,7 @@ def test_idle_sessions_end_and_their_clients_are_told() -> None:
         session.close()
 
 
-def test_a_session_whose_sandbox_was_killed_is_told_as_lost(server: Server) -> None:
+def test_a_session_whose_sandbox_was_killed_is_told_as_lost(server: InterpreterServer) -> None:
     before = processes()
     session = open_interpreter(server.url, LIMITS).open()
     session.run("x = 1")

@@ -19,24 +19,31 @@ from sandboxes import LIMITS, opened, processes
 from waiting import until
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter import Interpreter, Limits, Result, Session, open_interpreter, registry
+from envsuite.interpreter import (
+    CodeResult,
+    Interpreter,
+    InterpreterLimits,
+    InterpreterSession,
+    open_interpreter,
+    registry,
+)
 from envsuite.interpreter.inside.output import Output
-from envsuite.interpreter.local import Failed, Zygote
+from envsuite.interpreter.local import StartFailed, Zygote
 
 
-def test_what_a_call_defines_later_calls_see(session: Session) -> None:
-    assert session.run("x = 20\nimport math\ndef f(n): return n * x") == Result("", "")
+def test_what_a_call_defines_later_calls_see(session: InterpreterSession) -> None:
+    assert session.run("x = 20\nimport math\ndef f(n): return n * x") == CodeResult("", "")
     assert session.run("f(math.floor(2.5))").stdout == "40\n"
     assert session.run("_ + 2").stdout == "42\n"
 
 
-def test_the_value_of_a_last_expression_is_printed_unless_it_is_none(session: Session) -> None:
+def test_the_value_of_a_last_expression_is_printed_unless_it_is_none(session: InterpreterSession) -> None:
     assert session.run("1; 2\n'3'").stdout == "'3'\n"
     for code in ("None", "x = 3", "if True:\n    4", "", "# nothing"):
         assert session.run(code).stdout == ""
 
 
-def test_numpy_and_sympy_are_there(session: Session) -> None:
+def test_numpy_and_sympy_are_there(session: InterpreterSession) -> None:
     for code, shown in (
         ("import numpy as np\nnp.linalg.det(np.eye(3))", "np.float64(1.0)"),
         ("from sympy import *\nx = symbols('x')\nsolve(x**2 - 2, x)", "[-sqrt(2), sqrt(2)]"),
@@ -45,7 +52,7 @@ def test_numpy_and_sympy_are_there(session: Session) -> None:
         assert session.run(code).stdout == f"{shown}\n"
 
 
-def test_the_usual_parts_of_the_standard_library_run(session: Session, sandbox: str) -> None:
+def test_the_usual_parts_of_the_standard_library_run(session: InterpreterSession, sandbox: str) -> None:
     code = "import {0}\n{0}.__name__"
     names = "decimal statistics heapq bisect string textwrap datetime typing dataclasses enum copy operator time pprint"
     for name in f"{names} hashlib sqlite3 multiprocessing zlib csv queue contextlib io os pathlib tempfile".split():
@@ -55,7 +62,7 @@ def test_the_usual_parts_of_the_standard_library_run(session: Session, sandbox: 
         assert session.run(code).stdout == "[1, 2]\n"
 
 
-def test_a_traceback_has_the_code_s_own_lines_and_nothing_of_the_machine(session: Session) -> None:
+def test_a_traceback_has_the_code_s_own_lines_and_nothing_of_the_machine(session: InterpreterSession) -> None:
     session.run("def f(n):\n    return 1 / n")
     assert session.run("import sympy\ntry:\n    f(0)\nexcept Exception as e:\n    sympy.Integer('a')").stderr == (
         'Traceback (most recent call last):\n  File "<cell 2>", line 3, in <module>\n    f(0)\n'
@@ -66,7 +73,7 @@ def test_a_traceback_has_the_code_s_own_lines_and_nothing_of_the_machine(session
     )
 
 
-def test_what_was_printed_before_an_error_is_kept_in_its_order(session: Session) -> None:
+def test_what_was_printed_before_an_error_is_kept_in_its_order(session: InterpreterSession) -> None:
     result = session.run("import sys\nprint('a')\nprint('b', file=sys.stderr)\nraise ValueError('c')")
     assert (result.stdout, result.status) == ("a\n", "error")
     assert result.stderr.startswith("b\nTraceback") and result.stderr.endswith("ValueError: c\n")
@@ -96,13 +103,13 @@ def test_what_was_printed_before_an_error_is_kept_in_its_order(session: Session)
         ("1 / 0 if (x := 1) else 0", "ZeroDivisionError"),
     ],
 )
-def test_code_that_is_none_is_answered_as_an_error(session: Session, code: str, kind: str) -> None:
+def test_code_that_is_none_is_answered_as_an_error(session: InterpreterSession, code: str, kind: str) -> None:
     result = session.run(code)
     assert result.status == "error" and kind in result.stderr, result
     assert "/" not in result.stderr.replace("1 / 0", ""), "no path of the machine"
 
 
-def test_output_that_is_no_text_is_made_some(session: Session) -> None:
+def test_output_that_is_no_text_is_made_some(session: InterpreterSession) -> None:
     result = session.run(
         "import sys\nsys.stdout.buffer.write(b'a\\xffb\\xc3')\nsys.stderr.buffer.write(b'\\x00\\xfe')\nNone"
     )
@@ -110,7 +117,7 @@ def test_output_that_is_no_text_is_made_some(session: Session) -> None:
     assert session.run("print('\\ud800')").stdout == "\\ud800\n"
 
 
-def test_output_is_cut_in_the_middle_which_is_said_there(session: Session) -> None:
+def test_output_is_cut_in_the_middle_which_is_said_there(session: InterpreterSession) -> None:
     result = session.run("for n in range(10**5): print(n)")
     assert len(result.stdout) == 2000
     assert result.stdout.startswith("0\n1\n2\n") and result.stdout.endswith("99998\n99999\n")
@@ -139,14 +146,14 @@ def test_output_within_the_limit_is_whole_and_other_output_is_its_ends(
         assert text.startswith(head) and text.endswith(tail.partition(" …\n")[2])
 
 
-def test_large_integers_are_printed_within_limits_and_a_megabyte_of_code_is_run(session: Session) -> None:
+def test_large_integers_are_printed_within_limits_and_a_megabyte_of_code_is_run(session: InterpreterSession) -> None:
     assert session.run("len(str(2**100_000))").stdout == "30103\n"
     assert session.run(f"x = '{'é€𝄞' * 349_000}'\nlen(x)").stdout == "1047000\n"
     result = session.run("2**100_000")
     assert len(result.stdout) == 2000 and "left out" in result.stdout
 
 
-def test_stdin_is_empty(session: Session) -> None:
+def test_stdin_is_empty(session: InterpreterSession) -> None:
     assert "EOFError" in session.run("input()").stderr
     assert session.run("import sys\nsys.stdin.read()").stdout == "''\n"
 
@@ -211,7 +218,7 @@ def test_many_sessions_run_at_once_from_many_threads(box: Interpreter) -> None:
 @pytest.mark.seconds
 def test_interpreters_are_shared_by_name_and_limits_and_end_with_the_process(sandbox: str) -> None:
     assert open_interpreter(sandbox, LIMITS) is open_interpreter(sandbox, LIMITS)
-    assert open_interpreter(sandbox, Limits(seconds=1.0)) is not open_interpreter(sandbox, LIMITS)
+    assert open_interpreter(sandbox, InterpreterLimits(seconds=1.0)) is not open_interpreter(sandbox, LIMITS)
     program = (
         "import os, sys, time\nfrom envsuite.interpreter import open_interpreter\n"
         "s = open_interpreter(sys.argv[1]).open()\ns.run('import os\\nos.fork()')\nprint(os.getpid(), flush=True)\n"
@@ -241,26 +248,26 @@ def test_unknown_names_and_limits_out_of_range_are_refused_with_what_there_is() 
     limits: list[tuple[str, Any]] = [("seconds", 0), ("seconds", float("nan")), ("memory", 10), ("processes", 0)]
     for name, wrong in (*limits, ("disk", 1), ("output", 0)):
         with pytest.raises(UsageError, match=name):
-            Limits(**{name: wrong})
+            InterpreterLimits(**{name: wrong})
 
 
 def test_where_one_sandbox_does_not_work_the_next_is_taken_and_where_none_does_it_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "_FAILED", {"namespaces": "not permitted"})
-    limits = Limits(seconds=1.25)
+    limits = InterpreterLimits(seconds=1.25)
     opened("landlock")
     assert open_interpreter("auto", limits).name == "landlock"
     monkeypatch.setattr(registry, "_FAILED", {"namespaces": "not permitted", "landlock": "not there"})
     with pytest.raises(UsageError, match=r"namespaces: not permitted; landlock: not there.*sysctl.*'unisolated'"):
-        open_interpreter("auto", Limits(seconds=1.5))
+        open_interpreter("auto", InterpreterLimits(seconds=1.5))
     with pytest.raises(UsageError, match=r"'namespaces' does not work on this machine: not permitted.*compose"):
-        open_interpreter("namespaces", Limits(seconds=1.5))
+        open_interpreter("namespaces", InterpreterLimits(seconds=1.5))
 
 
 def test_a_sandbox_is_tried_before_it_is_used() -> None:
     with contextlib.closing(Zygote("unisolated")) as zygote:
-        with pytest.raises(Failed, match=r"must not: \[.*'open sockets', 'read /etc/passwd'"):
+        with pytest.raises(StartFailed, match=r"must not: \[.*'open sockets', 'read /etc/passwd'"):
             registry._try(zygote)
 
 
@@ -276,8 +283,8 @@ def test_who_names_it_gets_an_interpreter_without_isolation_and_nobody_else() ->
 
 
 @cache
-def small() -> Session:
-    return opened("auto", Limits(seconds=1.0, memory=64 * 2**20, output=500)).open()
+def small() -> InterpreterSession:
+    return opened("auto", InterpreterLimits(seconds=1.0, memory=64 * 2**20, output=500)).open()
 
 
 @settings(max_examples=30)
@@ -292,7 +299,7 @@ def small() -> Session:
 )
 def test_whatever_is_run_ends_as_a_result(code: str) -> None:
     result = small().run(code)
-    assert isinstance(result, Result)
+    assert isinstance(result, CodeResult)
     assert result.status in ("ok", "error", "timeout", "memory", "died")
     assert len(result.stdout) <= 500 and len(result.stderr) <= 500
     result.stdout.encode() + result.stderr.encode()

@@ -15,10 +15,10 @@ import gymnasium
 import pytest
 
 from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError, WorkerLost
-from envsuite.interpreter import Limits, open_interpreter
+from envsuite.interpreter import InterpreterLimits, open_interpreter
 from envsuite.mathematics import judge, prompts
 from envsuite.mathematics.env import PythonMathEnv
-from envsuite.mathematics.expert import Expert
+from envsuite.mathematics.expert import MathExpert
 from envsuite.mathematics.generate import BY_STRATUM
 from envsuite.mathematics.player import Calculator
 
@@ -204,12 +204,12 @@ def test_the_right_answer_is_nowhere_in_the_sandbox(made: Callable[..., PythonMa
 
 def test_the_expert_runs_its_code_again_where_something_came_between(made: Callable[..., PythonMathEnv]) -> None:
     env = begun(made())
-    code = Expert().act(env)
+    code = MathExpert().act(env)
     env.step(code)
     env.step(())
-    assert Expert().act(env) == code
+    assert MathExpert().act(env) == code
     env.step(code)
-    assert env.step(Expert().act(env))[4]["success"]
+    assert env.step(MathExpert().act(env))[4]["success"]
 
 
 @pytest.mark.seconds
@@ -227,15 +227,15 @@ def test_the_expert_solves_every_builtin_problem(split: str, made: Callable[...,
 def solves_all(env: PythonMathEnv, every: int) -> None:
     for task_id in env.tasks.ids(env.split or "")[::every]:
         env.reset(options={"task_id": task_id})
-        assert not env.step(Expert().act(env))[2], task_id
-        assert env.step(Expert().act(env))[4]["success"], task_id
+        assert not env.step(MathExpert().act(env))[2], task_id
+        assert env.step(MathExpert().act(env))[4]["success"], task_id
 
 
 def test_the_expert_knows_the_answers_of_files(tmp_path: Path, made: Callable[..., PythonMathEnv]) -> None:
     (tmp_path / "test.jsonl").write_text('{"problem": "What is the root of 2?", "answer": "\\\\sqrt{2}"}\n')
     env = made(source=str(tmp_path), split="test")
     env.reset()
-    assert env.step(Expert().act(env))[4]["success"]
+    assert env.step(MathExpert().act(env))[4]["success"]
     env.reset()
     assert env.step(answer("2^{1/2}"))[4]["success"]
 
@@ -293,7 +293,7 @@ def test_clients_of_a_server_cannot_do_without_isolation(server: str) -> None:
 
 def test_environments_of_a_process_share_an_interpreter(made: Callable[..., PythonMathEnv]) -> None:
     one, other = begun(made()), begun(made())
-    assert one._interpreter is other._interpreter is open_interpreter("auto", Limits(seconds=5.0))
+    assert one._interpreter is other._interpreter is open_interpreter("auto", InterpreterLimits(seconds=5.0))
     one.step(python("x = 1"))
     assert "NameError" in other.step(python("x"))[0]["text"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from envsuite.mathematics.generate import BY_STRATUM, KINDS, LEVELS
-from envsuite.mathematics.source import COUNTS, Files
+from envsuite.mathematics.source import COUNTS, ProblemFiles
 from envsuite.mathematics.tasks import load
 
 
@@ -33,6 +33,6 @@ def test_the_code_for_parquet_makes_lines_that_are_read(page: str, tmp_path: Pat
     names: dict[str, Any] = {}
     exec(code, names)
     names["lines"](tmp_path / "dapo-math-17k.parquet", tmp_path)
-    problems = Files(tmp_path)
+    problems = ProblemFiles(tmp_path)
     assert list(problems.listed.values()) == [("train", "dapo-math-17k")]
     assert orjson.loads((tmp_path / "dapo-math-17k.jsonl").read_bytes()) == row

@@ -24,8 +24,8 @@ from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.files import read
 from envsuite.mathematics.generate import BY_STRATUM, KINDS, LEVELS, SHARES, draw_problem, generate_problem, share
 from envsuite.mathematics.kinds import FAMILIES
-from envsuite.mathematics.problem import Family
-from envsuite.mathematics.source import COUNTS, Files
+from envsuite.mathematics.problem import ProblemFamily
+from envsuite.mathematics.source import COUNTS, ProblemFiles
 from envsuite.mathematics.tasks import MANIFEST, load
 
 NAMES = [family.name for family in FAMILIES]
@@ -39,13 +39,13 @@ def run(code: str) -> Fraction:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
-def test_answers_are_those_of_brute_force(family: Family) -> None:
+def test_answers_are_those_of_brute_force(family: ProblemFamily) -> None:
     for parameters in SMALL[family.name](random.Random(0)):
         assert family.answer(**parameters) == BRUTE[family.name](**parameters), parameters
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
-def test_code_prints_the_answer(family: Family) -> None:
+def test_code_prints_the_answer(family: ProblemFamily) -> None:
     draw = Draw("code")
     for _ in range(5):
         problem = family.problem(family.draw(draw))
@@ -53,7 +53,7 @@ def test_code_prints_the_answer(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
-def test_every_wording_says_every_number(family: Family) -> None:
+def test_every_wording_says_every_number(family: ProblemFamily) -> None:
     parameters = family.draw(Draw("wording"))
     texts = [family.problem(parameters, wording).text for wording in range(len(family.wordings))]
     assert len(set(texts)) == len(texts) > 1
@@ -188,7 +188,7 @@ def test_splits_and_types_of_files_follow_from_their_names(tmp_path: Path) -> No
     }  # fmt: skip
     for text, name in rows.items():
         write(tmp_path, name, {"problem": text, "answer": "1"})
-    problems = Files(tmp_path)
+    problems = ProblemFiles(tmp_path)
     assert problems.listed == {
         "AIME24#1": ("test", "aime24"),
         "devices#1": ("test", "devices"),
@@ -198,21 +198,21 @@ def test_splits_and_types_of_files_follow_from_their_names(tmp_path: Path) -> No
         "dapo-math-17k#1": ("train", "dapo-math-17k"),
         "mine/train/x#1": ("train", "x"),
     }
-    alone = Files(tmp_path / "AIME24.jsonl")
+    alone = ProblemFiles(tmp_path / "AIME24.jsonl")
     assert alone.problem("AIME24#1").text == "b" and list(alone.listed.values()) == [("test", "aime24")]
 
 
 def test_a_problem_that_is_there_several_times_counts_once_and_rather_as_a_test(tmp_path: Path) -> None:
     write(tmp_path, "train.jsonl", *({"problem": text, "answer": "1"} for text in "abcab"))
     write(tmp_path, "test.jsonl", {"problem": "b", "answer": "1"})
-    assert list(Files(tmp_path).listed) == ["test#1", "train#1", "train#3"]
+    assert list(ProblemFiles(tmp_path).listed) == ["test#1", "train#1", "train#3"]
 
 
 def test_a_change_of_a_file_is_another_version(tmp_path: Path) -> None:
     versions = set()
     for text, answer in (("a", "1"), ("a", "2"), ("b", "1")):
         write(tmp_path, "test.jsonl", {"problem": text, "answer": answer})
-        versions.add(Files(tmp_path).version)
+        versions.add(ProblemFiles(tmp_path).version)
     assert len(versions) == 3
 
 
@@ -223,11 +223,11 @@ def test_a_change_of_a_file_is_another_version(tmp_path: Path) -> None:
 def test_missing_and_empty_files_are_said(name: str, said: str, tmp_path: Path) -> None:
     write(tmp_path, "empty.txt", "", "")
     with pytest.raises(DataError, match=said):
-        Files(tmp_path / name)
+        ProblemFiles(tmp_path / name)
 
 
 def test_the_published_files_are_read(shared: Path) -> None:
-    problems = Files(shared / "data" / "mathematics")  # 22 of DAPO's 2,000 are there twice, or in a test
+    problems = ProblemFiles(shared / "data" / "mathematics")  # 22 of DAPO's 2,000 are there twice, or in a test
     counts = Counter(split for split, _ in problems.listed.values())
     types = Counter(kind for _, kind in problems.listed.values())
     assert counts == {"train": 1978, "test": 530} and types["aime24"] == 30

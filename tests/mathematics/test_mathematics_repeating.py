@@ -10,7 +10,7 @@ import pytest
 from envsuite.mathematics.answers import is_right
 from envsuite.mathematics.env import SCORERS
 from envsuite.mathematics.generate import BY_STRATUM
-from envsuite.mathematics.problem import Problem
+from envsuite.mathematics.problem import MathProblem
 from envsuite.mathematics.source import builtin_problems
 
 FORMULAS = (
@@ -49,7 +49,7 @@ DRESSES = (
 )
 
 
-def repeated(problem: Problem) -> Iterator[str]:
+def repeated(problem: MathProblem) -> Iterator[str]:
     """What such a player answers: the question, its formulas, and those of a line of code that is not run."""
     yield problem.text
     yield from re.findall(r"[0-9(][0-9 +*/^()-]{4,}[0-9)]", problem.text)

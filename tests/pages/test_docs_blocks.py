@@ -27,9 +27,9 @@ from docs.build import LINK, ROOT
 from envsuite.cli import main
 from envsuite.core.errors import UnknownName
 from envsuite.serving.bridges.server import bridging
-from envsuite.serving.bridges.settings import Settings as BridgeSettings
+from envsuite.serving.bridges.settings import BridgeSettings as BridgeSettings
 from envsuite.serving.server import serving
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 from trainers.credit.estimators import ESTIMATORS
 from trainers.imitation.config import ImitateConfig
 from trainers.run.config import TrainConfig
@@ -87,7 +87,7 @@ def surroundings(
 ) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
     """Names that the blocks of a page are given, and texts in them that are replaced: addresses of servers."""
     if page == "docs/serving.md":
-        with serving(Settings(("TextCraft-v0",), port=0)) as running:
+        with serving(ServerSettings(("TextCraft-v0",), port=0)) as running:
             yield {}, {"http://127.0.0.1:8080": running.url}
     elif page == "docs/bridges.md":
         with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as bridge:

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 from envsuite.core.tools import ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page.app import create_app
-from envsuite.papersearch.page.visits import Tasks
+from envsuite.papersearch.page.visits import PageTasks
 
 Calls = list[tuple[str, str]]
 WAY: tuple[Calls, ...] = (
@@ -56,7 +56,7 @@ class Tab:
 @lru_cache
 def app_of(path: Path, split: str = "train", horizon: int | None = 5, hosts: tuple[str, ...] | None = None) -> Flask:
     env = PaperSearchEnv(source=str(path), split=split)
-    return create_app(env, Tasks(split, env.tasks.ids(split), None, None, horizon), hosts)
+    return create_app(env, PageTasks(split, env.tasks.ids(split), None, None, horizon), hosts)
 
 
 def action(calls: Calls) -> list[ToolCall]:

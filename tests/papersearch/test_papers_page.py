@@ -17,7 +17,7 @@ from playing import WAY, Tab, action, app_of, played
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page import state as states
 from envsuite.papersearch.page.exports import bibtex
-from envsuite.papersearch.page.visits import UNDOS, Tasks, Visit
+from envsuite.papersearch.page.visits import UNDOS, PageTasks, Visit
 from envsuite.retrieval.corpus_build import LONGEST_TEXT
 
 
@@ -213,7 +213,7 @@ def test_a_seed_chooses_the_same_random_tasks_each_time() -> None:
     ids = env.tasks.ids("test")
 
     def walk(seed: int | None) -> list[str]:
-        visit = Visit(env, Tasks("test", ids, None, seed, 5))
+        visit = Visit(env, PageTasks("test", ids, None, seed, 5))
         first = visit.task_id
         visit.random()
         return [first, visit.task_id]

@@ -17,12 +17,12 @@ from seven_papers import DOCUMENTS, TASKS
 from envsuite.core import ToolCall, UsageError
 from envsuite.core.errors import DataError, UnknownName
 from envsuite.papersearch.env import PaperSearchEnv
-from envsuite.papersearch.expert import Expert
-from envsuite.papersearch.lexical import Lexical
-from envsuite.papersearch.milestones import Milestones
+from envsuite.papersearch.expert import PaperSearchExpert
+from envsuite.papersearch.lexical import PaperSearchLexical
+from envsuite.papersearch.milestones import PaperSearchMilestones
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import InMemory
+from envsuite.retrieval.documents import InMemorySource
 
 SMALL: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1}
 
@@ -99,7 +99,7 @@ def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str) -> None:
 
 
 def test_the_list_under_gold_is_the_same_whatever_is_gold(tmp_path: Path, seven: Path) -> None:
-    other = build(InMemory("x", DOCUMENTS, [{**TASKS[0], "gold": ["old"]}]), tmp_path / "other.corpus")
+    other = build(InMemorySource("x", DOCUMENTS, [{**TASKS[0], "gold": ["old"]}]), tmp_path / "other.corpus")
     seen = []
     for path in (seven, other):
         env = PaperSearchEnv(source=path, end_when_found=False)
@@ -120,7 +120,7 @@ def test_observations_are_bounded() -> None:
 
 def test_the_expert_finds_everything_and_the_lexical_baseline_much() -> None:
     recall: dict[str, float] = {}
-    for name, player in (("expert", Expert()), ("lexical", Lexical())):
+    for name, player in (("expert", PaperSearchExpert()), ("lexical", PaperSearchLexical())):
         env = gymnasium.make("PaperSearch-v0", split="test", disable_env_checker=True, **SMALL)
         ids = env.unwrapped.tasks.ids("test")  # type: ignore[attr-defined]
         for task_id in ids:
@@ -136,7 +136,7 @@ def test_the_expert_finds_everything_and_the_lexical_baseline_much() -> None:
 
 def test_players_have_an_answer_to_every_state(seven: Path) -> None:
     env = PaperSearchEnv(source=seven, end_when_found=False, selector="lexical")
-    for player in (Expert(), Lexical()):
+    for player in (PaperSearchExpert(), PaperSearchLexical()):
         for task_id in ("q-train", "q-test"):
             env.reset(options={"task_id": task_id})
             for _ in range(30):
@@ -150,7 +150,7 @@ def test_the_lexical_baseline_expands_no_paper_twice_and_uses_every_call_of_a_st
         for task_id in env.tasks.ids("test")[:6]:
             env.reset(options={"task_id": task_id})
             for _ in range(3):
-                info = env.step(Lexical().act(env))[4]
+                info = env.step(PaperSearchLexical().act(env))[4]
                 assert info["valid"]
             metrics = info["metrics"]
             assert metrics["expansions"] == 2 * max(1, calls - 1) and metrics["calls"] == 1 + 2 * calls
@@ -159,7 +159,7 @@ def test_the_lexical_baseline_expands_no_paper_twice_and_uses_every_call_of_a_st
 def test_milestones_are_the_gold_papers_found(seven: Path) -> None:
     env = PaperSearchEnv(source=seven)
     env.reset(options={"task_id": "q-train"})
-    milestones = Milestones(env)
+    milestones = PaperSearchMilestones(env)
     assert milestones.count == 4
     for word, reached in (("beta", 2), ("alpha", 1), ("omega", 0), ("gamma", 1)):
         calls = [search(word)]

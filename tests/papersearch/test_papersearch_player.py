@@ -15,10 +15,10 @@ from teaching import played
 from envsuite.core import UsageError
 from envsuite.papersearch import prompts
 from envsuite.papersearch.env import PaperSearchEnv
-from envsuite.papersearch.lexical import Lexical
+from envsuite.papersearch.lexical import PaperSearchLexical
 from envsuite.papersearch.literature import Literature
 from envsuite.papersearch.player import Scholar, parts_of, subject_of
-from envsuite.papersearch.reading import Shown, papers_of, query_of
+from envsuite.papersearch.reading import PaperLine, papers_of, query_of
 
 SETTING: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1, "max_calls": 1, "shown": 5, "snippet": 0}
 STEPS = 6
@@ -85,7 +85,7 @@ def test_a_careful_player_finds_more_than_the_lexical_one_and_a_rash_one_far_les
     for task_id in env.tasks.ids("test"):
         env.reset(options={"task_id": task_id})
         for _ in range(STEPS):
-            _, _, done, _, info = env.step(Lexical().act(env))
+            _, _, done, _, info = env.step(PaperSearchLexical().act(env))
             if done:
                 break
         recalls.append(info["score"])
@@ -138,4 +138,4 @@ def test_the_papers_that_are_shown_are_read_as_they_are(papers: list[Any], more:
     said = prompts.describe_search("Papers", 1, 1)
     expansions = [prompts.describe_expansion("P1", 1, 0)]
     text = f"{said}\n\n{prompts.view(lines, len(lines) + (more if lines else 0), expansions)}"
-    assert papers_of(text) == [Shown(key, name, expanded) for key, name, _, expanded, _ in papers]
+    assert papers_of(text) == [PaperLine(key, name, expanded) for key, name, _, expanded, _ in papers]

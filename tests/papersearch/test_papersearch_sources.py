@@ -18,11 +18,11 @@ from envsuite.papersearch.cacm import Cacm
 from envsuite.papersearch.ieee_vis import COLUMNS, IeeeVis
 from envsuite.papersearch.lines import records
 from envsuite.papersearch.paper_files import PaperFiles, paper_of, plain_arxiv_id
-from envsuite.papersearch.pasa import WithQueries, alike
+from envsuite.papersearch.pasa import PapersWithQueries, alike
 from envsuite.papersearch.source import official_source, source_of
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, Source
+from envsuite.retrieval.documents import Document, DocumentSource
 
 TODAY = 20261124
 
@@ -200,13 +200,13 @@ def test_versions_of_arxiv_ids_are_taken_off(written: str, plain: str) -> None:
     assert plain_arxiv_id(written) == plain
 
 
-def _queries(folder: Path, rows: list[Any], name: str = "AutoScholarQuery_dev.jsonl") -> Source:
+def _queries(folder: Path, rows: list[Any], name: str = "AutoScholarQuery_dev.jsonl") -> DocumentSource:
     papers = [
         {"paper_id": "a", "title": "On Graphs!", "abstract": "A", "year": 2019, "arxiv_id": "1901.00001"},
         {"paper_id": "b", "title": "Trees: a Survey", "abstract": "B", "year": 2020},
         {"paper_id": "c", "title": "Trees, a survey", "abstract": "C", "year": 2022},
     ]
-    return WithQueries(PaperFiles(_written(folder / "papers.jsonl", papers)), [_written(folder / name, rows)])
+    return PapersWithQueries(PaperFiles(_written(folder / "papers.jsonl", papers)), [_written(folder / name, rows)])
 
 
 def test_queries_find_their_gold_by_arxiv_id_and_by_title(tmp_path: Path) -> None:

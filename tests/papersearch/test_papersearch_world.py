@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.papersearch.question import Question
-from envsuite.papersearch.selectors import Model, Selector, selector_of
-from envsuite.papersearch.tasks import Collection
-from envsuite.papersearch.world import LONGEST_QUERY, Library, Rules, Session
+from envsuite.papersearch.question import CorpusQuery
+from envsuite.papersearch.selectors import ModelSelector, Selector, selector_of
+from envsuite.papersearch.tasks import PaperCollection
+from envsuite.papersearch.world import LONGEST_QUERY, LiteratureSearch, PaperLibrary, Rules
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, InMemory
+from envsuite.retrieval.documents import Document, InMemorySource
 
 SCORES = {"g1": 0.9, "g2": 0.8, "g3": 0.7, "g4": 0.005, "old": 0.4, "side": 0.6, "late": 1.0}
 TITLES = {"g1": "Alpha beta", "g2": "Alpha", "g3": "Gamma", "g4": "Delta beta", "old": "Beta", "side": "Alpha omega"}
@@ -31,21 +31,21 @@ def judged(query: str, papers: Sequence[tuple[str, str]]) -> list[float]:
 
 
 @pytest.fixture
-def begin(seven: Path) -> Callable[..., Session]:
-    def begun(selector: str | Callable[..., Any] = "gold", task: str = "q-train", **rules: Any) -> Session:
-        collection = Collection(Corpus(seven), "test")
+def begin(seven: Path) -> Callable[..., LiteratureSearch]:
+    def begun(selector: str | Callable[..., Any] = "gold", task: str = "q-train", **rules: Any) -> LiteratureSearch:
+        collection = PaperCollection(Corpus(seven), "test")
         library = collection.library
         chosen = selector_of(selector, collection.corpus, library.words)
-        return Session(library, chosen, replace(Rules(), **rules), collection.question(task))
+        return LiteratureSearch(library, chosen, replace(Rules(), **rules), collection.question(task))
 
     return begun
 
 
-def pool(session: Session) -> set[str]:
+def pool(session: LiteratureSearch) -> set[str]:
     return {session.library.corpus.key(number) for number in session.pool}
 
 
-def test_a_step_earns_the_three_best_scores_of_its_new_papers(begin: Callable[..., Session]) -> None:
+def test_a_step_earns_the_three_best_scores_of_its_new_papers(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin(judged, reward="step")
     # "beta" finds old (0.4), g1 (0.9) and g4 (0.005: discarded); "gamma" finds g3 (0.7); "omega" finds side (0.6).
     done = session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])
@@ -58,7 +58,9 @@ def test_a_step_earns_the_three_best_scores_of_its_new_papers(begin: Callable[..
     assert session.step([("expand", "g2")]).reward == 0.0
 
 
-def test_each_call_earns_the_three_best_scores_of_the_papers_that_it_finds_first(begin: Callable[..., Session]) -> None:
+def test_each_call_earns_the_three_best_scores_of_the_papers_that_it_finds_first(
+    begin: Callable[..., LiteratureSearch],
+) -> None:
     session = begin(judged, best=2)
     # "beta" finds old (0.4), g1 (0.9) and g4 (0.005: discarded); "alpha" finds g1 again, g2 (0.8) and side (0.6).
     assert session.step([("search", "beta"), ("search", "alpha")]).reward == pytest.approx(0.9 + 0.4 + 0.8 + 0.6)
@@ -72,7 +74,7 @@ def test_each_call_earns_the_three_best_scores_of_the_papers_that_it_finds_first
 
 @pytest.mark.parametrize("searched_last", [False, True])
 def test_what_a_search_and_an_expansion_find_is_the_search_s(
-    searched_last: bool, begin: Callable[..., Session]
+    searched_last: bool, begin: Callable[..., LiteratureSearch]
 ) -> None:
     session = begin(judged, best=1)
     session.step([("search", "beta")])  # old and g1
@@ -84,7 +86,7 @@ def test_what_a_search_and_an_expansion_find_is_the_search_s(
     assert session.step(calls[::-1] if searched_last else calls).reward == pytest.approx(0.8 + 0.7)
 
 
-def test_gold_scores_are_one_and_zero(begin: Callable[..., Session]) -> None:
+def test_gold_scores_are_one_and_zero(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin("gold")
     assert session.step([("search", "beta")]).reward == 2.0  # g1 and g4; old is not gold
     assert pool(session) == {"old", "g1", "g4"}  # nothing is discarded, which would tell what is gold
@@ -92,14 +94,14 @@ def test_gold_scores_are_one_and_zero(begin: Callable[..., Session]) -> None:
     assert session.step([("search", "omega")]).reward == 0.0
 
 
-def test_at_most_three_papers_of_a_step_are_paid(begin: Callable[..., Session]) -> None:
+def test_at_most_three_papers_of_a_step_are_paid(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin("gold", reward="step")
     assert session.step([("search", "alpha beta"), ("search", "gamma")]).reward == 3.0
     assert pool(session) == {"g1", "g2", "g3", "g4", "old", "side"}
     assert begin("gold", best=4, reward="step").step([("search", "alpha beta"), ("search", "gamma")]).reward == 4.0
 
 
-def test_lexical_scores_are_the_weighted_share_of_the_querys_words(begin: Callable[..., Session]) -> None:
+def test_lexical_scores_are_the_weighted_share_of_the_querys_words(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin("lexical")
     corpus = session.library.corpus
     numbers = np.array([corpus.number(key) for key in ("g1", "g2", "g3", "g4", "old", "side")])
@@ -121,7 +123,7 @@ def test_lexical_scores_are_the_weighted_share_of_the_querys_words(begin: Callab
     ],
 )
 def test_a_refused_call_is_charged_unless_it_has_no_query(
-    tool: str, arguments: tuple[str, ...], reward: float, error: str, begin: Callable[..., Session]
+    tool: str, arguments: tuple[str, ...], reward: float, error: str, begin: Callable[..., LiteratureSearch]
 ) -> None:
     session = begin("gold")
     session.step([("search", "beta")])
@@ -134,7 +136,7 @@ def test_a_refused_call_is_charged_unless_it_has_no_query(
 
 @pytest.mark.parametrize(("reward", "penalty"), [("step", 0.5), ("call", 0.0)])
 def test_a_search_that_is_repeated_within_a_step_is_refused_and_charged_where_the_step_is_paid(
-    reward: str, penalty: float, begin: Callable[..., Session]
+    reward: str, penalty: float, begin: Callable[..., LiteratureSearch]
 ) -> None:
     session = begin("gold", reward=reward)
     done = session.step([("search", "beta"), ("search", "beta")])
@@ -146,7 +148,7 @@ def test_a_search_that_is_repeated_within_a_step_is_refused_and_charged_where_th
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("query", ["nowhere", " Alpha  beta"])
 def test_a_repeated_search_whose_first_found_nothing_new_is_charged_at_once_and_later(
-    query: str, steps: int, reward: str, begin: Callable[..., Session]
+    query: str, steps: int, reward: str, begin: Callable[..., LiteratureSearch]
 ) -> None:
     session = begin("gold", reward=reward)
     session.step([("search", "beta alpha")])  # finds all that the second query finds
@@ -156,7 +158,7 @@ def test_a_repeated_search_whose_first_found_nothing_new_is_charged_at_once_and_
     assert sum(earned) == -0.5 and pool(session) == before
 
 
-def test_each_penalty_of_a_step_counts(begin: Callable[..., Session]) -> None:
+def test_each_penalty_of_a_step_counts(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin("gold", penalty=0.25, cost=0.1)
     session.step([("search", "delta")])
     done = session.step(
@@ -165,13 +167,13 @@ def test_each_penalty_of_a_step_counts(begin: Callable[..., Session]) -> None:
     assert done.reward == pytest.approx(1.0 - 3 * 0.25 - 2 * 0.1)
 
 
-def test_operators_are_words(begin: Callable[..., Session]) -> None:
+def test_operators_are_words(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin("gold")
     assert not session.step([("search", 'title:"alpha" AND (beta) -omega*')]).errors
     assert "side" in pool(session)
 
 
-def test_nothing_newer_than_the_query_is_found(begin: Callable[..., Session]) -> None:
+def test_nothing_newer_than_the_query_is_found(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin("gold")
     session.step([("search", "alpha beta newer")])
     session.step([("expand", "g1"), ("expand", "g2"), ("expand", "side")])
@@ -182,7 +184,9 @@ def test_nothing_newer_than_the_query_is_found(begin: Callable[..., Session]) ->
 
 
 @pytest.mark.parametrize("reward", ["step", "call"])
-def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(reward: str, begin: Callable[..., Session]) -> None:
+def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(
+    reward: str, begin: Callable[..., LiteratureSearch]
+) -> None:
     calls = [("search", "delta"), ("expand", "g4"), ("expand", "g1"), ("search", "omega"), ("search", "delta")]
     seen = set()
     for order in permutations(calls):
@@ -196,7 +200,7 @@ def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(reward: str, 
     assert session.key() not in {key for *_, key in seen}
 
 
-def test_metrics_are_those_of_the_papers_above_the_threshold(begin: Callable[..., Session]) -> None:
+def test_metrics_are_those_of_the_papers_above_the_threshold(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin(judged)
     session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])  # old .4, g1 .9, g3 .7, side .6
     metrics = session.metrics()
@@ -211,14 +215,14 @@ def test_metrics_are_those_of_the_papers_above_the_threshold(begin: Callable[...
     assert set(begin().metrics().values()) == {0.0}
 
 
-def test_the_pool_is_shown_best_first_and_gold_by_words(begin: Callable[..., Session]) -> None:
+def test_the_pool_is_shown_best_first_and_gold_by_words(begin: Callable[..., LiteratureSearch]) -> None:
     for selector, order in ((judged, ["g1", "g3", "side", "old"]), ("gold", ["g1", "old", "g4", "side", "g3"])):
         session = begin(selector)
         session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])
         assert [session.library.corpus.key(n) for n in session.papers[session.rank_papers()].tolist()] == order
 
 
-def star(tmp_path: Path) -> Library:
+def star(tmp_path: Path) -> PaperLibrary:
     """A paper that 40 cite, of which the last 20 are cited most, and that cites 120."""
     many = [Document(f"c{n:03}", f"Citing {n}", "Text", 20010101 + n, ("hub",)) for n in range(40)]
     fans = [
@@ -227,7 +231,7 @@ def star(tmp_path: Path) -> Library:
     ]
     old = [Document(f"r{n:03}", f"Cited {n}", "Text", 19900101) for n in range(120)]
     hub = Document("hub", "Hub", "Text", 20000101, tuple(paper.key for paper in old))
-    return Library(Corpus(build(InMemory("star", [*many, *fans, *old, hub]), tmp_path / "star.corpus")))
+    return PaperLibrary(Corpus(build(InMemorySource("star", [*many, *fans, *old, hub]), tmp_path / "star.corpus")))
 
 
 def test_an_expansion_returns_the_30_most_cited_citing_papers_and_99_cited_ones(tmp_path: Path) -> None:
@@ -251,8 +255,8 @@ def test_a_function_is_asked_once_for_each_paper(seven: Path) -> None:
         asked.extend(title for title, _ in papers)
         return [0.5] * len(papers)
 
-    model: Selector = Model(Corpus(seven), scorer, "mine")
-    question = Question("q", "words", frozenset({1}), 0, 7)
+    model: Selector = ModelSelector(Corpus(seven), scorer, "mine")
+    question = CorpusQuery("q", "words", frozenset({1}), 0, 7)
     for numbers in ([0, 1], [1, 2], [2, 0]):
         assert model.scores(question, np.array(numbers)).tolist() == [0.5, 0.5]
     assert asked == ["Beta", "Alpha beta", "Alpha"]
@@ -261,8 +265,8 @@ def test_a_function_is_asked_once_for_each_paper(seven: Path) -> None:
 @pytest.mark.parametrize("scores", [[0.5], [0.5, 1.5], [0.5, float("nan")], [-0.1, 0.5]])
 def test_a_function_that_returns_no_scores_is_refused(scores: list[float], seven: Path) -> None:
     with pytest.raises(UsageError, match="a number from 0 to 1"):
-        Model(Corpus(seven), lambda query, papers: scores, "mine").scores(
-            Question("q", "words", frozenset({1}), 0, 7), np.array([0, 1])
+        ModelSelector(Corpus(seven), lambda query, papers: scores, "mine").scores(
+            CorpusQuery("q", "words", frozenset({1}), 0, 7), np.array([0, 1])
         )
 
 
@@ -281,6 +285,6 @@ QUERY = {"id": "q", "text": "t", "gold": ["x"], "date": 0, "kind": "k", "split":
 def test_a_corpus_without_queries_or_their_gold_is_refused(
     tasks: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
-    path = build(InMemory("one", [Document("x", "T", "A")], tasks), tmp_path / "one.corpus")
+    path = build(InMemorySource("one", [Document("x", "T", "A")], tasks), tmp_path / "one.corpus")
     with pytest.raises(DataError, match=message):
-        Collection(Corpus(path), "test").question("q")
+        PaperCollection(Corpus(path), "test").question("q")

@@ -20,7 +20,7 @@ from envsuite.cli import main
 from envsuite.evaluation.demonstrations import read_demonstrations
 from envsuite.play.app import Chooser, Play
 from envsuite.play.prompt import Prompt
-from envsuite.play.session import Session
+from envsuite.play.session import PlaySession
 
 SMALL, LARGE = (80, 24), (160, 50)
 QUICK = ("Sokoban-v0", "TextCraft-v0")
@@ -210,7 +210,7 @@ def test_commands_of_the_program_do_what_they_say(
 
 def test_a_lost_environment_is_a_message_and_the_episode_stays(thread: ThreadPoolExecutor) -> None:
     env = Tally()
-    session = Session(env, "train")
+    session = PlaySession(env, "train")
     session.start()
     session.act(add(1))
     app = Play(session, thread, light=True)

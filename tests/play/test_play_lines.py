@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_play_session import FEW, IDS
 
 import envsuite  # noqa: F401
-from envsuite.core import Tool, ToolCall, Unparsed
+from envsuite.core import Tool, ToolCall, UnparsedAction
 from envsuite.core.registration import ENVIRONMENTS, Profile
 from envsuite.core.tools import check_action
 from envsuite.evaluation.demonstrations.arguments import make_tool_env
@@ -71,7 +71,7 @@ def test_several_calls_of_a_step_are_lines_and_none_if_one_is_no_call(texts: lis
     action = tuple(ToolCall("say", {"text": text}) for text in texts)
     written = write_action(action, TWO, Profile())
     assert read_action(written, TWO, Profile(), (), most=5) == action
-    assert isinstance(read_action("look\nfly", TWO, Profile(), (), most=5), Unparsed)
+    assert isinstance(read_action("look\nfly", TWO, Profile(), (), most=5), UnparsedAction)
     if len(texts) > 1:
         assert written.count("\n") == len(texts) - 1
         assert read_action(written, TWO, Profile(), (), most=1) == read_line(written, TWO, Profile())
@@ -81,7 +81,7 @@ def test_several_calls_of_a_step_are_lines_and_none_if_one_is_no_call(texts: lis
 @given(st.text() | st.text("set look=red{}\"'[]: 1"), st.sampled_from([Profile(), Profile(plain="say"), *[]]))
 def test_no_line_raises_and_each_is_an_action_or_says_why_not(line: str, profile: Profile) -> None:
     action = read_line(line, TWO, profile)
-    assert isinstance(action, Unparsed) or isinstance(action[0], ToolCall)
+    assert isinstance(action, UnparsedAction) or isinstance(action[0], ToolCall)
     check_action(action, TWO, 1)
     completions(line, TWO, profile)
     is_incomplete(line)
@@ -115,14 +115,14 @@ def test_forms_of_lines(line: str, call: ToolCall) -> None:
 )
 def test_lines_that_are_no_action_say_why(line: str, said: str) -> None:
     action = read_line(line, TWO, Profile())
-    assert isinstance(action, Unparsed) and said in action.problem
+    assert isinstance(action, UnparsedAction) and said in action.problem
 
 
 def test_commands_of_the_shop_are_clicks_and_lines_of_mathematics_are_code() -> None:
     shop, sums = make_tool_env("WebShop-v0"), make_tool_env("PythonMath-v0")
     profile = profile_of("WebShop-v0", shop.tools)
     assert read_line("buy now", shop.tools, profile, ["buy now"]) == (ToolCall("click", {"element": "buy now"}),)
-    assert isinstance(read_line("buy now", shop.tools, profile, []), Unparsed)
+    assert isinstance(read_line("buy now", shop.tools, profile, []), UnparsedAction)
     assert read_line("search buy now", shop.tools, profile) == (ToolCall("search", {"query": "buy now"}),)
     profile = profile_of("PythonMath-v0", sums.tools)
     assert read_line("= 3/7", sums.tools, profile) == (ToolCall("answer", {"text": "3/7"}),)

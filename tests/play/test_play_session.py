@@ -13,11 +13,11 @@ from envsuite.core import Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv
 from envsuite.core.registration import builtin
 from envsuite.evaluation.demonstrations import read_demonstrations, replay
 from envsuite.evaluation.demonstrations.arguments import make_tool_env
-from envsuite.play.session import Session
+from envsuite.play.session import PlaySession
 from envsuite.remote import transport
 from envsuite.remote.making import horizon_of
 from envsuite.serving.server import serving
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 
 IDS = [spec.id for spec in builtin()]
 
@@ -26,9 +26,9 @@ FEW = {"ALFWorld-v0": {"source": "builtin", "games": 18}}
 """Arguments that make few games: by default there are hundreds."""
 
 
-def begun(env_id: str, task: str | None = None, save: Path | None = None, **options: Any) -> Session:
+def begun(env_id: str, task: str | None = None, save: Path | None = None, **options: Any) -> PlaySession:
     options = options or FEW.get(env_id, {})
-    session = Session(
+    session = PlaySession(
         make_tool_env(env_id, **options), "train", horizon=horizon_of(env_id), env_options=options, save=save
     )
     session.start(task)
@@ -36,13 +36,13 @@ def begun(env_id: str, task: str | None = None, save: Path | None = None, **opti
 
 
 @pytest.fixture(params=IDS)
-def session(request: pytest.FixtureRequest, tmp_path: Path, data_folder: Path) -> Iterator[Session]:
+def session(request: pytest.FixtureRequest, tmp_path: Path, data_folder: Path) -> Iterator[PlaySession]:
     made = begun(request.param, save=tmp_path / "saved.jsonl")
     yield made
     made.env.close()
 
 
-def test_hints_solve_the_task_and_the_episode_is_saved_as_it_was(session: Session) -> None:
+def test_hints_solve_the_task_and_the_episode_is_saved_as_it_was(session: PlaySession) -> None:
     while not session.over:
         action = session.hint()
         session.act(action)
@@ -55,7 +55,7 @@ def test_hints_solve_the_task_and_the_episode_is_saved_as_it_was(session: Sessio
     assert replay(session.env, shown) == shown
 
 
-def test_steps_are_taken_back_one_by_one_to_the_beginning(session: Session) -> None:
+def test_steps_are_taken_back_one_by_one_to_the_beginning(session: PlaySession) -> None:
     session.env.action_space.seed(1)
     seen = [(session.observation, session.info, session.reward)]
     for number in range(5):
@@ -71,7 +71,7 @@ def test_steps_are_taken_back_one_by_one_to_the_beginning(session: Session) -> N
 
 
 def test_the_budget_of_steps_ends_the_episode_and_undo_gives_them_back() -> None:
-    session = Session(make_tool_env("Sokoban-v0"), "train", horizon=2)
+    session = PlaySession(make_tool_env("Sokoban-v0"), "train", horizon=2)
     session.start()
     session.act(())
     session.act(())
@@ -82,7 +82,7 @@ def test_the_budget_of_steps_ends_the_episode_and_undo_gives_them_back() -> None
         session.hint()
     session.undo()
     assert not session.over and session.steps_left == 1
-    endless = Session(make_tool_env("Sokoban-v0"), "train")
+    endless = PlaySession(make_tool_env("Sokoban-v0"), "train")
     endless.start()
     for _ in range(50):
         endless.act(())
@@ -108,14 +108,14 @@ def test_tasks_follow_in_order_by_type_and_at_random() -> None:
         session.start("no such item")
     assert session.env.observation["task"] == session.first["task"]  # the episode goes on
     again = (
-        Session(make_tool_env("TextCraft-v0"), "train", seed=3),
-        Session(make_tool_env("TextCraft-v0"), "train", seed=3),
+        PlaySession(make_tool_env("TextCraft-v0"), "train", seed=3),
+        PlaySession(make_tool_env("TextCraft-v0"), "train", seed=3),
     )
     for one in again:
         one.random()
     assert again[0].task_id == again[1].task_id
     with pytest.raises(UsageError, match="no task"):
-        Session(make_tool_env("Sokoban-v0", tasks=["boxes-1/test#0"]), "train")
+        PlaySession(make_tool_env("Sokoban-v0", tasks=["boxes-1/test#0"]), "train")
 
 
 class Tally(ToolEnv):
@@ -149,7 +149,7 @@ def add(number: int) -> tuple[ToolCall]:
 
 
 def test_without_snapshots_the_actions_are_played_again() -> None:
-    session = Session(Tally(), "train")
+    session = PlaySession(Tally(), "train")
     session.start()
     for number in (1, 2, 3):
         session.act(add(number))
@@ -168,7 +168,7 @@ def test_without_snapshots_the_actions_are_played_again() -> None:
 
 def test_a_lost_environment_keeps_the_episode_and_goes_on_when_it_is_back() -> None:
     env = Tally()
-    session = Session(env, "train")
+    session = PlaySession(env, "train")
     session.start()
     session.act(add(1))
     env.lose = True
@@ -198,7 +198,7 @@ def test_on_a_server_steps_are_taken_back_and_only_players_of_observations_give_
 
 
 def _stop_and_go_on() -> None:
-    with serving(Settings(("TextCraft-v0",), port=0, workers=0)) as running:
+    with serving(ServerSettings(("TextCraft-v0",), port=0, workers=0)) as running:
         session = begun("TextCraft-v0", url=running.url)
         port = int(running.url.rpartition(":")[2])
         session.act(session.env.action_space.sample())
@@ -206,7 +206,7 @@ def _stop_and_go_on() -> None:
     with pytest.raises(WorkerLost):
         session.act((ToolCall("env_step", {"command": "inventory"}),))
     assert session.observation == seen and len(session.steps) == 1
-    with serving(Settings(("TextCraft-v0",), port=port, workers=0)):
+    with serving(ServerSettings(("TextCraft-v0",), port=port, workers=0)):
         session.act((ToolCall("env_step", {"command": "inventory"}),))
         assert len(session.steps) == 2
 

@@ -9,7 +9,7 @@ from families import FAMILIES, Family, tokenizer_of
 
 from envsuite.core import Tool, ToolCall
 from envsuite.core.errors import UsageError
-from envsuite.prompting import Conversation, NativeCodec, PromptSpec, Renderer, TagsCodec, make_memory
+from envsuite.prompting import Conversation, NativeCodec, PromptSpec, TagsCodec, TemplateRenderer, make_memory
 from envsuite.prompting.closing import closings
 
 TOOLS = (Tool("go", "Goes.", {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}),)
@@ -25,11 +25,11 @@ def test_every_prompt_of_a_family_ends_with_a_closing(smol: Any, family: Family,
     codec = NativeCodec(tokenizer, family.arguments) if native else TagsCodec()
     if native and family.name in PLAIN:
         with pytest.raises(UsageError, match="plain text"):
-            closings(Renderer(tokenizer, family.arguments), codec)
+            closings(TemplateRenderer(tokenizer, family.arguments), codec)
         return
     if not native and family.name in TOOLS_ONLY:
         pytest.skip("the template renders no conversation without tools, which the codec tags does not give it")
-    ends = closings(Renderer(tokenizer, family.arguments), codec)
+    ends = closings(TemplateRenderer(tokenizer, family.arguments), codec)
     for memory in ("full", "window(2)"):
         spec = PromptSpec(codec, make_memory(memory), template_arguments=family.arguments)
         talk = Conversation(tokenizer, spec, TOOLS)
@@ -47,4 +47,4 @@ def test_a_template_without_a_control_token_after_a_message_is_refused(smol: Any
     tokenizer = tokenizer_of(smol, FAMILIES[1].file)
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}ASSISTANT:"
     with pytest.raises(UsageError, match="plain text, ' ASSISTANT:'"):
-        closings(Renderer(tokenizer), TagsCodec())
+        closings(TemplateRenderer(tokenizer), TagsCodec())

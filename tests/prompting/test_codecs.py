@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from envsuite.core import Tool, ToolCall, UnknownName, UsageError
 from envsuite.core.tools import check_action
-from envsuite.prompting import CODECS, BracketsCodec, Parsed, TagsCodec, ToolsCodec, make_codec
+from envsuite.prompting import CODECS, BracketsCodec, ParseResult, TagsCodec, ToolsCodec, make_codec
 from envsuite.prompting.codecs import SearchR1Codec
 
 
@@ -62,7 +62,7 @@ def test_parsing_gives_an_action_or_a_reason_and_never_raises(codec, completion,
 def test_what_is_written_is_read_back(codec, action, thought):
     for tools in ((SEARCH, CLICK, COMMAND), (SEARCH, CLICK)):
         written = codec.write(action, thought, tools)
-        assert codec.parse(written, tools, 3) == Parsed(tuple(action), None)
+        assert codec.parse(written, tools, 3) == ParseResult(tuple(action), None)
 
 
 @CODEC
@@ -95,7 +95,7 @@ CALL = '{"name": "act", "arguments": {"command": "go"}}'
     ],
 )
 def test_the_first_well_formed_body_in_tags_is_the_command_as_it_stands(completion, expected):
-    assert TAGS.parse(completion, (COMMAND,), 1) == Parsed((ToolCall("act", {"command": expected}),), None)
+    assert TAGS.parse(completion, (COMMAND,), 1) == ParseResult((ToolCall("act", {"command": expected}),), None)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_more_calls_than_allowed_are_no_action_and_none_is_cut():
     clicks = TAGS.write((ToolCall("click", {"element": "a"}),) * 2)
     for codec, text, tools in ((TOOLS, good, (COMMAND,)), (TAGS, clicks, (SEARCH, CLICK))):
         assert len(codec.parse(text, tools, 2).action) == 2
-        assert codec.parse(text, tools, 1) == Parsed(None, "2 calls in one step, at most 1 allowed")
+        assert codec.parse(text, tools, 1) == ParseResult(None, "2 calls in one step, at most 1 allowed")
 
 
 def test_an_unknown_tool_or_wrong_arguments_are_left_to_the_environment_to_answer():

@@ -7,7 +7,7 @@ from families import published, template, tokenizer_of
 from transformers.utils import chat_template_utils
 
 from envsuite.core import UsageError
-from envsuite.prompting import Renderer
+from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.rendering import DAY, writes_day
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import with_day
@@ -27,11 +27,11 @@ def test_a_template_takes_the_day_that_it_is_told(smol, name, monkeypatch, caplo
         )
         monkeypatch.setattr(chat_template_utils, "datetime", today)
         for arguments in ({}, {DAY: "2026-11-29"}):
-            shown[day, len(arguments)] = Renderer(tokenizer, arguments).attempt(USER, None)
+            shown[day, len(arguments)] = TemplateRenderer(tokenizer, arguments).attempt(USER, None)
     assert shown[29, 1] == shown[30, 1] == shown[29, 0]
-    Renderer(tokenizer, {DAY: "2026-11-29"}).check()
+    TemplateRenderer(tokenizer, {DAY: "2026-11-29"}).check()
     with pytest.raises(UsageError, match="write a day as 2026-01-31"):
-        Renderer(tokenizer, {DAY: "today"})(USER, None)
+        TemplateRenderer(tokenizer, {DAY: "today"})(USER, None)
 
 
 def test_a_run_keeps_the_day_of_its_start_and_other_templates_have_none(smol):

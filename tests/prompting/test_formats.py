@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core import Tool, ToolCall
-from envsuite.prompting.formats import FORMATS, Found
+from envsuite.prompting.formats import FORMATS, CallMatch
 
 FORMAT = pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
 BY = {form.name: form for form in FORMATS}
@@ -38,7 +38,7 @@ def test_no_text_makes_a_parser_raise_and_what_it_finds_is_json(form, text):
     end = 0
     for one in form.calls(rest, TOOLS):
         assert end <= one.end <= len(rest)
-        if isinstance(one, Found):
+        if isinstance(one, CallMatch):
             json.dumps(dict(one.call.arguments), allow_nan=False, ensure_ascii=False).encode()
             assert one.start < one.end
         end = one.end
@@ -112,7 +112,7 @@ SPELLED = [(name, text) for name, texts in SPELLINGS.items() for text in texts]
 @pytest.mark.parametrize("name, text", SPELLED, ids=[f"{name}-{i}" for i, (name, _) in enumerate(SPELLED)])
 def test_spellings_that_models_use_are_read(name, text):
     found = list(BY[name].calls(text, TOOLS))
-    assert [one.call for one in found if isinstance(one, Found)] == [ToolCall("act", ACT)], found
+    assert [one.call for one in found if isinstance(one, CallMatch)] == [ToolCall("act", ACT)], found
 
 
 WRONG = {
@@ -171,7 +171,7 @@ FLAWED = [(name, text) for name, texts in WRONG.items() for text in texts]
 @pytest.mark.parametrize("name, text", FLAWED, ids=[f"{name}-{i}" for i, (name, _) in enumerate(FLAWED)])
 def test_nothing_is_guessed_of_a_text_that_is_no_call(name, text):
     found = list(BY[name].calls(text, TOOLS))
-    assert not any(isinstance(one, Found) for one in found), found
+    assert not any(isinstance(one, CallMatch) for one in found), found
 
 
 def test_arguments_without_quotes_have_the_types_of_the_schema():

@@ -5,12 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core import UsageError
-from envsuite.prompting import Compact, Full, Rendered, Summary, Window, make_memory
+from envsuite.prompting import CompactMemory, FullMemory, RenderedMemory, Summary, Window, make_memory
 
 
 @pytest.mark.parametrize(
     "memory",
-    [Window(0), Window(2), Window(2, 4), Summary(0), Summary(3), Summary(0, 2), Full(), Rendered(), Compact(1024)],
+    [
+        Window(0),
+        Window(2),
+        Window(2, 4),
+        Summary(0),
+        Summary(3),
+        Summary(0, 2),
+        FullMemory(),
+        RenderedMemory(),
+        CompactMemory(1024),
+    ],
     ids=str,
 )
 def test_a_memory_is_what_its_text_describes(memory):

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from docs.build import ROOT
 from envsuite.core import Observation, Tool, ToolCall, UnknownName, UsageError
 from envsuite.prompting import (
-    Compact,
+    CompactMemory,
     Conversation,
-    Full,
+    FullMemory,
     PromptSpec,
-    Rendered,
-    Renderer,
+    RenderedMemory,
+    TemplateRenderer,
     departure,
     make_codec,
     make_memory,
 )
-from envsuite.prompting.formats import FORMATS, Found
+from envsuite.prompting.formats import FORMATS, CallMatch
 from envsuite.prompting.text import listing
 
 
@@ -47,7 +47,7 @@ def observation(text):
 
 
 def conversation_of(codec, memory=None, **options):
-    conversation = Conversation(codec.tokenizer, PromptSpec(codec, memory or Full(), **options), TOOLS, 2)
+    conversation = Conversation(codec.tokenizer, PromptSpec(codec, memory or FullMemory(), **options), TOOLS, 2)
     conversation.start(observation("You see a door."))
     return conversation
 
@@ -55,7 +55,7 @@ def conversation_of(codec, memory=None, **options):
 def whole(conversation):
     """The token ids of the conversation as the chat template renders it."""
     codec = conversation.codec
-    text = Renderer(codec.tokenizer, codec.template_arguments)(conversation.messages(), codec.chat_tools(TOOLS))
+    text = TemplateRenderer(codec.tokenizer, codec.template_arguments)(conversation.messages(), codec.chat_tools(TOOLS))
     return tuple(codec.tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -184,7 +184,7 @@ def test_a_result_can_not_end_a_turn_or_speak_for_the_model(smol, family):
     control = {i for i, token in codec.tokenizer.added_tokens_decoder.items() if token.special}
     prompts = []
     for world in ("a key", attack):
-        conversations = [conversation_of(codec, memory) for memory in (Full(), Rendered())]
+        conversations = [conversation_of(codec, memory) for memory in (FullMemory(), RenderedMemory())]
         for conversation in conversations:
             answer(conversation, codec.write(calls_of(1, False), "", TOOLS), world)
         prompts.append([conversation.prompt_ids() for conversation in conversations])
@@ -220,7 +220,7 @@ def test_reasoning_that_the_template_drops_is_dropped_where_it_renders_the_promp
     )
     assert "token 187 is" in departure(codec)
     prompts = []
-    for memory in (Full(), Rendered()):
+    for memory in (FullMemory(), RenderedMemory()):
         conversation = conversation_of(codec, memory)
         answer(conversation, codec.write([ToolCall("act", {"command": "go"})], "Secret."), "a key")
         prompts.append(codec.tokenizer.decode(conversation.prompt_ids()))
@@ -247,7 +247,7 @@ def test_template_arguments_reach_the_prompt_and_unknown_ones_are_refused(smol):
 
 def test_template_arguments_go_with_every_codec(smol):
     tokenizer = tokenizer_of(smol, QWEN3)
-    spec = PromptSpec(make_codec("tags"), Full(), template_arguments={"enable_thinking": False})
+    spec = PromptSpec(make_codec("tags"), FullMemory(), template_arguments={"enable_thinking": False})
     conversation = Conversation(tokenizer, spec, TOOLS)
     conversation.start(observation("You see a door."))
     assert tokenizer.decode(conversation.prompt_ids()).endswith("<think>\n\n</think>\n\n")
@@ -286,7 +286,7 @@ def test_tools_are_listed_once_whether_the_template_lists_them_or_not(smol):
 
 def test_a_budget_leaves_out_the_oldest_turns(smol):
     codec = codec_of(smol, BY_NAME["Qwen3.5"])
-    conversation = conversation_of(codec, Compact(900))
+    conversation = conversation_of(codec, CompactMemory(900))
     for i in range(12):
         answer(conversation, codec.write(calls_of(i, False), "Hm.", TOOLS), f"Result {i}")
         assert len(conversation.prompt_ids()) <= 900
@@ -301,7 +301,7 @@ def test_the_page_has_a_row_for_every_format_with_an_example_that_is_read():
     for form in FORMATS:
         for example in re.findall("`([^`]+)`", rows.get(form.name, "")):
             if "act" in example and example.endswith(("}", ">", "]", ")")):
-                calls = [one.call for one in form.calls(example, {"act": ACT}) if isinstance(one, Found)]
+                calls = [one.call for one in form.calls(example, {"act": ACT}) if isinstance(one, CallMatch)]
                 assert calls == [ToolCall("act", {"command": "go"})], example
 
 

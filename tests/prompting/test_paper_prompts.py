@@ -12,11 +12,11 @@ import pytest
 
 import envsuite  # noqa: F401
 from docs.build import ROOT
-from envsuite.alfworld.expert import Expert as ALFWorldExpert
+from envsuite.alfworld.expert import ALFWorldExpert as ALFWorldExpert
 from envsuite.core import Observation, Tool, ToolEnv
 from envsuite.prompting import Codec, Conversation, PromptFile, PromptSpec, Window, make_codec
-from envsuite.textcraft.expert import Expert as TextCraftExpert
-from envsuite.webshop.expert import Expert as WebShopExpert
+from envsuite.textcraft.expert import TextCraftExpert as TextCraftExpert
+from envsuite.webshop.expert import WebShopExpert as WebShopExpert
 
 ROW = re.compile(r"^\| `\{(\w+)\}` \| `(.+)` \|$", re.MULTILINE)
 PLACEHOLDERS = {

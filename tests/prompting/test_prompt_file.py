@@ -9,8 +9,17 @@ from test_conversation import LOOSE, TAGS, TOOL, answer, begun, conversation_of,
 from docs.build import ROOT
 from envsuite.core import Observation, UsageError
 from envsuite.core.errors import DataError, MissingExtra
-from envsuite.prompting import Compact, Full, NoRoom, PromptFile, ToolsCodec, Window, load_prompt_file, prompt_file
-from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, Past, Situation
+from envsuite.prompting import (
+    CompactMemory,
+    FullMemory,
+    PromptFile,
+    PromptTooLong,
+    ToolsCodec,
+    Window,
+    load_prompt_file,
+    prompt_file,
+)
+from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, PromptPast, Situation
 from envsuite.prompting.shipped import template_names
 
 ALL = (
@@ -36,7 +45,7 @@ def situation(**changes):
         "task": "Find it.",
         "observation": "A room.",
         "commands": ("go", "look"),
-        "history": (Past(1, "A door.", "open door"),),
+        "history": (PromptPast(1, "A door.", "open door"),),
         "current_step": 2,
         "tools": (TOOL,),
         "max_calls": 1,
@@ -59,7 +68,7 @@ def test_values_come_out_as_they_are(task, text, command, action):
         "\n{{ task }}<1>{{ observation }}<2>{{ commands | join }}<3>{{ history[0].action if history }}<4>", "a"
     )
     shown = file.render(
-        situation(task=task, observation=text, commands=(command,), history=(Past(1, text, action),))
+        situation(task=task, observation=text, commands=(command,), history=(PromptPast(1, text, action),))
     )  # fmt: skip
     assert shown == f"\n{task}<1>{text}<2>{command}<3>{action}<4>"
 
@@ -137,7 +146,7 @@ def test_json_is_written_as_it_is_and_not_for_html():
 
 def test_the_limit_leaves_room_for_the_longest_prompts():
     file = STEPS
-    lots = tuple(Past(n, "You see a shelf. " * 100, "go to shelf") for n in range(1, 101))
+    lots = tuple(PromptPast(n, "You see a shelf. " * 100, "go to shelf") for n in range(1, 101))
     text = file.render(situation(history=lots, current_step=101, commands=[f"go to {n}" for n in range(2000)]))
     assert 150_000 < len(text) < 250_000
 
@@ -202,13 +211,13 @@ def test_instructions_and_commands_are_empty_where_they_are_switched_off(words):
     assert conversation.messages() == [{"role": "user", "content": "[][]"}]
 
 
-@pytest.mark.parametrize("memory", [Full(), Compact(500)], ids=str)
+@pytest.mark.parametrize("memory", [FullMemory(), CompactMemory(500)], ids=str)
 def test_a_memory_that_continues_prompts_does_not_go_with_a_prompt_file(words, memory):
     with pytest.raises(UsageError, match=r"prompt file steps: .*the memory is .*take window\(K\)"):
         conversation_of(words, memory, prompt_file=STEPS)
 
 
-@pytest.mark.parametrize("memory", [Window(2), Full(), Compact(500)], ids=str)
+@pytest.mark.parametrize("memory", [Window(2), FullMemory(), CompactMemory(500)], ids=str)
 def test_a_long_prompt_loses_its_first_tokens_or_ends_the_episode(tokenizer, memory):
     whole, left, ends = (
         conversation_of(tokenizer, memory, **options)
@@ -219,7 +228,7 @@ def test_a_long_prompt_loses_its_first_tokens_or_ends_the_episode(tokenizer, mem
     for step in range(6):
         assert left.prompt_ids() == whole.prompt_ids()[-60:]
         if len(whole.prompt_ids()) > 60:
-            with pytest.raises(NoRoom, match=r"the prompt takes \d+ tokens, at most 60"):
+            with pytest.raises(PromptTooLong, match=r"the prompt takes \d+ tokens, at most 60"):
                 ends.prompt_ids()
         for conversation in (whole, left, ends):
             answer(conversation, said("go"), f"you see a shelf {step}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envsuite.core import Observation, Tool, ToolCall, UsageError
 from envsuite.prompting import Conversation, PromptSpec, make_codec, make_memory
-from envsuite.prompting.codecs import Parsed, SearchR1Codec
+from envsuite.prompting.codecs import ParseResult, SearchR1Codec
 from envsuite.searchqa.env import SearchQAEnv
 
 CODEC = SearchR1Codec()
@@ -42,7 +42,7 @@ def search(query: str) -> ToolCall:
     ],
 )
 def test_the_first_well_formed_tag_after_the_thought_is_the_action(completion: str, wanted: Any) -> None:
-    expected = Parsed((wanted,), None) if isinstance(wanted, ToolCall) else Parsed(None, wanted)
+    expected = ParseResult((wanted,), None) if isinstance(wanted, ToolCall) else ParseResult(None, wanted)
     assert CODEC.parse(completion, TOOLS, 4) == expected and CODEC.parse(completion, (), 4).action is None
 
 
@@ -53,13 +53,13 @@ def test_what_is_written_is_read_back(query: str, thought: str) -> None:
     except UsageError:
         assert query != query.strip() or "<" in query
     else:
-        assert CODEC.parse(written, TOOLS, 1) == Parsed((search(query),), None)
+        assert CODEC.parse(written, TOOLS, 1) == ParseResult((search(query),), None)
 
 
 def test_other_tools_take_json_and_several_calls_are_refused() -> None:
     call = ToolCall("sum", {"a": 1, "b": 2})
     assert CODEC.write((call,)) == '<sum>{"a": 1, "b": 2}</sum>'
-    assert CODEC.parse('<sum>{"a": 1, "b": 2}</sum>', (OTHER,), 1) == Parsed((call,), None)
+    assert CODEC.parse('<sum>{"a": 1, "b": 2}</sum>', (OTHER,), 1) == ParseResult((call,), None)
     assert CODEC.parse("<sum>1</sum>", (OTHER,), 1).error == "not a JSON object"
     with pytest.raises(UsageError, match="one call, not 2"):
         CODEC.write((search("a"), search("b")))

@@ -23,7 +23,7 @@ from step_tables import step_tables, table_of
 from tiny_models import plain_logprobs
 from transformers import AutoTokenizer, PreTrainedModel
 
-from envsuite.bifurcation.world import State, Walk
+from envsuite.bifurcation.world import DoorState, Walk
 from envsuite.core import ToolCall
 from envsuite.remote.making import practice_of
 from research.credit import arms, cells, runs
@@ -73,15 +73,15 @@ class Played:
     """Of the walks' doors, by task."""
     expected: float
 
-    def moments(self) -> Iterator[tuple[Episode, Step, State, int]]:
+    def moments(self) -> Iterator[tuple[Episode, Step, DoorState, int]]:
         """Each step with its state and the number of the door, -1 for none."""
         for episode in self.episodes:
-            state = State(0)
+            state = DoorState(0)
             for step in episode.steps:
                 said = step.action[0].arguments["command"] if step.valid and step.action else ""
                 yield episode, step, state, DOORS.index(said) if said else -1
                 metrics = step.info["metrics"]
-                state = State(int(metrics["place"]), int(metrics["astray"])) if metrics else state
+                state = DoorState(int(metrics["place"]), int(metrics["astray"])) if metrics else state
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_the_policy_s_chances_are_those_of_a_plain_forward_pass(exact: ModuleTyp
     assert chances.shape == (2, 3, 2, env.kind.names, 3)
     for number, task in enumerate(("train-3", "test-0")):
         for place, astray, name in np.ndindex(*chances.shape[1:4]):
-            text = Walk(env.kind, task).text(State(place, astray), name)
+            text = Walk(env.kind, task).text(DoorState(place, astray), name)
             plain = plain_chances(policy.model, tokenizer, text)
             np.testing.assert_allclose(chances[number, place, astray, name], plain, rtol=1e-3, atol=1e-12)
     assert np.ptp(np.log(chances)) > 0.1
@@ -212,13 +212,13 @@ def test_chances_in_a_run_are_those_of_its_answers(played: Played) -> None:
 def test_the_column_of_a_run_is_q_minus_v_by_hand(played: Played) -> None:
     kind: Any = gymnasium.make("Bifurcation-v0", **played.cell.kwargs).unwrapped.kind  # type: ignore[attr-defined]
 
-    def v(walk: Walk, chances: np.ndarray, state: State, t: int) -> float:
+    def v(walk: Walk, chances: np.ndarray, state: DoorState, t: int) -> float:
         if walk.over(state) or t == played.cell.steps:
             return 0.0
         doors = [chances[*state, 0, door] * q(walk, chances, state, t, door) for door in range(3)]
         return float(sum(doors) + (1.0 - chances[*state, 0].sum()) * v(walk, chances, state, t + 1))
 
-    def q(walk: Walk, chances: np.ndarray, state: State, t: int, door: int) -> float:
+    def q(walk: Walk, chances: np.ndarray, state: DoorState, t: int, door: int) -> float:
         after, reward = walk.after(state, door) if door >= 0 else (state, 0.0)
         return reward + v(walk, chances, after, t + 1)
 
@@ -232,7 +232,9 @@ def test_the_column_of_a_run_is_q_minus_v_by_hand(played: Played) -> None:
             by_hand[moment] = q(walk, chances, state, step.t, door) - v(walk, chances, state, step.t)
         assert column[episode.episode_id, step.t] == pytest.approx(by_hand[moment], abs=1e-12)
     assert len(column) == sum(len(episode.steps) for episode in played.episodes) and np.ptp([*column.values()]) > 0.3
-    starts = [v(Walk(kind, task), chances, State(0), 0) for task, chances in zip(panel, played.chances, strict=True)]
+    starts = [
+        v(Walk(kind, task), chances, DoorState(0), 0) for task, chances in zip(panel, played.chances, strict=True)
+    ]
     assert played.expected == pytest.approx(np.mean(starts), abs=1e-12)
     assert played.result.success[0] == round(played.expected, 5) and len(played.result.success) == 2
 

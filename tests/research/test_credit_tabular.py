@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envsuite.bifurcation.world import Kind, State, Walk
+from envsuite.bifurcation.world import DoorKind, DoorState, Walk
 from research.credit.cells import Cell
 from research.credit.tabular import SHARES, Shares, pairs, train
 
@@ -25,10 +25,10 @@ def parts(kind: int, place: int, lost: int, shares: Shares) -> list[Any]:
 
 def plainly(cell: Cell, seed: int, rate: float, exact: bool, shares: Shares) -> float:
     """Expected success after one update, step by step."""
-    kind, walks = Kind(**cell.kwargs), {task: Walk(Kind(**cell.kwargs), task) for task in cell.panel(seed)}
+    kind, walks = DoorKind(**cell.kwargs), {task: Walk(DoorKind(**cell.kwargs), task) for task in cell.panel(seed)}
     odds, weights = cell.start ** (1.0 / cell.decisions), defaultdict[Any, Any](lambda: np.zeros(3))
 
-    def chances(walk: Walk, state: State) -> Any:
+    def chances(walk: Walk, state: DoorState) -> Any:
         right = walk.right(state.place)
         start = np.array([odds if door == right else (1.0 - odds) / 2 for door in range(3)])
         logits = np.log(start) if right is not None else np.zeros(3)
@@ -36,7 +36,7 @@ def plainly(cell: Cell, seed: int, rate: float, exact: bool, shares: Shares) -> 
         return np.exp(logits) / np.exp(logits).sum()
 
     def values(walk: Walk) -> Any:
-        each = [[[chances(walk, State(place, lost))] for lost in range(2)] for place in range(kind.horizon)]
+        each = [[[chances(walk, DoorState(place, lost))] for lost in range(2)] for place in range(kind.horizon)]
         return walk.values(np.array(each), kind.horizon)
 
     drawn = np.random.default_rng([seed, 1]).random((cell.tasks, cell.group, cell.horizon))
@@ -44,7 +44,7 @@ def plainly(cell: Cell, seed: int, rate: float, exact: bool, shares: Shares) -> 
     for number, (task, walk) in enumerate(walks.items()):
         steps, returns = [], []
         for episode in range(cell.group):
-            state, total = State(0), 0.0
+            state, total = DoorState(0), 0.0
             for place in range(kind.horizon):
                 door = int((drawn[number, episode, place] > np.cumsum(chances(walk, state))[:-1]).sum())
                 steps.append((episode, state, door))

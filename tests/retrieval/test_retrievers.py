@@ -17,31 +17,31 @@ from envsuite.retrieval import vectors
 from envsuite.retrieval.approximate import build_index
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, InMemory
+from envsuite.retrieval.documents import Document, InMemorySource
 from envsuite.retrieval.hybrid import Hybrid
 from envsuite.retrieval.retrievers import (
-    ByFaiss,
-    BySearchR1,
-    Fused,
-    Named,
-    Searched,
+    FaissSearch,
+    FusedSearch,
+    NamedSearch,
+    SearchCache,
+    ServerSearch,
     parse_search,
     retriever_of,
     vectors_of,
 )
 from envsuite.retrieval.sentence import SentenceEncoder
 
-BM25, DRAWN = Named("bm25"), Named("drawn")
+BM25, DRAWN = NamedSearch("bm25"), NamedSearch("drawn")
 SAME = {
     "bm25": BM25,
-    "bm25+drawn": Fused((BM25, DRAWN)),
-    '{"fuse": ["bm25", "drawn"]}': Fused((BM25, DRAWN)),
-    ' {"fuse": ["bm25", "drawn"], "weights": [3, 1]}': Fused((BM25, DRAWN), (3.0, 1.0)),
-    '{"fuse": ["bm25", "drawn"], "fusion": "rrf"}': Fused((BM25, DRAWN), None, "rrf"),
-    '{"faiss": "papers.faiss", "vectors": "drawn"}': ByFaiss("papers.faiss", "drawn"),
-    '{"search-r1": "http://wiki:8000"}': BySearchR1("http://wiki:8000"),
-    '{"fuse": ["bm25", {"fuse": ["drawn", {"search-r1": "http://w"}]}]}': Fused(
-        (BM25, Fused((DRAWN, BySearchR1("http://w"))))
+    "bm25+drawn": FusedSearch((BM25, DRAWN)),
+    '{"fuse": ["bm25", "drawn"]}': FusedSearch((BM25, DRAWN)),
+    ' {"fuse": ["bm25", "drawn"], "weights": [3, 1]}': FusedSearch((BM25, DRAWN), (3.0, 1.0)),
+    '{"fuse": ["bm25", "drawn"], "fusion": "rrf"}': FusedSearch((BM25, DRAWN), None, "rrf"),
+    '{"faiss": "papers.faiss", "vectors": "drawn"}': FaissSearch("papers.faiss", "drawn"),
+    '{"search-r1": "http://wiki:8000"}': ServerSearch("http://wiki:8000"),
+    '{"fuse": ["bm25", {"fuse": ["drawn", {"search-r1": "http://w"}]}]}': FusedSearch(
+        (BM25, FusedSearch((DRAWN, ServerSearch("http://w"))))
     ),
 }
 
@@ -133,7 +133,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corpus]:
     path = tmp_path_factory.mktemp("corpus") / "animals.corpus"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectors, "open_encoder", lambda facts: Drawn(8))
-        yield Corpus(build(InMemory("animals", pages), path, encoders=[Drawn(8)]))
+        yield Corpus(build(InMemorySource("animals", pages), path, encoders=[Drawn(8)]))
 
 
 def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, t
 
 
 def test_environments_share_a_search_however_they_describe_it(corpus: Corpus) -> None:
-    shared = Searched(corpus, "own", lambda _, search: [search])  # type: ignore[arg-type, return-value]
+    shared = SearchCache(corpus, "own", lambda _, search: [search])  # type: ignore[arg-type, return-value]
     assert shared("bm25") == "own"
     assert shared("bm25+drawn") is shared({"fuse": ["bm25", "drawn"]}) is not shared("drawn+bm25")
     search = retriever_of(corpus, "drawn")

@@ -13,9 +13,9 @@ from envsuite.core.players import Player
 from envsuite.retrieval.corpus_build import build
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.env import SearchQAEnv
-from envsuite.searchqa.expert import Expert
-from envsuite.searchqa.lexical import Lexical
-from envsuite.searchqa.milestones import Milestones
+from envsuite.searchqa.expert import SearchQAExpert
+from envsuite.searchqa.lexical import SearchQALexical
+from envsuite.searchqa.milestones import SearchQAMilestones
 from envsuite.searchqa.scoring import normalise_answer
 from envsuite.searchqa.source import QuestionFiles
 
@@ -231,16 +231,16 @@ def play(env: SearchQAEnv, player: Player, task: str) -> tuple[float, float]:
 def test_the_expert_answers_every_question_and_lexical_some() -> None:
     env = SearchQAEnv(**SMALL)
     tasks = [task for ids in env.tasks.splits.values() for task in ids]
-    rewards, recalls = zip(*(play(env, Expert(), task) for task in tasks), strict=True)
+    rewards, recalls = zip(*(play(env, SearchQAExpert(), task) for task in tasks), strict=True)
     assert {*rewards} == {1.0} and np.mean(recalls) > 0.98
-    assert 0.02 < np.mean([play(env, Lexical(), task)[0] for task in tasks]) < 0.5
+    assert 0.02 < np.mean([play(env, SearchQALexical(), task)[0] for task in tasks]) < 0.5
 
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("data_set", ["hotpotqa", "2wikimultihopqa", "musique"])
 def test_the_expert_answers_the_published_questions(shared: Path, data_set: str) -> None:
     env = SearchQAEnv(source=shared / "data" / "questions" / data_set)
-    rewards, recalls = zip(*(play(env, Expert(), task) for task in env.tasks.ids("train")[:60]), strict=True)
+    rewards, recalls = zip(*(play(env, SearchQAExpert(), task) for task in env.tasks.ids("train")[:60]), strict=True)
     assert {*rewards} == {1.0} and np.mean(recalls) > 0.9
 
 
@@ -272,7 +272,7 @@ def test_no_observation_has_the_answer_before_a_page_with_it_is_found() -> None:
 
 def test_milestones_are_the_supporting_pages_and_the_answer(three: Path) -> None:
     env = started(three, "h1", results=1)
-    milestones = Milestones(env)
+    milestones = SearchQAMilestones(env)
     assert milestones.count == 3
     reached = []
     for action in ([search("moon film")], [search("moon film")], [search("director Ann")], [answer("Rome")]):

@@ -24,15 +24,15 @@ from question_files import (
 from envsuite.core.errors import DataError, UnknownName
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import LONGEST_KEY, Problems
+from envsuite.retrieval.documents import LONGEST_KEY, DocumentProblems
 from envsuite.searchqa import layouts, passages, source
 from envsuite.searchqa.layouts import read_question
-from envsuite.searchqa.passages import Keys, Passage, join_sentences, passage, rows
+from envsuite.searchqa.passages import Passage, PassageKeys, join_sentences, passage, rows
 from envsuite.searchqa.scoring import judge_answer
 from envsuite.searchqa.source import QuestionFiles
 
 
-def read(*files: Path, **arguments: Any) -> tuple[dict[str, str], list[dict[str, Any]], Problems]:
+def read(*files: Path, **arguments: Any) -> tuple[dict[str, str], list[dict[str, Any]], DocumentProblems]:
     found = QuestionFiles(files, **arguments)
     pages = {document.key: document.text for document in found.documents()}
     return pages, list(found.tasks()), found.problems
@@ -194,7 +194,7 @@ def test_a_given_corpus_has_the_pages_and_questions_need_no_context(tmp_path: Pa
 def test_layouts_of_a_corpus(tmp_path: Path, content: str, zipped: bool) -> None:
     path = tmp_path / ("wiki.json.gz" if zipped else "wiki.json")
     path.write_bytes(gzip.compress(content.encode()) if zipped else content.encode())
-    problems = Problems()
+    problems = DocumentProblems()
     found = list(passages.passages(path, problems))
     assert found == [Passage("Rome", "Rome is a city. It is old."), Passage("Oslo", "Oslo is a city.")]
     assert not problems.counts
@@ -310,7 +310,7 @@ titles = st.text(max_size=12) | st.sampled_from(["A", "A (2)", "A (2) (2)", " A 
 
 @given(st.lists(titles, max_size=30))
 def test_keys_are_unique_short_lines(names: list[str]) -> None:
-    keys = Keys()
+    keys = PassageKeys()
     found = [keys.key(name) for name in names]
     assert len(set(found)) == len(found)
     assert all(0 < len(key) <= LONGEST_KEY and key == key.strip() and len(key.splitlines()) == 1 for key in found)
@@ -330,7 +330,7 @@ fields = ["question", "answer", "answer_aliases", "context", "supporting_facts",
     st.dictionaries(st.sampled_from([*fields, "id", "_id", "type", "answerable"]), values, max_size=4),
 )
 def test_no_content_of_an_entry_raises(row: dict[str, Any], changes: dict[str, Any]) -> None:
-    problems = Problems()
+    problems = DocumentProblems()
     found = read_question({**row, **changes}, "here", problems)
     assert found is not None or problems.counts
     if found is not None:
@@ -351,6 +351,6 @@ def test_no_file_raises_but_a_data_error(tmp_path_factory: pytest.TempPathFactor
     for name in ("a.json", "a.jsonl", "a.json.gz"):
         (folder / name).write_bytes(content)
         try:
-            list(rows(folder / name, Problems()))
+            list(rows(folder / name, DocumentProblems()))
         except DataError as error:
             assert str(folder / name) in str(error)

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from envsuite.serving import front
-from envsuite.serving.server import Server, serving
-from envsuite.serving.settings import Settings
+from envsuite.serving.server import EnvServer, serving
+from envsuite.serving.settings import ServerSettings
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Server]]:
+def start() -> Iterator[Callable[..., EnvServer]]:
     """Starts servers in threads of this process; by default of TextCraft, with a free port."""
     with ExitStack() as stack:
 
-        def make(*environments: str, **settings: Any) -> Server:
+        def make(*environments: str, **settings: Any) -> EnvServer:
             ids = environments or ("TextCraft-v0",)
-            return stack.enter_context(serving(Settings(ids, **{"port": 0, "workers": 0, **settings})))
+            return stack.enter_context(serving(ServerSettings(ids, **{"port": 0, "workers": 0, **settings})))
 
         yield make
 

@@ -16,10 +16,10 @@ from waiting import until
 
 from envsuite.remote import listening
 from envsuite.remote.listening import Dispatcher, Listener
-from envsuite.serving.host import Host
-from envsuite.serving.server import Server
+from envsuite.serving.host import SessionHost
+from envsuite.serving.server import EnvServer
 
-Start = Callable[..., Server]
+Start = Callable[..., EnvServer]
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -232,14 +232,14 @@ def test_a_process_that_may_open_few_files_serves_few_connections() -> None:
 
 def test_a_server_has_loaded_what_its_quick_environments_share_before_the_first_client(start: Start) -> None:
     described: list[object] = []
-    execute = Host.execute
+    execute = SessionHost.execute
 
-    def noted(host: Host, call: Any) -> Any:
+    def noted(host: SessionHost, call: Any) -> Any:
         described.append((call["op"], call["environment"]))
         return execute(host, call)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Host, "execute", noted)
+        patch.setattr(SessionHost, "execute", noted)
         start("TextCraft-v0", "vector_worlds:Rough-v0")
     assert described == [("describe", "TextCraft-v0")]
 

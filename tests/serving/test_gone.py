@@ -17,10 +17,10 @@ from waiting import until
 
 from envsuite.core import ToolCall, WorkerLost
 from envsuite.remote import RemoteEnv, session, transport
-from envsuite.serving.server import Server
+from envsuite.serving.server import EnvServer
 from envsuite.vector import EnvFactory, make_vector, remote
 
-Start = Callable[..., Server]
+Start = Callable[..., EnvServer]
 ROUGH = "vector_worlds:Rough-v0"
 GO = do("go")
 PATIENCE = 1.5
@@ -49,7 +49,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> defaultdict[int, float]:
     return found
 
 
-def gone(*servers: Server) -> None:
+def gone(*servers: EnvServer) -> None:
     """Close the servers' sockets."""
     for server in servers:
         server.stop()
@@ -224,7 +224,7 @@ def test_a_server_that_comes_back_is_asked_patiently_the_next_time_it_is_gone(st
 @pytest.mark.slow
 def test_a_server_that_nobody_asked_for_long_is_asked_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        there = transport.Server(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        there = transport.RemoteServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
     monkeypatch.setattr(transport, "FORGET_SECONDS", 0.3)
     monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.05)
     for pause, patient in ((0.0, True), (0.25, False), (0.5, True)):
@@ -238,7 +238,7 @@ def test_a_server_that_does_not_answer_is_told_once_a_call(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        there = transport.Server(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        there = transport.RemoteServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
     monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.05)
     with pytest.raises(WorkerLost, match=r"http://127.0.0.1:\d+ does not answer .*`envsuite serve http`"):
         RemoteEnv(there.url, ROUGH)
@@ -264,8 +264,8 @@ def test_an_answer_that_is_no_problem_document_raises_the_question_who_answers()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        there = transport.Server(f"http://127.0.0.1:{other.server_port}")
-        with pytest.raises(transport.Refused) as refused:
+        there = transport.RemoteServer(f"http://127.0.0.1:{other.server_port}")
+        with pytest.raises(transport.RequestRefused) as refused:
             there.ask("GET", "/v1/environments")
         other.shutdown()
     assert refused.value.detail == "HTTP 404 without a problem document: is it `envsuite serve http`?"

@@ -18,16 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from talking import Place
 
-from envsuite.interpreter.server import Settings as InterpreterSettings
+from envsuite.interpreter.server import InterpreterSettings as InterpreterSettings
 from envsuite.interpreter.server import serving as interpreting
 from envsuite.remote import deadlines, listening
-from envsuite.remote.guard import Guard
+from envsuite.remote.guard import RequestGuard
 from envsuite.remote.pages.address import listening as page_socket
 from envsuite.remote.pages.serving import check_request, serve
 from envsuite.serving.bridges.server import bridging
-from envsuite.serving.bridges.settings import Settings as BridgeSettings
+from envsuite.serving.bridges.settings import BridgeSettings as BridgeSettings
 from envsuite.serving.server import serving as environments
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 from trainers.report.server import ServeSettings
 from trainers.report.server import serving as reporting
 
@@ -49,7 +49,7 @@ class Running(NamedTuple):
 
 @contextlib.contextmanager
 def _serve_http(tmp_path: Any, smol: Any) -> Iterator[Running]:
-    with environments(Settings(("TextCraft-v0",), port=0, workers=0, token=TOKEN)) as server:
+    with environments(ServerSettings(("TextCraft-v0",), port=0, workers=0, token=TOKEN)) as server:
         yield Running(server.url, "/v1/environments", upload="/v1/batch")
 
 
@@ -236,5 +236,5 @@ def test_many_slow_clients_leave_others_served(running: Running, monkeypatch: py
     st.dictionaries(st.sampled_from(["host", "origin", "sec-fetch-site", "authorization"]), st.text(max_size=12)),
 )  # fmt: skip
 def test_a_guard_lets_in_nobody_without_the_token(method: str, path: str, headers: dict[str, str]) -> None:
-    refusal = Guard(True, "another-long-token").refusal(method, path, headers.get)
+    refusal = RequestGuard(True, "another-long-token").refusal(method, path, headers.get)
     assert refusal is not None and refusal.status in (401, 403, 421)

@@ -26,10 +26,10 @@ from envsuite.remote import RemoteEnv, transport
 from envsuite.remote import places as place
 from envsuite.remote.places import News, Places, listening, parse_addresses
 from envsuite.remote.session import described_anew
-from envsuite.serving.server import Server
-from envsuite.vector import EnvFactory, Event, Vector, make_vector, members
+from envsuite.serving.server import EnvServer
+from envsuite.vector import EnvFactory, Vector, VectorEvent, make_vector, members
 
-Start = Callable[..., Server]
+Start = Callable[..., EnvServer]
 COMMANDS = ["inventory", "get 2 oak logs", "nonsense", "get 1 bamboo", "craft 1 stick using 2 bamboo", "inventory"]
 SLOTS = 6
 getaddrinfo = socket.getaddrinfo
@@ -54,11 +54,11 @@ def news() -> Iterator[list[News]]:
 class File:
     """A file that names servers."""
 
-    def __init__(self, path: Path, *servers: Server) -> None:
+    def __init__(self, path: Path, *servers: EnvServer) -> None:
         self.path, self.url = path, path.as_uri()
         self.name(*servers)
 
-    def name(self, *servers: Server | str) -> None:
+    def name(self, *servers: EnvServer | str) -> None:
         urls = [server if isinstance(server, str) else server.url for server in servers]
         self.path.write_text("# servers\n" + "".join(f"{url}  # one\n" for url in urls))
 
@@ -68,7 +68,7 @@ def noticed(vector: Vector, urls: list[str]) -> None:
     until(lambda: sorted(vector._parts[0].places.now()) == sorted(urls))  # type: ignore[attr-defined]
 
 
-def playing(vector: Vector, between: Callable[[int], object] = lambda episode: None) -> list[list[Event]]:
+def playing(vector: Vector, between: Callable[[int], object] = lambda episode: None) -> list[list[VectorEvent]]:
     """Every event of three episodes in each slot; ``between`` is called in the middle of each."""
     history = []
     for episode in range(3):
@@ -83,14 +83,14 @@ def playing(vector: Vector, between: Callable[[int], object] = lambda episode: N
 
 
 @pytest.fixture(scope="module")
-def expected() -> list[list[Event]]:
+def expected() -> list[list[VectorEvent]]:
     """What the same episodes are in this process."""
     with make_vector([EnvFactory("TextCraft-v0")], SLOTS) as vector:
         return playing(vector)
 
 
 def test_a_server_that_joins_gets_new_episodes_and_one_that_leaves_ends_its_own(
-    start: Start, tmp_path: Path, news: list[News], expected: list[list[Event]]
+    start: Start, tmp_path: Path, news: list[News], expected: list[list[VectorEvent]]
 ) -> None:
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
@@ -111,7 +111,7 @@ def test_a_server_that_joins_gets_new_episodes_and_one_that_leaves_ends_its_own(
 
 
 def test_episodes_of_a_server_that_has_left_and_dies_go_on_at_another(
-    start: Start, tmp_path: Path, news: list[News], expected: list[list[Event]]
+    start: Start, tmp_path: Path, news: list[News], expected: list[list[VectorEvent]]
 ) -> None:
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
@@ -129,7 +129,7 @@ def test_episodes_of_a_server_that_has_left_and_dies_go_on_at_another(
 
 
 def test_a_named_server_that_dies_leaves_and_joins_when_it_answers_again(
-    start: Start, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[Event]]
+    start: Start, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[VectorEvent]]
 ) -> None:
     monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     first, second = start(), start()
@@ -150,7 +150,7 @@ def test_a_named_server_that_dies_leaves_and_joins_when_it_answers_again(
 
 
 def test_episodes_wait_while_no_server_answers_and_go_on_at_the_first_that_does(
-    start: Start, monkeypatch: pytest.MonkeyPatch, expected: list[list[Event]]
+    start: Start, monkeypatch: pytest.MonkeyPatch, expected: list[list[VectorEvent]]
 ) -> None:
     monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     servers = [start(), start()]
@@ -197,7 +197,7 @@ def test_where_no_server_is_named_a_vector_waits_for_one_and_then_says_so(
 
 
 def test_each_address_of_a_name_is_a_server(
-    start: Start, monkeypatch: pytest.MonkeyPatch, news: list[News], expected: list[list[Event]]
+    start: Start, monkeypatch: pytest.MonkeyPatch, news: list[News], expected: list[list[VectorEvent]]
 ) -> None:
     first = start()
     port = int(first.url.rpartition(":")[2])
@@ -244,7 +244,7 @@ def test_a_name_that_cannot_be_looked_up_now_leaves_the_servers_as_they_are(
 
 
 def test_a_server_that_has_another_environment_gets_no_episodes(
-    start: Start, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[Event]]
+    start: Start, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[VectorEvent]]
 ) -> None:
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
@@ -265,12 +265,12 @@ def test_a_server_that_has_another_environment_gets_no_episodes(
 
 
 def test_a_server_that_a_proxy_does_not_find_yet_joins_later(
-    start: Start, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[Event]]
+    start: Start, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[VectorEvent]]
 ) -> None:
     monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     first, second = start(), start()
     file = File(tmp_path / "servers.txt", first)
-    refusals = [transport.Refused(second.url, 502, {}).local_error() for _ in range(2)]
+    refusals = [transport.RequestRefused(second.url, 502, {}).local_error() for _ in range(2)]
 
     def refused(url: str, *arguments: Any) -> Any:
         if url == second.url and refusals:
@@ -321,7 +321,7 @@ def test_an_environment_begins_its_next_episode_at_a_server_that_is_named(start:
 
 
 @pytest.mark.slow
-def test_a_server_process_that_is_killed_costs_no_episode(tmp_path: Path, expected: list[list[Event]]) -> None:
+def test_a_server_process_that_is_killed_costs_no_episode(tmp_path: Path, expected: list[list[VectorEvent]]) -> None:
     with ExitStack() as stack:
         programs = []
         for number in range(2):

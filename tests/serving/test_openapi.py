@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from raw import JSON, ask, new
 
 from envsuite.serving.schemas import ANSWERS
-from envsuite.serving.server import Server
+from envsuite.serving.server import EnvServer
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis: pip install schemathesis")
 
@@ -21,7 +21,7 @@ JSONS = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5),
     max_leaves=12,
 )
-Start = Callable[..., Server]
+Start = Callable[..., EnvServer]
 
 
 @given(path=st.sampled_from(PATHS), body=st.binary(max_size=200) | JSONS.map(lambda value: json.dumps(value).encode()))

@@ -10,9 +10,9 @@ import pytest
 from raw import ask
 
 from envsuite.core.registration import ENVIRONMENTS
-from envsuite.serving.server import Server
+from envsuite.serving.server import EnvServer
 
-Start = Callable[..., Server]
+Start = Callable[..., EnvServer]
 IDS = list(ENVIRONMENTS)
 CORRUPT = {
     "TextCraft-v0": "textcraft/recipes/broken.json",

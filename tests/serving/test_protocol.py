@@ -10,11 +10,11 @@ from raw import ask, command, connect, everything, is_problem, new
 
 from envsuite.core import ToolCall, UsageError
 from envsuite.remote import transport
-from envsuite.serving.server import Server
-from envsuite.serving.settings import Settings
+from envsuite.serving.server import EnvServer
+from envsuite.serving.settings import ServerSettings
 from envsuite.textcraft.env import TextCraft
 
-Start = Callable[..., Server]
+Start = Callable[..., EnvServer]
 
 
 def test_a_session_is_played_as_the_environment_is(server: str) -> None:
@@ -241,7 +241,7 @@ def test_metrics_count_what_happened(start: Start) -> None:
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Settings(**{"environments": ("TextCraft-v0",), **settings})
+        ServerSettings(**{"environments": ("TextCraft-v0",), **settings})
 
 
 def test_an_address_that_is_taken_and_an_environment_that_there_is_not_are_refused(start: Start) -> None:

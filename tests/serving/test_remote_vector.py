@@ -11,15 +11,15 @@ from waiting import until
 
 from envsuite.core import ToolCall, UsageError
 from envsuite.remote import transport
-from envsuite.serving.server import Server
-from envsuite.vector import EnvFactory, Event, RemoteVector, Vector, make_vector, members, remote
+from envsuite.serving.server import EnvServer
+from envsuite.vector import EnvFactory, RemoteVector, Vector, VectorEvent, make_vector, members, remote
 
 COMMANDS = ["inventory", "get 2 oak logs", "get 1 bamboo", "craft 1 stick using 2 bamboo", "nonsense", "\x00", "\udc00"]
 ROUGH = "vector_worlds:Rough-v0"
-Start = Callable[..., Server]
+Start = Callable[..., EnvServer]
 
 
-def play(vector: Vector) -> list[list[Event]]:
+def play(vector: Vector) -> list[list[VectorEvent]]:
     """Every event of a fixed script on all slots, in order of slots."""
     script: list[Callable[[int], None]] = [
         lambda slot: vector.reset(slot, slot % 2, task_id=None if slot % 2 else "cyan_banner", seed=slot)
@@ -60,8 +60,8 @@ def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(s
 
 def test_a_slot_keeps_its_server_while_sessions_are_spread(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = list[str]()
-    move = remote.Session.move
-    monkeypatch.setattr(remote.Session, "move", lambda session, url: (moved.append(url), move(session, url)))
+    move = remote.RemoteSession.move
+    monkeypatch.setattr(remote.RemoteSession, "move", lambda session, url: (moved.append(url), move(session, url)))
     with make_vector([EnvFactory("TextCraft-v0", {"url": [start().url, start().url]})], 3) as vector:
         reset_all(vector)
         moved.clear()
@@ -160,7 +160,7 @@ def test_a_refused_request_to_close_sessions_keeps_no_others_open(
 ) -> None:
     monkeypatch.setattr(remote, "BATCH", 2)
     running = start()
-    there, refusals = transport.server(running.url), [transport.Refused(running.url, 401, {})]
+    there, refusals = transport.server(running.url), [transport.RequestRefused(running.url, 401, {})]
     ask = there.ask
 
     def once_refused(*request: Any) -> Any:

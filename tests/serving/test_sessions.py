@@ -20,10 +20,10 @@ from envsuite.core import ToolCall, UsageError, WorkerLost
 from envsuite.remote import RemoteEnv, session
 from envsuite.remote.session import plain
 from envsuite.serving import front, host
-from envsuite.serving.host import Host
-from envsuite.serving.server import Server
+from envsuite.serving.host import SessionHost
+from envsuite.serving.server import EnvServer
 
-Start = Callable[..., Server]
+Start = Callable[..., EnvServer]
 ROUGH = "vector_worlds:Rough-v0"
 GO = (ToolCall("do", {"command": "go"}),)
 
@@ -48,7 +48,7 @@ def strings(env: RemoteEnv) -> str:
     return str(env.step(get("inventory"))[0]["text"]).strip()
 
 
-def limit_calls(running: Server, seconds: float) -> None:
+def limit_calls(running: EnvServer, seconds: float) -> None:
     """Sets the deadline of the workers that there are; those that will replace them have a minute."""
     for worker in running._pool.workers:
         worker.deadline = seconds
@@ -125,7 +125,7 @@ def metrics(url: str) -> str:
 
 
 def test_a_call_that_comes_twice_at_the_same_time_is_executed_once(tmp_path: Path) -> None:
-    playing = Host()
+    playing = SessionHost()
     about = {"environment": ROUGH, "session": "s", "idle_seconds": 1.0}
     assert playing.execute({**about, "op": "create"})[0] == 200
     assert playing.execute({"op": "reset", "session": "s", "number": 1, "options": {"task_id": "a"}})[0] == 200
@@ -142,7 +142,7 @@ def test_a_call_that_comes_twice_at_the_same_time_is_executed_once(tmp_path: Pat
 def test_a_world_that_cannot_be_closed_ends_its_session_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    playing = Host()
+    playing = SessionHost()
     playing.execute({"op": "create", "environment": ROUGH, "session": "s", "idle_seconds": 1.0})
     playing.execute({"op": "reset", "session": "s", "number": 1, "options": {"task_id": "a"}})
     farewell = do(f"farewell {tmp_path / 'nowhere' / 'note'}")
@@ -305,7 +305,7 @@ def test_a_generator_that_cannot_be_is_refused(start: Start) -> None:
         assert ask(url, "POST", f"{path}/propose", {"generator": generator}).status == status
 
 
-def lose(running: Server, env: RemoteEnv) -> None:
+def lose(running: EnvServer, env: RemoteEnv) -> None:
     """Have the server forget the session, as one does that was started anew."""
     ask(running.url, "DELETE", f"/v1/sessions/{env._session._name}")
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from envsuite.serving.server import Server
+from envsuite.serving.server import EnvServer
 
 
 @pytest.mark.slow
 def test_a_run_on_two_servers_is_the_run_in_process_to_the_last_bit(
-    start: Callable[..., Server], tmp_path: Path
+    start: Callable[..., EnvServer], tmp_path: Path
 ) -> None:
     from tiny_runs import save_model, train, weights, without_times, write_settings
 

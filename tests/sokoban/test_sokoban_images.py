@@ -12,11 +12,11 @@ from driving import one
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.core import DataError, ToolCall, Unparsed
+from envsuite.core import DataError, ToolCall, UnparsedAction
 from envsuite.core.images import MOST_PIXELS, Images, as_png, from_png
 from envsuite.remote.protocol import from_json
 from envsuite.sokoban.env import SokobanEnv
-from envsuite.sokoban.expert import Expert
+from envsuite.sokoban.expert import SokobanExpert
 from envsuite.sokoban.level import read_level
 from envsuite.sokoban.tiles import SIZE, image
 from envsuite.vector import EnvFactory, make_vector
@@ -33,7 +33,7 @@ def pixels(env: gymnasium.Env[Any, Any]) -> list[Any]:
         observation, _ = env.reset(seed=seed)
         seen.append(observation["images"])
         done = truncated = False
-        action: Any = Unparsed("nothing")
+        action: Any = UnparsedAction("nothing")
         while not (done or truncated):
             observation, _, done, truncated, _ = env.step(action)
             seen.append(observation["images"])
@@ -50,7 +50,7 @@ def test_a_server_sends_the_pixels_that_the_environment_shows_here(server: str) 
 
 
 def test_the_image_is_that_of_the_board_after_every_step_and_restored_snapshot() -> None:
-    env, expert = SokobanEnv(observation="image", split="test"), Expert()
+    env, expert = SokobanEnv(observation="image", split="test"), SokobanExpert()
     observation, _ = env.reset(seed=1)
     token, first, done = env.snapshot(), observation["images"][0], False
     while not done:

@@ -13,10 +13,10 @@ from envsuite.core.draws import Draw
 from envsuite.core.tasks import TaskSet
 from envsuite.sokoban import tasks as module
 from envsuite.sokoban.env import SokobanEnv
-from envsuite.sokoban.expert import Expert
-from envsuite.sokoban.generate import Kind, generate, share
+from envsuite.sokoban.expert import SokobanExpert
+from envsuite.sokoban.generate import LevelKind, generate, share
 from envsuite.sokoban.level import read_level
-from envsuite.sokoban.source import BUILTIN, Folder, Generated, Levels
+from envsuite.sokoban.source import BUILTIN, GeneratedLevels, LevelFolder, LevelSource
 from envsuite.sokoban.world import Sokoban
 
 WON = "######\n#@$. #\n######\n"
@@ -41,14 +41,14 @@ def test_no_built_in_level_is_another_turned_or_mirrored_and_each_is_solved_with
     levels, tasks = module.load("builtin")
     every = [levels.level(task_id) for task_id in tasks.types]
     assert len({level.canonical() for level in every}) == len(every) == 2 * sum(module.COUNTS.values())
-    assert all(0 < len(Expert().moves(Sokoban(level))) <= module.HORIZON for level in every)
+    assert all(0 < len(SokobanExpert().moves(Sokoban(level))) <= module.HORIZON for level in every)
     assert {split: len(ids) for split, ids in tasks.splits.items()} == {k: 2 * n for k, n in module.COUNTS.items()}
 
 
 Images = dict[str, set[tuple[str, ...]]]
 
 
-def rooms(levels: Levels) -> Images:
+def rooms(levels: LevelSource) -> Images:
     """Walls and targets of the levels of each split, turned and mirrored alike."""
     found: Images = {"train": set(), "validation": set(), "test": set()}
     for task_id, (split, _) in levels.listed.items():
@@ -65,8 +65,8 @@ def apart(*images: Images) -> bool:
 
 
 def test_rooms_with_their_targets_are_in_one_split_alone_built_in_and_generated() -> None:
-    builtin, tiny = rooms(Folder(BUILTIN)), rooms(Generated(Kind(5, 5, 2, (1, 9)), 3, 300))
-    like_builtin = rooms(Generated(Kind(6, 6, 1), 3, 500))
+    builtin, tiny = rooms(LevelFolder(BUILTIN)), rooms(GeneratedLevels(LevelKind(5, 5, 2, (1, 9)), 3, 300))
+    like_builtin = rooms(GeneratedLevels(LevelKind(6, 6, 1), 3, 500))
     assert all(tiny.values()) and len(tiny["train"]) < 240, "so small that many are alike"
     assert apart(builtin, tiny, like_builtin)
 
@@ -75,27 +75,27 @@ def test_rooms_with_their_targets_are_in_one_split_alone_built_in_and_generated(
 def test_share_and_canonical_rows_of_a_level_are_those_of_every_image_of_it(
     seed: int, boxes: int, turns: int, mirror: bool
 ) -> None:
-    level, _ = generate(Kind(7, 6, boxes), Draw(f"{seed}"))
+    level, _ = generate(LevelKind(7, 6, boxes), Draw(f"{seed}"))
     rows = level.text().split("\n")
     for _ in range(turns):
         rows = ["".join(column) for column in zip(*rows[::-1], strict=True)]
     image = read_level(rows[::-1] if mirror else rows, "a test")
-    kinds = (Kind(7, 6, boxes), Kind(image.width, image.height, boxes))
+    kinds = (LevelKind(7, 6, boxes), LevelKind(image.width, image.height, boxes))
     assert share(kinds[0], level.floor, level.targets) == share(kinds[1], image.floor, image.targets)
     assert image.canonical() == level.canonical()
 
 
 def test_an_id_is_the_same_level_however_many_there_are() -> None:
-    few, many = Generated(Kind(), 0, 20), Generated(Kind(), 0, 1000)
+    few, many = GeneratedLevels(LevelKind(), 0, 20), GeneratedLevels(LevelKind(), 0, 1000)
     assert few.version == many.version and set(few.listed) < set(many.listed)
     assert all(few.level(i) == many.level(i) and few.listed[i] == many.listed[i] for i in few.listed)
 
 
 def test_the_same_arguments_give_the_same_levels() -> None:
-    one, same, other = (Generated(Kind(7, 6, 2), seed, 20) for seed in (1, 1, 2))
+    one, same, other = (GeneratedLevels(LevelKind(7, 6, 2), seed, 20) for seed in (1, 1, 2))
     assert [one.level(i) for i in one.listed] == [same.level(i) for i in same.listed]
     assert {one.level(i) for i in one.listed}.isdisjoint(other.level(i) for i in other.listed)
-    assert generate(Kind(), Draw("fixed"))[0].text() == "######\n#+$. #\n#$ ###\n#    #\n# ## #\n######"
+    assert generate(LevelKind(), Draw("fixed"))[0].text() == "######\n#+$. #\n#$ ###\n#    #\n# ## #\n######"
 
 
 @pytest.mark.parametrize(
@@ -110,21 +110,21 @@ def test_the_same_arguments_give_the_same_levels() -> None:
 )
 def test_levels_that_cannot_be_are_refused(arguments: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Kind(**arguments)
+        LevelKind(**arguments)
 
 
 def test_levels_that_are_hardly_ever_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envsuite.sokoban.generate._EFFORT", 10_000)
     with pytest.raises(UsageError, match=r"none of \d+ rooms of 5x4 cells with 1 boxes has .* 9 to 9 pushes; ask"):
-        generate(Kind(5, 4, 1, (9, 9)), Draw("any"))
+        generate(LevelKind(5, 4, 1, (9, 9)), Draw("any"))
     with pytest.raises(UsageError, match=r"9 pushes for this split; ask"):
-        generate(Kind(5, 4, 1, (9, 9)), Draw("any"), range(50))
+        generate(LevelKind(5, 4, 1, (9, 9)), Draw("any"), range(50))
 
 
 def test_a_folder_of_level_files_is_read_as_boxoban_lays_it_out(tmp_path: Path) -> None:
     two = f"; 0\n{WON}\n; 1\n{WON.replace('@$. ', ' @$.')}"
     place = folder(tmp_path, unfiltered__train__000=two, unfiltered__valid__000=WON, hard__000=WON, medium__test_1=WON)
-    levels = Folder(place)
+    levels = LevelFolder(place)
     assert levels.listed == {
         "hard/000#0": ("test", "hard"),
         "medium/test_1#0": ("test", "medium"),
@@ -134,7 +134,7 @@ def test_a_folder_of_level_files_is_read_as_boxoban_lays_it_out(tmp_path: Path) 
     }
     assert levels.level("unfiltered/train/000#1").text() == "######\n# @$.#\n######"
     changed = folder(tmp_path, hard__000=f"{WON}\n{WON}")
-    assert Folder(changed).version != levels.version
+    assert LevelFolder(changed).version != levels.version
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_split_and_type_of_a_level_are_said_by_names_above_it(
     path = tmp_path / folder / f"{name}.txt"
     path.parent.mkdir(parents=True)
     path.write_text(WON)
-    assert list(Folder(tmp_path / folder).listed.values()) == [(split, kind)]
+    assert list(LevelFolder(tmp_path / folder).listed.values()) == [(split, kind)]
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_split_and_type_of_a_level_are_said_by_names_above_it(
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_titles_remarks_and_line_ends_of_other_collections_are_no_rows(text: str, end: str, tmp_path: Path) -> None:
     (tmp_path / "collection.txt").write_bytes(text.replace("\n", end).encode())
-    levels = Folder(tmp_path)
+    levels = LevelFolder(tmp_path)
     assert len(levels.listed) == 2 and levels.level("collection#1") == levels.level("collection#0")
 
 
 def test_a_damaged_level_is_named_and_left_out_and_the_others_are_played(tmp_path: Path) -> None:
-    levels = Folder(folder(tmp_path, one=f"{WON}\n{WON.replace('@', ' ')}\n{WON}"))
+    levels = LevelFolder(folder(tmp_path, one=f"{WON}\n{WON.replace('@', ' ')}\n{WON}"))
     assert levels.level("one#2") == levels.level("one#0") and [*levels.listed] == ["one#0", "one#2"]
     assert len(levels.left_out) == 1 and "one.txt, level 1: the level has 0 players" in levels.left_out[0]
     with pytest.raises(DataError, match=r"one\.txt, level 1: the level has 0 players"):
@@ -184,11 +184,11 @@ def test_a_damaged_level_is_named_and_left_out_and_the_others_are_played(tmp_pat
 
 def test_files_that_change_or_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "folder.txt").mkdir()
-    levels = Folder(folder(tmp_path, short=f"{WON}\n{WON}"))
+    levels = LevelFolder(folder(tmp_path, short=f"{WON}\n{WON}"))
     (tmp_path / "short.txt").write_text(WON)
     with pytest.raises(DataError, match=r"short\.txt: level 1 was there"):
         levels.level("short#1")
-    gone = Folder(folder(tmp_path / "gone", away=WON))
+    gone = LevelFolder(folder(tmp_path / "gone", away=WON))
     (tmp_path / "gone" / "away.txt").unlink()
     with pytest.raises(DataError, match=r"away\.txt: the level file cannot be read"):
         gone.level("away#0")
@@ -196,9 +196,9 @@ def test_files_that_change_or_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_a_folder_without_levels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no level files"):
-        Folder(folder(tmp_path, readme="Nothing here."))
+        LevelFolder(folder(tmp_path, readme="Nothing here."))
     with pytest.raises(DataError, match="no folder"):
-        Folder(tmp_path / "missing")
+        LevelFolder(tmp_path / "missing")
 
 
 def test_official_levels_are_played(shared: Path) -> None:

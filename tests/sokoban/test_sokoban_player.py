@@ -7,7 +7,7 @@ from teaching import played
 
 from envsuite.core import UsageError
 from envsuite.sokoban.env import SokobanEnv
-from envsuite.sokoban.expert import Expert
+from envsuite.sokoban.expert import SokobanExpert
 from envsuite.sokoban.player import Pusher
 
 
@@ -25,7 +25,7 @@ def test_a_player_who_never_strays_is_the_expert() -> None:
     env = SokobanEnv(split="test")
     for seed, (success, moves) in enumerate(games(Pusher(), 30)):
         env.reset(seed=seed)
-        assert success and moves == len(Expert().moves(env.world))
+        assert success and moves == len(SokobanExpert().moves(env.world))
 
 
 def test_who_strays_wins_less_and_plays_on_when_the_level_is_lost() -> None:

@@ -10,11 +10,11 @@ from plain_sokoban import PlainSokoban, boards, fewest_pushes
 
 from envsuite.core import DataError
 from envsuite.core.draws import Draw
-from envsuite.sokoban.generate import Kind, generate
+from envsuite.sokoban.generate import LevelKind, generate
 from envsuite.sokoban.level import DIRECTIONS, Level, read_level
 from envsuite.sokoban.world import BLOCKED, PUSHED, Sokoban
 
-SMALL = st.integers(0, 10**6).map(lambda seed: generate(Kind(5, 6, 1 + seed % 3, (1, 30)), Draw(f"{seed}"))[0])
+SMALL = st.integers(0, 10**6).map(lambda seed: generate(LevelKind(5, 6, 1 + seed % 3, (1, 30)), Draw(f"{seed}"))[0])
 OPEN = ["########", "#@     #", "# $  . #", "#   $. #", "#      #", "########"]
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from waiting import ended
 
 from envsuite.core import ToolCall
-from envsuite.vector import EnvFactory, Event
+from envsuite.vector import EnvFactory, VectorEvent
 
 ROUGH = EnvFactory("vector_worlds:Rough-v0")
 CRAFT = EnvFactory("TextCraft-v0")
@@ -19,7 +19,7 @@ def do(command):
     return (ToolCall("do", {"command": command}),)
 
 
-def answers(vector, count, timeout=240.0) -> dict[int, Event]:
+def answers(vector, count, timeout=240.0) -> dict[int, VectorEvent]:
     events = {}
     end = time.monotonic() + timeout
     while len(events) < count:
@@ -28,7 +28,7 @@ def answers(vector, count, timeout=240.0) -> dict[int, Event]:
     return events
 
 
-def one(vector, slot, call) -> Event:
+def one(vector, slot, call) -> VectorEvent:
     call()
     return answers(vector, 1)[slot]
 

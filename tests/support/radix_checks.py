@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainers.rollout.kv_cache import PAGE
-from trainers.rollout.radix_cache import Node, RadixCache
-from trainers.rollout.radix_cache import Sequence as Running
+from trainers.rollout.radix_cache import CachedSequence as Running
+from trainers.rollout.radix_cache import RadixCache, RadixNode
 
 
 def check_tree(cache: RadixCache, running: Sequence[Running]) -> None:
@@ -58,7 +58,7 @@ def stored(cache: RadixCache) -> set[tuple[int, ...]]:
     """Every sequence that is stored, up to the end of each node."""
     found: set[tuple[int, ...]] = set()
 
-    def walk(node: Node, before: tuple[int, ...]) -> None:
+    def walk(node: RadixNode, before: tuple[int, ...]) -> None:
         for child in node.children.values():
             whole = (*before, *np.asarray(child.tokens).tolist())
             found.add(whole)

@@ -17,7 +17,7 @@ from update_cases import SIZE, share, table
 
 from trainers.credit.config import CriticConfig
 from trainers.credit.critic import Critic
-from trainers.credit.estimators.base import Valued
+from trainers.credit.estimators.base import CriticValue
 from trainers.policy import sharding
 from trainers.policy.accumulation import log_probabilities
 from trainers.policy.adapter import adapter_tensors, add_adapter, as_reference, merged_weights
@@ -177,7 +177,7 @@ def critics(accelerator: Accelerator, folder: str, sharding: Sharding) -> Critic
         Critic(
             CriticConfig(kind="model", path=folder, lr=0.01, epochs=2, minibatches=2), accelerator,
             model("qwen2", SIZE), ModelConfig(shard=sharding), OptimConfig(tokens_per_microbatch=60),
-            [Valued(per="token")], seed=1,
+            [CriticValue(per="token")], seed=1,
         )
         for _ in range(2)
     )  # fmt: skip
@@ -211,11 +211,11 @@ def run(accelerator: Accelerator, config: str, resume: str | None = None) -> Non
     from trainers.run.assembly import Run
     from trainers.run.cli import parse
     from trainers.run.loop import train
-    from trainers.run.progress import Progress
+    from trainers.run.progress import RunProgress
 
     os.environ["LOCAL_WORLD_SIZE"] = "1"
     settings = parse(["--config", config]).config
-    with Progress(settings.iterations, console=Console(quiet=True)) as progress:
+    with RunProgress(settings.iterations, console=Console(quiet=True)) as progress:
         train(Run(settings, accelerator, progress), resume)
 
 

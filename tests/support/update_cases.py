@@ -16,7 +16,7 @@ from trainers.policy.adapter import adapter_tensors, add_adapter, as_reference
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.balance import balance_batch
 from trainers.policy.config import AdapterConfig, OptimConfig
-from trainers.policy.guard import Diverged
+from trainers.policy.guard import DivergenceError
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.loss.config import CorrectionConfig
 from trainers.policy.model import Policy
@@ -121,7 +121,7 @@ def not_finite(accelerator: Accelerator) -> dict[str, Any]:
     same = all(torch.equal(p, old) for p, old in zip(policy.parameters(), before, strict=True))
     try:
         updater.update(own, np.random.default_rng(0))
-    except Diverged as error:
+    except DivergenceError as error:
         return {"same": same, "skipped": told["skipped_steps"], "message": str(error)}
     raise AssertionError("the second step in a row was skipped without a word")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import gymnasium
 
 from envsuite.core import Outcome, TaskSet, Tool, ToolCall, ToolEnv
-from envsuite.core.options import Options, option
+from envsuite.core.options import EnvOptions, option
 
 TASKS = TaskSet("Rough-v0", "builtin", "1", {"train": ("a", "b", "c")}, dict.fromkeys("abc", "plain"))
 COMMAND = {
@@ -24,7 +24,7 @@ COMMAND = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoughOptions(Options):
+class RoughOptions(EnvOptions):
     broken: str = option("", "how it fails")
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from envsuite.core import Tool
 from envsuite.core.tools import Action
 from envsuite.prompting import PromptSpec, make_codec, make_memory
-from envsuite.vector import EnvFactory, Event, Vector, Wait
+from envsuite.vector import EnvFactory, Vector, VectorEvent, Wait
 from envsuite.vector.base import COLLATERAL_FAILURE, failure_event
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.rollout.engine import Completion, Engine, Request
@@ -86,7 +86,7 @@ class VirtualVector(Vector):
         seconds, how = self.script(task, self.started[task], self.taken[slot])
         self.due[slot] = (self.clock(), self.clock() + seconds, how)
 
-    def poll(self, timeout: float | None = None) -> list[Event]:
+    def poll(self, timeout: float | None = None) -> list[VectorEvent]:
         if not self.due:
             return []
         first = min(end for _, end, _ in self.due.values())
@@ -95,7 +95,7 @@ class VirtualVector(Vector):
         ready = [slot for slot, (_, end, _) in self.due.items() if end <= self.clock()]
         return self._finish_calls([self._event(slot, self.due.pop(slot)[2]) for slot in ready])
 
-    def _event(self, slot: int, how: str) -> Event:
+    def _event(self, slot: int, how: str) -> VectorEvent:
         if how in ("hangs", "collateral"):
             self.over += 1
             return failure_event(slot, f"{COLLATERAL_FAILURE if how == 'collateral' else ''}DeadlineExceeded: so it is")
@@ -109,7 +109,7 @@ class VirtualVector(Vector):
             "task_type": "",
             "split": "",
         }
-        return Event(slot, observation, 1.0, how == "ends", False, info, None)
+        return VectorEvent(slot, observation, 1.0, how == "ends", False, info, None)
 
     def waiting_for(self) -> Wait | None:
         if not self.due:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from envsuite.core import ToolCall, UnknownTask, UsageError
 from envsuite.textcraft.env import TextCraft, instruct
-from envsuite.textcraft.expert import Expert
+from envsuite.textcraft.expert import TextCraftExpert
 
 BASE = [name.removeprefix("minecraft:").replace("_", " ") for name in sorted(TextCraft().book.base)]
 
@@ -104,7 +104,7 @@ COMMANDS = st.one_of(st.text(), st.sampled_from(["inventory", "get 2 string", "g
 @given(seed=st.integers(0, 2**32 - 1), commands=st.lists(COMMANDS, max_size=8), steps=st.integers(0, 8))
 @settings(max_examples=60)
 def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(seed: int, commands: list[str], steps: int) -> None:
-    env, other, twin, expert = TextCraft(), TextCraft(split="test"), TextCraft(), Expert()
+    env, other, twin, expert = TextCraft(), TextCraft(split="test"), TextCraft(), TextCraftExpert()
     for one in (env, twin):
         one.reset(seed=seed)
     for command in commands:
@@ -186,7 +186,7 @@ def test_a_limited_stock_suffices_for_the_expert_and_is_in_every_observation(spa
         assert "\nLeft to get: " in observation["text"]
         done = False
         while not done:
-            observation, _, done, _, info = env.step(Expert().act(env))
+            observation, _, done, _, info = env.step(TextCraftExpert().act(env))
             assert info["valid"], f"{task}: {info['error']}"
             assert observation["text"].splitlines()[-1].startswith("Left to get: ")
         assert info["success"]

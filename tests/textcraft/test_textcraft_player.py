@@ -9,14 +9,14 @@ from teaching import played
 
 from envsuite.core.errors import UsageError
 from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.player import Planner, label, outline, say
+from envsuite.textcraft.player import CraftPlanner, label, outline, say
 
 
 @pytest.mark.parametrize("source", ["builtin", "generated"])
 def test_a_careful_player_solves_every_training_task_and_never_fails_at_a_step(source: str) -> None:
     env = TextCraft(source=source, goals=400)
     for task in env.tasks.ids("train"):
-        turns = played(env, task, Planner(), 300)
+        turns = played(env, task, CraftPlanner(), 300)
         assert turns[-1].info["success"] and all(turn.info["valid"] for turn in turns)
 
 
@@ -24,7 +24,7 @@ def test_a_player_who_errs_plans_anew_until_it_succeeds() -> None:
     env = TextCraft(source="generated", book_seed=5, goals=400)
     failures = 0
     for task in env.tasks.ids("train"):
-        turns = played(env, task, Planner(careless=0.3, hasty=0.1), 3000)
+        turns = played(env, task, CraftPlanner(careless=0.3, hasty=0.1), 3000)
         assert turns[-1].info["success"]
         for turn, after in itertools.pairwise(turns):
             if not turn.info["valid"]:
@@ -36,7 +36,7 @@ def test_a_player_who_errs_plans_anew_until_it_succeeds() -> None:
 def test_a_rash_player_says_nothing_and_fails_at_all_that_takes_more_than_one_craft() -> None:
     env = TextCraft(source="generated", book_seed=5, goals=400)
     for task in env.tasks.ids("test"):
-        turns = played(env, task, Planner(rash=1.0), 30)
+        turns = played(env, task, CraftPlanner(rash=1.0), 30)
         assert len(turns) == 30 and not any(turn.thought for turn in turns)
         commands = [turn.argument for turn in turns]
         around = commands.index(next(command for command in commands if command.startswith("craft"))) + 1
@@ -47,7 +47,7 @@ def test_a_player_is_rash_for_a_whole_episode_or_not_at_all() -> None:
     env = TextCraft(source="generated", book_seed=5, goals=400)
     rash = 0
     for task in env.tasks.ids("train"):
-        turns = played(env, task, Planner(rash=0.5), seed=f"0 {task}")
+        turns = played(env, task, CraftPlanner(rash=0.5), seed=f"0 {task}")
         assert turns[-1].info["success"] == bool(turns[0].thought)
         rash += not turns[-1].info["success"]
     assert 100 < rash < 220
@@ -56,7 +56,7 @@ def test_a_player_is_rash_for_a_whole_episode_or_not_at_all() -> None:
 def test_every_amount_it_gets_stands_in_a_recipe_shown() -> None:
     env = TextCraft(source="generated", book_seed=3, goals=300)
     for task in env.tasks.ids("test"):
-        turns = played(env, task, Planner(), 300)
+        turns = played(env, task, CraftPlanner(), 300)
         observation, _ = env.reset(options={"task_id": task})
         parts = {part for line in observation["task"].splitlines() for part in line.split(" using ")[-1].split(", ")}
         commands = [turn.argument for turn in turns]
@@ -72,7 +72,7 @@ def test_its_plan_names_every_craft_with_its_times() -> None:
         labels = re.findall(r": ([A-Z]) craft", ". ".join(clauses))
         assert labels == list(string.ascii_uppercase[: len(recipes)])
         assert set(recipes) <= set(observation["task"].splitlines())
-        turns = played(env, task, Planner(), 300)
+        turns = played(env, task, CraftPlanner(), 300)
         times = [int(found) for clause in clauses for found in re.findall(r"; (\d+) times", clause)]
         assert sum(times) + 1 == sum(turn.argument.startswith("craft") for turn in turns)
 
@@ -83,6 +83,6 @@ def test_labels_never_run_out() -> None:
 
 def test_a_probability_that_is_none_and_a_goal_that_nothing_makes_are_refused() -> None:
     with pytest.raises(UsageError, match=r"careless=1.5"):
-        Planner(careless=1.5)
+        CraftPlanner(careless=1.5)
     with pytest.raises(UsageError, match="oak logs"):
         outline(TextCraft().book, "minecraft:oak_logs")

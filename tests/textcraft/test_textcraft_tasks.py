@@ -10,7 +10,7 @@ import pytest
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import HORIZON, MANIFEST, load, main
-from envsuite.textcraft.world import NAMESPACE, Crafting, Ingredient, Recipe, RecipeBook
+from envsuite.textcraft.world import NAMESPACE, Crafting, CraftRecipe, Ingredient, RecipeBook
 
 SOURCES = [("builtin", {}), ("generated", {"book_seed": 5, "goals": 500})]
 
@@ -83,13 +83,13 @@ def test_what_cannot_be_made_has_no_plan() -> None:
     assert plan(load("builtin")[0], "minecraft:dirt") == []
 
 
-def made(output: str, count: int, *inputs: tuple[str, int], group: str | None = None) -> Recipe:
+def made(output: str, count: int, *inputs: tuple[str, int], group: str | None = None) -> CraftRecipe:
     """A recipe; an ingredient whose name begins with ``#`` is a family."""
     parts = tuple(Ingredient(NAMESPACE + name.lstrip("#"), n, name.startswith("#")) for name, n in inputs)
-    return Recipe(NAMESPACE + output, count, parts, None if group is None else NAMESPACE + group)
+    return CraftRecipe(NAMESPACE + output, count, parts, None if group is None else NAMESPACE + group)
 
 
-def planned(*recipes: Recipe, goal: str = "goal") -> list[str]:
+def planned(*recipes: CraftRecipe, goal: str = "goal") -> list[str]:
     return plan(RecipeBook("small", recipes), NAMESPACE + goal)
 
 

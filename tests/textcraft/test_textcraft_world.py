@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.textcraft.world import Crafting, Ingredient, Recipe, RecipeBook
+from envsuite.textcraft.world import Crafting, CraftRecipe, Ingredient, RecipeBook
 
 
 def item(name: str, count: int = 1) -> Ingredient:
@@ -15,8 +15,8 @@ def family(name: str, count: int = 1) -> Ingredient:
     return Ingredient(f"minecraft:{name}", count, True)
 
 
-def recipe(output: str, count: int, *inputs: Ingredient, group: str | None = None) -> Recipe:
-    return Recipe(f"minecraft:{output}", count, inputs, None if group is None else f"minecraft:{group}")
+def recipe(output: str, count: int, *inputs: Ingredient, group: str | None = None) -> CraftRecipe:
+    return CraftRecipe(f"minecraft:{output}", count, inputs, None if group is None else f"minecraft:{group}")
 
 
 BOOK = RecipeBook(
@@ -146,7 +146,7 @@ RECIPES = st.builds(
 
 
 @given(st.lists(RECIPES, max_size=12))
-def test_no_item_of_a_book_is_made_of_itself_and_no_recipe_is_dropped_in_vain(recipes: list[Recipe]) -> None:
+def test_no_item_of_a_book_is_made_of_itself_and_no_recipe_is_dropped_in_vain(recipes: list[CraftRecipe]) -> None:
     book = RecipeBook("any", recipes)
     kept = [way for ways in book.recipes.values() for way in ways]
     made_of: dict[str, set[str]] = {}

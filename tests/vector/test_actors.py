@@ -15,7 +15,7 @@ from driving import ROUGH, answers, do, one, reset_all
 from safetensors.torch import load_file
 
 from envsuite.core import ToolCall, UsageError
-from envsuite.vector import ActorVector, EnvFactory, Event, Vector, make_vector
+from envsuite.vector import ActorVector, EnvFactory, Vector, VectorEvent, make_vector
 from trainers.report.metrics import read_metrics
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'envsuite[ray]'")
@@ -52,7 +52,7 @@ def cluster() -> Iterator[Any]:
             running.shutdown()
 
 
-def played(vector: Vector) -> list[list[Event]]:
+def played(vector: Vector) -> list[list[VectorEvent]]:
     """Every event of two episodes in each slot."""
     history = []
     for seed in range(2):

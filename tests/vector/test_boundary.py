@@ -19,7 +19,7 @@ from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS, NAMED
 from envsuite.core.tools import Tool, with_integers
 from envsuite.serving.server import serving
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 from envsuite.vector import EnvFactory, make_vector
 
 GYM = "gymnasium/BrokenGym-v0"
@@ -46,7 +46,7 @@ def run(request: pytest.FixtureRequest, registered: None) -> Iterator[Any]:
     if not request.param.startswith("server"):
         yield lambda env_id: make_vector([EnvFactory(env_id)], 2, workers=2 * (request.param == "workers"))
         return
-    with serving(Settings(KINDS, port=0, workers=2 * ("with" in request.param))) as running:
+    with serving(ServerSettings(KINDS, port=0, workers=2 * ("with" in request.param))) as running:
         yield lambda env_id: make_vector([EnvFactory(env_id, {"url": running.url})], 2)
 
 

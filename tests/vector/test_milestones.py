@@ -12,7 +12,7 @@ import envsuite  # noqa: F401  (registers the ids)
 from envsuite.core import ToolCall, ToolEnv
 from envsuite.core.errors import UnknownName, UsageError
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec
-from envsuite.sokoban.expert import Expert
+from envsuite.sokoban.expert import SokobanExpert
 from envsuite.textcraft.milestones import goods
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.world import item_id
@@ -21,7 +21,7 @@ from envsuite.vector.milestones import (
     REACHED,
     TOTAL,
     UNGUIDED,
-    Listed,
+    ActionMilestones,
     MilestoneEnv,
     MilestoneFactory,
     expert_of,
@@ -152,7 +152,7 @@ def test_boxes_count_when_more_are_on_targets_than_ever() -> None:
     for task in tasks(env):
         env.reset(options={"task_id": task})
         before, boxes = inner.world.placed, inner.world.level.boxes.bit_count()
-        info = env.step(Expert(calls=50).act(env))[4]
+        info = env.step(SokobanExpert(calls=50).act(env))[4]
         assert info["success"] and info["metrics"][TOTAL] == boxes - before
 
 
@@ -169,13 +169,13 @@ def test_a_box_that_comes_back_to_a_target_counts_once() -> None:
 
 @pytest.mark.parametrize("similarity", [None, 0.95])
 def test_only_the_ratio_takes_neighbours_for_each_other(similarity: float | None) -> None:
-    listed = Listed([command("go to cabinet 11"), command("open cabinet 11")], similarity)
+    listed = ActionMilestones([command("go to cabinet 11"), command("open cabinet 11")], similarity)
     done = [listed.count_reached(command(text), {"valid": True}) for text in ("go to cabinet 1", "open cabinet 11")]
     assert done == ([0, 0] if similarity is None else [1, 1])
 
 
 def test_listed_actions_count_in_their_order_once_and_only_where_they_are_valid() -> None:
-    listed = Listed([command("a"), command("b"), command("a")])
+    listed = ActionMilestones([command("a"), command("b"), command("a")])
     said = [("b", True), ("a", False), ("a", True), ("a", True), ("b", True), ("a", True), ("a", True)]
     assert [listed.count_reached(command(text), {"valid": valid}) for text, valid in said] == [0, 0, 1, 0, 1, 1, 0]
 

@@ -13,7 +13,7 @@ from waiting import until
 
 from envsuite.core import ToolCall, UsageError
 from envsuite.serving.server import serving
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 from envsuite.vector import EnvFactory, LocalVector, make_vector
 from envsuite.vector import workers as in_workers
 from envsuite.vector.runner import reason
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("workers", [0, 2], ids=["local", "workers"])
 @pytest.fixture(scope="session")
 def rough_server(data_folder):
     """The address of a server of the worlds that are played here."""
-    with serving(Settings((ROUGH.env_id, CRAFT.env_id), port=0, workers=0)) as running:
+    with serving(ServerSettings((ROUGH.env_id, CRAFT.env_id), port=0, workers=0)) as running:
         yield running.url
 
 

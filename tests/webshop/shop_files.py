@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from envsuite.webshop.source import Files
+from envsuite.webshop.source import CatalogueFiles
 
 MARKUP = "<script>alert('Tea & \"Kettle\"')</script> <b>Red</b> Kettle"
 HUGE = "kettle " * 150_000
@@ -98,7 +98,7 @@ HUMAN: dict[str, Any] = {
 
 def write_shop(
     folder: Path, entries: Any = None, attributes: Any = None, human: Any = None
-) -> Files:  # fmt: skip
+) -> CatalogueFiles:  # fmt: skip
     """Write the files into ``folder``."""
     contents = {
         "products": ENTRIES if entries is None else entries,
@@ -107,12 +107,12 @@ def write_shop(
     }
     for name, content in contents.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
-    return Files(*(folder / f"{name}.json" for name in contents))
+    return CatalogueFiles(*(folder / f"{name}.json" for name in contents))
 
 
-def write_official(folder: Path, suffix: str, entries: Any = None) -> Files:
+def write_official(folder: Path, suffix: str, entries: Any = None) -> CatalogueFiles:
     """Write the files into ``folder`` under the names of an official set."""
     folder.mkdir(exist_ok=True)
     files = write_shop(folder, entries)
     names = (f"items_shuffle{suffix}.json", f"items_ins_v2{suffix}.json")
-    return Files(files.products.rename(folder / names[0]), files.attributes.rename(folder / names[1]))
+    return CatalogueFiles(files.products.rename(folder / names[0]), files.attributes.rename(folder / names[1]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from envsuite.webshop.expert import Expert, Lexical
+from envsuite.webshop.expert import WebShopExpert, WebShopLexical
 from envsuite.webshop.tasks import HORIZON
 
 
-def play(env: Any, player: Expert | Lexical, task_id: str) -> float:
+def play(env: Any, player: WebShopExpert | WebShopLexical, task_id: str) -> float:
     """The reward of an episode, all of whose actions are valid."""
     env.reset(options={"task_id": task_id})
     for _ in range(HORIZON):

@@ -14,11 +14,11 @@ from shop_files import MARKUP
 from envsuite.core.tools import ToolCall
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.goals import Goal
+from envsuite.webshop.goals import ShoppingGoal
 from envsuite.webshop.page.customers import Customers
 from envsuite.webshop.page.pictures import picture, remote
 from envsuite.webshop.page.receipt import receipt
-from envsuite.webshop.world import Session
+from envsuite.webshop.world import ShopVisit
 
 WAY = (
     ("search", "kettle"),
@@ -225,8 +225,8 @@ def test_the_last_page_explains_each_part_of_the_reward(
 @settings(max_examples=60)
 def test_the_parts_that_are_explained_make_up_the_score(shop: Catalogue, data: st.DataObject) -> None:
     ids = [task for tasks in shop.tasks("synthetic", "x").splits.values() for task in tasks] + ["B000000001/human-0"]
-    goal: Goal = shop.goal(data.draw(st.sampled_from(ids)))
-    session = Session(shop, shop.search, goal)
+    goal: ShoppingGoal = shop.goal(data.draw(st.sampled_from(ids)))
+    session = ShopVisit(shop, shop.search, goal)
     session.search("kettle shirt")
     session.click(data.draw(st.sampled_from(session.state.hits)))
     for value in data.draw(st.lists(st.sampled_from(session.elements()), max_size=4)):
@@ -248,7 +248,7 @@ def test_the_parts_that_are_explained_make_up_the_score(shop: Catalogue, data: s
 
 def test_nothing_is_explained_before_something_is_bought(shop: Catalogue) -> None:
     with pytest.raises(ValueError, match="nothing was bought"):
-        receipt(Session(shop, shop.search, shop.goal(TASK)))
+        receipt(ShopVisit(shop, shop.search, shop.goal(TASK)))
 
 
 def test_the_task_is_not_named_before_it_is_over_since_its_id_is_the_answer(shop_path: Path) -> None:

@@ -4,14 +4,14 @@ import itertools
 
 import pytest
 
-from envsuite.webshop.assortment import Kind, facets, kind_of, kinds, options
+from envsuite.webshop.assortment import ProductKind, facets, kind_of, kinds, options
 from envsuite.webshop.reward import alike, options_matched
 
 QUERIES = [kind.query for kind in kinds()]
 
 
 @pytest.fixture(params=QUERIES)
-def kind(request: pytest.FixtureRequest) -> Kind:
+def kind(request: pytest.FixtureRequest) -> ProductKind:
     found = kind_of(request.param)
     assert found is not None
     return found
@@ -28,7 +28,7 @@ def test_every_facet_and_option_of_the_tables_is_used() -> None:
     assert {option for kind in kinds() for option in kind.options} == set(options().values())
 
 
-def test_no_attribute_counts_as_another_or_stands_in_what_is_said_of_another(kind: Kind) -> None:
+def test_no_attribute_counts_as_another_or_stands_in_what_is_said_of_another(kind: ProductKind) -> None:
     facts = [fact for facet in kind.facets for fact in facet]
     assert len({fact.attribute for fact in facts}) == len(facts)
     for one, other in itertools.permutations(facts, 2):
@@ -37,14 +37,14 @@ def test_no_attribute_counts_as_another_or_stands_in_what_is_said_of_another(kin
         assert one.attribute not in said
 
 
-def test_every_value_of_an_option_counts_as_itself_and_as_no_other(kind: Kind) -> None:
+def test_every_value_of_an_option_counts_as_itself_and_as_no_other(kind: ProductKind) -> None:
     offered = [(name, value) for name, values in kind.options for value in values]
     for chosen, wanted in itertools.product(offered, offered):
         for asked in (wanted, wanted[1]):
             assert bool(options_matched([chosen[1]], [asked])) == (chosen == wanted)
 
 
-def test_a_kind_leaves_a_choice_in_every_facet_and_in_its_deciding_option(kind: Kind) -> None:
+def test_a_kind_leaves_a_choice_in_every_facet_and_in_its_deciding_option(kind: ProductKind) -> None:
     assert len(kind.facets) >= 3 and all(len(facet) >= 2 for facet in kind.facets)
     assert len(kind.options[0][1]) >= 4
     low, high = kind.cents

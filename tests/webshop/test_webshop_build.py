@@ -21,12 +21,12 @@ from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop import filling
 from envsuite.webshop.build import build, cached_catalogue
 from envsuite.webshop.catalogue import Catalogue
-from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.pages import structured_text, text
 from envsuite.webshop.products import Review
 from envsuite.webshop.source import RawProduct
 from envsuite.webshop.tasks import load
-from envsuite.webshop.world import Session
+from envsuite.webshop.world import ShopVisit
 
 # A build in a process of its own, in short steps; it says when it begins, and can be killed when a run is written and
 # its step not done.
@@ -116,8 +116,8 @@ def interrupt(*_: object) -> None:
 def stopped(products: int, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Begins to build a stock and stops where goals are added; returns where its remains are."""
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(filling.Filling, "_add_goals", interrupt)
-        build(Many(products), out, Builtin())
+        patched.setattr(filling.CatalogueFilling, "_add_goals", interrupt)
+        build(Many(products), out, BuiltinNouns())
     return out.with_name(f".{out.name}.building")
 
 
@@ -162,20 +162,20 @@ def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(
     monkeypatch.setattr(Many, "raw_products", seen)
     monkeypatch.setattr(filling, "BATCH", 20)
     monkeypatch.setattr(filling, "STEP", 5)
-    build(Many(), out, Builtin())
+    build(Many(), out, BuiltinNouns())
     assert max(skipped) == 2 * 100 and out.read_bytes() == uninterrupted[0]
 
 
 def test_what_another_build_left_is_not_gone_on_from(tmp_path: Path) -> None:
     out = tmp_path / "lamps"
     killed_after(out, "1")
-    assert len(Catalogue(build(write_shop(tmp_path), out, Builtin()))) == 7
+    assert len(Catalogue(build(write_shop(tmp_path), out, BuiltinNouns()))) == 7
 
 
 def test_a_build_that_is_stopped_while_it_writes_the_index_writes_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = build(Many(60), tmp_path / "whole", Builtin()).read_bytes()
+    whole = build(Many(60), tmp_path / "whole", BuiltinNouns()).read_bytes()
 
     def half(index: IndexBuilder, file: BinaryIO, progress: object) -> None:
         file.write(b"half an index" * 100_000)
@@ -185,8 +185,8 @@ def test_a_build_that_is_stopped_while_it_writes_the_index_writes_it_again(
     with monkeypatch.context() as patched:
         patched.setattr(IndexBuilder, "write", half)
         with pytest.raises(KeyboardInterrupt):
-            build(Many(60), tmp_path / "lamps", Builtin())
-    assert build(Many(60), tmp_path / "lamps", Builtin()).read_bytes() == whole
+            build(Many(60), tmp_path / "lamps", BuiltinNouns())
+    assert build(Many(60), tmp_path / "lamps", BuiltinNouns()).read_bytes() == whole
 
 
 def test_damage_in_the_middle_of_what_was_left_is_said_and_removed(
@@ -198,8 +198,8 @@ def test_damage_in_the_middle_of_what_was_left_is_said_and_removed(
     content[4096:] = bytes(len(content) - 4096)
     left.write_bytes(content)
     with pytest.raises(DataError, match=r"lamps: the remains of an earlier build .* damaged .* build it again"):
-        build(Many(60), out, Builtin())
-    assert len(Catalogue(build(Many(60), out, Builtin()))) == 60
+        build(Many(60), out, BuiltinNouns())
+    assert len(Catalogue(build(Many(60), out, BuiltinNouns()))) == 60
 
 
 @pytest.mark.parametrize("damage", ["catalogue", "staged", "run-1", "run-1.json"])
@@ -208,21 +208,21 @@ def test_what_a_machine_that_went_down_left_damaged_is_begun_anew(
 ) -> None:
     monkeypatch.setattr(filling, "BATCH", 30)
     monkeypatch.setattr(filling, "STEP", 2)
-    whole = build(Many(120), tmp_path / "whole", Builtin()).read_bytes()
+    whole = build(Many(120), tmp_path / "whole", BuiltinNouns()).read_bytes()
     out = tmp_path / "lamps"
     left = stopped(120, out, monkeypatch) / damage
     left.write_bytes(left.read_bytes()[:100])
-    assert build(Many(120), out, Builtin()).read_bytes() == whole
+    assert build(Many(120), out, BuiltinNouns()).read_bytes() == whole
 
 
 def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: Path) -> None:
-    out = build(write_shop(tmp_path), tmp_path / "shop", Builtin())
+    out = build(write_shop(tmp_path), tmp_path / "shop", BuiltinNouns())
     before = out.read_bytes()
     files = write_shop(tmp_path, entries=[*ENTRIES, {"asin": "B000000008"}])
     with pytest.raises(DataError, match="entry 10: not an entry"):
-        build(files, out, Builtin())
+        build(files, out, BuiltinNouns())
     with pytest.raises(DataError, match="has no product"):
-        build(write_shop(tmp_path, entries=[]), out, Builtin())
+        build(write_shop(tmp_path, entries=[]), out, BuiltinNouns())
     assert out.read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {
         *("products.json", "attributes.json", "human.json", "shop", ".shop.lock")
@@ -231,7 +231,7 @@ def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: 
 
 def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(building, "tagger", lambda name: Builtin())
+    monkeypatch.setattr(building, "tagger", lambda name: BuiltinNouns())
     files = write_shop(tmp_path)
     path = cached_catalogue(files)
     made = path.stat().st_ino
@@ -293,7 +293,7 @@ def test_the_command_builds_a_catalogue_says_what_it_is_and_after_ctrl_c_how_to_
     command = ["data", "build", "webshop", "--tagger", "builtin", "--out", str(tmp_path / "shop")]
     command += ["--products", str(files.products), "--attributes", str(files.attributes)]
     with monkeypatch.context() as patched:
-        patched.setattr(filling.Filling, "_add_goals", interrupt)
+        patched.setattr(filling.CatalogueFilling, "_add_goals", interrupt)
         assert main(command) == 130
     err = capsys.readouterr().err
     assert "the same command resumes" in err and not (tmp_path / "shop").exists()
@@ -314,17 +314,17 @@ def test_a_full_disk_keeps_what_was_done_and_says_what_to_do(
     with monkeypatch.context() as patched:
         patched.setattr(IndexBuilder, "write", full)
         with pytest.raises(DataError, match=r"shop: cannot be written .*No space left on device.* Make room there"):
-            build(files, out, Builtin())
+            build(files, out, BuiltinNouns())
     assert (tmp_path / ".shop.building").is_dir() and not out.exists()
-    monkeypatch.setattr(filling.Filling, "_add_products", full)
-    assert len(Catalogue(build(files, out, Builtin()))) == 7
+    monkeypatch.setattr(filling.CatalogueFilling, "_add_products", full)
+    assert len(Catalogue(build(files, out, BuiltinNouns()))) == 7
     assert not (tmp_path / ".shop.building").exists()
 
 
 def test_another_stock_goes_the_same_way_and_its_reviews_are_shown(tmp_path: Path) -> None:
-    catalogue = Catalogue(build(Many(60), tmp_path / "lamps", Builtin()))
+    catalogue = Catalogue(build(Many(60), tmp_path / "lamps", BuiltinNouns()))
     assert catalogue.meta["stock"] == "many lamps" and len(catalogue) == 60
-    session = Session(catalogue, catalogue.search, catalogue.goal(catalogue.tasks("human", "x").ids("train")[0]))
+    session = ShopVisit(catalogue, catalogue.search, catalogue.goal(catalogue.tasks("human", "x").ids("train")[0]))
     product = catalogue.product(session.goal.asin)
     assert session.search(product.title) and session.click(product.asin.lower())
     assert "[SEP] Rating: 4.5 [SEP]" in text(session)

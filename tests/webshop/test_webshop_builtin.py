@@ -13,15 +13,15 @@ from envsuite.core import DataError
 from envsuite.data import cache_root
 from envsuite.webshop.catalogue import KINDS
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.expert import Expert, Lexical
-from envsuite.webshop.generate import Difficulty, Shop
-from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.expert import WebShopExpert, WebShopLexical
+from envsuite.webshop.generate import Shop, ShopDifficulty
+from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.tasks import load
 
 
-def tagger_named_builtin(name: str) -> Builtin:
+def tagger_named_builtin(name: str) -> BuiltinNouns:
     """Stands in for :func:`envsuite.webshop.nouns.tagger`."""
-    return Builtin()
+    return BuiltinNouns()
 
 
 def test_without_official_files_the_shop_is_the_built_in_one() -> None:
@@ -80,7 +80,7 @@ def test_a_shop_is_made_once_with_a_note_and_found_again(caplog: pytest.LogCaptu
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("near_misses", [0, 3])
 def test_no_family_of_products_is_in_two_splits(kind: str, near_misses: int) -> None:
-    shop = Shop(products=600, difficulty=Difficulty(near_misses))
+    shop = Shop(products=600, difficulty=ShopDifficulty(near_misses))
     numbers = {shop.asin(number): number for number in range(shop.products)}
     env = WebShop(products=600, goals=kind, difficulty={"near_misses": near_misses})
     families = {
@@ -108,8 +108,8 @@ def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_go
 def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any) -> None:
     env = WebShop(split=None, goals=kind, products=300, mode="structured")
     ids = [task_id for split in env.tasks.splits.values() for task_id in split]
-    assert all(play(env, Expert(), task_id) == 1.0 for task_id in ids)
-    rewards = [play(env, Lexical(), task_id) for task_id in ids[:200]]
+    assert all(play(env, WebShopExpert(), task_id) == 1.0 for task_id in ids)
+    rewards = [play(env, WebShopLexical(), task_id) for task_id in ids[:200]]
     assert 0.15 < sum(reward == 1.0 for reward in rewards) / len(rewards) < 0.7
 
 
@@ -117,4 +117,4 @@ def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_expert_earns_one_for_every_goal_of_the_default_shop(kind: Any) -> None:
     env = WebShop(split=None, goals=kind)
-    assert all(play(env, Expert(), task_id) == 1.0 for task_id in env.tasks.types)
+    assert all(play(env, WebShopExpert(), task_id) == 1.0 for task_id in env.tasks.types)

@@ -13,10 +13,10 @@ from shop_files import write_shop
 from envsuite.core import DataError, UnknownName
 from envsuite.webshop.build import build
 from envsuite.webshop.catalogue import REMEDY, Catalogue, open_catalogue
-from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.pages import text
-from envsuite.webshop.source import Files
-from envsuite.webshop.world import Session
+from envsuite.webshop.source import CatalogueFiles
+from envsuite.webshop.world import ShopVisit
 
 
 def test_every_product_is_there_and_looked_up_by_its_id(shop: Catalogue) -> None:
@@ -60,7 +60,7 @@ def test_a_goal_that_does_not_exist_is_refused(shop: Catalogue, task_id: str) ->
 def test_an_unknown_kind_of_goals_is_refused(shop: Catalogue, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="human, synthetic"):
         shop.tasks("humane", "official")
-    empty = Catalogue(build(write_shop(tmp_path, human={}), tmp_path / "c", Builtin()))
+    empty = Catalogue(build(write_shop(tmp_path, human={}), tmp_path / "c", BuiltinNouns()))
     with pytest.raises(DataError, match=r"has no human goals \(it has: synthetic\)"):
         empty.tasks("human", "official")
 
@@ -80,7 +80,7 @@ def read_all(path: Path) -> None:
     for kind in ("human", "synthetic"):
         catalogue.tasks(kind, "official")
     for task_id in ("B000000001/synthetic-1", "B000000005/synthetic-3", "B000000001/human-0"):
-        session = Session(catalogue, catalogue.search, catalogue.goal(task_id))
+        session = ShopVisit(catalogue, catalogue.search, catalogue.goal(task_id))
         for command in ("search[kettle tea]", "click[b000000001]", "click[red]", "click[buy now]"):
             session.do(command)
             text(session)
@@ -163,8 +163,8 @@ def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:
     catalogue = open_catalogue(shop_path)
     goal = catalogue.goal("B000000001/synthetic-0")
 
-    def play() -> Session:
-        session = Session(catalogue, catalogue.search, goal)
+    def play() -> ShopVisit:
+        session = ShopVisit(catalogue, catalogue.search, goal)
         session.search("kettle")
         session.click("b000000001")
         return session
@@ -178,6 +178,6 @@ def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:
     assert open_catalogue(shop_path) is catalogue
 
 
-def test_the_official_catalogue_is_what_it_is_said_to_be(official: Catalogue, official_files: Files) -> None:
+def test_the_official_catalogue_is_what_it_is_said_to_be(official: Catalogue, official_files: CatalogueFiles) -> None:
     assert len(official) == 1000
     assert official.version == f"1000 products {official_files.digest()[:12]}, nouns by recorded"

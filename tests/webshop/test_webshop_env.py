@@ -14,7 +14,7 @@ from shopping import play
 from envsuite.core import DataError, ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.expert import Expert, Lexical, plan
+from envsuite.webshop.expert import WebShopExpert, WebShopLexical, plan
 from envsuite.webshop.reward import options_matched
 
 Make = Callable[..., ToolEnv]
@@ -138,7 +138,7 @@ def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(offic
     catalogue: Catalogue = env.catalogue
     solved = 0
     for task_id in env.tasks.ids("train")[:150]:
-        reward = play(env, Expert(), task_id)
+        reward = play(env, WebShopExpert(), task_id)
         goal = catalogue.goal(task_id)
         every = [value for values in catalogue.product(goal.asin).options.values() for value in values]
         if options_matched(every, goal.options) == len(goal.options):
@@ -149,21 +149,21 @@ def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(offic
 
 def test_the_expert_and_the_baseline_play_goals_of_people(official_path: Path) -> None:
     env = WebShop(source=official_path, goals="human", split="dev")
-    rewards = [play(env, Expert(), task_id) for task_id in env.tasks.ids("dev")]
+    rewards = [play(env, WebShopExpert(), task_id) for task_id in env.tasks.ids("dev")]
     assert sum(rewards) / len(rewards) > 0.9
-    assert all(play(env, Lexical(), task_id) >= 0.0 for task_id in env.tasks.ids("dev"))
+    assert all(play(env, WebShopLexical(), task_id) >= 0.0 for task_id in env.tasks.ids("dev"))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_baseline_does_better_than_nothing_and_worse_than_the_expert(official_path: Path, mode: Mode) -> None:
     env = WebShop(source=official_path, mode=mode, split="dev")
-    rewards = [play(env, Lexical(), task_id) for task_id in env.tasks.ids("dev")[:100]]
+    rewards = [play(env, WebShopLexical(), task_id) for task_id in env.tasks.ids("dev")[:100]]
     assert 0.3 < sum(rewards) / len(rewards) < 0.8
 
 
 def test_where_no_query_finds_the_target_the_expert_buys_the_first_product_found(shop_path: Path) -> None:
     env = WebShop(source=shop_path, split="dev", search=lambda query, most: ["B000000006", "B000000002"])
-    assert play(env, Expert(), KETTLE) < 1.0
+    assert play(env, WebShopExpert(), KETTLE) < 1.0
     assert env.session.done and env.session.state.asin == "B000000006"
 
 

@@ -15,9 +15,9 @@ from envsuite.core.errors import UsageError
 from envsuite.webshop.catalogue import goal_for
 from envsuite.webshop.documents import document
 from envsuite.webshop.expert import plan
-from envsuite.webshop.generate import COMPOSED, WISHES, Difficulty, Shop
-from envsuite.webshop.goals import Goal, choose, composed_wish, count, draw_price, human_wish
-from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.generate import COMPOSED, WISHES, Shop, ShopDifficulty
+from envsuite.webshop.goals import ShoppingGoal, choose, composed_wish, count, draw_price, human_wish
+from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.products import Product
 from envsuite.webshop.reward import score
 from envsuite.webshop.source import RawProduct
@@ -27,7 +27,7 @@ SHOPS = st.builds(
     st.integers(0, 10**12),
     st.integers(1, 60),
     st.builds(
-        Difficulty,
+        ShopDifficulty,
         st.integers(0, 20),
         st.integers(1, 6),
         st.integers(0, 3),
@@ -52,7 +52,7 @@ def sold(shop: Shop) -> list[Product]:
             price=draw_price(raw.prices, rng), attributes=known[raw.asin]["attributes"], nouns=nouns,
             **{name: value for name, value in asdict(raw).items() if name not in ("prices", "reviews")},
         )
-        for raw, nouns in zip(raws, Builtin()([raw.title for raw in raws]), strict=True)
+        for raw, nouns in zip(raws, BuiltinNouns()([raw.title for raw in raws]), strict=True)
     ]  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def _asked(shop: Shop) -> tuple[dict[str, Any], dict[str, Any]]:
     return dict(shop.known_attributes()), shop.wishes_of_people()
 
 
-def goals(shop: Shop, product: Product) -> Iterator[Goal]:
+def goals(shop: Shop, product: Product) -> Iterator[ShoppingGoal]:
     """All goals whose target is ``product``."""
     known, people = _asked(shop)
     entry, rng = known[product.asin], random.Random(product.asin)
@@ -138,7 +138,7 @@ def _document(raw: RawProduct) -> str:
 
 def test_a_hidden_attribute_stands_in_features_and_nowhere_else() -> None:
     for hidden in (0, 100):
-        shop = Shop(products=300, difficulty=Difficulty(hidden=hidden))
+        shop = Shop(products=300, difficulty=ShopDifficulty(hidden=hidden))
         for raw, (number, planned) in zip(shop.raw_products(), shop._plans(0, 300), strict=True):
             assert raw.asin == shop.asin(number)
             label = planned.facts[0].label.lower()
@@ -147,13 +147,13 @@ def test_a_hidden_attribute_stands_in_features_and_nowhere_else() -> None:
 
 
 def test_what_is_not_vague_is_said_in_the_words_of_the_shop() -> None:
-    plain = Shop(products=200, difficulty=Difficulty(vagueness=0, options=1))
+    plain = Shop(products=200, difficulty=ShopDifficulty(vagueness=0, options=1))
     labels = {fact.attribute: fact.label.lower() for _, found in plain._plans(0, 200) for fact in found.facts}
     for wishes in plain.wishes_of_people().values():
         for wish in wishes:
             assert all(labels[attribute] in wish["instruction"] for attribute in wish["instruction_attributes"])
             assert all(value in wish["instruction"] for value in wish["instruction_options"])
-    vague = Shop(products=200, difficulty=Difficulty(vagueness=100)).wishes_of_people()
+    vague = Shop(products=200, difficulty=ShopDifficulty(vagueness=100)).wishes_of_people()
     assert not any(
         labels.get(attribute, attribute) in wish["instruction"]
         for wishes in vague.values()
@@ -163,12 +163,12 @@ def test_what_is_not_vague_is_said_in_the_words_of_the_shop() -> None:
 
 
 def test_difficulty_says_how_much_there_is_of_everything() -> None:
-    shop = Shop(products=600, difficulty=Difficulty(near_misses=1, attributes=3, options=3))
+    shop = Shop(products=600, difficulty=ShopDifficulty(near_misses=1, attributes=3, options=3))
     products = sold(shop)
     assert shop.family == 2
     assert {len(product.attributes) for product in products} == {3}
     assert {len(product.options) for product in products} == {0, 1, 2, 3}
-    bare = list(Shop(products=50, difficulty=Difficulty(options=0)).raw_products())
+    bare = list(Shop(products=50, difficulty=ShopDifficulty(options=0)).raw_products())
     assert all(raw.options == {} for raw in bare)
 
 
@@ -205,8 +205,8 @@ def test_a_large_shop_has_no_more_instructions_of_people_than_the_official_one()
         (lambda: Shop(products=0), "a shop has from 1 to 4,294,967,296 products, got 0"),
         (lambda: Shop(products=1.5), "got 1.5"),
         (lambda: Shop(seed=-1), "the seed of a shop is a whole number from 0, got -1"),
-        (lambda: Difficulty(near_misses=21), "Difficulty.near_misses must be a whole number from 0 to 20, got 21"),
-        (lambda: Difficulty(hidden="all"), "Difficulty.hidden must be a whole number from 0 to 100, got 'all'"),
+        (lambda: ShopDifficulty(near_misses=21), "Difficulty.near_misses must be a whole number from 0 to 20, got 21"),
+        (lambda: ShopDifficulty(hidden="all"), "Difficulty.hidden must be a whole number from 0 to 100, got 'all'"),
     ],
 )
 def test_numbers_out_of_range_are_refused(make: Any, said: str) -> None:
@@ -216,6 +216,8 @@ def test_numbers_out_of_range_are_refused(make: Any, said: str) -> None:
 
 def test_every_knob_makes_another_shop() -> None:
     digests = {Shop().digest(), Shop(1).digest(), Shop(products=999).digest()}
-    for field in fields(Difficulty):
-        digests.add(Shop(difficulty=Difficulty(**{field.name: 1 + asdict(Difficulty())[field.name] % 2})).digest())
-    assert len(digests) == 3 + len(fields(Difficulty))
+    for field in fields(ShopDifficulty):
+        digests.add(
+            Shop(difficulty=ShopDifficulty(**{field.name: 1 + asdict(ShopDifficulty())[field.name] % 2})).digest()
+        )
+    assert len(digests) == 3 + len(fields(ShopDifficulty))

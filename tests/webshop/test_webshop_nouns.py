@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.webshop.nouns import Builtin
-from envsuite.webshop.source import Files, products_of
+from envsuite.webshop.nouns import BuiltinNouns
+from envsuite.webshop.source import CatalogueFiles, products_of
 
-FIND = Builtin()
+FIND = BuiltinNouns()
 
 
 def nouns(title: str) -> tuple[str, ...]:
@@ -30,7 +30,9 @@ def test_every_title_has_nouns_in_lower_case_that_stand_in_it(title: str) -> Non
         assert noun == noun.lower() and noun in title.lower()
 
 
-def test_the_builtin_tagger_agrees_with_spacy_as_the_documentation_says(shared: Path, official_files: Files) -> None:
+def test_the_builtin_tagger_agrees_with_spacy_as_the_documentation_says(
+    shared: Path, official_files: CatalogueFiles
+) -> None:
     recorded = json.loads((shared / "golden" / "webshop" / "title_nouns.json").read_text())
     both = found = wanted = 0
     for raw in products_of(official_files.products):

@@ -9,7 +9,7 @@ import pytest
 from envsuite.webshop.assortment import kinds
 from envsuite.webshop.catalogue import KINDS
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.generate import Difficulty, Shop
+from envsuite.webshop.generate import Shop, ShopDifficulty
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str, kind: str)
 
 
 def test_the_knobs_and_figures_on_the_page_are_those_of_the_shop(page: str) -> None:
-    for name, default in asdict(Difficulty()).items():
+    for name, default in asdict(ShopDifficulty()).items():
         assert f"| `{name}` | {default} |" in page
     products = list(Shop().raw_products())
     assert f"{len(kinds())} kinds" in page

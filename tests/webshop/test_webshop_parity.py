@@ -8,12 +8,12 @@ import pytest
 from benchmarks.parity import main
 from benchmarks.parity_webshop import Recorded, Recordings, webshop
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.nouns import Spacy
-from envsuite.webshop.source import Files
+from envsuite.webshop.nouns import SpacyTagger
+from envsuite.webshop.source import CatalogueFiles
 
 
 def test_rewards_rankings_and_episodes_equal_the_recordings(
-    shared: Path, official_files: Files, recorded_nouns: Recorded
+    shared: Path, official_files: CatalogueFiles, recorded_nouns: Recorded
 ) -> None:
     golden = shared / "golden" / "webshop"
     recordings = Recordings(
@@ -33,16 +33,16 @@ def test_rewards_rankings_and_episodes_equal_the_recordings(
 
 
 @pytest.mark.slow
-def test_spacy_finds_the_recorded_nouns(shared: Path, official_files: Files) -> None:
+def test_spacy_finds_the_recorded_nouns(shared: Path, official_files: CatalogueFiles) -> None:
     pytest.importorskip("spacy", reason="needs the extra webshop-build")
     nouns = shared / "golden" / "webshop" / "title_nouns.json"
-    report = webshop(official_files, Recordings(nouns=nouns), Spacy())
+    report = webshop(official_files, Recordings(nouns=nouns), SpacyTagger())
     assert not report.differences, report.text()
     assert report.counts["titles with their nouns"] == 1000
 
 
 def test_a_difference_is_found_listed_and_told_by_the_exit_status(
-    shared: Path, official_files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared: Path, official_files: CatalogueFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     golden = shared / "golden" / "webshop"
     rewards = json.loads((golden / "rewards_a.json").read_text())[:3]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.webshop.goals import Goal
+from envsuite.webshop.goals import ShoppingGoal
 from envsuite.webshop.products import Product
 from envsuite.webshop.reward import alike, options_matched, score, title_share, type_reward
 
@@ -24,7 +24,7 @@ KETTLE = Product(
     price=20.0,
     nouns=("steel", "kettle"),
 )
-GOAL = Goal(
+GOAL = ShoppingGoal(
     asin="B000000001",
     instruction="Find me kettles",
     attributes=("stainless steel",),

@@ -11,7 +11,7 @@ from envsuite.core import MissingExtra, ToolCall
 from envsuite.webshop.build import build
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.generate import Shop
-from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.nouns import BuiltinNouns
 
 # A process of its own, since a JVM does not survive the forks of other tests.
 COMPARING = """
@@ -43,7 +43,7 @@ print(len(queries), found)
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The catalogue of a small built-in shop."""
-    return build(Shop(products=400), tmp_path_factory.mktemp("shop") / "shop.catalogue", Builtin())
+    return build(Shop(products=400), tmp_path_factory.mktemp("shop") / "shop.catalogue", BuiltinNouns())
 
 
 @pytest.mark.skipif(

@@ -9,19 +9,19 @@ from shop_files import HUGE, MARKUP
 
 from envsuite.webshop import pages
 from envsuite.webshop.catalogue import Catalogue, goal_for
-from envsuite.webshop.world import Session
+from envsuite.webshop.world import ShopVisit
 
 WORDS = st.sampled_from(
     ["kettle", "tea", "", " ", "[SEP]", "shirts \u2605", '"a" AND (b OR', "\u0442\u0447\u0430\u0439", "\x00"]
 )
 
 
-def session(shop: Catalogue, asin: str = "B000000001") -> Session:
+def session(shop: Catalogue, asin: str = "B000000001") -> ShopVisit:
     goal = goal_for(shop.product(asin), "Find me kettles", ("easy clean",), (("color", "red"),), 40.0)
-    return Session(shop, shop.search, goal)
+    return ShopVisit(shop, shop.search, goal)
 
 
-def at(shop: Catalogue, asin: str) -> Session:
+def at(shop: Catalogue, asin: str) -> ShopVisit:
     """A session on the page of a product."""
     shopping = session(shop)
     shopping.search(shop.product(asin).title)

@@ -18,8 +18,8 @@ from trainers.credit.critic import Critic
 from trainers.credit.estimators import Advantage, Calibrating, Estimator, ValueBased
 from trainers.credit.filters import ZeroVariance
 from trainers.credit.hindsight import Hindsight, HindsightPrompts
-from trainers.credit.inertness import Inertness, term_metrics
-from trainers.credit.method import Method
+from trainers.credit.inertness import IdleTermMonitor, term_metrics
+from trainers.credit.method import CreditMethod
 from trainers.credit.providers import Entropy, GreedyReturn, HiddenStates, OldLogprobs, Provider, Reference
 from trainers.credit.rows import estimation_order, unshaped_steps
 from trainers.policy.config import ModelConfig, OptimConfig
@@ -48,7 +48,7 @@ class Credit:
     """Metrics of each term of the advantage over the steps of all processes, by the names of ``term/<name>``."""
 
 
-class Continued(Protocol):
+class OracleEpisodes(Protocol):
     """Episodes that were continued from the states of sampled steps (``method.oracle``)."""
 
     @property
@@ -135,7 +135,7 @@ class Crediting:
 
     def __init__(
         self,
-        method: Method,
+        method: CreditMethod,
         accelerator: Accelerator,
         providers: Sequence[Provider] = (),
         environments: Sequence[str] = (),
@@ -146,7 +146,7 @@ class Crediting:
         self.shapers = tuple(method.shapers.values())
         self.filters = method.filters
         self.providers = tuple(providers)
-        self.inertness = Inertness(method.name, method.estimator, method.shapers, environments)
+        self.inertness = IdleTermMonitor(method.name, method.estimator, method.shapers, environments)
         """Watches whether the method's own part does anything."""
 
     def state(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Crediting:
         samples = steps.take(np.flatnonzero(~steps.extra[GREEDY]))
         return sum(all_gather_object(self.accelerator, len(np.unique(samples.group_id[ZeroVariance()(samples)]))))
 
-    def __call__(self, episodes: Sequence[Episode], iteration: int, continued: Continued | None = None) -> Credit:
+    def __call__(self, episodes: Sequence[Episode], iteration: int, continued: OracleEpisodes | None = None) -> Credit:
         """Shapes rewards, computes advantages, and selects the rows to train on; every process must call this.
 
         Failed episodes are left out. Statistics are those of the steps of all processes.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from trainers.credit.config import CriticConfig
-from trainers.credit.estimators.base import Per, Valued
+from trainers.credit.estimators.base import CriticValue, Per
 from trainers.credit.providers import Provider
 from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
@@ -26,13 +26,13 @@ from trainers.policy.hidden import Fingerprint, before_tokens, with_some_respons
 from trainers.policy.kernels import kernel_of
 from trainers.policy.loading import load_backbone
 from trainers.policy.loss.value_loss import value_loss
-from trainers.policy.optimizer import ShardedPart
+from trainers.policy.optimizer import ShardedModule
 from trainers.policy.packing import micro_batches
 from trainers.policy.partition import minibatches
 from trainers.policy.precision import computing
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds, spread, spreads
-from trainers.policy.stateful import Part
+from trainers.policy.stateful import StatefulPart
 from trainers.policy.tree import TokenTree, one_token
 from trainers.processes.distributed import all_gather_object, data_parallel
 from trainers.settings import ConfigError
@@ -132,7 +132,7 @@ class Critic(Provider):
         policy: PreTrainedModel,
         model: ModelConfig,
         optim: OptimConfig,
-        values: Sequence[Valued],
+        values: Sequence[CriticValue],
         seed: int,
     ) -> None:
         self.config = config
@@ -175,9 +175,9 @@ class Critic(Provider):
         )  # fmt: skip
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[StatefulPart, ...]:
         """The critic with its optimiser."""
-        return ((ShardedPart if is_sharded(self.wrapped) else Part)("critic", self.wrapped, self.optimizer),)
+        return ((ShardedModule if is_sharded(self.wrapped) else StatefulPart)("critic", self.wrapped, self.optimizer),)
 
     def columns(self, steps: StepTable) -> StepTable:
         """``steps`` with the values of each step, or of each response token, and the states that a head reads."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError
-from envsuite.prompting import Codec, Renderer
+from envsuite.prompting import Codec, TemplateRenderer
 from envsuite.prompting.closing import Closing, closings
 from envsuite.prompting.ordinary import added_tokens
 from trainers.credit.config import HindsightConfig
@@ -31,7 +31,7 @@ class HindsightPrompts:
     """Prompts with a text about the end of the episode at the end of their last message."""
 
     config: HindsightConfig
-    render: Renderer
+    render: TemplateRenderer
     """The policy's chat template."""
     closings: Sequence[Closing]
     """Token ids that may follow the last message of a prompt."""
@@ -39,7 +39,9 @@ class HindsightPrompts:
     """Most tokens of prompt and response that the model computes; ``None`` where it says nothing."""
 
     @classmethod
-    def of(cls, config: HindsightConfig, render: Renderer, codec: Codec, longest: int | None) -> HindsightPrompts:
+    def of(
+        cls, config: HindsightConfig, render: TemplateRenderer, codec: Codec, longest: int | None
+    ) -> HindsightPrompts:
         """The texts that the settings describe.
 
         Raises:

@@ -161,7 +161,7 @@ UNKNOWN = Cause(
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedPart:
     """A part of the method that sets it apart.
 
     Args:
@@ -248,7 +248,7 @@ class Watched:
         return NO_SUCCESS if counts.won == 0 else EQUAL_RETURNS
 
 
-class Inertness:
+class IdleTermMonitor:
     """Watches what sets a method apart, and says once for each cause that it does nothing.
 
     Args:
@@ -264,9 +264,9 @@ class Inertness:
         terms = estimator.distinguishing
         own = " and ".join(f"term {term!r}" for term in terms) if terms else "advantage"
         compares = (bool(terms) and not isinstance(estimator, ValueBased)) or not estimator.credits_lone_episodes
-        self.watched = [Watched(f"{name}: its {own}", terms, compares=compares)]
+        self.watched = [WatchedPart(f"{name}: its {own}", terms, compares=compares)]
         self.watched += [
-            Watched(f"{key}: its credit", column=shaper.effect)
+            WatchedPart(f"{key}: its credit", column=shaper.effect)
             for key, shaper in shapers.items()
             if shaper.effect is not None
         ]
@@ -299,7 +299,7 @@ class Inertness:
                     messages.append((level, self._message(part, cause, together)))
         return messages
 
-    def _message(self, part: Watched, cause: Cause, counts: Counts) -> str:
+    def _message(self, part: WatchedPart, cause: Cause, counts: Counts) -> str:
         values = {field.name: getattr(counts, field.name) for field in fields(counts)} | {
             "still_share": counts.still / counts.steps,
             "alone_share": counts.alone / counts.steps,

@@ -14,7 +14,7 @@ from trainers.steps.columns import check_supply
 
 
 @dataclass(frozen=True)
-class Method:
+class CreditMethod:
     """Estimator, shapers and filters of a run, made from their settings."""
 
     estimator: Estimator
@@ -25,7 +25,7 @@ class Method:
     """The estimator's, for messages."""
 
     @classmethod
-    def of(cls, config: MethodConfig) -> Method:
+    def of(cls, config: MethodConfig) -> CreditMethod:
         """The method that the settings describe.
 
         Raises:

@@ -18,7 +18,7 @@ from trainers.policy.config import ComputeDtype, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
 from trainers.policy.sharding import is_sharded
-from trainers.policy.stateful import Part
+from trainers.policy.stateful import StatefulPart
 from trainers.settings import ConfigError
 from trainers.steps import StepTable
 from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, OLD, REFERENCE
@@ -49,7 +49,7 @@ class Provider(ABC):
         return {}
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[StatefulPart, ...]:
         """Modules with their optimisers that a checkpoint holds."""
         return ()
 

@@ -51,7 +51,7 @@ class Exact:
         return np.array([float(first == second) for first, second in pairs])
 
 
-class _Remembered(ABC, Generic[K, V]):
+class _Cache(ABC, Generic[K, V]):
     """Values of keys, computed once and in batches."""
 
     def __init__(self, batch: int) -> None:
@@ -102,11 +102,11 @@ class CrossEncoder:
         return np.array(self._scores(pairs) if pairs else [], np.float64)
 
     @cached_property
-    def _scores(self) -> _Remembered[Pair, float]:
+    def _scores(self) -> _Cache[Pair, float]:
         return _PairScores(self)
 
 
-class _PairScores(_Remembered[Pair, float]):
+class _PairScores(_Cache[Pair, float]):
     def __init__(self, settings: CrossEncoder) -> None:
         super().__init__(settings.batch)
         from transformers import AutoModelForSequenceClassification
@@ -158,11 +158,11 @@ class SentenceEmbedder:
         return np.asarray(np.clip(cosine, 0.0, 1.0))
 
     @cached_property
-    def _embeddings(self) -> _Remembered[str, NDArray[np.float32]]:
+    def _embeddings(self) -> _Cache[str, NDArray[np.float32]]:
         return _TextVectors(self)
 
 
-class _TextVectors(_Remembered[str, NDArray[np.float32]]):
+class _TextVectors(_Cache[str, NDArray[np.float32]]):
     def __init__(self, settings: SentenceEmbedder) -> None:
         super().__init__(settings.batch)
         from transformers import AutoModel

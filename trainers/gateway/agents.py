@@ -20,17 +20,17 @@ from envsuite.core.boundary import boundary, number, reason
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.players import Player
-from envsuite.core.tools import Tool, ToolCall, Unparsed
+from envsuite.core.tools import Tool, ToolCall, UnparsedAction
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
 from trainers.gateway.credit import EnvStep
 from trainers.gateway.gateway import CONTEXT, MODEL, Gateway
-from trainers.gateway.messages import Refused
-from trainers.gateway.session import Limits, Session
+from trainers.gateway.messages import GatewayRefused
+from trainers.gateway.session import GatewaySession, SessionLimits
 from trainers.gateway.teaching import TYPED, ExpertEngine
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import BaseEngine, Sampling
-from trainers.rollout.episode import Branches, Effort, EpisodePlan
+from trainers.rollout.episode import Branches, EpisodeCost, EpisodePlan
 from trainers.rollout.ledger import Ledger
 from trainers.rollout.manager import Watcher
 from trainers.rollout.rollout import Keeper
@@ -45,7 +45,7 @@ _PATIENCE = 0.05  # seconds of waiting for engine or agents, after which it is l
 World = gymnasium.Env[Observation, Action]
 
 
-class Played:
+class AgentEpisode:
     """The environment of an episode, which the agent plays while it asks the model.
 
     Rewards and validity belong to the answers that its calls came from (:mod:`trainers.gateway.credit`).
@@ -60,7 +60,7 @@ class Played:
         self._env, self._gateway = env, gateway
         world = env.unwrapped
         assert isinstance(world, ToolEnv)
-        self._session: Session | None = None
+        self._session: GatewaySession | None = None
         self._stepping = threading.Lock()
         observation, self._info = env.reset(options={"task_id": task_id})
         self.goal: str = observation["task"]
@@ -78,7 +78,7 @@ class Played:
         self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
         """The same as OpenAI's function schemas."""
 
-    def join_session(self, session: Session) -> None:
+    def join_session(self, session: GatewaySession) -> None:
         """Has what happens belong to a session."""
         self._session = session
         session.played = self
@@ -102,7 +102,7 @@ class Played:
     def type(self, command: str) -> str:
         """Types a command, as the codec ``tags`` reads it; returns what the environment answers."""
         move = TYPED.parse(f"<action>{command}</action>", self.offered, 1)
-        return self.step(Unparsed(move.error or "") if move.action is None else move.action, command)
+        return self.step(UnparsedAction(move.error or "") if move.action is None else move.action, command)
 
     def step(self, action: Sequence[ToolCall], command: str = "", call_id: str = "") -> str:
         """As :meth:`call`, with several calls of one step, and the text that they were read from."""
@@ -141,7 +141,7 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Task:
+class AgentTask:
     """A task, as an agent is given it."""
 
     id: str
@@ -157,7 +157,7 @@ class Client:
     base_url: str
     """For OpenAI's clients; those of Anthropic take it without ``/v1``."""
     api_key: str = field(repr=False)
-    env: Played | None
+    env: AgentEpisode | None
     model: str = MODEL
 
     def chat(
@@ -185,7 +185,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AgentOutcome:
     """How an agent ended."""
 
     reward: float | None = None
@@ -194,13 +194,13 @@ class Outcome:
 
 
 @dataclass
-class Job:
+class AgentJob:
     """One episode for an agent."""
 
-    task: Task
+    task: AgentTask
     client: Client
-    session: Session
-    ended: Future[Outcome] = field(default_factory=Future)
+    session: GatewaySession
+    ended: Future[AgentOutcome] = field(default_factory=Future)
     """Answered by the agent's end."""
     stop: Callable[[], None] = lambda: None
     """Ends the agent early, where that is possible; set by whoever starts it."""
@@ -217,7 +217,7 @@ class Agent(ABC):
     """Seconds that it has to end after its session has."""
 
     @abstractmethod
-    def start(self, job: Job) -> None:
+    def start(self, job: AgentJob) -> None:
         """Starts an episode; returns at once."""
 
     def close(self) -> None:
@@ -243,20 +243,20 @@ class FunctionAgent(Agent):
         except UsageError as error:
             raise ConfigError(f"rollout.agent.function: {error}") from error
 
-    def start(self, job: Job) -> None:
+    def start(self, job: AgentJob) -> None:
         """Starts a thread."""
         threading.Thread(target=self._run, args=(job,), daemon=True, name=f"agent {job.task.id}").start()
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: AgentJob) -> None:
         try:
             with boundary(f"task {job.task.id}"):
                 result = self.function(job.task, job.client)
                 reward = None if result is None else number(result, f"what {self.place} returned")
         except BaseException as error:  # of somebody's agent: anything; this thread is its own
             message = f"{self.place} raised {reason(error)}"
-            job.ended.set_result(Outcome(error=None if isinstance(error, Refused) else message))
+            job.ended.set_result(AgentOutcome(error=None if isinstance(error, GatewayRefused) else message))
             return
-        job.ended.set_result(Outcome(reward))
+        job.ended.set_result(AgentOutcome(reward))
 
 
 class ServiceAgent(Agent):
@@ -271,15 +271,15 @@ class ServiceAgent(Agent):
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
 
-    def start(self, job: Job) -> None:
+    def start(self, job: AgentJob) -> None:
         """Offers the session."""
         self.gateway.offer(job.session)
 
 
 @dataclass
-class _Running:
+class _RunningAgent:
     plan: EpisodePlan
-    job: Job
+    job: AgentJob
     env: World | None
     began: float
     over: float | None = None
@@ -335,7 +335,7 @@ class AgentManager:
             raise UsageError("episodes of agents cannot branch")
         self.gateway.sampling, self.gateway.seed = sampling, seed
         self.timing, ledger = Timing(), Ledger(self.attempts)
-        waiting, running, episodes = deque(plans), list[_Running](), dict[int, Episode]()
+        waiting, running, episodes = deque(plans), list[_RunningAgent](), dict[int, Episode]()
         last_count, due = -1, 0.0
         while waiting or running:
             while waiting and len(running) < self.slots:
@@ -360,7 +360,7 @@ class AgentManager:
                 episodes[run.plan.episode_id] = episode
                 if keep is not None:
                     spent = sum(len(step.prompt_ids) for step in episode.steps)
-                    keep(run.plan, episode, Effort(time.monotonic() - run.began, spent, run.job.session.tokens))
+                    keep(run.plan, episode, EpisodeCost(time.monotonic() - run.began, spent, run.job.session.tokens))
             if watch is not None and (len(episodes) != last_count or time.monotonic() >= due):
                 last_count, due = len(episodes), time.monotonic() + _LOOK
                 watch(last_count, self._oldest(running))
@@ -368,33 +368,35 @@ class AgentManager:
         _LOG.info("requests of agents so far: %s", counts or "none")
         return [episodes[plan.episode_id] for plan in plans]
 
-    def _oldest(self, running: Sequence[_Running]) -> Wait | None:
+    def _oldest(self, running: Sequence[_RunningAgent]) -> Wait | None:
         oldest = min(running, key=lambda run: run.began, default=None)
         return None if oldest is None else Wait(f"the agent of task {oldest.plan.task_id}", oldest.began)
 
-    def _start(self, plan: EpisodePlan) -> _Running:
+    def _start(self, plan: EpisodePlan) -> _RunningAgent:
         config, env_id = self.config, self.factories[plan.env].env_id
         env, world, failure, about = self._env(plan.env), None, "", {"env_id": env_id}
         try:
-            world = Played(env, plan.task_id, self.gateway)
+            world = AgentEpisode(env, plan.task_id, self.gateway)
             text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
             about |= world.about
         except Exception as error:  # of an environment: a lost server, a fault of its own
             text, failure = "", f"{env_id}: {reason(error)}"
-        limits = Limits(config.requests, config.tokens, config.seconds, config.reward_limit)
+        limits = SessionLimits(config.requests, config.tokens, config.seconds, config.reward_limit)
         session = self.gateway.open(plan, limits, {**about, "task": text})
         game = world if self.agent.plays and config.environment else None
-        job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, game), session)
+        job = AgentJob(
+            AgentTask(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, game), session
+        )
         if world is None:
             env.close()
-            job.ended.set_result(Outcome(error=failure))
-            return _Running(plan, job, None, time.monotonic())
+            job.ended.set_result(AgentOutcome(error=failure))
+            return _RunningAgent(plan, job, None, time.monotonic())
         if game is not None:
             game.join_session(session)
             if isinstance(self.engine, ExpertEngine):
                 self.engine.join(plan.episode_id, game, make_player(env_id, self.engine.name))
         self.agent.start(job)
-        return _Running(plan, job, env, time.monotonic())
+        return _RunningAgent(plan, job, env, time.monotonic())
 
     def _env(self, number: int) -> World:
         """An environment that no episode has."""
@@ -405,19 +407,19 @@ class AgentManager:
         except EnvsuiteError as error:
             raise ConfigError(f"envs[{number}] ({self.factories[number].env_id}): {error}") from error
 
-    def _outcome(self, run: _Running) -> Outcome | None:
+    def _outcome(self, run: _RunningAgent) -> AgentOutcome | None:
         """How an agent ended; ``None`` while it works."""
         session, now, environment = run.job.session, self.gateway.clock(), run.job.client.env
         failure = None if environment is None else environment.failure
         if run.job.ended.done():
             outcome = run.job.ended.result()
             if failure is not None:
-                return Outcome(error=failure)
+                return AgentOutcome(error=failure)
             try:
                 if outcome.reward is not None:
                     session.post(outcome.reward)
-            except Refused as error:
-                return Outcome(error=str(error))
+            except GatewayRefused as error:
+                return AgentOutcome(error=str(error))
             # An agent whose requests are refused beyond its limits may fail at that, which is no failure of its own.
             return replace(outcome, error=None) if session.limited and session.steps else outcome
         if session.ended is None and now > session.until:
@@ -429,9 +431,9 @@ class AgentManager:
             run.over = now
             run.job.stop()
         waits = self.agent.grace if self.agent.plays else self.config.reward_within * (session.reward is None)
-        return Outcome(error=failure) if now > run.over + waits else None
+        return AgentOutcome(error=failure) if now > run.over + waits else None
 
-    def _finish(self, run: _Running, outcome: Outcome) -> Episode:
+    def _finish(self, run: _RunningAgent, outcome: AgentOutcome) -> Episode:
         session = run.job.session
         self.gateway.end(session)
         self.timing.dropped_tokens += session.lost_tokens

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from envsuite.core.tools import Tool, ToolCall
-from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
 from trainers.gateway.openai_api import pieces, strict
 from trainers.gateway.reading import Fields, canonical, episode_of, wrong
-from trainers.gateway.session import Asked, Choice, Session
+from trainers.gateway.session import AnswerChoice, AnsweredRequest, GatewaySession
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _STREAMED = {
@@ -26,7 +26,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def read(fields: Fields, counting: bool = False) -> Ask:
+def read(fields: Fields, counting: bool = False) -> ParsedRequest:
     """Reads a request; two are the same as in :func:`trainers.gateway.openai_api.read`.
 
     Args:
@@ -43,7 +43,7 @@ def read(fields: Fields, counting: bool = False) -> Ask:
     if messages and messages[-1].role == "assistant":
         raise wrong("messages", "the last is the assistant's; an answer cannot go on from a text that was not sampled")
     tools = tuple(_tool(tool) for tool in fields.objects("tools"))
-    return Ask(
+    return ParsedRequest(
         model=fields.need("model", str),
         messages=(*system, *messages) if messages else (),
         tools=tools,
@@ -107,14 +107,19 @@ def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def answer(
-    session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
+    session: GatewaySession,
+    request: AnsweredRequest,
+    choices: Sequence[AnswerChoice],
+    shown: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The answer as a whole; the arguments are those of :func:`trainers.gateway.openai_api.answer`."""
     (choice,) = choices
     return {**_head(session, request), "content": _blocks(choice), **_end(choice), "usage": _usage(request, choice)}
 
 
-def chunks(session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
+def chunks(
+    session: GatewaySession, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
+) -> Iterator[bytes]:
     """The answer as a stream of events."""
     (choice,) = choices
     usage = _usage(request, choice)
@@ -140,12 +145,12 @@ def _event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: ".encode() + orjson.dumps({"type": kind, **fields}) + b"\n\n"
 
 
-def _head(session: Session, request: Asked) -> dict[str, Any]:
+def _head(session: GatewaySession, request: AnsweredRequest) -> dict[str, Any]:
     name = f"msg_{session.name}_{request.number}"
     return {"id": name, "type": "message", "role": "assistant", "model": request.ask.model}
 
 
-def _blocks(choice: Choice) -> list[dict[str, Any]]:
+def _blocks(choice: AnswerChoice) -> list[dict[str, Any]]:
     message = choice.message
     thought = [{"type": "thinking", "thinking": message.thought, "signature": ""}] if message.thought else []
     text = [{"type": "text", "text": message.text}] if message.text else []
@@ -156,17 +161,17 @@ def _blocks(choice: Choice) -> list[dict[str, Any]]:
     return [*thought, *text, *calls]
 
 
-def _end(choice: Choice) -> dict[str, Any]:
+def _end(choice: AnswerChoice) -> dict[str, Any]:
     stop_text = "" if choice.message.calls else choice.stopped
     reason = "stop_sequence" if stop_text else _REASONS[choice.finish_reason]
     return {"stop_reason": reason, "stop_sequence": stop_text or None}
 
 
-def _usage(request: Asked, choice: Choice) -> dict[str, Any]:
+def _usage(request: AnsweredRequest, choice: AnswerChoice) -> dict[str, Any]:
     return {"input_tokens": len(request.prompt.ids), "output_tokens": choice.completion.count}
 
 
-def problem(error: Refused) -> dict[str, Any]:
+def problem(error: GatewayRefused) -> dict[str, Any]:
     """An error as Anthropic's clients read it."""
     kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     text = f"prompt is too long: {error}" if error.code == "context_length_exceeded" else str(error)

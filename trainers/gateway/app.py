@@ -31,14 +31,14 @@ from envsuite.core import http
 from envsuite.core.addresses import is_private
 from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.remote.deadlines import TimedConnection
-from envsuite.remote.guard import Guard
+from envsuite.remote.guard import RequestGuard
 from envsuite.remote.tokens import check_token
 from trainers.gateway import anthropic_api, openai_api, responses_api
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import listener
-from trainers.gateway.messages import Ask, Refused
+from trainers.gateway.messages import GatewayRefused, ParsedRequest
 from trainers.gateway.reading import Fields, read_json, size_of
-from trainers.gateway.session import Asked, Choice, Playable, Session
+from trainers.gateway.session import AnswerChoice, AnsweredRequest, GatewaySession, Playable
 
 try:
     import httpx2
@@ -70,7 +70,7 @@ class _Connection(TimedConnection, H11Protocol):
     """One connection of a client, which knows whether it has got its answers."""
 
     gateway: Gateway
-    waiting: list[tuple[Session, Asked]]
+    waiting: list[tuple[GatewaySession, AnsweredRequest]]
     """Requests whose answers were sent, and are not yet known to have arrived."""
     over = False
 
@@ -81,7 +81,7 @@ class _Connection(TimedConnection, H11Protocol):
         transport.set_write_buffer_limits(0)  # what is sent has left this process when the next part is
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def note_sent(self, session: Session, record: Asked) -> None:
+    def note_sent(self, session: GatewaySession, record: AnsweredRequest) -> None:
         """An answer was handed to the system."""
         with self.gateway.lock:
             if not self.over:
@@ -124,10 +124,10 @@ class _Connection(TimedConnection, H11Protocol):
         super().connection_lost(exc)
 
 
-class _Answer(Response):
+class _HTTPAnswer(Response):
     """An answer of the model."""
 
-    def __init__(self, content: bytes, kind: str, session: Session, record: Asked) -> None:
+    def __init__(self, content: bytes, kind: str, session: GatewaySession, record: AnsweredRequest) -> None:
         super().__init__(content, media_type=kind)
         self.session, self.asked = session, record
 
@@ -147,9 +147,9 @@ def _connection(scope: Scope) -> _Connection:
 class _App:
     """The routes."""
 
-    def __init__(self, gateway: Gateway, most_bytes: int, guard: Guard) -> None:
+    def __init__(self, gateway: Gateway, most_bytes: int, guard: RequestGuard) -> None:
         self.gateway, self.most_bytes, self.guard = gateway, most_bytes, guard
-        self.threads: WeakKeyDictionary[Session, CapacityLimiter] = WeakKeyDictionary()
+        self.threads: WeakKeyDictionary[GatewaySession, CapacityLimiter] = WeakKeyDictionary()
         self.turns: WeakKeyDictionary[Playable, CapacityLimiter] = WeakKeyDictionary()
         routes = [
             *(Route(path, self.ask, methods=["POST"]) for path in _APIS),
@@ -162,7 +162,7 @@ class _App:
             Route("/sessions/{number:int}/reward", self.operate, methods=["POST"]),
             Route("/sessions/{number:int}/end", self.operate, methods=["POST"]),
         ]
-        kinds = (Refused, HTTPException, ClientDisconnect, Exception)
+        kinds = (GatewayRefused, HTTPException, ClientDisconnect, Exception)
         self.app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _error_response))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,7 +170,9 @@ class _App:
         _connection(scope).settle(True)
         request = Request(scope)
         if (refusal := self.guard.refusal(request.method, request.url.path, request.headers.get)) is not None:
-            await _error_response(request, Refused(refusal.status, "forbidden", refusal.detail))(scope, receive, send)
+            await _error_response(request, GatewayRefused(refusal.status, "forbidden", refusal.detail))(
+                scope, receive, send
+            )
             return
         await self.app(scope, receive, send)
 
@@ -180,7 +182,7 @@ class _App:
         session = self.gateway.session(key)
         body = await self.body(request)
 
-        def take() -> tuple[Ask, Asked] | str:
+        def take() -> tuple[ParsedRequest, AnsweredRequest] | str:
             fields = read_json(body)
             if (name := str(fields.value.get("model"))) in self.gateway.proxied:
                 return name
@@ -193,11 +195,11 @@ class _App:
         choices = await _await_answer(record.done, request)
         if ask.shown["stream"]:
             stream = b"".join(api.chunks(session, record, choices, ask.shown))
-            return _Answer(stream, "text/event-stream", session, record)
+            return _HTTPAnswer(stream, "text/event-stream", session, record)
         whole = orjson.dumps(api.answer(session, record, choices, ask.shown))
-        return _Answer(whole, "application/json", session, record)
+        return _HTTPAnswer(whole, "application/json", session, record)
 
-    async def in_thread(self, session: Session, function: Callable[[], T]) -> T:
+    async def in_thread(self, session: GatewaySession, function: Callable[[], T]) -> T:
         """Runs a function in a thread; the threads of one session leave those of others free."""
         limiter = self.threads.setdefault(session, CapacityLimiter(_THREADS))
         return await to_thread.run_sync(function, limiter=limiter)
@@ -205,10 +207,10 @@ class _App:
     async def play(self, request: Request) -> ASGIApp:
         """Plays the environment of a session, by MCP, whose package the first agent that asks for one imports."""
         if (environment := self.gateway.environment(_key(request))) is None:
-            raise Refused(404, "no_environment", "this episode has no environment to play; only ask the model")
-        from trainers.gateway.environment import Environment
+            raise GatewayRefused(404, "no_environment", "this episode has no environment to play; only ask the model")
+        from trainers.gateway.environment import AgentEnvironment
 
-        return Environment(environment, self.turns.setdefault(environment, CapacityLimiter(1)))
+        return AgentEnvironment(environment, self.turns.setdefault(environment, CapacityLimiter(1)))
 
     async def forward(self, request: Request, key: str, name: str, body: bytes) -> Response:
         """Has another endpoint answer; nothing of it is recorded."""
@@ -222,7 +224,9 @@ class _App:
             async with httpx2.AsyncClient(timeout=_PROXY_SECONDS, trust_env=by_proxy, **http.answer_limits()) as client:
                 reply = await client.post(place, content=body, headers=headers)
         except httpx2.HTTPError as error:
-            raise Refused(502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0) from error
+            raise GatewayRefused(
+                502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0
+            ) from error
         return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))
 
     async def count(self, request: Request) -> Response:
@@ -251,7 +255,7 @@ class _App:
     def _check_operator(self, request: Request) -> None:
         if not self.gateway.is_operator(key := _key(request)):
             self.gateway.session(key)
-            raise Refused(403, "operator_only", "this is for the operator's key; an agent's does not open it")
+            raise GatewayRefused(403, "operator_only", "this is for the operator's key; an agent's does not open it")
 
     async def next(self, request: Request) -> Response:
         """Gives a service the session that has been offered longest."""
@@ -279,7 +283,9 @@ class _App:
             "sequences": sequences, "reward": session.reward, "ended": session.ended,
         })  # fmt: skip
 
-    def read(self, reading: Callable[[Fields], Ask], fields: Fields, headers: Headers, size: int) -> Ask:
+    def read(
+        self, reading: Callable[[Fields], ParsedRequest], fields: Fields, headers: Headers, size: int
+    ) -> ParsedRequest:
         """A request, with what its headers say of its being repeated.
 
         Raises:
@@ -305,11 +311,11 @@ class _App:
                 if (size := len(content)) > most:
                     break
         if size > most:
-            raise Refused(413, "request_too_large", f"the body has more than {most:,} bytes; send less")
+            raise GatewayRefused(413, "request_too_large", f"the body has more than {most:,} bytes; send less")
         return bytes(content)
 
 
-async def _await_answer(future: Future[list[Choice]], request: Request) -> list[Choice]:
+async def _await_answer(future: Future[list[AnswerChoice]], request: Request) -> list[AnswerChoice]:
     """Waits for an answer.
 
     Raises:
@@ -318,7 +324,7 @@ async def _await_answer(future: Future[list[Choice]], request: Request) -> list[
     """
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
 
-    def tell(_: Future[list[Choice]]) -> None:
+    def tell(_: Future[list[AnswerChoice]]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(ready.set)
 
@@ -352,9 +358,9 @@ def _error_response(request: Request, error: Exception) -> Response:
     """The answer to a request that failed, in the form of its interface."""
     if isinstance(error, HTTPException):
         text = f"{request.method} {request.url.path[:200]}: {error.detail}; agents ask at {', '.join(_APIS)}"
-        error = Refused(error.status_code, "unknown_url", text)
-    elif not isinstance(error, Refused):
-        error = Refused(500, "internal_error", "the gateway failed; its log says how")
+        error = GatewayRefused(error.status_code, "unknown_url", text)
+    elif not isinstance(error, GatewayRefused):
+        error = GatewayRefused(500, "internal_error", "the gateway failed; its log says how")
     anthropic = request.url.path.startswith(_MESSAGES) or "anthropic-version" in request.headers
     api = anthropic_api if anthropic else openai_api
     later = {} if error.retry_after is None else {"Retry-After": f"{math.ceil(error.retry_after)}"}
@@ -389,7 +395,7 @@ def listen(
     except OSError as error:
         raise UsageError(f"the gateway cannot listen at {host}:{port}: {error.strerror or error}") from error
     config = uvicorn.Config(
-        _App(gateway, most_bytes, Guard(is_private(host), who="gateway")),
+        _App(gateway, most_bytes, RequestGuard(is_private(host), who="gateway")),
         http=type("_Bound", (_Connection,), {"gateway": gateway}), loop="asyncio",
         ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False, server_header=False,
         proxy_headers=False, timeout_keep_alive=60, timeout_graceful_shutdown=1,

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import envsuite
 import trainers
 from envsuite.interpreter.inside.root import WORK as SCRATCH
-from envsuite.interpreter.inside.wire import Garbled, receive, send
-from trainers.gateway.agents import Agent, Job, Outcome
+from envsuite.interpreter.inside.wire import GarbledMessage, receive, send
+from trainers.gateway.agents import Agent, AgentJob, AgentOutcome
 from trainers.gateway.confined import BOOT, HOME, REQUEST, WORK
 from trainers.gateway.listening import Listen
 from trainers.rollout.config import AgentConfig
@@ -45,7 +45,7 @@ _NOT_THERE = (126, 127)
 
 
 @dataclass(frozen=True)
-class Program:
+class CommandProgram:
     """A command line, and what of this machine it may read.
 
     Args:
@@ -116,7 +116,7 @@ def _absolute(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-class Confined:
+class ConfinedCommand:
     """The sandbox of one episode, or the process in place of it. A context manager that ends all that runs in it.
 
     Args:
@@ -174,7 +174,7 @@ class Confined:
 
     def run(
         self,
-        program: Program,
+        program: CommandProgram,
         environment: Mapping[str, str],
         seconds: float,
         task: str | None,
@@ -205,7 +205,7 @@ class Confined:
     def _answer(self) -> dict[str, Any]:
         try:
             answer = receive(self.channel, REQUEST)
-        except (EOFError, Garbled) as error:
+        except (EOFError, GarbledMessage) as error:
             raise OSError("its sandbox was ended") from error
         if "failed" in answer:
             raise OSError(answer["failed"])
@@ -279,22 +279,22 @@ class CommandAgent(Agent):
 
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
-        self.command = Program(config.command, "rollout.agent.command", config.reads)
-        self.test = Program(config.test, "rollout.agent.test", config.reads) if config.test else None
+        self.command = CommandProgram(config.command, "rollout.agent.command", config.reads)
+        self.test = CommandProgram(config.test, "rollout.agent.test", config.reads) if config.test else None
         self.grace += config.test_seconds if config.test else 0.0
-        self._running: dict[Confined, threading.Thread] = {}
+        self._running: dict[ConfinedCommand, threading.Thread] = {}
         for program in (self.command, self.test):
             if program is not None:
                 self._try(program)
 
-    def _try(self, program: Program) -> None:
+    def _try(self, program: CommandProgram) -> None:
         """Starts the sandbox, and in it for a moment the command, without a task or a model.
 
         A shim is found so: a program that starts another one, which the sandbox has not.
         """
         outcome: dict[str, Any] = {"code": None, "refusal": ""}
         try:
-            with Confined(self.config, 1, {}) as place:
+            with ConfinedCommand(self.config, 1, {}) as place:
                 place.begin()
                 refusal = place.run(program, {}, 60.0, None)["refusal"]
                 if self.config.sandbox and not refusal:
@@ -315,14 +315,14 @@ class CommandAgent(Agent):
                 "print(sys.executable)' prints), or list what it reads in rollout.agent.reads"
             )
 
-    def start(self, job: Job) -> None:
+    def start(self, job: AgentJob) -> None:
         """Starts its process, and a thread that waits for it."""
         port = urlsplit(job.client.base_url).port or 80
         task = json.dumps({"id": job.task.id, "text": job.task.text})  # which has half surrogates, too
         try:
-            place = Confined(self.config, port, {_TASK_FILE: task})
+            place = ConfinedCommand(self.config, port, {_TASK_FILE: task})
         except OSError as error:
-            job.ended.set_result(Outcome(error=f"{self.command.words[0]} cannot be started: {error}"))
+            job.ended.set_result(AgentOutcome(error=f"{self.command.words[0]} cannot be started: {error}"))
             return
         job.stop = place.stop
         url = f"http://127.0.0.1:{port}" if self.config.sandbox else job.client.base_url.removesuffix("/v1")
@@ -330,13 +330,13 @@ class CommandAgent(Agent):
         self._running[place] = thread
         thread.start()
 
-    def _play(self, job: Job, place: Confined, url: str) -> None:
+    def _play(self, job: AgentJob, place: ConfinedCommand, url: str) -> None:
         try:
             with place:
                 place.begin(job.client.gateway.listen)
                 outcome = self._outcome(job, place, url)
         except OSError as error:
-            outcome = Outcome(error=f"{self.command.words[0]}: {error}")
+            outcome = AgentOutcome(error=f"{self.command.words[0]}: {error}")
         del self._running[place]
         if outcome.error is not None:
             _LOG.info("task %s: %s; it has printed:\n%s", job.task.id, outcome.error, job.output)
@@ -344,7 +344,7 @@ class CommandAgent(Agent):
             _LOG.info("task %s: %s has printed last: %s", job.task.id, self.command.words[0], line)
         job.ended.set_result(outcome)
 
-    def _outcome(self, job: Job, place: Confined, url: str) -> Outcome:
+    def _outcome(self, job: AgentJob, place: ConfinedCommand, url: str) -> AgentOutcome:
         session, gateway = job.session, job.client.gateway
         text = job.task.text.encode("utf-8", "replace").decode()
         common = _variables() | {"ENVSUITE_TASK_ID": job.task.id}
@@ -362,9 +362,9 @@ class CommandAgent(Agent):
             if session.ended is None:
                 session.end("the agent has ended", truncated=False)
         if (problem := self._problem(outcome, self.command)) is not None and not over:
-            return Outcome(error=problem)
+            return AgentOutcome(error=problem)
         if self.test is None:
-            return Outcome()
+            return AgentOutcome()
         fresh = SCRATCH if self.config.sandbox else tempfile.mkdtemp(prefix="envsuite-test-")
         # Python finds modules beside the files that the test names, and none in the folder, where the command wrote.
         common |= {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"} | _folders(fresh, f"{fresh}/{HOME}")
@@ -373,7 +373,7 @@ class CommandAgent(Agent):
         job.output += outcome["output"]
         return self._grade(outcome, self.test)
 
-    def _problem(self, report: Mapping[str, Any], program: Program) -> str | None:
+    def _problem(self, report: Mapping[str, Any], program: CommandProgram) -> str | None:
         """Why a command failed; ``None`` where it did not."""
         name, code = program.words[0], report["code"]
         if report["refusal"]:
@@ -389,16 +389,16 @@ class CommandAgent(Agent):
         how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"
         return f"{name} {how}, and printed last: {_last(report['output'])[:300] or 'nothing'}"
 
-    def _grade(self, report: Mapping[str, Any], test: Program) -> Outcome:
+    def _grade(self, report: Mapping[str, Any], test: CommandProgram) -> AgentOutcome:
         """The reward of a test."""
         if report["why"] or report["refusal"]:
-            return Outcome(error=f"the test {self._problem(report, test)}")
+            return AgentOutcome(error=f"the test {self._problem(report, test)}")
         if (reward_match := _REWARD.fullmatch(_last(report["output"]))) is None:
-            return Outcome(1.0 if report["code"] == 0 else 0.0)
+            return AgentOutcome(1.0 if report["code"] == 0 else 0.0)
         try:
-            return Outcome(float(reward_match[1]))
+            return AgentOutcome(float(reward_match[1]))
         except ValueError:
-            return Outcome(error=f"the test {test.words[0]} printed {reward_match[0][:100]!r}, which is no number")
+            return AgentOutcome(error=f"the test {test.words[0]} printed {reward_match[0][:100]!r}, which is no number")
 
     def close(self) -> None:
         """Ends what is left of all."""

@@ -24,7 +24,7 @@ from envsuite.interpreter.inside.grants import Grants
 from envsuite.interpreter.inside.launch import INSIDE, USER, may_become
 from envsuite.interpreter.inside.root import make_root
 from envsuite.interpreter.inside.settings import MemoryMeter
-from envsuite.interpreter.inside.wire import Garbled, receive, send
+from envsuite.interpreter.inside.wire import GarbledMessage, receive, send
 
 WORK = "/episode"
 """Folder of an episode in the sandbox."""
@@ -53,7 +53,7 @@ _CHUNK = 1 << 16
 def main(descriptor: int) -> None:
     """Serves the socket ``descriptor`` until it is closed.
 
-    :class:`trainers.gateway.command.Confined` sends the settings first, then commands.
+    :class:`trainers.gateway.command.ConfinedCommand` sends the settings first, then commands.
     """
     os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -61,7 +61,7 @@ def main(descriptor: int) -> None:
     settings: dict[str, Any] = {"sandbox": True}
     try:
         _Guard(settings := receive(channel, REQUEST), channel).serve()
-    except (EOFError, Garbled):
+    except (EOFError, GarbledMessage):
         if not settings["sandbox"]:
             shutil.rmtree(settings["folder"], ignore_errors=True)
     except OSError as error:

@@ -15,7 +15,7 @@ import orjson
 from envsuite.core.tools import ToolCall
 
 if TYPE_CHECKING:
-    from trainers.gateway.session import Asked
+    from trainers.gateway.session import AnsweredRequest
 
 _RECENT = 256  # answers before an action that it may have come from
 Place = tuple[int, int]
@@ -38,7 +38,7 @@ class EnvStep:
     """Observation after the step."""
     reward: float
     info: Mapping[str, Any]
-    asked: frozenset[Asked] = frozenset()
+    asked: frozenset[AnsweredRequest] = frozenset()
     """Requests whose answers had been sent; the session knows them."""
     requests: int = 0
     """Number of requests that had come."""
@@ -57,8 +57,8 @@ class EnvStep:
         return _plain(self.before), _plain(self.after)
 
 
-class _Answer:
-    def __init__(self, request: Asked, index: int) -> None:
+class _AnswerEvidence:
+    def __init__(self, request: AnsweredRequest, index: int) -> None:
         self.asked, self.place, self.message = request, (request.number, index), request.choices[index].message
         calls = [orjson.dumps([call.name, dict(call.arguments)]).decode() for call, _ in self.message.calls]
         self.text = _plain("\n".join([self.message.text, *calls]))
@@ -83,7 +83,7 @@ class _Answer:
         )
 
 
-def actions_by_answer(actions: Sequence[EnvStep], requests: Sequence[Asked]) -> dict[Place, list[EnvStep]]:
+def actions_by_answer(actions: Sequence[EnvStep], requests: Sequence[AnsweredRequest]) -> dict[Place, list[EnvStep]]:
     """The actions of each answer that acted.
 
     An action is that of the answer which has its call by id; else which has an equal call; else to which the agent has
@@ -95,7 +95,7 @@ def actions_by_answer(actions: Sequence[EnvStep], requests: Sequence[Asked]) -> 
         actions: In their order.
         requests: Requests whose answers were delivered, in their order; at least one.
     """
-    answers = [_Answer(request, index) for request in requests for index in range(len(request.choices))]
+    answers = [_AnswerEvidence(request, index) for request in requests for index in range(len(request.choices))]
     replies, roots = defaultdict[bytes, list[tuple[int, str]]](list), set[int]()
     for answer in answers:
         quotes = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]

@@ -22,7 +22,7 @@ MAX_BODY = 2**20
 """Most bytes of a request."""
 
 
-class Environment:
+class AgentEnvironment:
     """The application that answers one request of an agent: the tools of its environment.
 
     A request stands for itself: there are no sessions of MCP. The server's instructions are the task and the last

@@ -18,7 +18,7 @@ _THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-class Refused(EnvsuiteError):
+class GatewayRefused(EnvsuiteError):
     """A request that is not served; :attr:`status` and :attr:`code` are those of the answer over HTTP.
 
     Args:
@@ -72,7 +72,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Ask:
+class ParsedRequest:
     """A request, read and checked.
 
     Raises:
@@ -111,11 +111,13 @@ class Ask:
         messages = tuple(m for m in self.messages if m.role != "system" or m.text)  # an empty one says nothing
         object.__setattr__(self, "messages", messages)
         if not messages:
-            raise Refused(400, "missing_required_parameter", "must have at least one message", param="messages")
+            raise GatewayRefused(400, "missing_required_parameter", "must have at least one message", param="messages")
         try:
             [message.key for message in self.messages]
         except TypeError as error:
-            raise Refused(400, "invalid_value", f"a call cannot be written again: {error}", param="messages") from error
+            raise GatewayRefused(
+                400, "invalid_value", f"a call cannot be written again: {error}", param="messages"
+            ) from error
 
     @property
     def observation(self) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from envsuite.core.tools import Tool, ToolCall
-from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
 from trainers.gateway.reading import Fields, canonical, episode_of, wrong
-from trainers.gateway.session import Asked, Choice, Session
+from trainers.gateway.session import AnswerChoice, AnsweredRequest, GatewaySession
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
 """Settings in place of which those of the run are taken."""
@@ -23,7 +23,7 @@ _MOST = ("max_completion_tokens", "max_tokens")
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def read(fields: Fields) -> Ask:
+def read(fields: Fields) -> ParsedRequest:
     """Reads a request.
 
     Two are the same where all their fields are, whatever the order, besides those that change only how the answer is
@@ -37,7 +37,7 @@ def read(fields: Fields) -> Ask:
     if fields.may("top_logprobs", int, 0):
         raise wrong("top_logprobs", "only the tokens that were sampled have log-probabilities", "unsupported_parameter")
     tools = tuple(tool(fields_of_tool) for fields_of_tool in fields.objects("tools"))
-    return Ask(
+    return ParsedRequest(
         model=fields.need("model", str),
         messages=tuple(message_in(message) for message in fields.objects("messages")),
         tools=tools,
@@ -108,7 +108,10 @@ def masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def answer(
-    session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
+    session: GatewaySession,
+    request: AnsweredRequest,
+    choices: Sequence[AnswerChoice],
+    shown: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The answer as a whole.
 
@@ -116,7 +119,8 @@ def answer(
         session: Has the request.
         request: The request.
         choices: What it was answered.
-        shown: :attr:`~trainers.gateway.messages.Ask.shown` of the request that is answered now; its own by default.
+        shown: :attr:`~trainers.gateway.messages.ParsedRequest.shown` of the request that is answered now; by default
+            its own.
     """
     about = request.ask.shown if shown is None else shown
     entries = [
@@ -131,7 +135,9 @@ def answer(
     return {**head(session, request, choices, "chat.completion"), "choices": entries, "usage": _usage(request, choices)}
 
 
-def chunks(session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
+def chunks(
+    session: GatewaySession, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
+) -> Iterator[bytes]:
     """The answer as a stream of events: the engine gives it whole, here it comes in pieces."""
     about = head(session, request, choices, "chat.completion.chunk")
     usage: dict[str, Any] = {"usage": None} if shown.get("usage") else {}
@@ -165,7 +171,9 @@ def pieces(text: str, length: int = 64) -> Iterator[str]:
     return (text[at : at + length] for at in range(0, len(text), length))
 
 
-def head(session: Session, request: Asked, choices: Sequence[Choice], kind: str) -> dict[str, Any]:
+def head(
+    session: GatewaySession, request: AnsweredRequest, choices: Sequence[AnswerChoice], kind: str
+) -> dict[str, Any]:
     """The fields with which answers begin."""
     version = max((int(v) for choice in choices for v in choice.completion.policy_version), default=0)
     return {
@@ -204,7 +212,7 @@ def _answer_message(message: Message) -> dict[str, Any]:
     return {"role": "assistant", "content": content, "refusal": None, **thought, **calls}
 
 
-def _logprobs(session: Session, choice: Choice) -> dict[str, Any]:
+def _logprobs(session: GatewaySession, choice: AnswerChoice) -> dict[str, Any]:
     parts = session.writer.token_bytes(choice.completion.token_ids.tolist())
     tokens = [
         {"token": part.decode("utf-8", "replace"), "logprob": float(logprob), "bytes": list(part), "top_logprobs": []}
@@ -213,12 +221,12 @@ def _logprobs(session: Session, choice: Choice) -> dict[str, Any]:
     return {"content": tokens, "refusal": None}
 
 
-def _usage(request: Asked, choices: Sequence[Choice]) -> dict[str, Any]:
+def _usage(request: AnsweredRequest, choices: Sequence[AnswerChoice]) -> dict[str, Any]:
     prompt, completion = len(request.prompt.ids), sum(choice.completion.count for choice in choices)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def problem(error: Refused) -> dict[str, Any]:
+def problem(error: GatewayRefused) -> dict[str, Any]:
     """An error as OpenAI's clients read it."""
     kind = "server_error" if error.status >= 500 else _TYPES.get(error.status, "invalid_request_error")
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 
 from envsuite.core.tools import ToolCall
-from trainers.gateway.messages import Ask, Message
+from trainers.gateway.messages import Message, ParsedRequest
 from trainers.gateway.openai_api import head, json_of, masking, message_in, pieces, problem, strict, tool
 from trainers.gateway.reading import Fields, canonical, episode_of, wrong
-from trainers.gateway.session import Asked, Choice, Session
+from trainers.gateway.session import AnswerChoice, AnsweredRequest, GatewaySession
 
 __all__ = ["answer", "chunks", "problem", "read"]
 _STATE = ("previous_response_id", "conversation", "prompt", "background")
@@ -21,7 +21,7 @@ _HARMLESS = ("store", "include", "user", "safety_identifier", "prompt_cache_key"
 """Fields that change nothing; answers are not stored, whatever ``store`` says."""
 
 
-def read(fields: Fields) -> Ask:
+def read(fields: Fields) -> ParsedRequest:
     """Reads a request; two are the same as in :func:`trainers.gateway.openai_api.read`.
 
     Raises:
@@ -32,7 +32,7 @@ def read(fields: Fields) -> Ask:
     tools = tuple(tool(entry, flat=True) for entry in fields.objects("tools"))
     text = fields.object("text")
     formats = ("text.format",) if text.object("format").value.get("type", "text") != "text" else ()
-    return Ask(
+    return ParsedRequest(
         model=fields.need("model", str),
         messages=tuple(_messages(fields)),
         tools=tools,
@@ -90,7 +90,10 @@ def _message(item: Fields) -> Message:
 
 
 def answer(
-    session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
+    session: GatewaySession,
+    request: AnsweredRequest,
+    choices: Sequence[AnswerChoice],
+    shown: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The answer as a whole; the arguments are those of :func:`trainers.gateway.openai_api.answer`."""
     (choice,) = choices
@@ -124,7 +127,9 @@ def _items(message: Message, name: str, status: str) -> Iterator[dict[str, Any]]
         yield {**about, "name": call.name, "arguments": json_of(call)}
 
 
-def chunks(session: Session, request: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
+def chunks(
+    session: GatewaySession, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
+) -> Iterator[bytes]:
     """The answer as a stream of events."""
     numbers = itertools.count()
 

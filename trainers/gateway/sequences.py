@@ -14,10 +14,10 @@ from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.codecs import NativeCodec
 from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
-from envsuite.prompting.rendering import ChatTokenizer, Renderer, specials_of, vocabulary_of
-from envsuite.prompting.rendering import Refused as Unrenderable
+from envsuite.prompting.rendering import ChatTokenizer, TemplateRenderer, specials_of, vocabulary_of
+from envsuite.prompting.rendering import TemplateRefused as Unrenderable
 from envsuite.prompting.template import MARK
-from trainers.gateway.messages import Message, Refused, Role, digests
+from trainers.gateway.messages import GatewayRefused, Message, Role, digests
 from trainers.steps.records import Tokens, as_tokens
 
 _SHAPES = 256
@@ -38,7 +38,7 @@ class _Vocabulary(Protocol):
         """Returns the name of a token."""
 
 
-class Writer:
+class SequenceWriter:
     """Renders conversations with the policy's chat template, and reads its answers.
 
     Args:
@@ -51,7 +51,7 @@ class Writer:
 
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
-        self.render = Renderer(tokenizer, arguments or {})
+        self.render = TemplateRenderer(tokenizer, arguments or {})
         self.render.check()
         self.specials = specials_of(tokenizer)
         self.added = added_tokens(tokenizer)
@@ -87,7 +87,7 @@ class Writer:
         text = self.conversation(messages, tools, prompt=True)
         shape = tuple((message.role, bool(message.text.strip()), bool(message.calls)) for message in messages)
         if (missing := self._missing_message(shape, bool(tools))) is not None:
-            raise Refused(
+            raise GatewayRefused(
                 400, "invalid_messages", f"the model's chat template shows no {messages[missing].role} message there; "
                 "put its text into another message, or give the model another template (model.chat_template)",
                 param=f"messages.{missing}",
@@ -128,13 +128,13 @@ class Writer:
             Refused: The chat template has no place for the tools, or for the messages as they are.
         """
         if tools and self.codec is None:
-            raise Refused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
+            raise GatewayRefused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
         ordinary = [self.added.break_message(self._message(message, self.added.break_tokens)) for message in messages]
         functions = self.added.break_fields([tool.as_openai() for tool in tools]) or None
         try:
             return self.render([*ordinary, *map(self._message, tail)], functions, prompt=prompt)
         except Unrenderable as error:
-            raise Refused(400, "invalid_messages", str(error)) from error
+            raise GatewayRefused(400, "invalid_messages", str(error)) from error
 
     def has_end(self, ids: Sequence[int]) -> bool:
         """Whether an answer ends with a control token that ends it."""
@@ -164,7 +164,7 @@ class Writer:
             return Message("assistant", plain), problem
         return Message("assistant", answer.text, answer.called, answer.thought), problem
 
-    def write(self, prompt: Prompt, answer: Message) -> list[int]:
+    def write(self, prompt: RequestPrompt, answer: Message) -> list[int]:
         """Token ids of another's answer, as the model would write it, with the token that ends it.
 
         A thought that the chat template has no place for is left out.
@@ -183,9 +183,11 @@ class Writer:
             if self.read(ids, prompt.tools)[0].key == message.key:
                 return ids
         excerpt = repr(answer.text or [call.name for call, _ in answer.calls])[:80]
-        raise Refused(502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {excerpt}")
+        raise GatewayRefused(
+            502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {excerpt}"
+        )
 
-    def _answer(self, prompt: Prompt, answer: Message) -> str | None:
+    def _answer(self, prompt: RequestPrompt, answer: Message) -> str | None:
         """An answer's text, broken, after the generation prompt, with what the chat template writes after it."""
         whole = self.conversation(prompt.messages, prompt.tools, (answer,))
         if unbroken(whole).startswith(prompt.text):
@@ -223,7 +225,7 @@ def _unwritable(calls: Sequence[tuple[ToolCall, str]]) -> str:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class RequestPrompt:
     """The tokens that the engine is asked to continue, and what they stand for."""
 
     ids: Tokens
@@ -260,19 +262,19 @@ class Sequences:
         writer: Renders and reads.
     """
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: SequenceWriter) -> None:
         self.writer = writer
         self._ends: dict[bytes, _End] = {}
         self._seen: dict[bytes, int] = {}
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Prompt:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> RequestPrompt:
         """The prompt of a request.
 
         Raises:
             Refused: The chat template does not take it.
         """
         text = self.writer.prompt_text(messages, tools)
-        prompt = Prompt(as_tokens([]), tuple(messages), tuple(tools), unbroken(text))
+        prompt = RequestPrompt(as_tokens([]), tuple(messages), tuple(tools), unbroken(text))
         hashes = digests(tools, messages)
         for count in range(len(messages) - 1, 0, -1):
             end = self._ends.get(hashes[count])
@@ -282,7 +284,7 @@ class Sequences:
         branch = (self._seen[hashes[prefix]], prefix) if prefix else None
         return replace(prompt, ids=as_tokens(self.writer.ids(text)), left=branch)
 
-    def _follow(self, prompt: Prompt, text: str, count: int, end: _End) -> list[int] | None:
+    def _follow(self, prompt: RequestPrompt, text: str, count: int, end: _End) -> list[int] | None:
         """Token ids from the end of an answer to the end of the prompt; ``None`` where the template rewrote it."""
         if prompt.text.startswith(end.text):  # the template writes the answer as it was sampled
             return self.writer.ids(text, len(end.text))
@@ -294,7 +296,7 @@ class Sequences:
             return None
         return self.writer.ids(text, last.end() if end.ended else last.start())
 
-    def record_answer(self, request: int, prompt: Prompt, answer: Message, ids: Tokens) -> None:
+    def record_answer(self, request: int, prompt: RequestPrompt, answer: Message, ids: Tokens) -> None:
         """Records an answer that the agent has got, from which requests may go on.
 
         Args:

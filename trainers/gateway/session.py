@@ -14,8 +14,8 @@ from envsuite.core import Action
 from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
 from trainers.gateway.credit import EnvStep, Place, actions_by_answer
-from trainers.gateway.messages import Ask, Message, Refused
-from trainers.gateway.sequences import Prompt, Sequences, Writer
+from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
+from trainers.gateway.sequences import RequestPrompt, Sequences, SequenceWriter
 from trainers.rollout.engine import Completion
 from trainers.rollout.episode import EpisodePlan
 from trainers.steps import Episode, Step
@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the mo
 
 
 @dataclass(frozen=True)
-class Limits:
+class SessionLimits:
     """Limits of one episode."""
 
     requests: int = 200
@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Choice:
+class AnswerChoice:
     """One answer to a request."""
 
     message: Message
@@ -53,16 +53,16 @@ class Choice:
     """The text of ``stop`` that ended it."""
 
 
-_BLANK = Prompt(as_tokens([]), (), (), "")
+_BLANK = RequestPrompt(as_tokens([]), (), (), "")
 
 
 @dataclass(eq=False)
-class Asked:
+class AnsweredRequest:
     """A request that was taken."""
 
     number: int
-    ask: Ask
-    prompt: Prompt = _BLANK
+    ask: ParsedRequest
+    prompt: RequestPrompt = _BLANK
     """Without tokens until it is rendered."""
     clients: list[Callable[[], bool]] = field(default_factory=list)
     """Those that wait for the answer; each says whether it is still there."""
@@ -70,9 +70,9 @@ class Asked:
     """Equal for requests with the same body and name."""
     most: int = 0
     """Most tokens of each choice, which are kept for it until it is answered."""
-    done: Future[list[Choice]] = field(default_factory=Future)
-    """Answered when all choices are there; a :class:`~trainers.gateway.messages.Refused` where there are none."""
-    choices: dict[int, Choice] = field(default_factory=dict)
+    done: Future[list[AnswerChoice]] = field(default_factory=Future)
+    """Done when all choices are there; a :class:`~trainers.gateway.messages.GatewayRefused` where there are none."""
+    choices: dict[int, AnswerChoice] = field(default_factory=dict)
     delivered: bool = False
     """Whether a client has got the answer: only then is it a step."""
     sent: list[Callable[[], bool]] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Playable(Protocol):
         ...
 
 
-class Session:
+class GatewaySession:
     """The requests of one episode. Not thread-safe: the gateway holds its lock.
 
     Args:
@@ -120,8 +120,8 @@ class Session:
         self,
         plan: EpisodePlan,
         key: str,
-        writer: Writer,
-        limits: Limits,
+        writer: SequenceWriter,
+        limits: SessionLimits,
         now: float,
         about: dict[str, str] | None = None,
     ) -> None:
@@ -129,7 +129,7 @@ class Session:
         self.until = now + limits.seconds
         self.sequences = Sequences(writer)
         self.writer = writer
-        self.asked: list[Asked] = []
+        self.asked: list[AnsweredRequest] = []
         self.number = 0
         """By which the operator names it; the gateway counts its sessions."""
         self.name = _key(key)[:12]
@@ -164,8 +164,8 @@ class Session:
         self._roots: dict[int, int] = {}
 
     def take(
-        self, ask: Ask, now: float, most: int = 1 << 20, client: Callable[[], bool] = lambda: True
-    ) -> tuple[Asked, bool]:
+        self, ask: ParsedRequest, now: float, most: int = 1 << 20, client: Callable[[], bool] = lambda: True
+    ) -> tuple[AnsweredRequest, bool]:
         """Takes a request; unless it is a repeated one, :meth:`begin` or :meth:`refuse` follows.
 
         Args:
@@ -188,16 +188,16 @@ class Session:
             original.clients.append(client)
             return original, False
         if ask.parent and re.fullmatch(rf"[a-z]+[-_]{self.name}[-_]\d+", ask.parent) is None:
-            raise Refused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
+            raise GatewayRefused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
         most = self._most(ask, most)
         self.spend(ask.count)
         self.kept += most * ask.count
-        request = Asked(self.taken, replace(ask, body=b""), clients=[client], digest=digest, most=most)
+        request = AnsweredRequest(self.taken, replace(ask, body=b""), clients=[client], digest=digest, most=most)
         request.state_key, self.taken = self.state_key, self.taken + 1
         self.asked.append(request)
         return request, True
 
-    def _original(self, ask: Ask, same: Sequence[Asked]) -> Asked | None:
+    def _original(self, ask: ParsedRequest, same: Sequence[AnsweredRequest]) -> AnsweredRequest | None:
         """The request that a client repeats: it says so, or the client that has sent it is gone."""
         sound = [request for request in same if not request.done.done() or request.done.exception() is None]
         if ask.name:
@@ -206,26 +206,28 @@ class Session:
         orphans = [request for request in unread if not any(present() for present in request.clients)]
         return next(iter(orphans or [request for request in unread if ask.repeats and not request.sent]), None)
 
-    def _most(self, ask: Ask, most: int) -> int:
+    def _most(self, ask: ParsedRequest, most: int) -> int:
         """Most tokens of each choice."""
         most = most if ask.max_tokens is None else min(most, ask.max_tokens)
         if self.limits.tokens is not None:
             most = min(most, (self.limits.tokens - self.tokens - self.kept) // ask.count)
         if most < 1 and self.kept:
-            raise Refused(429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0)
+            raise GatewayRefused(
+                429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0
+            )
         if most < 1:
             self.end("the session has used its tokens")
             text = f"the session may sample {self.limits.tokens} tokens; end the episode"
-            raise Refused(403, "session_limit", text)
+            raise GatewayRefused(403, "session_limit", text)
         return most
 
-    def begin(self, request: Asked, prompt: Prompt) -> bool:
+    def begin(self, request: AnsweredRequest, prompt: RequestPrompt) -> bool:
         """Gives a request its prompt; returns whether the engine is to be asked."""
         request.prompt = prompt
         request.root = self._roots[request.number] = self._root(request, prompt)
         return not request.done.done()
 
-    def refuse(self, request: Asked, error: Exception) -> None:
+    def refuse(self, request: AnsweredRequest, error: Exception) -> None:
         """Takes back a request, which the engine is not asked."""
         self.asked.remove(request)
         self.used -= request.ask.count
@@ -233,7 +235,7 @@ class Session:
         if not request.done.done():
             request.done.set_exception(error)
 
-    def _root(self, request: Asked, prompt: Prompt) -> int:
+    def _root(self, request: AnsweredRequest, prompt: RequestPrompt) -> int:
         """The first request of a conversation: they go on from one another, or share more than system messages."""
         before, branch = prompt.parent, prompt.left
         if branch is not None and any(message.role != "system" for message in request.ask.messages[: branch[1]]):
@@ -249,7 +251,7 @@ class Session:
         if self.ended is None and now > self.until:
             self.end(f"it lasted longer than its {self.limits.seconds:g} s")
         if self.ended is not None:
-            raise Refused(401, "session_ended", f"this key's session has ended: {self.ended}")
+            raise GatewayRefused(401, "session_ended", f"this key's session has ended: {self.ended}")
 
     def spend(self, count: int = 1) -> None:
         """Counts a request; refuses one beyond the limits.
@@ -263,7 +265,7 @@ class Session:
         if self.used + count > self.limits.requests:
             self.end("the session has made its last request")
             text = f"the session may make {self.limits.requests} requests (each choice counts as one)"
-            raise Refused(403, "session_limit", text)
+            raise GatewayRefused(403, "session_limit", text)
         self.used += count
 
     def post(self, reward: float) -> None:
@@ -274,7 +276,7 @@ class Session:
         """
         if not abs(reward) <= (most := self.limits.reward):  # nor is nan
             limits = f"no finite number from {-most:g} to {most:g}; rollout.agent.reward_limit sets the bound"
-            raise Refused(400, "invalid_reward", f"the reward is {reward}, which is {limits}")
+            raise GatewayRefused(400, "invalid_reward", f"the reward is {reward}, which is {limits}")
         self.reward = reward
 
     def end(self, why: str, truncated: bool = True) -> None:
@@ -284,9 +286,9 @@ class Session:
         self.truncated = self.truncated or truncated
         for request in self.asked:
             if not request.done.done():
-                request.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
+                request.done.set_exception(GatewayRefused(401, "session_ended", f"this key's session has ended: {why}"))
 
-    def take_answer(self, request: Asked, number: int, completion: Completion) -> None:
+    def take_answer(self, request: AnsweredRequest, number: int, completion: Completion) -> None:
         """Takes the engine's answer."""
         self.tokens += completion.count
         self.kept -= request.most
@@ -294,16 +296,16 @@ class Session:
             return
         if completion.error is not None:
             request.done.set_exception(
-                Refused(400, "context_length_exceeded", completion.error)
+                GatewayRefused(400, "context_length_exceeded", completion.error)
                 if completion.finish_reason == "context"
-                else Refused(503, "engine_failed", completion.error, 1.0)
+                else GatewayRefused(503, "engine_failed", completion.error, 1.0)
             )
             return
         request.choices[number] = self._choice(request.ask, completion)
         if len(request.choices) == request.ask.count:
             request.done.set_result([request.choices[i] for i in range(request.ask.count)])
 
-    def _choice(self, ask: Ask, completion: Completion) -> Choice:
+    def _choice(self, ask: ParsedRequest, completion: Completion) -> AnswerChoice:
         used, cut_text, stop_text = completion, "", ""
         if ask.stop and (cut := _stop_place(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
             ids, cut_text, stop_text = cut
@@ -314,7 +316,7 @@ class Session:
         message, problem = self.writer.read(used.token_ids.tolist(), ask.tools, cut_text)
         message = replace(message, calls=tuple((call, self._unique(call_id)) for call, call_id in message.calls))
         reason = "tool_calls" if message.calls else used.finish_reason
-        return Choice(message, used, reason, problem, stop_text)
+        return AnswerChoice(message, used, reason, problem, stop_text)
 
     def _unique(self, call_id: str) -> str:
         """The id of a call: the model's own, or one that no other call of the session has."""
@@ -323,7 +325,7 @@ class Session:
         self._calls += 1
         return f"call{self._calls % 100_000:05}"
 
-    def deliver(self, request: Asked) -> None:
+    def deliver(self, request: AnsweredRequest) -> None:
         """Records that a client has got the answer: requests may go on from it, and it becomes a step."""
         if request.delivered or not request.done.done() or request.done.exception() is not None:
             return
@@ -332,7 +334,7 @@ class Session:
         for choice in request.done.result():
             self.sequences.record_answer(request.number, request.prompt, choice.message, choice.completion.token_ids)
 
-    def settle(self, which: Callable[[Asked], bool] = lambda request: True) -> None:
+    def settle(self, which: Callable[[AnsweredRequest], bool] = lambda request: True) -> None:
         """Has the answers that were sent count as delivered where they have arrived."""
         for request in self.asked:
             if request.sent and not request.delivered and which(request) and any(check() for check in request.sent):
@@ -401,7 +403,7 @@ class Session:
             unanswered=error is not None and error.startswith("NoReward"),
         )
 
-    def _step(self, t: int, request: Asked, index: int, actions: Sequence[EnvStep]) -> Step:
+    def _step(self, t: int, request: AnsweredRequest, index: int, actions: Sequence[EnvStep]) -> Step:
         choice, prompt, ask = request.choices[index], request.prompt, request.ask
         completion, calls = choice.completion, tuple(call for call, _ in choice.message.calls)
         own = "\0".join([*(message.text for message in ask.messages if message.role == "system"), ask.observation])
@@ -425,7 +427,7 @@ class Session:
         )
 
 
-def _last(places: Sequence[tuple[Asked, int]], actions: Mapping[Place, Sequence[EnvStep]]) -> int:
+def _last(places: Sequence[tuple[AnsweredRequest, int]], actions: Mapping[Place, Sequence[EnvStep]]) -> int:
     """The step that has the posted reward: the last answer of the conversations that have acted, if there are some.
 
     Of several choices it is the one that acted, else the first one.
@@ -440,7 +442,7 @@ def _key(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _stop_place(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str, str] | None:
+def _stop_place(writer: SequenceWriter, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str, str] | None:
     """Where a text of ``stop`` ends an answer.
 
     Returns:

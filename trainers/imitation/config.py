@@ -35,7 +35,7 @@ class Architecture:
 
 
 @dataclass(frozen=True)
-class Play:
+class PlayConfig:
     """One kind of game in the mixture."""
 
     weight: Positive = 1.0
@@ -56,7 +56,7 @@ class Stage:
 
     steps: AtLeastOne
     """Optimiser steps."""
-    games: list[Play] = field(default_factory=list)
+    games: list[PlayConfig] = field(default_factory=list)
     """Games to play; without any, the transcripts are repeated random words, which teach copying."""
     max_steps: AtLeastOne = 24
     """Steps after which a game is truncated; 1 keeps only the plan and the first action, the difficult part."""

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import gymnasium
 
-from envsuite.core import Action, Move, Observation, ToolEnv, Unparsed
+from envsuite.core import Action, Move, Observation, ToolEnv, UnparsedAction
 from envsuite.core.errors import DataError, UnknownTask, UsageError
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations
-from trainers.imitation.play import Game, Joined
-from trainers.pool import Pool
+from trainers.imitation.play import ImitationGame, TranscriptBuilder
+from trainers.pool import DataPool
 from trainers.pool.database import FILE
 from trainers.steps import Episode, Step
 from trainers.steps.parquet import episode_files, read_episodes
@@ -27,7 +27,7 @@ _CALLS = ("<action>", "<tool_call>")
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedPlayer:
     """Plays the moves of a recorded episode."""
 
     moves: tuple[Move, ...]
@@ -41,7 +41,7 @@ class Recorded:
 class Demonstrations:
     """Successful episodes, by task."""
 
-    players: tuple[tuple[str, Recorded], ...]
+    players: tuple[tuple[str, RecordedPlayer], ...]
     """Task ids, each with the player of an episode."""
     played: int
     """Number of episodes that were read, those without success included."""
@@ -51,7 +51,7 @@ class Demonstrations:
     _sound: set[int] = field(default_factory=set, repr=False, compare=False)
     """Places of the players whose moves have solved their task again."""
 
-    def draw(self, env: ToolEnv, rng: random.Random) -> tuple[str, Recorded]:
+    def draw(self, env: ToolEnv, rng: random.Random) -> tuple[str, RecordedPlayer]:
         """Returns a task and the player of an episode of it.
 
         Args:
@@ -99,7 +99,7 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
             f"demonstrations: {source} has answers as tokens alone, so no thought can be read; play "
             "the tasks again with envsuite eval model --keep, in a new folder"
         )
-    players = [(record.task_id, Recorded(_moves(record))) for record in good if id(record) not in by_agents]
+    players = [(record.task_id, RecordedPlayer(_moves(record))) for record in good if id(record) not in by_agents]
     if agent_episodes and players:
         raise DataError(f"demonstrations: {source} has episodes of agents and others; keep them in two folders")
     if not good:
@@ -109,7 +109,7 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
     return Demonstrations(tuple(players), len(mine), agent_episodes)
 
 
-def transcribe_requests(episode: Episode, max_steps: int, vocabulary: str) -> Game:
+def transcribe_requests(episode: Episode, max_steps: int, vocabulary: str) -> ImitationGame:
     """Returns the requests and answers of an agent's episode; one that was cut, or refused by the world, is a mistake.
 
     Args:
@@ -120,7 +120,7 @@ def transcribe_requests(episode: Episode, max_steps: int, vocabulary: str) -> Ga
     Raises:
         DataError: It has the tokens of another tokenizer.
     """
-    builder = Joined()
+    builder = TranscriptBuilder()
     for step in episode.steps[:max_steps]:
         if step.info["gateway"].get("vocabulary") != vocabulary:
             raise DataError(
@@ -130,7 +130,7 @@ def transcribe_requests(episode: Episode, max_steps: int, vocabulary: str) -> Ga
         builder.prompt(step.prompt_ids.tolist(), step.images)
         builder.answer(step.response_ids.tolist(), slip=not step.valid or step.finish_reason == "length")
     builder.end()
-    return Game(builder.transcripts, episode.success)
+    return ImitationGame(builder.transcripts, episode.success)
 
 
 def episodes_in(folder: Path) -> list[Episode]:
@@ -140,7 +140,7 @@ def episodes_in(folder: Path) -> list[Episode]:
         DataError: A file is damaged.
     """
     if (folder / FILE).exists():
-        with Pool(folder) as pool:
+        with DataPool(folder) as pool:
             return pool.episodes()
     folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
     return [episode for subfolder in folders for file in episode_files(subfolder) for episode in read_episodes(file)]
@@ -163,7 +163,7 @@ def _of_folder(folder: Path) -> list[Episode]:
     return episodes_in(folder)
 
 
-def _solves(env: ToolEnv, task: str, player: Recorded) -> bool:
+def _solves(env: ToolEnv, task: str, player: RecordedPlayer) -> bool:
     try:
         env.reset(options={"task_id": task})
     except UnknownTask:
@@ -177,7 +177,7 @@ def _solves(env: ToolEnv, task: str, player: Recorded) -> bool:
 
 def _moves(episode: Episode | Demonstration) -> tuple[Move, ...]:
     if isinstance(episode, Demonstration):
-        steps = (step for step in episode.steps if not isinstance(step.action, Unparsed))
+        steps = (step for step in episode.steps if not isinstance(step.action, UnparsedAction))
         return tuple(Move(step.thought, step.action, slip=not step.valid) for step in steps)
     return tuple(
         Move(thought_of(step), step.action, slip=not step.valid) for step in episode.steps if step.action is not None

@@ -17,7 +17,7 @@ TRIES = 24
 """Random calls that are tried for one mistake, by default."""
 
 
-class Following:
+class ExpertTeacher:
     """Makes the moves of a player that knows the next one in any state, until it knows none any more.
 
     Args:
@@ -37,7 +37,7 @@ class Following:
             yield Move("", action)
 
 
-class Erring:
+class ErringTeacher:
     """Makes another player's moves, and in place of some of them a random one that is possible.
 
     Every move is a target of imitation. A player with two ways of playing, of which one is right, leaves a model that

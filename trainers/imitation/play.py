@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.images import Pixels
 from envsuite.core.practice import Teacher
-from envsuite.prompting import Conversation, NoRoom
+from envsuite.prompting import Conversation, PromptTooLong
 from envsuite.prompting.images import images_of
 
 PROMPT, ANSWER, RESPONSE, SLIP, IMAGE = 0, 1, 2, 3, 4
@@ -32,7 +32,7 @@ class Transcript:
 
 
 @dataclass(frozen=True)
-class Game:
+class ImitationGame:
     """One episode."""
 
     transcripts: list[Transcript]
@@ -40,7 +40,7 @@ class Game:
     success: bool
 
 
-class Joined:
+class TranscriptBuilder:
     """Joins prompts and answers to sequences: a prompt that does not continue the last one begins another."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def transcribe(
     rng: random.Random,
     *,
     thoughts: bool = True,
-) -> Game:
+) -> ImitationGame:
     """Plays ``task_id`` and writes down each prompt that a rollout would build, with the player's answer.
 
     An episode without room for its next prompt ends there, as in a rollout.
@@ -101,7 +101,7 @@ def transcribe(
     Raises:
         UsageError: An answer of the player would be invalid in a rollout.
     """
-    codec, tokenizer, builder, success = conversation.codec, conversation.tokenizer, Joined(), False
+    codec, tokenizer, builder, success = conversation.codec, conversation.tokenizer, TranscriptBuilder(), False
     observation, _ = env.reset(options={"task_id": task_id})
     try:
         conversation.start(observation)
@@ -119,10 +119,10 @@ def transcribe(
                 break
             conversation.add(response, str(tokenizer.decode(response)), observation)
             builder.prompt(*conversation.prompt())
-    except NoRoom:
+    except PromptTooLong:
         pass
     builder.end()
-    return Game(builder.transcripts, success)
+    return ImitationGame(builder.transcripts, success)
 
 
 def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Transcript]:

@@ -30,22 +30,22 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import unknown
-from envsuite.core.images import Pool
+from envsuite.core.images import ImageTable
 from envsuite.core.practice import Teacher
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumber_images
 from envsuite.prompting.rendering import vocabulary_of
 from envsuite.remote.making import make_player, practice_of
 from trainers.imitation.attention import prepare_head
-from trainers.imitation.config import ImitateConfig, Play, Stage
+from trainers.imitation.config import ImitateConfig, PlayConfig, Stage
 from trainers.imitation.demonstrations import demonstrations, transcribe_requests
-from trainers.imitation.erring import Erring, Following
+from trainers.imitation.erring import ErringTeacher, ExpertTeacher
 from trainers.imitation.play import (
     ANSWER,
     IMAGE,
     PROMPT,
     RESPONSE,
-    Game,
+    ImitationGame,
     Transcript,
     by_length,
     repeated_words,
@@ -139,7 +139,7 @@ class Transcripts:
         self.won += game.success
         return game.transcripts
 
-    def _transcribe(self, play: Play, max_steps: int) -> Game:
+    def _transcribe(self, play: PlayConfig, max_steps: int) -> ImitationGame:
         env, conversation = self._env(play.kwargs)
         if (split := env.split) is None:
             raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
@@ -147,13 +147,13 @@ class Transcripts:
         task, player = (task, self._player(play)) if self._shown is None else self._shown.draw(env, self._rng)
         return transcribe(env, task, player, conversation, max_steps, self._rng, thoughts=self.config.thoughts)
 
-    def _player(self, play: Play) -> Teacher:
+    def _player(self, play: PlayConfig) -> Teacher:
         if play.errs is None or play.player is not None:
             assert self._practice is not None
             player = self._practice.teacher(**(play.player or {}))
         else:
-            player = Following(make_player(self.config.env, "expert"))
-        return player if play.errs is None else Erring(player, play.errs)
+            player = ExpertTeacher(make_player(self.config.env, "expert"))
+        return player if play.errs is None else ErringTeacher(player, play.errs)
 
     def _env(self, kwargs: dict[str, Any]) -> tuple[ToolEnv, Conversation]:
         """Returns the environment of these arguments and the current world; keeps the last one of each kind."""
@@ -280,7 +280,7 @@ def loss_of(
 
 def _tree(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> TokenTree:
     """The transcripts as a tree; ``places`` are the indices before their targets."""
-    pool = Pool()
+    pool = ImageTable()
     firsts = np.cumsum([0, *map(len, places)])
     sequences = [
         TokenSequence.of(renumber_images(transcript.tokens, pool.numbers(transcript.images)), own, first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trainers.planning.plan import KEYS, Plan, Planner, sleeps
+from trainers.planning.plan import KEYS, RunPlan, RunPlanner, sleeps
 from trainers.policy.config import AdapterConfig
 from trainers.run.config import TrainConfig
 
@@ -16,10 +16,10 @@ class Advice:
 
     setting: str
     """How it is typed."""
-    plan: Plan
+    plan: RunPlan
 
 
-def alternatives(planner: Planner, plan: Plan, largest: int | None) -> list[Advice]:
+def alternatives(planner: RunPlanner, plan: RunPlan, largest: int | None) -> list[Advice]:
     """Returns plans with one setting changed, in the order of what helps most.
 
     Where the plan does not fit, those that do come first, the fastest first, then those that need least memory. Where
@@ -39,7 +39,7 @@ def alternatives(planner: Planner, plan: Plan, largest: int | None) -> list[Advi
     return [advice for advice in proposals if advice.plan.fits or advice.plan.peak < 0.98 * plan.peak]
 
 
-def _changes(plan: Plan, largest: int | None) -> Iterator[tuple[str, TrainConfig]]:
+def _changes(plan: RunPlan, largest: int | None) -> Iterator[tuple[str, TrainConfig]]:
     config, ranks = plan.config, plan.where.ranks
     model, optim, method = config.model, config.optim, config.method
     lora = AdapterConfig(base=model.compute_dtype)
@@ -78,7 +78,7 @@ def _changes(plan: Plan, largest: int | None) -> Iterator[tuple[str, TrainConfig
         yield f"--optim.tokens_per_microbatch {largest}", replace(config, optim=tokens)
 
 
-def _smaller_pools(plan: Plan) -> Iterator[tuple[str, TrainConfig]]:
+def _smaller_pools(plan: RunPlan) -> Iterator[tuple[str, TrainConfig]]:
     """Fewer episodes at a time, and fewer tokens kept, where keys and values do not fit."""
     rollout, over = plan.config.rollout, plan.peaks["rollout"] - plan.room
     if (size := plan.phases["rollout"].get(KEYS)) is None or over <= 0:

@@ -42,7 +42,7 @@ of a sharded one, which gathers a layer while it computes another."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class DryRunRows:
     """The rows of a micro-batch: each a prompt of its own, and a response."""
 
     count: int
@@ -65,7 +65,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DryRunSizes:
     """Bytes that one process holds for as long as it runs, and counts of weights."""
 
     parameters: int
@@ -94,7 +94,7 @@ class Sizes:
 class DryRun:
     """One process of a run."""
 
-    sizes: Sizes
+    sizes: DryRunSizes
     update: Amounts
     """Forward and backward pass of one micro-batch, with the gradients of an earlier one there."""
     step: Amounts
@@ -122,7 +122,7 @@ def _output_layer(model: PreTrainedModel) -> OutputLayer | None:
 
 
 @dataclass(frozen=True)
-class Trial:
+class MemoryTrial:
     """One process of a run, and the micro-batch that it computes."""
 
     shape: PreTrainedConfig
@@ -133,7 +133,7 @@ class Trial:
     """Number of processes."""
     node: int
     """Processes of one machine."""
-    rows: Rows
+    rows: DryRunRows
     temperature: float = 1.0
     grouped: bool = False
     """Whether the optimiser treats all weights in one operation, as on a GPU."""
@@ -182,7 +182,7 @@ class Trial:
             _give_gradients(policy)
             marks, last = self._update(policy)
             step = self._step(policy, optimizer)
-        sizes = Sizes(
+        sizes = DryRunSizes(
             **whole,
             trained=trainable,
             keys=keys,
@@ -262,7 +262,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Parts:
-    sizes: Sizes
+    sizes: DryRunSizes
     update: tuple[Amounts, ...]
     """Amounts of each stretch of the update: until the embedding's backward pass, and from there on."""
     step: Amounts
@@ -288,7 +288,7 @@ def _extrapolate(small: _Parts, large: _Parts, times: float) -> DryRun:
         a, b = float(getattr(small.sizes, name)), float(getattr(large.sizes, name))
         return round(a + times * (b - a))
 
-    sizes = Sizes(**{name: whole(name) for name in Sizes.__dataclass_fields__})
+    sizes = DryRunSizes(**{name: whole(name) for name in DryRunSizes.__dataclass_fields__})
     update = tuple(a.extrapolate(b, times) for a, b in zip(small.update, large.update, strict=True))
     step, scoring = small.step.extrapolate(large.step, times), small.scoring.extrapolate(large.scoring, times)
     return _join_stretches(_Parts(sizes, update, step, scoring, small.tokens))

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from trainers.planning.dry_run import DryRun, Rows, Trial
+from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial
 from trainers.planning.hardware import GIB, Machines
 from trainers.planning.meter import Amounts
 from trainers.planning.workload import Workload
@@ -62,7 +62,7 @@ _LIBRARIES = 0.6 * GIB  # Python, torch and transformers in a process without CU
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """Memory and time of a run on its hardware."""
 
     config: TrainConfig
@@ -104,7 +104,7 @@ class Plan:
 
 
 @dataclass
-class Planner:
+class RunPlanner:
     """Makes plans of one model on one hardware; passes that were run before are not run again.
 
     Args:
@@ -122,9 +122,9 @@ class Planner:
     response: int | None = None
     _known: dict[str, DryRun] = field(default_factory=dict)
 
-    def dry(self, config: TrainConfig, rows: Rows) -> DryRun:
+    def dry(self, config: TrainConfig, rows: DryRunRows) -> DryRun:
         """The passes of one process."""
-        trial = Trial(
+        trial = MemoryTrial(
             self.shape, config.model, config.optim, self.where.ranks, self.where.per_node, rows,
             config.rollout.sampling.temperature, grouped=not self.where.on_cpu,
         )  # fmt: skip
@@ -133,7 +133,7 @@ class Planner:
             self._known[key] = trial.run()
         return self._known[key]
 
-    def plan(self, config: TrainConfig) -> Plan:
+    def plan(self, config: TrainConfig) -> RunPlan:
         """The plan of a run with these settings.
 
         Raises:
@@ -143,9 +143,9 @@ class Planner:
         rows = work.rows(config.optim.tokens_per_microbatch)
         dry = self.dry(config, rows)
         baseline, phases = self._memory(config, work, dry)
-        return Plan(config, self.where, work, dry, baseline, phases, self._seconds(config, work, dry))
+        return RunPlan(config, self.where, work, dry, baseline, phases, self._seconds(config, work, dry))
 
-    def largest(self, plan: Plan) -> int | None:
+    def largest(self, plan: RunPlan) -> int | None:
         """The largest ``optim.tokens_per_microbatch`` that fits, to a whole row; ``None`` where not even one row does.
 
         Memory grows linearly with the number of rows.
@@ -158,7 +158,7 @@ class Planner:
         counts = [(few.room - few.peaks[name]) / max(more.peaks[name] - few.peaks[name], 1.0) for name in few.peaks]
         return length * min(1 + int(min(counts)), max(1, ceil(work.training_tokens / length)))
 
-    def with_tokens(self, config: TrainConfig, tokens: int) -> Plan:
+    def with_tokens(self, config: TrainConfig, tokens: int) -> RunPlan:
         """The plan with another size of micro-batches."""
         return self.plan(replace(config, optim=replace(config.optim, tokens_per_microbatch=tokens)))
 

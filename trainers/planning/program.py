@@ -15,14 +15,14 @@ from envsuite.core.errors import DataError, UnknownName
 from envsuite.core.escaping import log_to_stderr
 from trainers.planning.advice import alternatives
 from trainers.planning.hardware import GPUS, Machines, machines
-from trainers.planning.plan import Planner
+from trainers.planning.plan import RunPlanner
 from trainers.planning.shown import as_json, parts
 from trainers.policy.adapter import check_adapter
 from trainers.policy.loading import settings_of
 from trainers.policy.source import find
 from trainers.processes.distributed import run_guarded
 from trainers.rollout.limits import check_limits
-from trainers.run.cli import ORDER, Command, Program, parse
+from trainers.run.cli import ORDER, CommandLine, TrainerProgram, parse
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 from trainers.settings.console import EscapingConsole
@@ -81,7 +81,7 @@ WORKLOAD = {
     "--response-tokens N": "Tokens of a response, in the mean; by default rollout.sampling.max_tokens.",
 }
 """Options that give hardware and the sizes of the work."""
-PLAN = Program(
+PLAN = TrainerProgram(
     "envsuite plan",
     f"""Plan a run before it is started: memory of one process by part and phase, the largest micro-batch that fits, the
 time of an iteration by phase, and the settings that would help most. No weights are read or downloaded: the trainer's
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_guarded(lambda: _plan(parse(arguments, PLAN)))
 
 
-def _plan(command: Command) -> int:
+def _plan(command: CommandLine) -> int:
     config, options = command.config, command.options
     tokens = sizes(options)
     shape = shape_of(config.model.path, options.get("model-shape"), config.model.images)
@@ -112,7 +112,7 @@ def _plan(command: Command) -> int:
     check(config, shape, where, options.get("model-shape", config.model.path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of passes on fake tensors
-        planner = Planner(shape, where, tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"])
+        planner = RunPlanner(shape, where, tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"])
         plan = planner.plan(config)
         largest = planner.largest(plan)
         advice = alternatives(planner, plan, largest)

@@ -10,13 +10,13 @@ from rich.table import Table
 from trainers.planning import plan as assumed
 from trainers.planning.advice import Advice
 from trainers.planning.hardware import GIB, SOURCE
-from trainers.planning.plan import Plan
+from trainers.planning.plan import RunPlan
 
 LEAST = 0.005 * GIB
 """Parts smaller than this are left out of the table."""
 
 
-def as_json(plan: Plan, largest: int | None, advice: Sequence[Advice]) -> dict[str, Any]:
+def as_json(plan: RunPlan, largest: int | None, advice: Sequence[Advice]) -> dict[str, Any]:
     """Everything of the plan; bytes and seconds of one process."""
     sizes, work = plan.dry.sizes, plan.work
     return {
@@ -40,7 +40,7 @@ def as_json(plan: Plan, largest: int | None, advice: Sequence[Advice]) -> dict[s
     }
 
 
-def parts(plan: Plan, largest: int | None, advice: Sequence[Advice]) -> Iterator[str | Table]:
+def parts(plan: RunPlan, largest: int | None, advice: Sequence[Advice]) -> Iterator[str | Table]:
     """The plan's tables and lines, in order."""
     sizes, config = plan.dry.sizes, plan.config
     kind = "all weights trained" if config.model.adapter is None else f"LoRA, {sizes.trained:,} weights trained"
@@ -63,7 +63,7 @@ def parts(plan: Plan, largest: int | None, advice: Sequence[Advice]) -> Iterator
     yield "\nAssumed: " + "; ".join([*work.notes, *assumptions(plan)]) + "."
 
 
-def assumptions(plan: Plan) -> list[str]:
+def assumptions(plan: RunPlan) -> list[str]:
     """The figures that were not computed."""
     if plan.where.on_cpu:
         return [
@@ -82,7 +82,7 @@ def assumptions(plan: Plan) -> list[str]:
     ]
 
 
-def _memory(plan: Plan) -> Table:
+def _memory(plan: RunPlan) -> Table:
     table = Table(title="Memory of one process, GiB", title_justify="left", box=None, header_style="bold")
     table.add_column("part")
     for name in plan.phases:
@@ -98,7 +98,7 @@ def _memory(plan: Plan) -> Table:
     return table
 
 
-def _times(plan: Plan) -> Table:
+def _times(plan: RunPlan) -> Table:
     table = Table(
         title="Time of an iteration, seconds (estimated)", title_justify="left", box=None, header_style="bold"
     )
@@ -110,7 +110,7 @@ def _times(plan: Plan) -> Table:
     return table
 
 
-def _advice(plan: Plan, advice: Sequence[Advice]) -> Table:
+def _advice(plan: RunPlan, advice: Sequence[Advice]) -> Table:
     title = "What would help most, the best first" if plan.fits else "What to change, the best first"
     table = Table("setting", title=title, title_justify="left", box=None, header_style="bold")
     for column in ("GiB", "fits", "seconds"):

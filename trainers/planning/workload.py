@@ -7,8 +7,8 @@ from math import ceil
 
 from transformers import PreTrainedConfig
 
-from envsuite.prompting import Compact, Window, make_memory
-from trainers.planning.dry_run import Rows
+from envsuite.prompting import CompactMemory, Window, make_memory
+from trainers.planning.dry_run import DryRunRows
 from trainers.planning.hardware import Machines
 from trainers.rollout.engine import longest_sequence
 from trainers.rollout.kv_cache import PAGE
@@ -68,7 +68,7 @@ class Workload:
         notes = []
         limit, most = config.prompt.max_tokens, config.rollout.sampling.max_tokens
         memory = make_memory(config.prompt.memory)
-        if limit is None and isinstance(memory, Compact):
+        if limit is None and isinstance(memory, CompactMemory):
             limit = memory.budget
         if prompt is not None and limit is not None and prompt > limit:
             raise ConfigError(f"--prompt-tokens is {prompt}, but prompt.max_tokens (or prompt.memory) allows {limit}")
@@ -119,10 +119,10 @@ class Workload:
         tokens = 2 * self.prompt - self.steps * self.response if self.merges else self.steps * self.prompt
         return self.episodes * max(tokens, self.prompt)
 
-    def rows(self, tokens: int) -> Rows:
+    def rows(self, tokens: int) -> DryRunRows:
         """Rows of the greatest length that a micro-batch of ``tokens`` takes: one at least."""
         length = self.longest_prompt + self.longest_response
         if length > tokens:  # nothing bounds the length: rows that fill the budget
             share = tokens / length
-            return Rows(1, max(1, ceil(self.longest_prompt * share)), max(1, int(self.longest_response * share)))
-        return Rows(tokens // length, self.longest_prompt, self.longest_response)
+            return DryRunRows(1, max(1, ceil(self.longest_prompt * share)), max(1, int(self.longest_response * share)))
+        return DryRunRows(tokens // length, self.longest_prompt, self.longest_response)

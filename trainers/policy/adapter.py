@@ -25,7 +25,7 @@ from envsuite.core.errors import DataError, MissingExtra, nearest
 from trainers.policy.config import AdapterConfig, Sharding
 from trainers.policy.outline import as_if_on_cpu
 from trainers.policy.sharding import assign
-from trainers.policy.stateful import Mismatch, compare
+from trainers.policy.stateful import StateMismatch, compare
 from trainers.policy.vision import class_of, projector_layers, takes_images
 from trainers.settings import ConfigError
 
@@ -345,7 +345,7 @@ def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig
         )
     try:
         set_adapter_tensors(model, tensors)
-    except Mismatch as error:
+    except StateMismatch as error:
         raise DataError(f"model.path {folder}: the adapter does not fit its base: {error}") from error
 
 

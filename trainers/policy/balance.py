@@ -26,7 +26,7 @@ _WORTH_A_MOVE = 0.01  # share of the most loaded process's tokens that a move mu
 
 
 @dataclass(frozen=True)
-class Work:
+class EpisodeWork:
     """Work that some episodes add to that of their processes; every column has shape (episodes,).
 
     The unit is a token without attention; each token that one sees adds ``1 / span`` of it.
@@ -44,7 +44,7 @@ class Work:
     """For tokens of its own. Those that groups have in common are in neither: every process computes them."""
 
     @classmethod
-    def of(cls, table: StepTable, part: Ints, rank: int, share_prefix: bool, span: float = math.inf) -> Work:
+    def of(cls, table: StepTable, part: Ints, rank: int, share_prefix: bool, span: float = math.inf) -> EpisodeWork:
         """Returns the work of the episodes of ``table``, whose rows are in the minibatches ``part``.
 
         Args:
@@ -68,14 +68,14 @@ class Work:
         return cls(*np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1))
 
     @classmethod
-    def join(cls, works: Sequence[Work]) -> Work:
+    def join(cls, works: Sequence[EpisodeWork]) -> EpisodeWork:
         """Returns the work of all processes."""
         names = cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(work, name) for work in works]) for name in names))
 
-    def take(self, mask: NDArray[np.bool_]) -> Work:
+    def take(self, mask: NDArray[np.bool_]) -> EpisodeWork:
         """Returns the episodes of ``mask``."""
-        return Work(*(getattr(self, name)[mask] for name in self.__dataclass_fields__))
+        return EpisodeWork(*(getattr(self, name)[mask] for name in self.__dataclass_fields__))
 
 
 def attention_span(model: PreTrainedModel) -> float:
@@ -126,7 +126,7 @@ def _shared_beyond(owner: Ints, common: Ints) -> Ints:
     return counts
 
 
-def spread_episodes(work: Work, ranks: int) -> Ints:
+def spread_episodes(work: EpisodeWork, ranks: int) -> Ints:
     """Returns the process that is to compute each episode, so that in each minibatch all compute about equally much.
 
     Episodes stay where they are unless a move helps; those of a group stay together where that is as good.
@@ -142,7 +142,7 @@ def spread_episodes(work: Work, ranks: int) -> Ints:
     return rank
 
 
-def _even_out(work: Work, ranks: int) -> Ints:
+def _even_out(work: EpisodeWork, ranks: int) -> Ints:
     """Moves what saves most from the process with most tokens to the one with fewest, until nothing saves enough."""
     rank, group, own = work.rank.copy(), work.group.tolist(), work.own.tolist()
     shared_work: dict[int, int] = {}
@@ -203,8 +203,8 @@ def balance_batch(
     ranks, here = accelerator.num_processes, accelerator.process_index
     if ranks == 1:
         return batch, parts
-    mine = Work.of(batch.table, parts[epoch], here, share_prefix, span)
-    work = Work.join(all_gather_object(accelerator, mine))
+    mine = EpisodeWork.of(batch.table, parts[epoch], here, share_prefix, span)
+    work = EpisodeWork.join(all_gather_object(accelerator, mine))
     target = spread_episodes(work, ranks)
     if (target == work.rank).all():
         return batch, parts

@@ -16,7 +16,7 @@ from trainers.policy.rows import padded_rows, rows_reason
 from trainers.policy.tree import TokenTree
 from trainers.policy.tree_plan import TreePlan
 from trainers.policy.vision import model_inputs, own_positions
-from trainers.policy.walk import Past
+from trainers.policy.walk import CachedPast
 from trainers.steps.experts import unknown
 
 
@@ -55,7 +55,7 @@ class FlatBatch:
         return few[place // self.length, column]
 
 
-def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past | None = None) -> FlatBatch:
+def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: CachedPast | None = None) -> FlatBatch:
     """Lays ``tree`` out as ``model`` computes it, on its device.
 
     Args:

@@ -16,7 +16,7 @@ from trainers.processes.distributed import all_gather_object
 _LOG = logging.getLogger(__name__)
 
 
-class Diverged(EnvsuiteError, RuntimeError):
+class DivergenceError(EnvsuiteError, RuntimeError):
     """Training or sampling met numbers that are not finite; the message names the first and what to try.
 
     Args:
@@ -121,7 +121,7 @@ class GuardedStep:
         norm = total_norm(p.detach() for p in self.module.parameters() if p.requires_grad)
         if not all(all_gather_object(self.accelerator, bool(torch.isfinite(norm)))):
             rate = max(group["lr"] for group in self.optimizer.param_groups)
-            raise Diverged(
+            raise DivergenceError(
                 f"{self.trained}: a weight is not finite, or beyond 1e18, after an optimiser step at learning rate "
                 f"{rate:g}; {REMEDIES['weight']}. The weights are not saved: earlier checkpoints are as they were",
                 weights_good=False,
@@ -134,7 +134,7 @@ class GuardedStep:
         first = min(culprits, key=lambda name: (order.index(name.partition(":")[0]), name == _NORM))
         _LOG.warning("%s: an optimiser step was skipped, not finite: %s", self.trained, first)
         if self.skipped_in_a_row >= self.max_skipped:
-            raise Diverged(
+            raise DivergenceError(
                 f"{self.trained}: {self.skipped_in_a_row} optimiser steps in a row were skipped (optim.max_skipped), "
                 f"as loss or gradient was not finite. First not finite: {first}; {REMEDIES[first.partition(':')[0]]}",
                 weights_good=True,

@@ -26,16 +26,16 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from envsuite.core.errors import DataError, MissingExtra, UsageError
-from envsuite.prompting import Renderer
+from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.shipped import read_template
 from trainers.policy.adapter import add_adapter, check_adapter, continue_adapter, merge_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import ModelConfig
 from trainers.policy.kernels import check_kernel, choose_kernel
-from trainers.policy.outline import InFiles, OfFirst, Outline, Weights, empty_model, places_in
+from trainers.policy.outline import FileWeights, FirstProcessWeights, Outline, WeightSource, empty_model, places_in
 from trainers.policy.rows import ALWAYS, use_rows
 from trainers.policy.selfcheck import check_backbone
-from trainers.policy.source import Source, find
+from trainers.policy.source import ModelSource, find
 from trainers.policy.vision import ImageProcessing, choose_reading, class_of, set_format, set_vision, takes_images
 from trainers.policy.weight_files import WeightFiles
 from trainers.processes.cpu import warn_of_slow_bfloat16
@@ -94,12 +94,12 @@ def load_outline(config: ModelConfig) -> Outline:
     if (source.folder / GENERATION_CONFIG_NAME).is_file() and source.gguf is None:
         model.generation_config = GenerationConfig.from_pretrained(source.folder)
     weights = _weights_of(source, settings, config, model)
-    if isinstance(weights, OfFirst):
+    if isinstance(weights, FirstProcessWeights):
         _LOG.info("the first process loads %s whole: %s", config.path, weights.reason)
     return Outline(_prepare_model(model, source, config), weights)
 
 
-def _find_model(config: ModelConfig) -> tuple[Source, PreTrainedConfig]:
+def _find_model(config: ModelConfig) -> tuple[ModelSource, PreTrainedConfig]:
     """Where the policy's model lies, and its configuration; attention and adapter were checked."""
     check_kernel(config)
     source = find(config.path, "model.path", tokenizer=False)
@@ -114,7 +114,7 @@ def _find_model(config: ModelConfig) -> tuple[Source, PreTrainedConfig]:
     return source, settings
 
 
-def _prepare_model(model: PreTrainedModel, source: Source, config: ModelConfig) -> PreTrainedModel:
+def _prepare_model(model: PreTrainedModel, source: ModelSource, config: ModelConfig) -> PreTrainedModel:
     """The model with the adapter that is trained, if one is."""
     if config.compute_dtype == "bfloat16":
         warn_of_slow_bfloat16()
@@ -135,35 +135,37 @@ def _choose(model: PreTrainedModel, config: ModelConfig) -> None:
         use_rows(model, ALWAYS)
 
 
-def _whole(source: Source, settings: PreTrainedConfig, config: ModelConfig) -> PreTrainedModel:
+def _whole(source: ModelSource, settings: PreTrainedConfig, config: ModelConfig) -> PreTrainedModel:
     """The model that is trained, or that an adapter is put on, with its weights."""
     model = _load(source, settings, config, "model.path")
     return model if source.adapter is None or config.adapter is not None else merge_adapter(model, source.adapter)
 
 
-def _weights_of(source: Source, settings: PreTrainedConfig, config: ModelConfig, model: PreTrainedModel) -> Weights:
+def _weights_of(
+    source: ModelSource, settings: PreTrainedConfig, config: ModelConfig, model: PreTrainedModel
+) -> WeightSource:
     """Where the weights of ``model``, which has no adapter yet, are."""
 
     def whole() -> PreTrainedModel:
         return _whole(source, settings, config)
 
     if source.gguf is not None:
-        return OfFirst(whole, "a GGUF file is dequantised whole")
+        return FirstProcessWeights(whole, "a GGUF file is dequantised whole")
     if source.adapter is not None and config.adapter is None:
-        return OfFirst(whole, "an adapter is merged into it")
+        return FirstProcessWeights(whole, "an adapter is merged into it")
     if getattr(settings, "quantization_config", None) is not None:
-        return OfFirst(whole, "its weights are quantised")
+        return FirstProcessWeights(whole, "its weights are quantised")
     try:
         files = WeightFiles(source.folder)
         places = places_in(files, model)
         if isinstance(places, str):
-            return OfFirst(whole, places)
+            return FirstProcessWeights(whole, places)
         for name, buffer in model.named_buffers():
             if name in places:
                 buffer.copy_(files.read(places[name]))
     except _UNREADABLE as error:
         raise _unreadable("model.path", config.path, error) from error
-    return InFiles(files, places)
+    return FileWeights(files, places)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -181,7 +183,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     if config.chat_template is not None:
         tokenizer.chat_template = read_template(config.chat_template, "chat_templates", "model.chat_template")
         try:
-            Renderer(tokenizer)([{"role": "user", "content": "Hello."}], None)
+            TemplateRenderer(tokenizer)([{"role": "user", "content": "Hello."}], None)
         except UsageError as error:
             raise DataError(f"model.chat_template {config.chat_template}: {error}") from error
     _take_images(tokenizer, source, config)
@@ -192,13 +194,13 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _take_images(tokenizer: PreTrainedTokenizerBase, source: Source, config: ModelConfig) -> None:
+def _take_images(tokenizer: PreTrainedTokenizerBase, source: ModelSource, config: ModelConfig) -> None:
     """Makes prompts of ``tokenizer`` take images, if the model does."""
     if source.gguf is None and takes_images(settings := settings_of(source, "model.path", config.path, config.images)):
         set_format(tokenizer, _processing(source, settings, "model.path", config.path))
 
 
-def _processing(source: Source, settings: PreTrainedConfig, key: str, path: str) -> ImageProcessing:
+def _processing(source: ModelSource, settings: PreTrainedConfig, key: str, path: str) -> ImageProcessing:
     """Returns the processor of a model that takes images.
 
     Raises:
@@ -285,7 +287,7 @@ def _cut(backbone: PreTrainedModel, depth: int, layers: int) -> None:
 
 
 def read(
-    source: Source, settings: PreTrainedConfig, key: str, name: str, kind: Any = None, **how: Any
+    source: ModelSource, settings: PreTrainedConfig, key: str, name: str, kind: Any = None, **how: Any
 ) -> PreTrainedModel:
     """The model in ``source.folder``, without the adapter that may be named there.
 
@@ -314,7 +316,7 @@ def read(
     return model
 
 
-def settings_of(source: Source, key: str, name: str, images: bool = False) -> PreTrainedConfig:
+def settings_of(source: ModelSource, key: str, name: str, images: bool = False) -> PreTrainedConfig:
     """The model's own configuration, without dropout and noise.
 
     Args:
@@ -354,7 +356,7 @@ def without_noise(settings: PreTrainedConfig) -> None:
 
 
 def _load(
-    source: Source, settings: PreTrainedConfig, config: ModelConfig, key: str, kind: Any = None
+    source: ModelSource, settings: PreTrainedConfig, config: ModelConfig, key: str, kind: Any = None
 ) -> PreTrainedModel:
     """The model, frozen weights in their format, and the adapter that ``source`` names not yet on it."""
     base = "float32" if config.adapter is None else config.adapter.base

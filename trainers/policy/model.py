@@ -21,7 +21,7 @@ from trainers.policy.selfcheck import check_policy, check_replay, output_layer
 from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
 from trainers.policy.tree import TokenTree
 from trainers.policy.vision import check_vision
-from trainers.policy.walk import Past, walk_tree
+from trainers.policy.walk import CachedPast, walk_tree
 
 
 def stop_ids(
@@ -107,7 +107,7 @@ class Policy(nn.Module):
         parameters = list(self.parameters())
         return walk_tree(tree, tree.part, self._pass, next((p for p in parameters if p.requires_grad), parameters[0]))
 
-    def _pass(self, tree: TokenTree, before: int, past: Past | None) -> TokenStats:
+    def _pass(self, tree: TokenTree, before: int, past: CachedPast | None) -> TokenStats:
         """Statistics of the targets; ``before`` tokens of the tree are in ``past``."""
         device = self.model.device
         flat = flatten(tree, self.model, before, past)

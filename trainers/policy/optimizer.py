@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from envsuite.core.errors import MissingExtra
 from trainers.policy.config import OptimConfig
 from trainers.policy.sharding import assign, spread_as
-from trainers.policy.stateful import OptimizerState, Part, compare
+from trainers.policy.stateful import OptimizerState, StatefulPart, compare
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:
@@ -69,7 +69,7 @@ class ShardedOptimizerState(OptimizerState):
 
 
 @dataclass(frozen=True)
-class ShardedPart(Part):
+class ShardedModule(StatefulPart):
     """A sharded module besides the policy; no process ever holds its weights or its optimiser's state whole."""
 
     def state(self) -> dict[str, Any]:

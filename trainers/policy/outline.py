@@ -25,7 +25,7 @@ from envsuite.core.errors import DataError
 from trainers.policy.weight_files import WeightFiles
 
 
-class Weights(Protocol):
+class WeightSource(Protocol):
     """The weights of a model without adapter, by their names in it."""
 
     def open(self) -> None:
@@ -51,7 +51,7 @@ class Outline:
     """A model whose weights are on the meta device; buffers are real."""
 
     model: PreTrainedModel
-    weights: Weights
+    weights: WeightSource
 
 
 def empty_model(kind: Any, settings: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -124,7 +124,7 @@ def in_memory(model: nn.Module, device: torch.device) -> None:
 
 
 @dataclass(frozen=True)
-class InFiles:
+class FileWeights:
     """Weights in safetensors files, of which each process reads its own rows."""
 
     files: WeightFiles
@@ -140,7 +140,7 @@ class InFiles:
 
 
 @dataclass
-class OfFirst:
+class FirstProcessWeights:
     """Weights that the first process alone loads, whole, into main memory, and sends to the others one by one."""
 
     load: Callable[[], PreTrainedModel]
@@ -206,7 +206,7 @@ def places_in(files: WeightFiles, model: PreTrainedModel) -> dict[str, str] | st
     return places
 
 
-def fill(model: PreTrainedModel, weights: Weights, device: torch.device) -> None:
+def fill(model: PreTrainedModel, weights: WeightSource, device: torch.device) -> None:
     """Reads this process's part of every weight that is on the meta device; every process must call this.
 
     Args:

@@ -32,7 +32,7 @@ _CACHED = ("update", "recurrent")
 T = TypeVar("T")
 
 
-class Paths(Protocol):
+class TreePaths(Protocol):
     """The tokens of a row as one tree, or several."""
 
     @property
@@ -44,7 +44,7 @@ class Paths(Protocol):
         """(tokens,): number of tokens before each on its path."""
 
 
-class Carried(Protocol):
+class StateCarry(Protocol):
     """States from before a row of tokens, and those of some of its tokens for rows that come later."""
 
     kept: Ints
@@ -64,17 +64,17 @@ class Carried(Protocol):
         """Counts the calls of a pass."""
 
 
-class Plan(Protocol):
+class RecurrentPlan(Protocol):
     """A row of tokens, as a pass over the model gets it among its arguments."""
 
     device: torch.device
 
     @property
-    def tree(self) -> Paths:
+    def tree(self) -> TreePaths:
         """The tokens."""
 
     @property
-    def carry(self) -> Carried | None:
+    def carry(self) -> StateCarry | None:
         """States of other rows, if any."""
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -95,7 +95,7 @@ class _Runs:
 
 
 @dataclass(frozen=True)
-class Levels:
+class TreeLevels:
     """Trees cut into runs without a branch, by the number of runs before them on their path."""
 
     levels: Sequence[Sequence[_Runs]]
@@ -106,7 +106,7 @@ class Levels:
     the ends of all runs in order."""
 
     @classmethod
-    def of(cls, tree: Paths, device: torch.device, kept: Ints | None = None) -> Levels:
+    def of(cls, tree: TreePaths, device: torch.device, kept: Ints | None = None) -> TreeLevels:
         """Cuts trees; a run ends with each token after which a state is kept, too."""
         kept = np.empty(0, np.int64) if kept is None else kept
         parent, depth, count = tree.parent, tree.depth, len(tree.parent)
@@ -156,7 +156,7 @@ def _alike(runs: Ints, lengths: Ints) -> Iterator[Ints]:
         runs = runs[count:]
 
 
-def _along(plan: Plan, tensors: Sequence[Tensor], scan: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+def _along(plan: RecurrentPlan, tensors: Sequence[Tensor], scan: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
     """Computes ``scan`` along the paths of the trees.
 
     Args:
@@ -167,7 +167,7 @@ def _along(plan: Plan, tensors: Sequence[Tensor], scan: Callable[..., tuple[Tens
     """
     carry = plan.carry
     kept_tokens = None if carry is None else carry.kept
-    levels = plan.once("levels", lambda: Levels.of(plan.tree, plan.device, kept_tokens))
+    levels = plan.once("levels", lambda: TreeLevels.of(plan.tree, plan.device, kept_tokens))
     padded_inputs = [torch.cat([tensor[0], tensor.new_zeros(1, *tensor.shape[2:])]) for tensor in tensors]
     call = 0 if carry is None else carry.next_call()
     states = None if carry is None else carry.before(call)
@@ -198,7 +198,7 @@ def chunk_of(length: int, most: int, device: torch.device) -> int:
     return min(most, max(1 if device.type == "cpu" else 16, 1 << (length - 1).bit_length()))
 
 
-def _paths_back(plan: Plan, width: int) -> list[Tensor]:
+def _paths_back(plan: RecurrentPlan, width: int) -> list[Tensor]:
     """For each token itself, its parent, …, ``width`` of them, as places in the inputs of a convolution.
 
     These are the row's, the ``width - 1`` from before each tree, and zeros.
@@ -218,7 +218,7 @@ def _paths_back(plan: Plan, width: int) -> list[Tensor]:
 
 
 def _conv(
-    own: Callable[..., Tensor], plan: Plan, states: Tensor, weight: Tensor, bias: Tensor | None = None,
+    own: Callable[..., Tensor], plan: RecurrentPlan, states: Tensor, weight: Tensor, bias: Tensor | None = None,
     activation: str | None = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """A causal convolution by channels of ``states``, (1, channels, tokens)."""
@@ -244,7 +244,7 @@ def _conv(
 
 
 def _delta_rule(
-    own: Callable[..., Any], plan: Plan, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor,
+    own: Callable[..., Any], plan: RecurrentPlan, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor,
     initial_state: None = None, output_final_state: bool = False, chunk_size: int = 64, **more: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """The gated delta rule, also where each channel decays by itself; all tensors (1, tokens, heads, …)."""
@@ -261,7 +261,7 @@ def _delta_rule(
 
 
 def _state_space(
-    own: Callable[..., Any], plan: Plan, states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    own: Callable[..., Any], plan: RecurrentPlan, states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
     chunk_size: int, dt_bias: Tensor | None = None, dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, float("inf")), initial_states: None = None,
     return_final_states: bool = False, **more: Any,
@@ -281,7 +281,7 @@ def _state_space(
     return _along(plan, (states, steps, B, C), scan)
 
 
-def _nothing(own: Callable[..., Any], plan: Plan, *_: Any, **__: Any) -> None:
+def _nothing(own: Callable[..., Any], plan: RecurrentPlan, *_: Any, **__: Any) -> None:
     """No shortcut: the layer goes on with its parts."""
 
 
@@ -328,7 +328,9 @@ def _following(own: Callable[..., Any], in_tree: Callable[..., Any]) -> Callable
     plain = inspect.unwrap(own)
 
     @functools.wraps(own)
-    def function(*args: Any, tree_plan: Plan | None = None, slot_plan: Plan | None = None, **more: Any) -> Any:
+    def function(
+        *args: Any, tree_plan: RecurrentPlan | None = None, slot_plan: RecurrentPlan | None = None, **more: Any
+    ) -> Any:
         fast = args[0].device.type == "cuda" and args[0].dtype != torch.float32
         used = own if fast else plain
         plan = slot_plan or tree_plan

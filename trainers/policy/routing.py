@@ -106,7 +106,7 @@ class Routing:
         return torch.stack(counts)
 
 
-class _Replay(TorchFunctionMode):
+class _ReplayMode(TorchFunctionMode):
     """Gives a router its experts, and keeps its own choice."""
 
     def __init__(self, given: Tensor, width: int) -> None:
@@ -134,7 +134,7 @@ def _route(
         output = own(*args, **kwargs)
         choices.add(router, output, None)
         return output
-    with _Replay(experts, _WIDTH[router]) as replay:
+    with _ReplayMode(experts, _WIDTH[router]) as replay:
         output = own(*args, **kwargs)
     choices.add(router, output, replay.chosen)
     return output

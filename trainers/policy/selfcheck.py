@@ -18,7 +18,7 @@ from trainers.policy.routing import routers, routing
 from trainers.policy.rows import rows_reason, use_rows
 from trainers.policy.statistics import OutputLayer
 from trainers.policy.tree import Ints, TokenSequence, TokenTree, token_tree
-from trainers.policy.walk import KeysValues, Past
+from trainers.policy.walk import CachedPast, KeysValues
 from trainers.processes.memory import ran_out
 
 _WINDOW = 5  # sliding window of the check, in tokens
@@ -91,7 +91,7 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
         with attending(model, attention):
             return torch.cat([alone(to_device(tokens, model.device)[None])[:-1] for tokens in sequences]).float()
 
-    def together(attention: str, past: Past | None = None) -> Tensor:
+    def together(attention: str, past: CachedPast | None = None) -> Tensor:
         with attending(model, attention):
             return packed(flatten(tree, model, past=past)).float()
 
@@ -114,7 +114,7 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
 
             def differs(attention: str) -> str | None:
                 """Says how both ways differ, if they do."""
-                past = _Calls()
+                past = _CallCheck()
                 try:
                     deviation = off(together(attention, past))
                 except FAILURES as error:
@@ -145,7 +145,7 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
                 )
 
 
-class _Calls(Past):
+class _CallCheck(CachedPast):
     """Tells whether a layer attends more than once in a pass, which :mod:`trainers.policy.walk` cannot follow."""
 
     again = False

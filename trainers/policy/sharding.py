@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers.policy.config import ModelConfig
 from trainers.policy.model import Policy
-from trainers.policy.outline import Weights, fill, is_outline, own_rows
+from trainers.policy.outline import WeightSource, fill, is_outline, own_rows
 from trainers.policy.tree import one_token
 from trainers.processes.cpu import return_freed_memory
 from trainers.processes.distributed import sharing_failures
@@ -38,7 +38,7 @@ def spreads(config: ModelConfig, accelerator: Accelerator) -> bool:
     return config.shard != "none" and accelerator.num_processes > 1
 
 
-def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator, weights: Weights | None = None) -> None:
+def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator, weights: WeightSource | None = None) -> None:
     """Shards ``policy``, which may lie on the CPU, onto the processes' devices; every process must call this.
 
     Afterwards its parameters are ``DTensor``; an optimiser has to be made from these. Weights that are trained begin

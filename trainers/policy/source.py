@@ -34,7 +34,7 @@ _UNWANTED = ["*/*", "consolidated*.safetensors"]  # copies of the weights in oth
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model lies on this machine."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Source:
         return self.load
 
 
-def find(name: str, key: str, *, tokenizer: bool = True, weights: bool = True) -> Source:
+def find(name: str, key: str, *, tokenizer: bool = True, weights: bool = True) -> ModelSource:
     """Finds the model ``name``, and downloads it from the hub unless it is here.
 
     Args:
@@ -95,20 +95,20 @@ def _is_local(name: str) -> bool:
     return len(path.parts) > 2 and not name.endswith(".gguf")
 
 
-def _here(name: str, key: str) -> Source:
+def _here(name: str, key: str) -> ModelSource:
     path = locate_path(name)
     if path.is_file() and path.suffix == ".gguf":
-        return Source(path.parent.resolve(), str(path.resolve()), gguf=path.name)
+        return ModelSource(path.parent.resolve(), str(path.resolve()), gguf=path.name)
     if not path.is_dir():
         what = "a GGUF file (.gguf), or a folder that save_pretrained wrote"
         raise DataError(
             f"{key} {name}: {'is not a model' if path.exists() else 'there is no such folder or file'}; give {what}, a "
             "checkpoint of a run, or a name on the hub (owner/model)"
         )
-    return Source(path.resolve(), str(path.resolve()))
+    return ModelSource(path.resolve(), str(path.resolve()))
 
 
-def _in_package(name: str, key: str) -> Source:
+def _in_package(name: str, key: str) -> ModelSource:
     """A folder or file of an installed package, which is found without importing it."""
     package, _, file = name.removeprefix(IN_PACKAGE).partition("/")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
@@ -117,16 +117,16 @@ def _in_package(name: str, key: str) -> Source:
     return replace(_here(str(Path(spec.submodule_search_locations[0]) / file), key), name=name)
 
 
-def _on_hub(name: str, key: str, wanted: list[str]) -> Source:
+def _on_hub(name: str, key: str, wanted: list[str]) -> ModelSource:
     try:
         if name.endswith(".gguf"):
             *repository, file = name.split("/", 2)
             path = Path(hf_hub_download("/".join(repository), file))
-            return Source(path.parent, str(path), gguf=path.name)
+            return ModelSource(path.parent, str(path), gguf=path.name)
         folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=_UNWANTED))
     except (OSError, ValueError, httpx2.HTTPError) as error:
         raise DataError(f"{key} {name}: {_hub_message(error)}") from error
-    return Source(folder, name, revision=folder.name)
+    return ModelSource(folder, name, revision=folder.name)
 
 
 def _hub_message(error: Exception) -> str:
@@ -198,12 +198,12 @@ def base_of(folder: Path, key: str) -> str:
     return base
 
 
-def _check_config(source: Source, name: str, key: str) -> None:
+def _check_config(source: ModelSource, name: str, key: str) -> None:
     if not (source.folder / "config.json").is_file():
         raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
 
 
-def _check_files(source: Source, name: str, key: str, tokenizer: bool) -> None:
+def _check_files(source: ModelSource, name: str, key: str, tokenizer: bool) -> None:
     folder = source.folder
     if tokenizer and not (source.tokenizer["pretrained_model_name_or_path"] / _TOKENIZER).is_file():
         raise DataError(f"{key} {name}: no {_TOKENIZER} there; give a folder that save_pretrained wrote")

@@ -22,7 +22,7 @@ from envsuite.core.errors import DataError
 _OPTIONS = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-class Mismatch(DataError):
+class StateMismatch(DataError):
     """Raised where a state does not fit the part that restores it; the message names the difference."""
 
 
@@ -90,7 +90,7 @@ class OptimizerState:
         """
         shapes = {tuple(tensor.shape) for tensor in values.values() if tensor.ndim}
         if shape is None or shapes - {shape}:
-            raise Mismatch(
+            raise StateMismatch(
                 f"{parameter} has shape {', '.join(map(str, sorted(shapes)))}, that of the config "
                 f"{shape or 'no such parameter'}"
             )
@@ -116,7 +116,7 @@ def _quantise(value: Tensor | Mapping[str, Any]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Part:
+class StatefulPart:
     """A module besides the policy, with an optimiser of its own."""
 
     name: str
@@ -158,4 +158,4 @@ def compare(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     for name in sorted({*own, *tensors}):
         shape, own_shape = (tuple(side[name].shape) if name in side else "no such tensor" for side in (tensors, own))
         if shape != own_shape:
-            raise Mismatch(f"{name} has shape {shape}, that of the config {own_shape}")
+            raise StateMismatch(f"{name} has shape {shape}, that of the config {own_shape}")

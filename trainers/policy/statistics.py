@@ -41,7 +41,7 @@ def token_stats(logits: Tensor, target: Tensor, temperature: float) -> TokenStat
         target: Token ids, shape (T,).
         temperature: The sampler's temperature, above 0.
     """
-    logprob, entropy = _OfLogits.apply(logits, target, temperature)  # type: ignore[no-untyped-call]
+    logprob, entropy = _LogitStatistics.apply(logits, target, temperature)  # type: ignore[no-untyped-call]
     return TokenStats(logprob, entropy)
 
 
@@ -69,13 +69,13 @@ class OutputLayer:
         """
         (states,) = as_computed(states)
         rows = max(self.elements // self.layer.out_features, 1)
-        logprob, entropy = _OfStates.apply(  # type: ignore[no-untyped-call]
+        logprob, entropy = _StateStatistics.apply(  # type: ignore[no-untyped-call]
             states, self.layer.weight, self.layer.bias, target, temperature, self.softcap, rows
         )
         return TokenStats(logprob, entropy)
 
 
-class _OfLogits(torch.autograd.Function):
+class _LogitStatistics(torch.autograd.Function):
     """Saves the logits alone; the backward pass makes their gradient in one buffer."""
 
     @staticmethod
@@ -94,7 +94,7 @@ class _OfLogits(torch.autograd.Function):
         return gradient.to(logits.dtype), None, None
 
 
-class _OfStates(torch.autograd.Function):
+class _StateStatistics(torch.autograd.Function):
     """Logits of ``rows`` tokens at a time, in both passes; the weight's gradient is summed up in its own format."""
 
     @staticmethod

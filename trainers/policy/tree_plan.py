@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trainers.policy.tree import Ints, TokenTree
-from trainers.policy.walk import Past
+from trainers.policy.walk import CachedPast
 
 T = TypeVar("T")
 _SHALLOW, _NARROW, _WIDE = 384, 64, 128
@@ -34,7 +34,7 @@ def merge_attention(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor])
 
 
 @dataclass
-class Room:
+class BatchRoom:
     """Room for masks that are kept for all layers."""
 
     left: int = _KEPT_SCORES
@@ -90,7 +90,7 @@ class TreePlan:
         past: Keys and values of this path.
     """
 
-    def __init__(self, tree: TokenTree, device: torch.device, before: int = 0, past: Past | None = None) -> None:
+    def __init__(self, tree: TokenTree, device: torch.device, before: int = 0, past: CachedPast | None = None) -> None:
         self.tree = tree
         self.device = device
         self.before = before
@@ -98,7 +98,7 @@ class TreePlan:
         self.depth = torch.from_numpy(tree.depth).to(device)
         self.carried: None = None
         self._once: dict[Hashable, Any] = {}
-        self.room = Room()
+        self.room = BatchRoom()
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns ``make()`` of the first call with ``key``: the pattern as a kernel takes it, for all layers."""

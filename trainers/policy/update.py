@@ -48,7 +48,7 @@ def learning_rate(config: OptimConfig, step: int, progress: float) -> float:
 
 
 @dataclass(frozen=True)
-class Updated:
+class UpdateMetrics:
     """Metrics of an update, over all processes."""
 
     train: dict[str, float]
@@ -104,7 +104,7 @@ class Updater:
         *,
         iteration: int = 1,
         sampled: StepTable | None = None,
-    ) -> Updated:
+    ) -> UpdateMetrics:
         """Runs all epochs and minibatches; every process must call this.
 
         Args:
@@ -240,7 +240,7 @@ class Updater:
         norms: list[float],
         losses: int,
         skips: int,
-    ) -> Updated:
+    ) -> UpdateMetrics:
         """Metrics; the losses of one optimiser step add up, those of several are averaged."""
         metrics = tally.gather_metrics(self.accelerator)
         names = (
@@ -261,9 +261,9 @@ class Updater:
             "optimizer_steps": float(self.steps),
         }  # fmt: skip
         if replay is None:
-            return Updated(train, {})
+            return UpdateMetrics(train, {})
         again = replay_tally.gather_metrics(self.accelerator)
-        return Updated(train, {
+        return UpdateMetrics(train, {
             "loss": again.get("policy_loss", 0.0) / losses,
             "clip_fraction": again.get("clip_fraction", 0.0),
             "ratio_mean": again.get("ratio_mean", 1.0),

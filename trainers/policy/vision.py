@@ -38,7 +38,7 @@ from transformers import (
 
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.images import Pixels, digest
-from envsuite.prompting import Renderer
+from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.images import PARTS, images_of, part_id, parts_of, renumber_images
 from trainers.policy.attention import attending, evaluating
 from trainers.policy.precision import computing
@@ -91,7 +91,7 @@ class ImageProcessing:
         text, tokenizer = {"type": "text", "text": _TEXT}, processor.tokenizer
         if tokenizer.chat_template is not None:  # it may write more than the image's token, such as control tokens
             message = {"role": "user", "content": [text, {"type": "image"}, text]}
-            _, *between = (Renderer(tokenizer).attempt([message], None) or "").split(_TEXT)
+            _, *between = (TemplateRenderer(tokenizer).attempt([message], None) or "").split(_TEXT)
             self._text = between[0].strip() if between and self._text in between[0] else self._text
 
     def ids(self, pixels: Pixels) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 @dataclass
-class Past:
+class CachedPast:
     """Keys and values of the path before a part, and those that the part makes; (tokens, heads, dim) for each layer."""
 
     given: dict[int, KeysValues] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def tree_parts(tree: TokenTree, most: int) -> list[TreePart]:
     return parts
 
 
-Pass = Callable[[TokenTree, int, Past], TokenStats]
+Pass = Callable[[TokenTree, int, CachedPast], TokenStats]
 """Computes the statistics of a part: its tree, the length of the path in it, and the path's keys and values."""
 
 
@@ -99,18 +99,18 @@ def walk_tree(tree: TokenTree, most: int, compute: Pass, anchor: Tensor) -> Toke
         compute: The pass. It draws no random numbers.
         anchor: Any tensor that requires a gradient, if one is wanted.
     """
-    logprob, entropy, balance = _Walked.apply(  # type: ignore[no-untyped-call]
+    logprob, entropy, balance = _TreeWalk.apply(  # type: ignore[no-untyped-call]
         anchor, tree_parts(tree, most), compute
     )
     return TokenStats(logprob, entropy, None if tree.balance is None else balance)
 
 
-class _Walked(torch.autograd.Function):
+class _TreeWalk(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, parts: list[TreePart], compute: Pass) -> tuple[Tensor, ...]:
-        store, part_stats = _Store(parts), []
+        store, part_stats = _KeyValueStore(parts), []
         for part in parts:
-            past = Past(store.read(part))
+            past = CachedPast(store.read(part))
             part_stats.append(compute(part.tree, part.before, past))
             store.write(part, past.made)
         ctx.settings = (parts, compute, store)
@@ -134,10 +134,10 @@ class _Walked(torch.autograd.Function):
 
 
 def _backward(
-    part: TreePart, compute: Pass, store: _Store, gradients: _Gradients, of_stats: tuple[Tensor, Tensor, Tensor]
+    part: TreePart, compute: Pass, store: _KeyValueStore, gradients: _Gradients, of_stats: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """Adds what ``part`` gives the parameters, and the path before it; nothing of its pass is left."""
-    past = Past({layer: _leaves(pair) for layer, pair in store.read(part).items()})
+    past = CachedPast({layer: _leaves(pair) for layer, pair in store.read(part).items()})
     try:
         with torch.enable_grad():
             stats = compute(part.tree, part.before, past)
@@ -154,7 +154,7 @@ def _leaves(pair: KeysValues) -> KeysValues:
     return pair[0].requires_grad_(), pair[1].requires_grad_()
 
 
-class _Store:
+class _KeyValueStore:
     """A row of keys and values for each token that another part reads."""
 
     def __init__(self, parts: list[TreePart]) -> None:

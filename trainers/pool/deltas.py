@@ -29,7 +29,7 @@ _KINDS = {"response_ids": np.int32, "response_logprobs": np.float32, "policy_ver
 Row = dict[str, Any]
 
 
-class Whole(NamedTuple):
+class StepPrefix(NamedTuple):
     """The parts of a step with which later ones may begin."""
 
     request: int | None
@@ -38,7 +38,7 @@ class Whole(NamedTuple):
     text: str
 
 
-_NOTHING = Whole(None, np.empty(0, np.int32), "")
+_NOTHING = StepPrefix(None, np.empty(0, np.int32), "")
 
 
 def digest(step: Step, where: str) -> bytes:
@@ -66,7 +66,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else blake2b(value.tobytes()).hexdigest()
 
 
-def encode(step: Step, request: int, earlier: Sequence[Whole]) -> tuple[Row, Whole]:
+def encode(step: Step, request: int, earlier: Sequence[StepPrefix]) -> tuple[Row, StepPrefix]:
     """Returns the row of a step, and that with which later ones may begin.
 
     Args:
@@ -86,14 +86,14 @@ def encode(step: Step, request: int, earlier: Sequence[Whole]) -> tuple[Row, Who
     row |= {name: values.tobytes() for name, values in arrays.items()}
     row["prompt_text"] = None if fields.pop("prompt_text") is None else text[overlap[1] :]
     row["rest"] = json.dumps({**fields, "images": []}, separators=(",", ":"), default=_plain)
-    return row, Whole(request, np.concatenate([step.prompt_ids, step.response_ids]), text)
+    return row, StepPrefix(request, np.concatenate([step.prompt_ids, step.response_ids]), text)
 
 
 def _common(first: str, second: str) -> int:
     return common_length(*(np.frombuffer(text.encode("utf-32-le"), np.int32) for text in (first, second)))
 
 
-def decode(rows: Iterable[Row], where: str) -> dict[int, tuple[Step, Whole]]:
+def decode(rows: Iterable[Row], where: str) -> dict[int, tuple[Step, StepPrefix]]:
     """Reverses :func:`encode`; returns what it was given and what it returned by request.
 
     Args:
@@ -103,7 +103,7 @@ def decode(rows: Iterable[Row], where: str) -> dict[int, tuple[Step, Whole]]:
     Raises:
         DataError: A row is damaged.
     """
-    wholes: dict[int | None, Whole] = {None: _NOTHING}
+    wholes: dict[int | None, StepPrefix] = {None: _NOTHING}
     steps = {}
     try:
         for row in rows:
@@ -113,7 +113,7 @@ def decode(rows: Iterable[Row], where: str) -> dict[int, tuple[Step, Whole]]:
             text = None if text is None else parent.text[: row["kept_text"]] + text
             step = step_of({**fields, **arrays, "prompt_ids": prompt, "prompt_text": text})  # without texts
             step = replace(step, prompt_text=text, response_text=fields["response_text"])
-            whole = Whole(row["request"], np.concatenate([prompt, step.response_ids]), text or "")
+            whole = StepPrefix(row["request"], np.concatenate([prompt, step.response_ids]), text or "")
             wholes[row["request"]], steps[row["request"]] = whole, (step, whole)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: a row is damaged ({type(error).__name__}: {error})") from error

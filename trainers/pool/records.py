@@ -15,7 +15,7 @@ SHARED = ("env_id", "task_id", "task_type", "split", "task")
 
 
 @dataclass(frozen=True)
-class About:
+class SessionAbout:
     """A session when it begins."""
 
     source: str = ""
@@ -33,7 +33,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Ending:
+class SessionEnding:
     """How a session ended; the fields are those of :class:`~trainers.steps.Episode`."""
 
     terminated: bool = True
@@ -58,14 +58,14 @@ class Ruling:
 
 
 @dataclass(frozen=True)
-class Session:
+class PooledSession:
     """A session as it is looked up: an episode without its steps."""
 
     number: int
     """Place in the order in which sessions began, from 1; never given twice. It is the episode's id."""
     session: str
     """The name by which it was opened."""
-    about: About
+    about: SessionAbout
     """As it was opened; the tags of today are in :attr:`tags`."""
     tags: tuple[str, ...]
     """Its tags, those that were given later included."""
@@ -73,7 +73,7 @@ class Session:
     """Number of the first session of its group."""
     ended: int | None
     """Place in the order in which sessions ended, from 1; ``None`` before."""
-    ending: Ending
+    ending: SessionEnding
     """As it was given; :attr:`success` and :attr:`score` are those of today."""
     success: bool
     """Whether it solved its task."""
@@ -97,12 +97,12 @@ class Session:
     """Row group in that file."""
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Session:
+    def of(cls, row: Mapping[str, Any]) -> PooledSession:
         """Makes it from a row of the database."""
         values = {column.name: row[column.name] for column in fields(cls)}
         values |= {"success": bool(row["success"]), "score": row["score"] or 0.0, "tags": (*json.loads(row["tags"]),)}
-        ending = Ending(**json.loads(row["ending"] or "{}"))
-        return cls(**{**values, "about": About(**json.loads(row["about"])), "ending": ending})
+        ending = SessionEnding(**json.loads(row["ending"] or "{}"))
+        return cls(**{**values, "about": SessionAbout(**json.loads(row["about"])), "ending": ending})
 
     def episode(self, steps: Sequence[Step]) -> Episode:
         """Returns the episode with its ``steps``; the last one earns :attr:`reward`, too."""

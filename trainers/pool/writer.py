@@ -18,9 +18,9 @@ from envsuite.core.errors import DataError, UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.tools import ToolCall
 from trainers.pool.database import FILE, SEGMENTS, connect, naming_errors, no_room, write_lock
-from trainers.pool.deltas import COLUMNS, Row, Whole, decode, digest, encode
-from trainers.pool.pool import Pool
-from trainers.pool.records import SHARED, About, Ending, Ruling, Session
+from trainers.pool.deltas import COLUMNS, Row, StepPrefix, decode, digest, encode
+from trainers.pool.pool import DataPool
+from trainers.pool.records import SHARED, PooledSession, Ruling, SessionAbout, SessionEnding
 from trainers.pool.segments import flush, write_segment
 from trainers.settings import convert_values
 from trainers.steps import Episode, Step
@@ -83,7 +83,7 @@ _GROUP = 2**20
 """Bytes of a row group, which is read as a whole; the session that reaches them is the last one in it."""
 
 
-class Writer(Pool):
+class PoolWriter(DataPool):
     """A pool, as the one process that writes it has it; its threads may share it.
 
     What a method has stored is on the disk when it returns. A call that is repeated stores nothing a second time, so
@@ -140,13 +140,13 @@ class Writer(Pool):
 
         Args:
             session: Its name, which no other session of the pool has.
-            about: Fields of :class:`~trainers.pool.records.About`.
+            about: Fields of :class:`~trainers.pool.records.SessionAbout`.
 
         Raises:
             UnknownName, ConfigError: A field does not exist, or has no such value.
             UsageError: There is a session of this name which began otherwise.
         """
-        values = asdict(convert_values(About, about, "field of a session"))
+        values = asdict(convert_values(SessionAbout, about, "field of a session"))
         task, values["task"] = values["task"], self._hook(values["task"])
         with self.together():
             if old := self._rows("SELECT about FROM sessions WHERE session = ?", session):
@@ -186,13 +186,13 @@ class Writer(Pool):
 
         Args:
             session: Its name.
-            ending: Fields of :class:`~trainers.pool.records.Ending`.
+            ending: Fields of :class:`~trainers.pool.records.SessionEnding`.
 
         Raises:
             UnknownName, ConfigError: A field does not exist, or has no such value.
             UsageError: There is no such session, or it ended otherwise before.
         """
-        values = asdict(convert_values(Ending, ending, "field of an ending"))
+        values = asdict(convert_values(SessionEnding, ending, "field of an ending"))
         values |= {name: self._hook(values[name]) for name in ("error", "last_observation")}
         with self.together():
             if (old := self._row(session)["ending"]) is not None:
@@ -214,7 +214,7 @@ class Writer(Pool):
         Args:
             session: Name of the session.
             episode: The episode, which belongs to no tree.
-            about: Fields of :class:`~trainers.pool.records.About` beside the episode's, or in their place.
+            about: Fields of :class:`~trainers.pool.records.SessionAbout` beside the episode's, or in their place.
 
         Raises:
             UnknownName, ConfigError, UsageError: As the single methods raise them; or it belongs to a tree, whose
@@ -226,7 +226,7 @@ class Writer(Pool):
             values = {name: vars(episode)[name] for name in (*SHARED, "group_id")}
             self.open_session(session, **{**values, **about})
             self.add_all((session, number, step) for number, step in enumerate(episode.steps))
-            self.end(session, **{field.name: vars(episode)[field.name] for field in fields(Ending)})
+            self.end(session, **{field.name: vars(episode)[field.name] for field in fields(SessionEnding)})
         self.compact(self._limit)
 
     def reward(self, session: str, value: float, success: bool | None = None, score: float | None = None) -> None:
@@ -319,7 +319,7 @@ class Writer(Pool):
                 self._do("UPDATE sessions SET file = ?, place = ? WHERE number = ?", file, place, number)
                 self._do("DELETE FROM steps WHERE session = ?", number)
 
-    def _groups(self, sessions: Sequence[Session], places: dict[int, int]) -> Iterator[list[Row]]:
+    def _groups(self, sessions: Sequence[PooledSession], places: dict[int, int]) -> Iterator[list[Row]]:
         """Yields the rows of each row group, and notes in ``places`` in which each session is."""
         group, size, place = list[Row](), 0, 0
         for number, rows in self._read_rows(sessions):
@@ -390,7 +390,7 @@ class Writer(Pool):
             matches = [entry for entry in rows if entry["request"] == request]
         return matches[0]["digest"] if matches else None
 
-    def _read_branches(self, number: int) -> list[Whole]:
+    def _read_branches(self, number: int) -> list[StepPrefix]:
         """The last ones of the earlier steps of a session; what is added stays in memory while it is in use."""
         ((_, rows),) = self._read_rows(self._of([number]))
         return [whole for _, whole in decode(rows, f"{self.folder}, session {number}").values()][-_BRANCHES:]

@@ -33,7 +33,7 @@ _STORE_ERRORS = (torch.distributed.DistError, RuntimeError)
 
 
 @dataclass
-class _Seen:
+class _PeerSign:
     """The last signs of another process."""
 
     doing: Doing
@@ -80,7 +80,7 @@ class Peers:
         self._host = 0 if first_has_store else None
         self._others = [peer for peer in range(len(members)) if peer != rank]
         now = time.monotonic()
-        self._seen = {peer: _Seen(Doing("start", 0.0), at=now) for peer in self._others}
+        self._seen = {peer: _PeerSign(Doing("start", 0.0), at=now) for peer in self._others}
         self._beats = 0
         self._ended: str | None = None
         self._read = self._resumed = now

@@ -23,18 +23,18 @@ from trainers.gateway.managers import manager_of
 from trainers.policy.coupling import gradient_cosines
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
-from trainers.pool import Pool
+from trainers.pool import DataPool
 from trainers.pool.database import FILE
 from trainers.processes.distributed import make_accelerator, run_guarded
 from trainers.rollout.engines import answers_in_text
 from trainers.rollout.environments import sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.sampler import TaskPool, TaskSampler
-from trainers.run.cli import ORDER, Program, parse
+from trainers.run.cli import ORDER, TrainerProgram, parse
 from trainers.run.config import TrainConfig
 from trainers.run.examples import examples_of
 from trainers.run.playing import playing
-from trainers.run.progress import Progress
+from trainers.run.progress import RunProgress
 from trainers.run.rollouts import check_episodes
 from trainers.run.stopping import Stopping
 from trainers.settings import ConfigError
@@ -44,7 +44,7 @@ from trainers.steps.parquet import episode_files, read_episodes
 
 ENOUGH = 256
 """Least number of episodes that are read of a run, in whole iterations, where it has so many."""
-DIAGNOSE = Program(
+DIAGNOSE = TrainerProgram(
     "envsuite diagnose [ENV | EPISODES]",
     f"""Show what credit assignment has to deal with: success at the start, variance within groups, states that repeat,
 what equal states hide, which steps decide. The model of model.path plays rollout.tasks groups of rollout.group_size
@@ -113,7 +113,7 @@ def load_episodes(source: Path) -> list[Episode]:
     if source.suffix == ".parquet":
         episodes = read_episodes(source)
     elif (source / FILE).is_file():
-        with Pool(source) as pool:
+        with DataPool(source) as pool:
             episodes = pool.episodes()
     else:
         episodes = []
@@ -141,7 +141,7 @@ def play_episodes(config: TrainConfig, accelerator: Accelerator) -> list[Episode
     draws = enumerate(TaskSampler(pools, config.seed).draw(config.rollout.tasks))
     plans = [EpisodePlan(group * size + i, group, env, task) for group, (env, task) in draws for i in range(size)]
     examples = [examples_of(env, config.prompt) for env in envs]
-    with Progress(1, console=EscapingConsole(stderr=True)) as progress, playing(config, accelerator) as player:
+    with RunProgress(1, console=EscapingConsole(stderr=True)) as progress, playing(config, accelerator) as player:
         slots, sampling = min(config.rollout.slots, len(plans)), sampling_of(config.rollout.sampling, player.stop_ids)
         rollout = player.config.rollout
         manager = manager_of(rollout, config.prompt, envs, slots, player.engine, player.tokenizer, examples)

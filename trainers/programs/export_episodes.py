@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envsuite.core import ToolEnv, Unparsed
+from envsuite.core import ToolEnv, UnparsedAction
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.naming import spec_of
 from envsuite.evaluation.demonstrations import FORMS, Demonstration, write_demonstrations
@@ -89,7 +89,7 @@ def _again(env: ToolEnv, episode: Episode, env_options: dict[str, Any]) -> Demon
                 f"step {record.t}; give --source, --split and --option as in the settings of its run "
                 "(config.yaml, envs)"
             )
-        action = record.action if record.action is not None else Unparsed(record.parse_error or "no action")
+        action = record.action if record.action is not None else UnparsedAction(record.parse_error or "no action")
         step, info = take_step(env, action, thought_of(record))
         steps.append(step)
         observation = step.observation["text"]

@@ -22,12 +22,12 @@ WAIT_SECONDS = 600.0
 """How long a node waits for node 0 to have an address, as torch's rendezvous waits for nodes."""
 
 
-class NotThere(EnvsuiteError):
+class HeadNodeMissing(EnvsuiteError):
     """Node 0 has had no address; it may come later, so that this is no wrong setting."""
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """A node's place among those of a job."""
 
     nodes: int
@@ -61,7 +61,7 @@ class Place:
         return {"PET_RDZV_ID": self.job, "PET_LOCAL_ADDR": own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
-def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Place | None:
+def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> NodePlace | None:
     """Reads the place of this node; ``None`` where there is only one.
 
     Args:
@@ -82,7 +82,9 @@ def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.env
         lacks = "--job ID, or a port in --rendezvous" if host else "--rendezvous HOST, the name or address of node 0"
         raise ConfigError(f"--nodes {nodes} needs {lacks}: the same on all nodes")
     default_port = FIRST_PORT + zlib.crc32(job.encode()) % PORTS
-    return Place(nodes, node, host, _number("port of --rendezvous", port, 1) if port else default_port, job or "run")
+    return NodePlace(
+        nodes, node, host, _number("port of --rendezvous", port, 1) if port else default_port, job or "run"
+    )
 
 
 def _await_address(host: str) -> str:
@@ -97,7 +99,7 @@ def _await_address(host: str) -> str:
             return address_towards(host)
         except ConfigError as error:
             if time.monotonic() - start >= WAIT_SECONDS:
-                raise NotThere(f"{error}; waited for {WAIT_SECONDS:.0f} s") from error
+                raise HeadNodeMissing(f"{error}; waited for {WAIT_SECONDS:.0f} s") from error
             if not is_reported:
                 sys.stderr.write(f"waiting for node 0: {error}\n")
                 is_reported = True

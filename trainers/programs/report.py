@@ -16,7 +16,7 @@ from envsuite.core.errors import MissingExtra, UsageError
 from envsuite.exits import status_of
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import read_token
-from trainers.report.compare import Comparison, write_comparison
+from trainers.report.compare import RunComparison, write_comparison
 from trainers.report.graphs import draw, pictures
 from trainers.report.html import printable, write_html
 from trainers.report.methods import DEFAULT, OWN, Advantages, saved_advantages
@@ -135,7 +135,7 @@ def _compare(runs: list[RunData], out: Path | None, problems: Console) -> None:
     """
     if out is None:
         raise UsageError("several runs are compared on one page: name it with --out, e.g. --out compared.html")
-    comparison = Comparison(runs)
+    comparison = RunComparison(runs)
     for text in comparison.warnings():
         _tell(problems, text, style="yellow")
     _tell(problems, f"wrote {write_comparison(comparison, out)}")

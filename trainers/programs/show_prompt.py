@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from envsuite.core.escaping import log_to_stderr
 from trainers.processes.distributed import make_accelerator, run_guarded
-from trainers.run.cli import ORDER, Command, Program, parse
+from trainers.run.cli import ORDER, CommandLine, TrainerProgram, parse
 from trainers.run.showing import env_of, prompts
 from trainers.run.zero_shot import zero_shot
 from trainers.settings import ConfigError
 
-SHOW = Program(
+SHOW = TrainerProgram(
     "envsuite show-prompt",
     f"""Show the prompts of the first steps of an episode, with their numbers of tokens; control tokens are «marked».
 With --zero-shot, the model answers instead, and a table says how many of its answers each codec reads.
@@ -50,7 +50,7 @@ def _main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _lines(command: Command) -> Iterator[str]:
+def _lines(command: CommandLine) -> Iterator[str]:
     config, options = command.config, command.options
     steps, player = _number(options, "steps", 3), options.get("player", "expert")
     if player not in ("expert", "nothing"):

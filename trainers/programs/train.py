@@ -25,7 +25,7 @@ from torch.distributed.run import parse_args as torchrun_words
 from torch.distributed.run import run as torchrun
 
 from envsuite.exits import INTERRUPTED, say, status_of
-from trainers.programs.nodes import NotThere, place_of
+from trainers.programs.nodes import HeadNodeMissing, place_of
 from trainers.run.cli import TRAIN, parse
 from trainers.run.restarts import final_status
 from trainers.run.training import main as train
@@ -78,7 +78,7 @@ def _main(arguments: Sequence[str]) -> int:
         options += place.words
         try:
             os.environ |= place.variables
-        except NotThere as error:
+        except HeadNodeMissing as error:
             sys.stderr.write(f"error: {error}\n")
             return 1  # 2 would say that starting again does not help
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // int(processes)))

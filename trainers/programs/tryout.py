@@ -20,7 +20,7 @@ from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.tree import TokenSequence, token_tree
-from trainers.run.tracker import TRACKERS, About
+from trainers.run.tracker import TRACKERS, TrackedRun
 
 _TOKENS = 16
 
@@ -54,7 +54,7 @@ def _moments_in_8_bit(_: Path) -> None:
 def _tracker(name: str) -> Step:
     def step(folder: Path) -> None:
         os.environ.update(WANDB_MODE="offline", TRACKIO_DIR=str(folder))
-        tracker = TRACKERS[name](About("doctor", "doctor", folder, {}, "00000000", resumed=False))
+        tracker = TRACKERS[name](TrackedRun("doctor", "doctor", folder, {}, "00000000", resumed=False))
         tracker.log(0, 0, {"train/entropy": 0.5}, {"an episode": "of words"})
         tracker.finish("finished")
 

@@ -22,7 +22,7 @@ UNCOMPARED = ("name", "output")
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class RunEvaluation:
     """The last evaluation of a run in one of its environments."""
 
     run: int
@@ -52,7 +52,7 @@ class Evaluated:
         }
 
 
-def last_evaluations(number: int, run: RunData) -> list[Evaluated]:
+def last_evaluations(number: int, run: RunData) -> list[RunEvaluation]:
     """Returns the last evaluation of a run in each of its environments, in the order of its settings."""
     section = run.config.get("evaluation")
     envs = (section.get("envs") if isinstance(section, Mapping) else None) or []
@@ -69,12 +69,12 @@ def last_evaluations(number: int, run: RunData) -> list[Evaluated]:
                   for path in run.folder.glob(f"episodes/eval-?????{suffix}.0-of-*.parquet")]  # fmt: skip
         file = max(files, default=None)
         evaluations.append(
-            Evaluated(number, result, env.get("max_episode_steps"), env.get("kwargs") or {}, file, repeats)
+            RunEvaluation(number, result, env.get("max_episode_steps"), env.get("kwargs") or {}, file, repeats)
         )
     return evaluations
 
 
-class Comparison:
+class RunComparison:
     """Several runs, and which of their evaluations can be compared.
 
     Args:
@@ -97,7 +97,7 @@ class Comparison:
             name if names.count(name) == 1 else f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)
         ]
         self.evaluated = [evaluation for number, run in enumerate(runs) for evaluation in last_evaluations(number, run)]
-        self.groups: list[list[Evaluated]] = []
+        self.groups: list[list[RunEvaluation]] = []
         """Evaluations under equal conditions: one table each."""
         for evaluation in self.evaluated:
             like = next((group for group in self.groups if group[0].conditions() == evaluation.conditions()), None)
@@ -129,7 +129,7 @@ class Comparison:
         ]
         return messages
 
-    def _names(self, group: Sequence[Evaluated]) -> str:
+    def _names(self, group: Sequence[RunEvaluation]) -> str:
         return ", ".join(dict.fromkeys(self.names[evaluation.run] for evaluation in group))
 
     def settings(self) -> list[tuple[str, list[str]]]:
@@ -143,7 +143,7 @@ class Comparison:
         """Returns a table for each group of comparable evaluations."""
         return [self._table(group) for group in self.groups]
 
-    def _table(self, group: Sequence[Evaluated]) -> dict[str, Any]:
+    def _table(self, group: Sequence[RunEvaluation]) -> dict[str, Any]:
         strata = {stratum.stratum for evaluation in group for stratum in evaluation.result.strata[1:]}
         conditions = group[0].conditions()
         rows = []
@@ -167,7 +167,9 @@ class Comparison:
             "tasks": _tasks(group, run_tasks),
         }
 
-    def _pair(self, first: Evaluated, second: Evaluated, run_tasks: Mapping[int, Mapping[str, Task]]) -> dict[str, Any]:
+    def _pair(
+        self, first: RunEvaluation, second: RunEvaluation, run_tasks: Mapping[int, Mapping[str, ComparedTask]]
+    ) -> dict[str, Any]:
         names = {"first": self.names[first.run], "second": self.names[second.run]}
         missing = [self.names[evaluation.run] for evaluation in (first, second) if evaluation.run not in run_tasks]
         if missing:
@@ -215,7 +217,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Task:
+class ComparedTask:
     """The episodes of one task in an evaluation."""
 
     episodes: tuple[int, ...]
@@ -226,7 +228,7 @@ class Task:
     family: str
 
 
-def outcomes(file: Path) -> dict[str, Task]:
+def outcomes(file: Path) -> dict[str, ComparedTask]:
     """Returns the tasks of an evaluation's file; episodes that failed are left out, as in every rate.
 
     Raises:
@@ -241,7 +243,7 @@ def outcomes(file: Path) -> dict[str, Task]:
             task_episodes = episodes.setdefault(row["task_id"], {})
             task_episodes[row["episode_id"]] = (row["success"], row["t"] + 1)
     return {
-        task: Task(
+        task: ComparedTask(
             tuple(task_episodes),
             sum(success for success, _ in task_episodes.values()),
             sum(steps for _, steps in task_episodes.values()) / len(task_episodes),
@@ -251,7 +253,7 @@ def outcomes(file: Path) -> dict[str, Task]:
     }
 
 
-def compare_outcomes(first: Mapping[str, Task], second: Mapping[str, Task]) -> dict[str, Any]:
+def compare_outcomes(first: Mapping[str, ComparedTask], second: Mapping[str, ComparedTask]) -> dict[str, Any]:
     """Returns how two evaluations differ on the tasks that both played.
 
     Of tasks with several episodes the rates are compared.
@@ -269,7 +271,7 @@ def compare_outcomes(first: Mapping[str, Task], second: Mapping[str, Task]) -> d
     }
 
 
-def _tasks(group: Sequence[Evaluated], run_tasks: Mapping[int, Mapping[str, Task]]) -> list[dict[str, Any]]:
+def _tasks(group: Sequence[RunEvaluation], run_tasks: Mapping[int, Mapping[str, ComparedTask]]) -> list[dict[str, Any]]:
     """The tasks of comparable evaluations: of each run the episodes, how many were solved, and their mean length."""
     task_maps = [run_tasks.get(evaluation.run, {}) for evaluation in group]
     rows = []
@@ -285,7 +287,7 @@ def _format_condition(value: Any) -> str:
     return "the environment's own" if value is None else value[:12] if isinstance(value, str) else setting_text(value)
 
 
-def write_comparison(comparison: Comparison, out: Path) -> Path:
+def write_comparison(comparison: RunComparison, out: Path) -> Path:
     """Writes the page to ``out``, replacing an old one atomically.
 
     Raises:
@@ -295,7 +297,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     return write_page(out, page("compare.html", title, _data(comparison), SCRIPTS))
 
 
-def _data(comparison: Comparison) -> Iterator[str]:
+def _data(comparison: RunComparison) -> Iterator[str]:
     files: list[dict[str, Any]] = []
     for group in comparison.groups:
         for evaluation in group:

@@ -23,7 +23,7 @@ an alarm stopped the run; ``return``: one took it back to its best checkpoint; `
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """Something that happened to a run."""
 
     kind: Kind
@@ -37,7 +37,7 @@ class Event:
     """When, in UTC (ISO 8601)."""
 
 
-def write_event(folder: Path, event: Event) -> None:
+def write_event(folder: Path, event: RunEvent) -> None:
     """Appends an event to the file of a run; a line that a killed process left incomplete is ended before it.
 
     Args:
@@ -62,7 +62,7 @@ def write_event(folder: Path, event: Event) -> None:
         raise DataError(f"{folder / FILE}: cannot be written ({error})") from error
 
 
-def read_events(folder: Path) -> list[Event]:
+def read_events(folder: Path) -> list[RunEvent]:
     """Returns the events of a run in their order; none where it has no file. Incomplete lines are left out.
 
     Raises:
@@ -77,7 +77,7 @@ def read_events(folder: Path) -> list[Event]:
     events = []
     for line in lines:
         try:
-            events.append(Event(**orjson.loads(line)))
+            events.append(RunEvent(**orjson.loads(line)))
         except (orjson.JSONDecodeError, TypeError):
             continue
     return events

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.patches import FancyArrowPatch
 
 from trainers.credit.graph import StateGraph
-from trainers.report.pack import Packed, compress
+from trainers.report.pack import PackedEpisodes, compress
 from trainers.report.plots import BLUE, GREEN, GREY, ORANGE, figure
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import NEXT_STATE, SUCCESS
@@ -31,7 +31,7 @@ Kind = Literal["start", "state", "end", "goal"]
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     """A state of a group."""
 
     x: float
@@ -49,7 +49,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Edge:
+class GraphEdge:
     """The steps from one state to another, or to the same."""
 
     source: int
@@ -58,20 +58,20 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Picture:
+class GraphPicture:
     """The graph of a group (:class:`~trainers.credit.graph.StateGraph`) with a place for each node."""
 
     group: int
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
 
-    def mean(self, edge: Edge, values: Mapping[StepKey, float]) -> float | None:
+    def mean(self, edge: GraphEdge, values: Mapping[StepKey, float]) -> float | None:
         """Returns the mean of the values of an edge's steps; ``None`` where it has none."""
         step_values = [values[key] for key in edge.steps if key in values]
         return sum(step_values) / len(step_values) if step_values else None
 
 
-def pictures(path: Path) -> list[Picture]:
+def pictures(path: Path) -> list[GraphPicture]:
     """Returns the graph of each group of a file of episodes, in their order; failed and greedy episodes are left out.
 
     Raises:
@@ -86,7 +86,7 @@ def pictures(path: Path) -> list[Picture]:
     return [_picture(group, own, graph, keys) for group, own in rows.items()]
 
 
-def pack_pictures(packed: Packed, graphs: Sequence[Picture]) -> str:
+def pack_pictures(packed: PackedEpisodes, graphs: Sequence[GraphPicture]) -> str:
     """Compresses graphs for the page, by group: steps as [place of the episode, place of the step] among ``packed``."""
     places = {
         (number, t): [place, at] for place, (number, ts) in enumerate(packed.steps) for at, t in enumerate(ts)
@@ -128,7 +128,7 @@ def _steps(path: Path) -> StepTable:
     )
 
 
-def _picture(group: int, rows: Sequence[int], graph: StateGraph, keys: Sequence[StepKey]) -> Picture:
+def _picture(group: int, rows: Sequence[int], graph: StateGraph, keys: Sequence[StepKey]) -> GraphPicture:
     number: dict[int, int] = {}
     first_steps: dict[int, StepKey] = {}
     visits: dict[int, int] = {}
@@ -156,10 +156,12 @@ def _picture(group: int, rows: Sequence[int], graph: StateGraph, keys: Sequence[
             "goal" if node in goals else "start" if node in starts else "state" if node in first_steps else "end"
         )
         nodes.append(
-            Node(across[node], layers[node], visits.get(node, 0), end_counts.get(node, 0), kind, first_steps.get(node))
+            GraphNode(
+                across[node], layers[node], visits.get(node, 0), end_counts.get(node, 0), kind, first_steps.get(node)
+            )
         )
-    edges = tuple(Edge(source, target, tuple(steps)) for (source, target), steps in between.items())
-    return Picture(group, tuple(nodes), edges)
+    edges = tuple(GraphEdge(source, target, tuple(steps)) for (source, target), steps in between.items())
+    return GraphPicture(group, tuple(nodes), edges)
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]], starts: Sequence[int]) -> list[int]:
@@ -217,7 +219,7 @@ def _spread(row: Sequence[int], centres: Mapping[int, float]) -> dict[int, float
 
 
 def draw(
-    path: Path, picture: Picture, values: Mapping[StepKey, float], actions: Mapping[StepKey, str], title: str
+    path: Path, picture: GraphPicture, values: Mapping[StepKey, float], actions: Mapping[StepKey, str], title: str
 ) -> None:
     """Draws a graph to a PNG, SVG or PDF file: edges by the mean of their steps' values, states by their visits.
 

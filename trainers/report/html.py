@@ -15,7 +15,7 @@ from trainers.report.events import read_events
 from trainers.report.graphs import pack_pictures, pictures
 from trainers.report.methods import DEFAULT, Advantages
 from trainers.report.metrics import METRICS, is_share
-from trainers.report.pack import STEP_FIELDS, Packed, pack, pack_advantages
+from trainers.report.pack import STEP_FIELDS, PackedEpisodes, pack, pack_advantages
 from trainers.report.run import PARTS, RunData, flat, iteration_of
 from trainers.report.stats import NOTE, comparison
 from trainers.steps.records import REFUSALS
@@ -104,7 +104,7 @@ def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
     yield f'<script type="application/json" id="data">{script_json(body)}</script>\n'
 
 
-def file_entry(label: str, path: Path, packed: Packed, credited: bool) -> dict[str, Any]:
+def file_entry(label: str, path: Path, packed: PackedEpisodes, credited: bool) -> dict[str, Any]:
     """Returns what the page knows of a file of episodes before it is unpacked."""
     return {
         "label": label,

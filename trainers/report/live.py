@@ -17,7 +17,7 @@ from envsuite.core.errors import DataError, EnvsuiteError
 from trainers.report.graphs import pack_pictures, pictures
 from trainers.report.html import file_entry, methods_data, page_data
 from trainers.report.methods import DEFAULT, Advantages
-from trainers.report.pack import Packed, pack, pack_advantages
+from trainers.report.pack import PackedEpisodes, pack, pack_advantages
 from trainers.report.run import RunData, iteration_of
 from trainers.steps.parquet import read_table
 
@@ -125,7 +125,7 @@ class LiveRun:
                 return None
             # Metrics say whether a file has all episodes of its iteration.
             stamp = _stamp(_shards(path)) + (self._run_stamp if kind == "advantages" else ())
-            bundle: Packed = self._cache((f"episodes/{key}", _stamp(_shards(path))), lambda: pack(path))
+            bundle: PackedEpisodes = self._cache((f"episodes/{key}", _stamp(_shards(path))), lambda: pack(path))
             if kind == "episodes":
                 return bundle.payload
             if kind == "graphs":
@@ -166,7 +166,9 @@ class LiveRun:
         if cache_entry is None or cache_entry[0] != stamp:
             self._counts[path.stem] = cache_entry = stamp, _count(path)
         episodes, successes, failures = cache_entry[1]
-        entry = file_entry(label, path, Packed("", episodes, successes, failures, ()), iteration_of(path) is not None)
+        entry = file_entry(
+            label, path, PackedEpisodes("", episodes, successes, failures, ()), iteration_of(path) is not None
+        )
         return {**entry, "key": path.stem, "stamp": "-".join(f"{size:x}.{when:x}" for _, size, when in stamp)}
 
     def _activity(self) -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ class NotComputable(UsageError):
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodDescription:
     """An estimator with its settings, and the shapers that make its rewards."""
 
     name: str
@@ -57,7 +57,7 @@ class Method:
     """Where the shapers come from."""
 
     @classmethod
-    def of_run(cls, run: RunData) -> Method:
+    def of_run(cls, run: RunData) -> MethodDescription:
         """The method that the run was trained with.
 
         Raises:
@@ -70,7 +70,7 @@ class Method:
         return cls(OWN, section["estimator"], options, {name: settings or {} for name, settings in shapers.items()})
 
     @classmethod
-    def from_name(cls, name: str, own: Method) -> Method:
+    def from_name(cls, name: str, own: MethodDescription) -> MethodDescription:
         """The method of that name.
 
         Args:
@@ -109,7 +109,7 @@ class Method:
             make(SHAPERS[key], options, f"option of shaper {key}") for key, options in self.shapers.items()
         ]
 
-    def same_as(self, other: Method) -> bool:
+    def same_as(self, other: MethodDescription) -> bool:
         """Whether both compute the same: equal estimators, with every default filled in, and equal shapers."""
         return type(self.components[0]) is type(other.components[0]) and self.components == other.components
 
@@ -161,10 +161,10 @@ def step_means(table: StepTable, advantage: Advantage) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Computed:
+class MethodAdvantages:
     """The advantages of one file of episodes under one method."""
 
-    method: Method
+    method: MethodDescription
     values: Mapping[StepKey, float] | None
     """By (episode id, t); ``None`` where they cannot be computed."""
     lacks: str = ""
@@ -185,22 +185,22 @@ class Advantages:
 
     def __init__(self, run: RunData, names: Sequence[str] = DEFAULT) -> None:
         self.run = run
-        self.methods: list[Method] = []
+        self.methods: list[MethodDescription] = []
         self.problem = ""
         """Why nothing can be computed, or not by every method, if so."""
-        self._calibrations: dict[str, Method | str] = {}
+        self._calibrations: dict[str, MethodDescription | str] = {}
         self._same: dict[str, list[str]] = {}
         if not names:
             return
         try:
-            own = Method.of_run(run)
+            own = MethodDescription.of_run(run)
             own.components  # noqa: B018  (settings of another version may not exist in this one)
         except EnvsuiteError as error:
             self.problem = str(error)
             return
         for name in names:
             try:
-                method = Method.from_name(name, own)
+                method = MethodDescription.from_name(name, own)
                 method.components  # noqa: B018  (wrong settings are told now)
             except EnvsuiteError as error:
                 if name not in DEFAULT:
@@ -218,7 +218,7 @@ class Advantages:
         """Name and settings of each method, with the names of the methods that equal it."""
         return [{**method.summary(), "same": self._same.get(method.name, [])} for method in self.methods]
 
-    def of_file(self, path: Path) -> list[Computed]:
+    def of_file(self, path: Path) -> list[MethodAdvantages]:
         """The advantages of the steps of an iteration's file, or why there are none; nothing of an evaluation's.
 
         Raises:
@@ -230,7 +230,7 @@ class Advantages:
         try:
             table = self._table(path, iteration)
         except NotComputable as error:
-            return [Computed(method, None, str(error)) for method in self.methods]
+            return [MethodAdvantages(method, None, str(error)) for method in self.methods]
         return [self._compute(method, table) for method in self.methods]
 
     def _table(self, path: Path, iteration: int) -> StepTable:
@@ -255,13 +255,13 @@ class Advantages:
                 )
         return table
 
-    def _compute(self, method: Method, table: StepTable) -> Computed:
+    def _compute(self, method: MethodDescription, table: StepTable) -> MethodAdvantages:
         try:
-            return Computed(method, self._calibrate(method).per_step(table))
+            return MethodAdvantages(method, self._calibrate(method).per_step(table))
         except EnvsuiteError as error:
-            return Computed(method, None, str(error))
+            return MethodAdvantages(method, None, str(error))
 
-    def _calibrate(self, method: Method) -> Method:
+    def _calibrate(self, method: MethodDescription) -> MethodDescription:
         """The method as the run would have it: a setting left open is decided by the first iteration's steps.
 
         Raises:
@@ -277,7 +277,7 @@ class Advantages:
             raise NotComputable(calibration)
         return calibration
 
-    def _calibration(self, method: Method, estimator: Calibrating) -> Method | str:
+    def _calibration(self, method: MethodDescription, estimator: Calibrating) -> MethodDescription | str:
         first = next((path for _, path in self.run.episode_files() if iteration_of(path) == 1), None)
         if first is None:
             return "a setting is decided by the first iteration's steps, which are not saved"

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainers.report.methods import Computed
+from trainers.report.methods import MethodAdvantages
 from trainers.steps.parquet import read_table
 from trainers.steps.records import refusal
 
@@ -38,7 +38,7 @@ STEP_FIELDS = (
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedEpisodes:
     """One file of episodes, as embedded in the page."""
 
     payload: str
@@ -50,7 +50,7 @@ class Packed:
     """Id of each episode, and ``t`` of each of its steps, in their order."""
 
 
-def pack(path: Path) -> Packed:
+def pack(path: Path) -> PackedEpisodes:
     """Compresses the episodes of a Parquet file.
 
     Raises:
@@ -61,7 +61,7 @@ def pack(path: Path) -> Packed:
     for row in rows:
         steps.setdefault(row["episode_id"], []).extend([row["t"]] if row["t"] >= 0 else [])
     episodes = list(_episodes(rows))
-    return Packed(
+    return PackedEpisodes(
         payload=compress(episodes),
         episodes=len(episodes),
         solved=sum(episode["success"] for episode in episodes),
@@ -70,7 +70,7 @@ def pack(path: Path) -> Packed:
     )
 
 
-def pack_advantages(packed: Packed, computed: Sequence[Computed]) -> str:
+def pack_advantages(packed: PackedEpisodes, computed: Sequence[MethodAdvantages]) -> str:
     """Compresses the advantages of a file's steps: for each method an array per episode, or why there are none.
 
     Args:

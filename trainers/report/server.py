@@ -19,7 +19,7 @@ from werkzeug.exceptions import HTTPException
 
 from envsuite.core.addresses import is_private
 from envsuite.core.errors import DataError, UsageError
-from envsuite.remote.guard import Guard
+from envsuite.remote.guard import RequestGuard
 from envsuite.remote.listening import Listener
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import check_token, token_needed
@@ -85,7 +85,7 @@ def make_app(settings: ServeSettings) -> Flask:
     app = Flask("trainers.report", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     key = None if settings.token is None else hashlib.sha256(settings.token.encode()).hexdigest()
-    guard = Guard(settings.local)
+    guard = RequestGuard(settings.local)
 
     @app.before_request
     def admit() -> Response | None:
@@ -157,7 +157,7 @@ def make_app(settings: ServeSettings) -> Flask:
     return app
 
 
-class Server:
+class ReportServer:
     """Serves a run over HTTP until it is stopped.
 
     Args:
@@ -198,9 +198,9 @@ class Server:
 
 
 @contextmanager
-def serving(settings: ServeSettings) -> Iterator[Server]:
+def serving(settings: ServeSettings) -> Iterator[ReportServer]:
     """Runs a server in a thread of this process for the duration of the block."""
-    server = Server(settings)
+    server = ReportServer(settings)
     thread = Thread(target=server.run, name="report-server", daemon=True)
     thread.start()
     try:
@@ -221,7 +221,7 @@ def serve(settings: ServeSettings, tell: Callable[[str], None]) -> None:
         UsageError: The address cannot be listened at.
     """
     logging.getLogger("waitress").setLevel(logging.ERROR)
-    server = Server(settings)
+    server = ReportServer(settings)
     access = "the token is needed" if settings.token is not None else "this machine only"
     tell(f"{settings.folder}: {server.url} ({access}); Ctrl-C ends")
     server.run()

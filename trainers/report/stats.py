@@ -125,7 +125,7 @@ class EvalResult:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpisodeOutcome:
     """One episode as the summary counts it."""
 
     task_id: str
@@ -140,7 +140,7 @@ class Outcome:
     context_truncated: bool = False
 
     @classmethod
-    def of(cls, episode: Episode) -> Outcome:
+    def of(cls, episode: Episode) -> EpisodeOutcome:
         """Returns the outcome of an episode; one whose first prompt had no room is the policy's own failure."""
         error = None if episode.context_truncated else episode.error
         return cls(
@@ -150,7 +150,7 @@ class Outcome:
 
 
 def evaluate_summary(
-    episodes: Sequence[Episode | Outcome],
+    episodes: Sequence[Episode | EpisodeOutcome],
     name: str,
     env_id: str,
     split: str,
@@ -165,7 +165,7 @@ def evaluate_summary(
     An episode that failed, through its environment or since the engine gave no answer, says nothing of the policy: it
     is in no rate, and counted apart.
     """
-    outcomes = [episode if isinstance(episode, Outcome) else Outcome.of(episode) for episode in episodes]
+    outcomes = [episode if isinstance(episode, EpisodeOutcome) else EpisodeOutcome.of(episode) for episode in episodes]
     sound = [outcome for outcome in outcomes if outcome.error is None]
     types = sorted({outcome.task_type for outcome in sound} - {""}, key=natural)  # "" is no type
     groups = {"all": sound, **{t: [outcome for outcome in sound if outcome.task_type == t] for t in types}}
@@ -185,7 +185,7 @@ def evaluate_summary(
     )
 
 
-def _stratum(name: str, sound: Sequence[Outcome]) -> StratumResult:
+def _stratum(name: str, sound: Sequence[EpisodeOutcome]) -> StratumResult:
     n, successes = len(sound), sum(outcome.success for outcome in sound)
     counts, success_counts = Counter(e.task_id for e in sound), Counter(e.task_id for e in sound if e.success)
     low, high = clustered_wilson([(success_counts[task], count) for task, count in counts.items()])

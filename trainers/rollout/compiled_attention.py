@@ -249,7 +249,7 @@ def attend(
         buffers: Keys and values, float32, shape (key heads, slots, dim), contiguous.
         rows: The row of ``table`` that has the sequence of each token, shape (tokens,).
         lengths: How many tokens of it each sees, shape (tokens,).
-        table: ``pages``, ``bases``, ``starts`` and ``counts`` of :class:`~trainers.rollout.radix_cache.Table`.
+        table: ``pages``, ``bases``, ``starts`` and ``counts`` of :class:`~trainers.rollout.radix_cache.PageTable`.
         window: Only the last so many of them are seen; ``None``: all.
         scale: Factor of the scores; ``None``: dim ** -0.5.
         softcap: Soft cap of the scores.

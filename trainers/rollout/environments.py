@@ -18,14 +18,14 @@ from envsuite.evaluation.panels import Panel, panel_of
 from envsuite.prompting import (
     ChatTokenizer,
     Codec,
-    Compact,
+    CompactMemory,
     Conversation,
     EndpointCodec,
-    Full,
+    FullMemory,
     NativeCodec,
     PromptFile,
     PromptSpec,
-    Renderer,
+    TemplateRenderer,
     departure,
     load_prompt_file,
     make_codec,
@@ -193,7 +193,7 @@ def chat_codec_of(prompt: PromptConfig) -> Codec:
 
 def ends_of(prompt: PromptConfig, tokenizer: ChatTokenizer, codec: Codec) -> tuple[int, ...]:
     """Tokens that end an answer besides the model's own: the codec's, and that with which the template ends a turn."""
-    ends = turn_stops(Renderer(tokenizer, prompt.template_arguments))
+    ends = turn_stops(TemplateRenderer(tokenizer, prompt.template_arguments))
     return (*codec.stop_ids, *(end for end in ends if tokenizer.decode([end]) not in codec.inner_tokens))
 
 
@@ -210,7 +210,7 @@ def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingC
     """
     wrong = {
         f"prompt.memory is {prompt.memory!r}, which counts tokens; set it to window(K), full or rendered": isinstance(
-            make_memory(prompt.memory), Compact
+            make_memory(prompt.memory), CompactMemory
         ),
         f"prompt.max_tokens is {prompt.max_tokens}; leave it out": prompt.max_tokens is not None,
         "prompt.template_arguments are for a chat template that is rendered here; a vLLM server takes them as "
@@ -243,10 +243,10 @@ def check_prompts(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
     """
     codec = codec_of(prompt, tokenizer)
     try:
-        Renderer(tokenizer, prompt.template_arguments).check()
+        TemplateRenderer(tokenizer, prompt.template_arguments).check()
     except UnknownName as error:
         raise ConfigError(f"prompt.template_arguments: {error}") from error
-    if isinstance(codec, NativeCodec) and isinstance(make_memory(prompt.memory), Full | Compact):
+    if isinstance(codec, NativeCodec) and isinstance(make_memory(prompt.memory), FullMemory | CompactMemory):
         if (where := departure(codec)) is not None:
             _LOG.warning(
                 "prompt.memory %s: each prompt continues the last one as it was sampled, but the model's chat template "

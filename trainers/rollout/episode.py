@@ -9,9 +9,9 @@ from typing import Any
 
 from envsuite.core import Observation
 from envsuite.core.errors import EnvsuiteError
-from envsuite.prompting import NoRoom, Parsed
-from envsuite.vector import Event, Snapshot
-from trainers.rollout.exchange import Exchange
+from envsuite.prompting import ParseResult, PromptTooLong
+from envsuite.vector import VectorEvent, VectorSnapshot
+from trainers.rollout.exchange import Dialog
 from trainers.steps import Episode, Step
 
 
@@ -21,10 +21,10 @@ class Branch:
 
     steps: tuple[Step, ...]
     """Steps made before it."""
-    world: Snapshot
+    world: VectorSnapshot
     """State of the environment."""
     said: tuple[Any, ...]
-    """The exchange with the engine (:meth:`~trainers.rollout.exchange.Exchange.snapshot`), the step's prompt included.
+    """The exchange with the engine (:meth:`~trainers.rollout.exchange.Dialog.snapshot`), the step's prompt included.
     """
     observation: Observation
     """The observation that the step answers."""
@@ -50,7 +50,7 @@ class EpisodePlan:
 
 
 @dataclass(frozen=True)
-class Ending:
+class EpisodeEnding:
     """How an episode ended."""
 
     terminated: bool = False
@@ -62,7 +62,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Effort:
+class EpisodeCost:
     """Time and tokens of an episode."""
 
     seconds: float = 0.0
@@ -76,12 +76,12 @@ class Effort:
 
 
 @dataclass
-class Playing:
+class RunningEpisode:
     """An episode on its way: what it says to its engine, and the steps made so far."""
 
     plan: EpisodePlan
     env_id: str
-    exchanges: Mapping[str, Exchange]
+    exchanges: Mapping[str, Dialog]
     """The exchange of each agent with the engine; that of the only one under ""."""
     agent: str = ""
     """The agent whose turn it is; "" in an environment of one agent."""
@@ -96,7 +96,7 @@ class Playing:
     """Identity of the observation that the engine answers."""
     asked: float | None = None
     """When the engine was asked (``time.monotonic``); ``None`` while it has no prompt of the episode."""
-    parsed: Parsed | None = None
+    parsed: ParseResult | None = None
     """The action in the engine's last answer; ``None`` before the first."""
     inherited: int = 0
     """Tokens of the answers before the step where it started."""
@@ -110,7 +110,7 @@ class Playing:
         return f"episode {self.plan.episode_id} (task {self.plan.task_id}), step {len(self.steps) + 1}"
 
     @property
-    def exchange(self) -> Exchange:
+    def exchange(self) -> Dialog:
         """The exchange of the agent whose turn it is."""
         return self.exchanges[self.agent]
 
@@ -125,10 +125,10 @@ class Playing:
         return self.tokens - self.inherited
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> EpisodeCost:
         """Returns what the episode has taken so far."""
         seconds, exchanges = time.monotonic() - self.began, self.exchanges.values()
-        return Effort(
+        return EpisodeCost(
             seconds,
             sum(exchange.prompt_tokens for exchange in exchanges),
             self.tokens,
@@ -136,12 +136,12 @@ class Playing:
             all(exchange.counted for exchange in exchanges),
         )
 
-    def read(self, completion: Any) -> Parsed:
+    def read(self, completion: Any) -> ParseResult:
         """Take the engine's answer to the prompt; returns the action in it."""
         self.parsed = self.exchange.read(completion)
         return self.parsed
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: VectorEvent) -> None:
         """Take the environment's answer: the step is recorded, if it was one and not a reset."""
         info, observation = event.info, event.observation
         assert info is not None and observation is not None
@@ -167,11 +167,11 @@ class Playing:
         )
         self.agent = info.get("agent", "")
 
-    def start_at(self, branch: Branch, event: Event) -> Ending | None:
+    def start_at(self, branch: Branch, event: VectorEvent) -> EpisodeEnding | None:
         """Goes on from a step of another episode; returns the ending instead where the environment is not as it was."""
         assert event.observation is not None
         if event.observation["text"] != branch.observation["text"]:
-            return Ending(
+            return EpisodeEnding(
                 error=f"SnapshotDiffers: {self.env_id} restored a snapshot with another observation than it was taken "
                 f"with: {event.observation['text'][:80]!r}, not {branch.observation['text'][:80]!r}"
             )
@@ -181,27 +181,27 @@ class Playing:
         self.observation, self.state_key = event.observation, self.info["state_key"]
         return None
 
-    def keep(self, event: Event) -> None:
+    def keep(self, event: VectorEvent) -> None:
         """Keeps the step that the engine is about to be asked for, as a point where others can start."""
         assert event.snapshot is not None and self.observation is not None
         self.points.append(Branch(tuple(self.steps), event.snapshot, self.exchange.snapshot(), self.observation))
 
-    def ask(self, observation: Observation) -> Ending | None:
+    def ask(self, observation: Observation) -> EpisodeEnding | None:
         """Makes the next prompt from ``observation``; returns the ending instead where no prompt can be made."""
         self.observation, self.state_key = observation, self.info["state_key"]
         try:
             self.exchange.ask(observation)
-        except NoRoom as error:
+        except PromptTooLong as error:
             return self.outgrown(str(error))
         except EnvsuiteError as error:
-            return Ending(error=str(error))
+            return EpisodeEnding(error=str(error))
         return None
 
-    def outgrown(self, error: str) -> Ending:
+    def outgrown(self, error: str) -> EpisodeEnding:
         """Returns the ending of an episode without room for a prompt: truncated, or failed if it has no step yet."""
-        return Ending(context_truncated=True, error=None if self.steps else error)
+        return EpisodeEnding(context_truncated=True, error=None if self.steps else error)
 
-    def finish(self, ending: Ending) -> Episode:
+    def finish(self, ending: EpisodeEnding) -> Episode:
         """Returns the record of the episode."""
         sound = ending.error is None
         return Episode(

@@ -10,7 +10,7 @@ from typing import Any
 from envsuite.core import Observation, Tool
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
-from envsuite.prompting import Answer, Called, Chat, Codec, Conversation, NativeCodec, Parsed, PromptSpec
+from envsuite.prompting import Chat, Codec, Conversation, ModelAnswer, NativeCodec, ParseResult, PromptSpec, RawCall
 from envsuite.prompting.conversation import ChatTokenizer
 from trainers.rollout.engine import ChatCompletion, ChatRequest, Completion, Request, Sampling
 from trainers.steps.records import Tokens, as_tokens
@@ -29,11 +29,11 @@ def answer_text(tokenizer: ChatTokenizer, codec: Codec, ids: Sequence[int]) -> s
     if not isinstance(codec, NativeCodec):
         return text
     turn = codec.split_completion(text, ())
-    calls = tuple(Called(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in turn.called)
-    return Answer(turn.text, calls, turn.thought).text
+    calls = tuple(RawCall(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in turn.called)
+    return ModelAnswer(turn.text, calls, turn.thought).text
 
 
-class Exchange(ABC):
+class Dialog(ABC):
     """Makes one episode's requests to its engine, and reads the answers."""
 
     tokens: int = 0
@@ -59,7 +59,7 @@ class Exchange(ABC):
         """Returns the prompt as the engine takes it."""
 
     @abstractmethod
-    def read(self, completion: Any) -> Parsed:
+    def read(self, completion: Any) -> ParseResult:
         """Takes the engine's answer to the prompt; returns the action in it."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Exchange(ABC):
         raise UsageError(f"{type(self).__name__} cannot be restored")
 
 
-class TokenExchange(Exchange):
+class TokenExchange(Dialog):
     """Between a conversation and an engine for tokens.
 
     Args:
@@ -90,7 +90,7 @@ class TokenExchange(Exchange):
         self._images: tuple[Pixels, ...] = ()
         self._completion: Completion | None = None
         self._text = ""
-        self._parsed: Parsed | None = None
+        self._parsed: ParseResult | None = None
 
     def ask(self, observation: Observation) -> None:
         """Makes the next prompt."""
@@ -108,7 +108,7 @@ class TokenExchange(Exchange):
         """Returns the prompt's tokens and images."""
         return Request(number, self._prompt, sampling, session, seed, self._images)
 
-    def read(self, completion: Completion) -> Parsed:
+    def read(self, completion: Completion) -> ParseResult:
         """Parses the answer's text."""
         self._completion = completion
         self.tokens += len(completion.token_ids)
@@ -142,7 +142,7 @@ class TokenExchange(Exchange):
         self.conversation.restore(conversation)
 
 
-class ChatExchange(Exchange):
+class ChatExchange(Dialog):
     """Between messages and an engine for messages.
 
     Args:
@@ -153,7 +153,7 @@ class ChatExchange(Exchange):
         self.chat = chat
         self._messages: list[dict[str, Any]] = []
         self._completion: ChatCompletion | None = None
-        self._parsed: Parsed | None = None
+        self._parsed: ParseResult | None = None
 
     def ask(self, observation: Observation) -> None:
         """Makes the next messages."""
@@ -167,7 +167,7 @@ class ChatExchange(Exchange):
         """Returns the messages and the tools."""
         return ChatRequest(number, self._messages, self.chat.chat_tools, sampling, session, seed)
 
-    def read(self, completion: ChatCompletion) -> Parsed:
+    def read(self, completion: ChatCompletion) -> ParseResult:
         """Parses the calls of the answer, or its text."""
         self._completion = completion
         self.tokens += completion.tokens

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from envsuite.core.errors import UsageError
-from envsuite.core.images import Pool
+from envsuite.core.images import ImageTable
 from envsuite.prompting.images import renumber_images
 from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported_reason
 from trainers.policy.config import ComputeDtype
@@ -29,8 +29,8 @@ from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import free
 from trainers.rollout.engine import Completion, Engine, EngineSetup, Request, check_length, refusal
 from trainers.rollout.model_copy import ModelCopy
-from trainers.rollout.radix_cache import Node, RadixCache
-from trainers.rollout.radix_cache import Sequence as Cached
+from trainers.rollout.radix_cache import CachedSequence as Cached
+from trainers.rollout.radix_cache import RadixCache, RadixNode
 from trainers.rollout.sampling import mix, sample, uniforms
 from trainers.rollout.slot_attention import NAME
 from trainers.rollout.step_plan import StepPlan
@@ -44,7 +44,7 @@ _ROUNDING = 2.0  # times what rounding alone changes in the model by itself: a s
 
 
 @dataclass
-class Row:
+class EngineRow:
     """A request on its way."""
 
     request: Request
@@ -128,12 +128,12 @@ class HFEngine(Engine):
         self._cache = RadixCache(
             max_batch, cache_tokens, lambda: free(model.device), states=is_recurrent(model), state_bytes=state_bytes
         )
-        self._ends: dict[int, Node] = {}
+        self._ends: dict[int, RadixNode] = {}
         self.prompt_tokens = PromptTokens()
         """Prompts since the last :meth:`sync`."""
-        self._images = Pool()
-        self._waiting: deque[Row] = deque()
-        self._running: list[Row] = []
+        self._images = ImageTable()
+        self._waiting: deque[EngineRow] = deque()
+        self._running: list[EngineRow] = []
         self._done: list[Completion] = []
         self._check_model()
         self.max_length: int = max_length or self._positions()
@@ -202,7 +202,7 @@ class HFEngine(Engine):
                 )
                 continue
             limit = min(request.sampling.max_tokens, self.max_length - len(request.prompt_ids))
-            self._waiting.append(Row(request, limit, mix(seed, 0), self._number_images(request)))
+            self._waiting.append(EngineRow(request, limit, mix(seed, 0), self._number_images(request)))
 
     def poll(self, timeout: float | None = None) -> list[Completion]:
         """Work until at least one request is finished, or ``timeout`` seconds have passed; at least one step."""
@@ -305,16 +305,16 @@ class HFEngine(Engine):
         ids, logprobs = sample(logits, [row.request.sampling for row in rows], draws)
         self._advance(rows, ids.tolist(), logprobs.tolist())
 
-    def _logits(self, rows: list[Row]) -> Tensor:
+    def _logits(self, rows: list[EngineRow]) -> Tensor:
         """Logits of the next token of each running row, shape (rows, vocabulary)."""
         return self._forward([row.cached for row in rows if row.cached is not None], self._cache)
 
-    def _extend(self, row: Row, token: int) -> None:
+    def _extend(self, row: EngineRow, token: int) -> None:
         """Notes the next token of a row that goes on."""
         assert row.cached is not None
         self._cache.extend(row.cached, token)
 
-    def _end(self, row: Row) -> Parts:
+    def _end(self, row: EngineRow) -> Parts:
         """Gives back what a row that has ended held; returns the experts of its tokens, if they are known."""
         assert row.cached is not None
         slots = row.cached.slots[: row.cached.length]
@@ -324,7 +324,7 @@ class HFEngine(Engine):
             self._ends[row.request.session] = node
         return experts
 
-    def _advance(self, rows: list[Row], ids: list[int], logprobs: list[float]) -> None:
+    def _advance(self, rows: list[EngineRow], ids: list[int], logprobs: list[float]) -> None:
         """Append each row's token; finished rows leave."""
         self._running = []
         for row, token, logprob in zip(rows, ids, logprobs, strict=True):

@@ -14,7 +14,7 @@ from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Vector, Wait
 from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
 from trainers.rollout.episode import Branches, EpisodePlan
-from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange, conversation_of
+from trainers.rollout.exchange import ChatExchange, Dialog, TokenExchange, conversation_of
 from trainers.rollout.rollout import Keeper, Rollout
 from trainers.rollout.timing import Timing
 from trainers.steps import Episode
@@ -80,7 +80,7 @@ class RolloutManager:
         """Ends the environments."""
         self.vector.close()
 
-    def exchanges(self, env: int) -> dict[str, Exchange]:
+    def exchanges(self, env: int) -> dict[str, Dialog]:
         """Returns what each agent of a new episode in environment number ``env`` speaks to the engine by.
 
         The only agent of an environment is "".
@@ -93,7 +93,7 @@ class RolloutManager:
             for agent, names in agents.items()
         }
 
-    def _exchange(self, env: int, tools: tuple[Tool, ...]) -> Exchange:
+    def _exchange(self, env: int, tools: tuple[Tool, ...]) -> Dialog:
         spec, max_calls = replace(self.prompt, examples=self.examples[env]), self.vector.max_calls(env)
         if self.tokenizer is None:
             return ChatExchange(Chat(spec, tools, max_calls))

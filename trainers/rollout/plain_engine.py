@@ -28,7 +28,7 @@ from trainers.policy.tree import TokenSequence, token_tree
 from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import ran_out
 from trainers.rollout.engine import EngineSetup, Request, Sampling, longest_sequence
-from trainers.rollout.hf_engine import CHECK_WINDOW, STEP_TOKENS, HFEngine, Row
+from trainers.rollout.hf_engine import CHECK_WINDOW, STEP_TOKENS, EngineRow, HFEngine
 from trainers.steps.experts import Parts
 from trainers.steps.records import as_tokens
 
@@ -89,8 +89,8 @@ class PlainEngine(HFEngine):
         """Starts a wave when the last one has ended."""
         if self._running:
             return
-        waiting: deque[Row] = deque()
-        wave: list[Row] = []
+        waiting: deque[EngineRow] = deque()
+        wave: list[EngineRow] = []
         while self._waiting:
             row = self._waiting.popleft()
             longest = max(len(member.context) for member in [*wave, row])
@@ -102,14 +102,14 @@ class PlainEngine(HFEngine):
         self.prompt_tokens.computed += sum(len(row.context) for row in wave)
         self._wave = _Wave(self, list(wave))
 
-    def _logits(self, rows: list[Row]) -> Tensor:
+    def _logits(self, rows: list[EngineRow]) -> Tensor:
         assert self._wave is not None
         return self._wave.logits(rows)
 
-    def _extend(self, row: Row, token: int) -> None:
+    def _extend(self, row: EngineRow, token: int) -> None:
         row.context = np.append(row.context, token)
 
-    def _end(self, row: Row) -> Parts:
+    def _end(self, row: EngineRow) -> Parts:
         return ()
 
     def _forget(self) -> None:
@@ -167,7 +167,7 @@ class PlainEngine(HFEngine):
         lengths = (9, 3, 7) if self.way == PADDED else (7, 7, 7)
         prompts = [(count + number + np.arange(count, dtype=np.int64) * 7) % self._vocabulary
                    for number, count in enumerate(lengths)]  # fmt: skip
-        rows = [Row(Request(0, as_tokens(prompt), Sampling()), 0, 0, prompt) for prompt in prompts]
+        rows = [EngineRow(Request(0, as_tokens(prompt), Sampling()), 0, 0, prompt) for prompt in prompts]
         wave, off = _Wave(self, list(rows)), 0.0
         for step in range(5):
             live_rows = rows if step < 3 else rows[1:2]
@@ -181,14 +181,14 @@ class PlainEngine(HFEngine):
 class _Wave:
     """Rows that go on together, one token in each step, with transformers' cache."""
 
-    def __init__(self, engine: PlainEngine, rows: list[Row]) -> None:
+    def __init__(self, engine: PlainEngine, rows: list[EngineRow]) -> None:
         self.engine = engine
         self.rows = rows
         self._model: Any = engine.model
         self._ids: Tensor | None = None
         self._given: dict[str, Any] = {}
 
-    def logits(self, rows: list[Row]) -> Tensor:
+    def logits(self, rows: list[EngineRow]) -> Tensor:
         """Logits of the next token of ``rows``, (rows, vocabulary); of the wave, those that have not ended."""
         engine, model = self.engine, self._model
         if engine.way == WHOLE:
@@ -231,7 +231,7 @@ class _Wave:
         )
         return arguments
 
-    def _drop(self, rows: list[Row]) -> None:
+    def _drop(self, rows: list[EngineRow]) -> None:
         """Leaves out the rows of the wave that have ended, where the cache can."""
         cache = next((value for value in self._given.values() if type(value) is DynamicCache), None)
         if cache is None or self._ids is None:

@@ -30,16 +30,16 @@ EVERY = 512
 
 
 @dataclass(eq=False)
-class Node:
+class RadixNode:
     """A segment of tokens whose keys and values are kept, or are computed in the coming step."""
 
     tokens: Ints
     slots: Ints
     """Where the keys and values of each token are."""
-    parent: Node | None
+    parent: RadixNode | None
     number: int
     """Differs from that of every other node."""
-    children: dict[int, Node] = field(default_factory=dict)
+    children: dict[int, RadixNode] = field(default_factory=dict)
     """By their first token."""
     users: int = 0
     """Running sequences that go on from here; it is kept while there are any, and so is what leads to it."""
@@ -51,7 +51,7 @@ class Node:
 
 
 @dataclass(eq=False)
-class Sequence:
+class CachedSequence:
     """A running sequence of tokens."""
 
     row: int
@@ -66,7 +66,7 @@ class Sequence:
     """Number of tokens that need not be computed: they are stored, or another sequence computes them in this step."""
     shared: int
     """Number of tokens that it began with: their slots belong to the tree, those of the others to the sequence."""
-    node: Node
+    node: RadixNode
     """Where these tokens end in the tree, or after."""
     state: int = ZERO
     """Slot of the states after the last token that is ready, once it has been computed."""
@@ -74,7 +74,7 @@ class Sequence:
     """Slot of the states that the first token to compute goes on from; ``None``: another of the step."""
 
 
-class Table:
+class PageTable:
     """For each running sequence the pages that its tokens lie in, in order, as arrays that a kernel reads.
 
     Entry ``k`` of row ``r`` holds the positions from ``starts[r, k]`` to the start of the next entry; position ``p`` is
@@ -149,14 +149,14 @@ class RadixCache:
         self.pages.clear()
         if self.states is not None:
             self.states.clear()
-        self._kept: dict[Node, None] = {}
+        self._kept: dict[RadixNode, None] = {}
         self.branches: list[tuple[int, int]] = []
         """Slots of tokens of the coming step after which states are kept, and of the states."""
-        self.table = Table(self._rows)
-        self.root = Node(np.empty(0, np.int64), np.empty(0, np.int64), None, 0)
+        self.table = PageTable(self._rows)
+        self.root = RadixNode(np.empty(0, np.int64), np.empty(0, np.int64), None, 0)
         self._numbers = itertools.count(1)
         self._vacant = list(range(self._rows))[::-1]
-        self._planned: list[Node] = []
+        self._planned: list[RadixNode] = []
         self._clock = 0
         self._longest = 0
 
@@ -186,7 +186,7 @@ class RadixCache:
 
     # -- running sequences -----------------------------------------------------------------------------------------
 
-    def begin(self, tokens: Ints) -> Sequence:
+    def begin(self, tokens: Ints) -> CachedSequence:
         """A sequence that begins with ``tokens``, at least one; all of them that are stored are taken from there.
 
         What is left is planned for the coming step, and others that begin in the same step share it already. Where all
@@ -216,17 +216,17 @@ class RadixCache:
         self.table.begin(row, slots)
         room = np.zeros(64, np.int64)
         tokens, slots = np.concatenate([tokens, room]), np.concatenate([slots, room])
-        sequence = Sequence(row, tokens, slots, length, ready, length, node)
+        sequence = CachedSequence(row, tokens, slots, length, ready, length, node)
         if self.states is not None:
             self._start(sequence)
         return sequence
 
-    def _plan(self, node: Node, count: int) -> None:
+    def _plan(self, node: RadixNode, count: int) -> None:
         """Plans the last tokens of a node for the coming step."""
         node.planned += count
         self._planned.append(node)
 
-    def extend(self, sequence: Sequence, token: int) -> None:
+    def extend(self, sequence: CachedSequence, token: int) -> None:
         """Adds a token, which is planned for the coming step."""
         position = sequence.length
         if position == len(sequence.tokens):
@@ -242,7 +242,7 @@ class RadixCache:
         sequence.length = position + 1
         self._longest = max(self._longest, sequence.length)
 
-    def pages_of(self, sequence: Sequence) -> list[int]:
+    def pages_of(self, sequence: CachedSequence) -> list[int]:
         """Returns the pages of a sequence in order: those of sequences that begin alike begin alike."""
         pages: list[int] = self.table.pages[sequence.row, : self.table.counts[sequence.row]].tolist()
         return pages
@@ -254,7 +254,7 @@ class RadixCache:
         self._planned, self.branches = [], []
         self.token_bytes = self.pages.size / max(self.pages.count * PAGE, 1)
 
-    def finish(self, sequence: Sequence) -> Node:
+    def finish(self, sequence: CachedSequence) -> RadixNode:
         """Ends a sequence; its tokens that have been computed stay in the tree. Returns the node where it ends."""
         sequence.node.users -= 1
         tokens, own = sequence.tokens[: sequence.ready], sequence.slots[: sequence.ready]
@@ -275,13 +275,13 @@ class RadixCache:
         self._trim()
         return node
 
-    def leave(self, node: Node) -> None:
+    def leave(self, node: RadixNode) -> None:
         """Lets the sequence that ends with ``node`` go first when room is needed."""
         node.last_used = 0
 
     # -- the tree --------------------------------------------------------------------------------------------------
 
-    def match(self, tokens: Ints) -> tuple[Node, int, Ints]:
+    def match(self, tokens: Ints) -> tuple[RadixNode, int, Ints]:
         """Finds the longest beginning of ``tokens`` that is stored or planned.
 
         Returns:
@@ -302,7 +302,7 @@ class RadixCache:
                 break
         return node, inside, np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[RadixNode]:
         """Returns all nodes but the root."""
         waiting = list(self.root.children.values())
         while waiting:
@@ -310,7 +310,7 @@ class RadixCache:
             waiting.extend(node.children.values())
             yield node
 
-    def _add(self, node: Node, inside: int, tokens: Ints, slots: Ints) -> Node:
+    def _add(self, node: RadixNode, inside: int, tokens: Ints, slots: Ints) -> RadixNode:
         """Adds tokens after the first ``inside`` of ``node``: to a leaf that nobody uses, else as a further node."""
         alone = self.states is None and not (node is self.root or node.children or node.users)
         if inside == len(node.tokens) and alone:
@@ -318,14 +318,14 @@ class RadixCache:
             return node
         if inside < len(node.tokens):
             node = self._split(node, inside)
-        leaf = Node(tokens.copy(), slots.copy(), node, next(self._numbers), last_used=self._clock)
+        leaf = RadixNode(tokens.copy(), slots.copy(), node, next(self._numbers), last_used=self._clock)
         node.children[int(tokens[0])] = leaf
         return leaf
 
-    def _split(self, node: Node, at: int) -> Node:
+    def _split(self, node: RadixNode, at: int) -> RadixNode:
         """Makes the first ``at`` tokens of ``node`` its parent, and returns that."""
         assert node.parent is not None
-        upper = Node(
+        upper = RadixNode(
             node.tokens[:at], node.slots[:at], node.parent, next(self._numbers), {int(node.tokens[at]): node},
             last_used=node.last_used, planned=max(0, node.planned - len(node.tokens) + at),
         )  # fmt: skip
@@ -338,7 +338,7 @@ class RadixCache:
 
     # -- states ----------------------------------------------------------------------------------------------------
 
-    def _start(self, sequence: Sequence) -> None:
+    def _start(self, sequence: CachedSequence) -> None:
         """Has a sequence begin where states are known, and keeps those where it leaves others."""
         assert self.states is not None
         sequence.state, sequence.source = self._new_state(), None
@@ -367,7 +367,7 @@ class RadixCache:
                 self._kept[node] = self._kept.pop(node)  # the last to go
         self._keep(branch)
 
-    def _keep(self, node: Node) -> None:
+    def _keep(self, node: RadixNode) -> None:
         """Keeps the states after a node that is computed in the coming step, if there is room."""
         if node is not self.root and not node.state and self._has_state():
             node.state = self._new_state()
@@ -391,7 +391,7 @@ class RadixCache:
             self._forget_state(node)
         return True
 
-    def _forget_state(self, node: Node) -> None:
+    def _forget_state(self, node: RadixNode) -> None:
         """Forgets the states after a node, if they are kept."""
         if node.state:
             assert self.states is not None

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from envsuite.vector import Event, Vector, Wait
+from envsuite.vector import Vector, VectorEvent, Wait
 from trainers.processes.activity import ACTIVITY
 from trainers.rollout.engine import BaseEngine, Sampling
-from trainers.rollout.episode import Branches, Effort, Ending, EpisodePlan, Playing
-from trainers.rollout.exchange import Exchange
+from trainers.rollout.episode import Branches, EpisodeCost, EpisodeEnding, EpisodePlan, RunningEpisode
+from trainers.rollout.exchange import Dialog
 from trainers.rollout.ledger import Ledger
 from trainers.rollout.timing import Part, Stopwatch, Timing
 from trainers.steps import Episode
@@ -25,7 +25,7 @@ _LOOK = 0.1  # seconds between two looks at overdue answers
 _BRIEF = 0.005  # seconds of waiting for the engine while environments are about to answer
 _NUMBERS = itertools.count()  # of requests: an engine that several rollouts ask may answer one of another's too late
 
-Keeper = Callable[[EpisodePlan, Episode, Effort], None]
+Keeper = Callable[[EpisodePlan, Episode, EpisodeCost], None]
 """Called with an episode when it has ended, its plan, and what it took."""
 
 
@@ -40,7 +40,7 @@ class Resources(Protocol):
     engine_deadline: float
     clock: Callable[[], float]
 
-    def exchanges(self, env: int) -> dict[str, Exchange]:
+    def exchanges(self, env: int) -> dict[str, Dialog]:
         """Returns what each agent of a new episode in environment number ``env`` speaks to the engine by."""
         ...
 
@@ -65,7 +65,7 @@ class Rollout:
         self._watch = Stopwatch(self.timing, self._share, manager.clock)
         self.waiting: deque[EpisodePlan] = deque()
         self.free = list(range(manager.vector.slots))[::-1]
-        self.running: dict[int, Playing] = {}
+        self.running: dict[int, RunningEpisode] = {}
         """Running episodes by slot of the vector."""
         self.ledger = Ledger(manager.attempts)
         """Accounts for the plans: which have ended, and which groups are whole."""
@@ -138,8 +138,8 @@ class Rollout:
         vector, engine = self.manager.vector, self.manager.engine
         while self.waiting and engine.stopped is not None:
             plan = self.waiting.popleft()
-            episode = Playing(plan, self.manager.env_ids[plan.env], self.manager.exchanges(plan.env))
-            self._enter(episode, Ending(error=engine.stopped, unanswered=True))
+            episode = RunningEpisode(plan, self.manager.env_ids[plan.env], self.manager.exchanges(plan.env))
+            self._enter(episode, EpisodeEnding(error=engine.stopped, unanswered=True))
         while self.waiting and self.free:
             self._start(self.free.pop(), self.waiting.popleft())
         if vector.pending:
@@ -171,7 +171,7 @@ class Rollout:
     def _start(self, slot: int, plan: EpisodePlan) -> None:
         manager = self.manager
         exchanges, env_id = manager.exchanges(plan.env), manager.env_ids[plan.env]
-        self.running[slot] = Playing(plan, env_id, exchanges)
+        self.running[slot] = RunningEpisode(plan, env_id, exchanges)
         call = "reset" if plan.branch is None else "restore"
         with self._watch.on(self._meanwhile("env")), ACTIVITY.waiting(f"{call} of slot {slot} ({env_id})"):
             if plan.branch is None:
@@ -179,15 +179,15 @@ class Rollout:
             else:
                 manager.vector.restore(slot, plan.env, plan.branch.world)
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: VectorEvent) -> None:
         """Handles an environment's answer: records the step, and ends the episode or asks the engine again."""
         episode = self.running[event.slot]
         if event.error is not None or event.observation is None or event.info is None:
-            self._handle_failure(event.slot, Ending(error=event.error), collateral=event.collateral)
+            self._handle_failure(event.slot, EpisodeEnding(error=event.error), collateral=event.collateral)
             return
         episode.observe(event)
         if event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0):
-            self._end(event.slot, Ending(terminated=event.terminated))
+            self._end(event.slot, EpisodeEnding(terminated=event.terminated))
             return
         plan, sampling = episode.plan, self.sampling
         with self._watch.on(self._meanwhile("codec")):
@@ -222,7 +222,7 @@ class Rollout:
             if completion.finish_reason == "context":
                 self._end(slot, episode.outgrown(completion.error))
             else:
-                self._handle_failure(slot, Ending(error=completion.error, unanswered=True))
+                self._handle_failure(slot, EpisodeEnding(error=completion.error, unanswered=True))
             return
         with self._watch.on(self._meanwhile("codec")):
             answer = episode.read(completion)
@@ -252,9 +252,9 @@ class Rollout:
                 continue
             del self._requests[number]
             engine.abandon(number, session)
-            self._handle_failure(slot, Ending(error=why, unanswered=True))
+            self._handle_failure(slot, EpisodeEnding(error=why, unanswered=True))
 
-    def _handle_failure(self, slot: int, ending: Ending, collateral: bool = False) -> None:
+    def _handle_failure(self, slot: int, ending: EpisodeEnding, collateral: bool = False) -> None:
         """Handles an episode without an answer: it is started again, if it may be, or ends with its error."""
         episode = self.running[slot]
         again = self.ledger.enter_failure(episode.plan.episode_id, collateral) and self.manager.engine.stopped is None
@@ -276,11 +276,11 @@ class Rollout:
                 _LOG.info("%s", text)
             self._told = []
 
-    def _tokens_left(self, episode: Playing) -> int | None:
+    def _tokens_left(self, episode: RunningEpisode) -> int | None:
         most = self.manager.episode_tokens
         return None if most is None else max(0, most - episode.tokens)
 
-    def _release(self, slot: int) -> Playing:
+    def _release(self, slot: int) -> RunningEpisode:
         """Free the slot of an episode that goes on no further."""
         self._watch.book()
         playing = self.running.pop(slot)
@@ -288,14 +288,14 @@ class Rollout:
         self.manager.engine.release(playing.plan.episode_id)
         return playing
 
-    def _end(self, slot: int, ending: Ending) -> None:
+    def _end(self, slot: int, ending: EpisodeEnding) -> None:
         """Free the slot of an episode that has ended."""
         playing = self._release(slot)
         if ending.error is not None:
             self.timing.dropped_tokens += playing.sampled_tokens
         self._enter(playing, ending)
 
-    def _enter(self, playing: Playing, ending: Ending) -> None:
+    def _enter(self, playing: RunningEpisode, ending: EpisodeEnding) -> None:
         """Records an episode that has ended."""
         plan, episode = playing.plan, playing.finish(ending)
         if self.keep is not None:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.policy.guard import Diverged
+from trainers.policy.guard import DivergenceError
 from trainers.rollout.engine import Sampling
 
 _MASK = (1 << 64) - 1
@@ -60,7 +60,7 @@ def sample(logits: Tensor, settings: Sequence[Sampling], draws: NDArray[np.float
         logits = logits / divisors[:, None]
     normaliser = logits.logsumexp(-1)
     if not bool(torch.isfinite(normaliser).all()):
-        raise Diverged(
+        raise DivergenceError(
             "sampling: the model's logits are not finite, so its weights are not, or are so large that they overflow; "
             "a run that came to this goes on from an earlier checkpoint with a lower optim.lr",
             weights_good=False,

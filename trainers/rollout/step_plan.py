@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.rollout.kv_cache import Ints
+from trainers.rollout.radix_cache import CachedSequence as Row
 from trainers.rollout.radix_cache import RadixCache
-from trainers.rollout.radix_cache import Sequence as Row
 from trainers.rollout.states import StepStates
 
 _CALL = {"cpu": 512}  # what one attention call costs besides its work, in keys of one sequence
@@ -54,7 +54,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Paths:
+class StepPaths:
     """The new tokens of a pass as trees."""
 
     parent: Ints
@@ -108,16 +108,16 @@ class StepPlan:
         """States of recurrent layers, if the model has any."""
 
     @property
-    def tree(self) -> Paths:
+    def tree(self) -> StepPaths:
         """The new tokens as trees."""
         return self.once("tree", self._paths)
 
-    def _paths(self) -> Paths:
+    def _paths(self) -> StepPaths:
         parent = np.arange(-1, len(self.tokens) - 1)
         for span in self.spans:
             has_source = span.row.source is not None
             parent[span.begin] = -1 if has_source else self.place(int(span.row.slots[span.row.ready - 1]))
-        return Paths(parent, self.positions)
+        return StepPaths(parent, self.positions)
 
     def carry(self, rows: Sequence[Row], last: Sequence[int]) -> None:
         """Has layers go on from states, and store those after the last token of each sequence and at branches.

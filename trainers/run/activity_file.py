@@ -16,7 +16,7 @@ import orjson
 from envsuite.data import write_atomically
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.peers import Peers
-from trainers.run.progress import Progress
+from trainers.run.progress import RunProgress
 from trainers.run.stopping import Interrupted
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class ActivityFile:
     """
 
     def __init__(
-        self, folder: Path | None, progress: Progress, peers: Peers | None = None, interval: float = INTERVAL
+        self, folder: Path | None, progress: RunProgress, peers: Peers | None = None, interval: float = INTERVAL
     ) -> None:
         self.path = None if folder is None else folder / NAME
         self.progress = progress

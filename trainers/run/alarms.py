@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from trainers.report.events import Event
-from trainers.run.alarm_rules import RULES, Rule
+from trainers.report.events import RunEvent
+from trainers.run.alarm_rules import RULES, AlarmRule
 from trainers.run.config import AlarmConfig
 
 START = 3
@@ -64,7 +64,7 @@ class Alarms:
         self._signs = {name: _Sign() for name in self.rules}
         self._references: dict[str, _Reference] = {}
 
-    def __call__(self, iteration: int, values: Mapping[str, Any]) -> list[Event]:
+    def __call__(self, iteration: int, values: Mapping[str, Any]) -> list[RunEvent]:
         """Enters metrics, and returns events of the kind ``alarm``; what is missing or not finite is passed over.
 
         Args:
@@ -89,7 +89,7 @@ class Alarms:
                 sign.stands = True
                 self.unanswered[name] = sign.since
                 facts = {"alarm": name, "metric": rule.metric, "value": value, "limit": limit, "since": sign.since}
-                events.append(Event("alarm", iteration, _message(name, rule, value, limit), facts))
+                events.append(RunEvent("alarm", iteration, _message(name, rule, value, limit), facts))
         for metric in self._followed_metrics & values.keys():
             value = float(values[metric])
             reference = self._references.get(metric, _Reference([], value, None, value))
@@ -115,7 +115,7 @@ class Alarms:
         names = {rule.against or rule.metric for rule in self.rules.values() if rule.reference}
         return names | {rule.rising for rule in self.rules.values() if rule.rising}
 
-    def _limit(self, rule: Rule) -> float | None:
+    def _limit(self, rule: AlarmRule) -> float | None:
         """Returns the value that a rule's metric must pass; ``None`` while there is nothing to compare with."""
         if not rule.reference:
             return rule.limit(None)
@@ -153,7 +153,7 @@ class Alarms:
         self._references = {name: _Reference(**fields) for name, fields in state["references"].items()}
 
 
-def rules_of(config: AlarmConfig) -> dict[str, Rule]:
+def rules_of(config: AlarmConfig) -> dict[str, AlarmRule]:
     """Returns the rules that are watched, with the settings' bounds."""
     rules = {name: rule for name, rule in RULES.items() if name not in config.silent}
     for name, own in config.rules.items():
@@ -163,7 +163,7 @@ def rules_of(config: AlarmConfig) -> dict[str, Rule]:
     return rules
 
 
-def _message(name: str, rule: Rule, value: float, limit: float) -> str:
+def _message(name: str, rule: AlarmRule, value: float, limit: float) -> str:
     times = f" {rule.patience} times in a row" if rule.patience > 1 else ""
     return f"alarm {name}: {rule.sign}{times} ({value:.3g}, bound {limit:.3g}). {rule.means} {rule.do}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainers.processes.distributed import first_value, sharing_failures
-from trainers.report.events import Event
+from trainers.report.events import RunEvent
 from trainers.run import checkpoint
 from trainers.run.assembly import Run
 from trainers.run.stopping import Paused
@@ -38,7 +38,7 @@ def _pause(run: Run, names: list[str]) -> None:
         f"with --resume (checkpoint {folder}), where it is silent while its sign lasts, or from an earlier checkpoint "
         "under another --name"
     )
-    run.tell(Event("pause", iteration, text, {"alarms": ", ".join(names), "checkpoint": str(folder)}))
+    run.tell(RunEvent("pause", iteration, text, {"alarms": ", ".join(names), "checkpoint": str(folder)}))
     run.write_summary()
     raise Paused(text)
 
@@ -67,5 +67,5 @@ def _return(run: Run, names: list[str], since: int) -> None:
         f"{label}; tasks, seeds and learning rate go on from iteration {iteration}"
     )
     facts = {"alarms": ", ".join(names), "checkpoint": folder.name, "since": since, "returns": alarms.returns}
-    run.tell(Event("return", iteration, text, facts))
+    run.tell(RunEvent("return", iteration, text, facts))
     run.save(anew=True)

@@ -19,11 +19,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from envsuite.core.errors import DataError
-from envsuite.prompting import Renderer
+from envsuite.prompting import TemplateRenderer
 from envsuite.remote.places import News
 from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
-from trainers.credit.method import Method
+from trainers.credit.method import CreditMethod
 from trainers.credit.spear.self_imitation import SelfImitation
 from trainers.gateway.managers import check_agent, manager_of
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
@@ -35,11 +35,11 @@ from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
 from trainers.policy.stateful import OptimizerState, Stateful
 from trainers.policy.tree import one_token
 from trainers.policy.update import Updater
-from trainers.pool import Pool
+from trainers.pool import DataPool
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import keep_freed_memory
 from trainers.processes.distributed import data_parallel, first_value, on_main, sharing_failures
-from trainers.report.events import Event, read_events, write_event
+from trainers.report.events import RunEvent, read_events, write_event
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup, longest_sequence
 from trainers.rollout.engines import start_engine
@@ -68,13 +68,13 @@ from trainers.run.counters import Counters
 from trainers.run.evaluation import Evaluator, evaluation_slots
 from trainers.run.examples import examples_of
 from trainers.run.folder import RunFolder
-from trainers.run.happenings import Happenings
+from trainers.run.happenings import EventLog
 from trainers.run.origin import prompt_settings
-from trainers.run.pooled import PooledRollouts, Store
-from trainers.run.progress import Progress
+from trainers.run.pooled import EpisodeStore, PooledRollouts
+from trainers.run.progress import RunProgress
 from trainers.run.random_state import RandomState
 from trainers.run.rollouts import (
-    Rollouts,
+    RolloutSource,
     SynchronousRollouts,
     branching,
     check_episodes,
@@ -103,7 +103,7 @@ class Run:
         DataError: The model cannot be loaded.
     """
 
-    def __init__(self, config: TrainConfig, accelerator: Accelerator, progress: Progress) -> None:
+    def __init__(self, config: TrainConfig, accelerator: Accelerator, progress: RunProgress) -> None:
         self.config, self.accelerator, self.progress = config, accelerator, progress
         rollout, method, ranks = config.rollout, config.method, accelerator.num_processes
         if rollout.tasks % ranks:
@@ -144,20 +144,20 @@ class Run:
         budget, shape = config.optim.tokens_per_microbatch, model_settings(config.model)
         hindsight = None
         if method.hindsight is not None:
-            render = Renderer(self.tokenizer, config.prompt.template_arguments)
+            render = TemplateRenderer(self.tokenizer, config.prompt.template_arguments)
             hindsight = HindsightPrompts.of(method.hindsight, render, codec, longest_sequence(shape))
         more = 0 if method.hindsight is None else method.hindsight.max_tokens
         check_limits(config.model.path, shape, config.prompt, rollout, budget, more)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
-        self.tell = Happenings(self.folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
+        self.tell = EventLog(self.folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
         self.alarms = Alarms(config.alarms)
         policy, structure = self._load_policy(config.model.routing == "replay")
         self.model = policy.model
         if (reason := rows_reason(self.model)) is not None:
             progress.message(f"{config.model.path} is trained row by row, not in a tree of tokens: {reason}")
 
-        credit_method = Method.of(method)
+        credit_method = CreditMethod.of(method)
         recompute = config.optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness)
         providers = make_providers(
             method, credit_method.estimator, accelerator=accelerator, policy=policy, model=config.model,
@@ -228,12 +228,12 @@ class Run:
         """Whether those that there was news of are here."""
         self.boundary = Boundary(self.parts, lambda: self.updater.begun_steps, accelerator.num_processes == 1)
 
-    def _rollouts(self, ends: Sequence[int]) -> Rollouts:
+    def _rollouts(self, ends: Sequence[int]) -> RolloutSource:
         """The episodes of the iterations, played as ``rollout.staleness`` says."""
         config, rollout = self.config, self.config.rollout
         common = (config, self.accelerator, self.sampler, self.crediting.informative, self.counters, self.stop)
         if config.pool is not None and config.pool.take is not None:
-            return PooledRollouts(*common, Pool(config.pool.folder), config.pool.take)
+            return PooledRollouts(*common, DataPool(config.pool.folder), config.pool.take)
         sampling = sampling_of(rollout.sampling, ends)
         slots = training_slots(config, self.accelerator.num_processes)
         examples = [examples_of(env, config.prompt) for env in config.envs]
@@ -241,7 +241,9 @@ class Run:
         factory = training_factory(config.method)
         if self.pool is None:
             rank, pool_config = self.accelerator.process_index, config.pool
-            store = None if pool_config is None else Store(pool_config, config.name, self.accelerator.num_processes)
+            store = (
+                None if pool_config is None else EpisodeStore(pool_config, config.name, self.accelerator.num_processes)
+            )
             player = manager_of(*parts, factory, bool(branching(config)), rank)
             return SynchronousRollouts(*common, player, sampling, self.sync, store=store)
         pool = self.pool
@@ -343,7 +345,7 @@ class Run:
             return
         self._servers[news.url, news.serves] = news.joined
         try:
-            write_event(self.folder.path, Event("server", self.counters.iteration, str(news), asdict(news)))
+            write_event(self.folder.path, RunEvent("server", self.counters.iteration, str(news), asdict(news)))
         except DataError as error:
             _LOG.warning("%s", error)
 

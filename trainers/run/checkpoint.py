@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from envsuite.core.errors import DataError
 from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, saved_weights, set_adapter_tensors
 from trainers.policy.sharding import assign, is_sharded, kept_whole
-from trainers.policy.stateful import Mismatch, Stateful
+from trainers.policy.stateful import Stateful, StateMismatch
 from trainers.policy.vision import save_tokenizer
 from trainers.policy.weight_files import SUFFIX, WeightFiles
 from trainers.processes.activity import ACTIVITY
@@ -329,7 +329,7 @@ def load(
             try:
                 tensors = WeightFiles(folder, name).map_tensors() if [*folder.glob(f"{name}.safetensors*")] else {}
                 part.load(with_tensors(state["parts"][name], tensors))
-            except (Mismatch, KeyError, TypeError, ValueError) as error:
+            except (StateMismatch, KeyError, TypeError, ValueError) as error:
                 raise CheckpointError(f"{folder}: the {name} does not fit: {error}") from error
     return changes
 
@@ -343,7 +343,7 @@ def _load_model(folder: Path, model: PreTrainedModel) -> None:
     if is_adapted(model):
         try:
             set_adapter_tensors(model, tensors)
-        except Mismatch as error:
+        except StateMismatch as error:
             raise CheckpointError(f"{folder}: the adapter does not fit: {error}") from error
         return
     own = model.state_dict()

@@ -13,7 +13,7 @@ import yaml
 from envsuite.core.errors import UnknownName
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.prompting import make_memory
-from trainers.credit.method import Method
+from trainers.credit.method import CreditMethod
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.shapers import KLPenalty
 from trainers.rollout.engines import AUTO, answers_in_text, check_engine, check_machine, no_training
@@ -33,7 +33,7 @@ that of a file's recipe leaves out the file's method.options, which are of its o
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TrainerProgram:
     """A program that takes the settings of a run."""
 
     name: str
@@ -49,7 +49,7 @@ class Program:
     """Further options: how each is typed, e.g. ``--steps N``, and its description."""
 
 
-TRAIN = Program(
+TRAIN = TrainerProgram(
     "envsuite train",
     f"""Train a language agent by reinforcement learning.
 {ORDER}
@@ -75,7 +75,7 @@ examples:
         "a server was lost. By default 0.",
     },
 )
-EVALUATE = Program(
+EVALUATE = TrainerProgram(
     "envsuite eval model",
     f"""Measure the success of a model, or of a checkpoint of a run, on the environments of the section "evaluation";
 the results are written to standard output as JSON.
@@ -98,7 +98,7 @@ examples:
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class CommandLine:
     """The parsed command line."""
 
     config: TrainConfig
@@ -121,7 +121,7 @@ OPTIONS = {
 }
 
 
-def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> Command:
+def parse(arguments: Sequence[str] | None = None, program: TrainerProgram = TRAIN) -> CommandLine:
     """Read the command line of ``program``.
 
     Raises:
@@ -176,7 +176,7 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         check_machine(config.rollout.engine, config.rollout.engine_options)
     program_options = {name.removeprefix("--"): values[name][-1] for name in further if name in values}
     resume = values["--resume"][-1] if "--resume" in values else None
-    return Command(config, resume, program_options, _without(arguments, further))
+    return CommandLine(config, resume, program_options, _without(arguments, further))
 
 
 def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
@@ -242,7 +242,7 @@ def check_names(config: TrainConfig) -> None:
     prompt_file_of(config.prompt)
     check_engine(config.rollout.engine, config.rollout.engine_options)
     _check_minibatches(config)
-    method, objective = Method.of(config.method), config.method.objective
+    method, objective = CreditMethod.of(config.method), config.method.objective
     if config.rollout.episodes == 1 and not method.estimator.credits_lone_episodes:
         raise ConfigError(
             f"rollout.group_size is 1, but estimator {config.method.estimator} compares the episodes of a group, and a "

@@ -11,7 +11,7 @@ from typing import Any
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
 from trainers.rollout.config import EnvConfig, SamplingConfig
-from trainers.rollout.episode import Effort, EpisodePlan
+from trainers.rollout.episode import EpisodeCost, EpisodePlan
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 from trainers.steps import Episode
@@ -73,7 +73,7 @@ class EpisodeFolder:
             episodes.append(episode)
         return episodes, open_plans
 
-    def add(self, plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
+    def add(self, plan: EpisodePlan, episode: Episode, effort: EpisodeCost) -> None:
         """Writes an episode; one that failed is left out, to be played another time."""
         if episode.error is not None:
             return

@@ -15,10 +15,10 @@ from envsuite.evaluation.protocol import sample_of
 from envsuite.prompting import ChatTokenizer
 from trainers.gateway.managers import manager_of
 from trainers.processes.distributed import all_gather_object
-from trainers.report.stats import EvalResult, Outcome, evaluate_summary
+from trainers.report.stats import EpisodeOutcome, EvalResult, evaluate_summary
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineFailed
 from trainers.rollout.environments import answers_of, panel_of_env, sampling_of, tasks_of
-from trainers.rollout.episode import Effort, EpisodePlan
+from trainers.rollout.episode import EpisodeCost, EpisodePlan
 from trainers.rollout.limits import check_images
 from trainers.rollout.manager import Watcher
 from trainers.rollout.rollout import Keeper
@@ -98,7 +98,7 @@ class Evaluator:
         """This process's share of the episodes of environment number ``env``."""
         return self._play(env, self.plans[env], watch)
 
-    def record(self, env: int) -> list[Outcome]:
+    def record(self, env: int) -> list[EpisodeOutcome]:
         """Plays what ``out`` has no results of; returns this process's share of the outcomes of all episodes."""
         results, types = self._results(env), self.tasks[env].types
         count, rank = self.accelerator.num_processes, self.accelerator.process_index
@@ -106,7 +106,7 @@ class Evaluator:
             all_gather_object(self.accelerator, None)  # all have read what is there before one writes
             open_plans = results.open_plans(self._all_plans(env))
 
-            def write(plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
+            def write(plan: EpisodePlan, episode: Episode, effort: EpisodeCost) -> None:
                 if not (episode.unanswered and self.engine.stopped is not None):  # not asked: it is missing, not broken
                     results.add(plan, episode, effort, types[plan.task_id])
 
@@ -157,7 +157,7 @@ class Evaluator:
             sampling = sampling_of(settings.sampling, self.stop_ids)
             keepers = [keeper for keeper in (also, None if folder is None else folder.add) if keeper is not None]
 
-            def keep(plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
+            def keep(plan: EpisodePlan, episode: Episode, effort: EpisodeCost) -> None:
                 for keeper in keepers:
                     keeper(plan, episode, effort)
 
@@ -167,7 +167,7 @@ class Evaluator:
         self,
         name: str,
         env: int,
-        episodes: Sequence[Episode | Outcome],
+        episodes: Sequence[Episode | EpisodeOutcome],
         seconds: float,
         usage: dict[str, Any] | None = None,
     ) -> EvalResult:
@@ -194,11 +194,11 @@ class Evaluator:
         )
 
 
-def _effort(episode: Episode) -> Effort:
+def _effort(episode: Episode) -> EpisodeCost:
     """Returns the tokens of an episode that was kept; how long it took is not, nor what an endpoint counted."""
     steps = episode.steps
     prompts, answers = sum(len(step.prompt_ids) for step in steps), sum(len(step.response_ids) for step in steps)
-    return Effort(0.0, prompts, answers, counted=False)
+    return EpisodeCost(0.0, prompts, answers, counted=False)
 
 
 def chosen_tasks(ids: Sequence[str], config: EvalConfig, where: str) -> list[str]:

@@ -16,7 +16,7 @@ from transformers.utils import PROCESSOR_NAME
 from envsuite.core.errors import DataError
 from trainers.policy import adapter
 from trainers.policy.loading import read, settings_of
-from trainers.policy.source import IN_PACKAGE, Source, base_of, find
+from trainers.policy.source import IN_PACKAGE, ModelSource, base_of, find
 from trainers.run.checkpoint import MANIFEST, newest, verify
 from trainers.settings import ConfigError
 
@@ -114,7 +114,7 @@ def _write_whole(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     model.save_pretrained(folder)
 
 
-def _read_base(source: Source, checkpoint: Path) -> tuple[PreTrainedModel, PreTrainedConfig]:
+def _read_base(source: ModelSource, checkpoint: Path) -> tuple[PreTrainedModel, PreTrainedConfig]:
     """Returns the model below the adapter, in float32, and its configuration in the files."""
     settings = settings_of(source, _KEY, str(checkpoint), (checkpoint / PROCESSOR_NAME).is_file())
     return read(source, settings, _KEY, str(checkpoint), dtype=torch.float32), settings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from trainers.report.events import Event, read_events, write_event
+from trainers.report.events import RunEvent, read_events, write_event
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _SECONDS = 5.0
 """How long a webhook may take to answer."""
 
 
-class Happenings:
+class EventLog:
     """Tells the events of a run, each once, also where the run does an iteration again.
 
     Args:
@@ -42,7 +42,7 @@ class Happenings:
                 "variable that holds one"
             )
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: RunEvent) -> None:
         """Tells an event.
 
         Raises:

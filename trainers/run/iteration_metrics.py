@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trainers.credit.crediting import Credit
 from trainers.credit.shapers import DIAGNOSTIC
-from trainers.policy.update import Updated
+from trainers.policy.update import UpdateMetrics
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object
 from trainers.rollout.timing import Timing
@@ -42,7 +42,7 @@ class IterationMetrics:
 
 
 @dataclass(frozen=True)
-class Moment:
+class ClockMoment:
     """A point in time of this process, on two clocks."""
 
     wall: float
@@ -51,7 +51,7 @@ class Moment:
     """Seconds of CPU time that the process has used, over all its threads."""
 
     @classmethod
-    def now(cls) -> Moment:
+    def now(cls) -> ClockMoment:
         """Returns the present moment."""
         return cls(time.perf_counter(), time.process_time())
 
@@ -60,7 +60,7 @@ class Clock:
     """Measures the parts of an iteration, one after the other."""
 
     def __init__(self) -> None:
-        self._began = self._last = Moment.now()
+        self._began = self._last = ClockMoment.now()
         self._waited = ACTIVITY.spent()
         self._before = dict(self._waited)
         self._metrics: dict[str, float] = {}
@@ -70,7 +70,7 @@ class Clock:
 
         Waits for weights and for other processes, which are metrics of their own, are in ``time/rollout`` only.
         """
-        now = Moment.now()
+        now = ClockMoment.now()
         wall = now.wall - self._last.wall - (0.0 if part == "rollout" else self._waits())
         self._metrics |= {f"time/{part}": wall, f"cpu/{part}": now.cpu - self._last.cpu}
         self._last, self._waited = now, ACTIVITY.spent()
@@ -90,7 +90,10 @@ class Clock:
             seconds: Seconds in which they were played; by default those of the part ``rollout``.
             covered: Seconds that ``timing`` is of; by default those of the iteration.
         """
-        now, rollout_seconds = Moment.now(), max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9)
+        now, rollout_seconds = (
+            ClockMoment.now(),
+            max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9),
+        )
         total = now.wall - self._began.wall
         rollout = {
             "time/engine": timing.engine,
@@ -123,7 +126,7 @@ def iteration_metrics(
     accelerator: Accelerator,
     episodes: Sequence[Episode],
     credit: Credit,
-    update: Updated,
+    update: UpdateMetrics,
     learnt: Mapping[str, float],
     tokens_before: int,
     *,

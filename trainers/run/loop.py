@@ -9,7 +9,7 @@ import numpy as np
 from envsuite.remote.places import listening
 from trainers.credit.crediting import Credit
 from trainers.policy.accumulation import Batch
-from trainers.policy.guard import Diverged
+from trainers.policy.guard import DivergenceError
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import peers
 from trainers.processes.memory import ran_out
@@ -54,10 +54,12 @@ def _to_the_end(run: Run) -> None:
         raise Interrupted(run.stop.number, run.save()) from None
     except EngineFailed as error:
         raise type(error)(f"{error}\nGo on with --resume (checkpoint {run.save()})") from None
-    except Diverged as error:
+    except DivergenceError as error:
         if not error.weights_good:
             raise
-        raise Diverged(f"{error}. The weights before these steps are in {run.save()}", weights_good=True) from None
+        raise DivergenceError(
+            f"{error}. The weights before these steps are in {run.save()}", weights_good=True
+        ) from None
     except OutOfMemory as error:  # of all processes, while episodes were played
         message, playing, whole = str(error), True, True
     except (RuntimeError, MemoryError) as error:

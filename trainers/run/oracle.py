@@ -81,15 +81,15 @@ class Continuations:
             state[row] = numbers[key]
         return cls(each, new_plans, state, numbers, np.array(group, np.int64), pooled)
 
-    def playouts(self, episodes: Sequence[Episode]) -> Played:
+    def playouts(self, episodes: Sequence[Episode]) -> PlayedContinuations:
         """Returns what was played from the states on: ``episodes``, as planned, without what led there."""
         pairs = zip(episodes, self.plans, strict=True)
         own = [replace(e, steps=e.steps[len(plan.branch.steps) :]) for e, plan in pairs if plan.branch is not None]
-        return Played(self, own)
+        return PlayedContinuations(self, own)
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedContinuations:
     """Continuations that were played."""
 
     planned: Continuations

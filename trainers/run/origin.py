@@ -21,7 +21,7 @@ _WEIGHTS = ("*.safetensors", "*.gguf")
 
 
 @dataclass(frozen=True)
-class Origin:
+class RunOrigin:
     """Where the weights of a checkpoint come from."""
 
     policy_version: int
@@ -32,7 +32,7 @@ class Origin:
     """The prompts' settings that it was trained with."""
 
 
-def origin_of(path: str) -> Origin | None:
+def origin_of(path: str) -> RunOrigin | None:
     """Returns what a checkpoint says of itself; ``None`` where ``path`` is none.
 
     Raises:
@@ -52,7 +52,7 @@ def origin_of(path: str) -> Origin | None:
                     "those of other tokens. Copy the run's own tokenizer back"
                 )
         fingerprint = hashlib.sha256(manifest).hexdigest()[:16]
-        return Origin(int(state["parts"]["updater"]["steps"]), fingerprint, dict(state["config"]["prompt"]))
+        return RunOrigin(int(state["parts"]["updater"]["steps"]), fingerprint, dict(state["config"]["prompt"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, DataError):
             raise
@@ -89,7 +89,7 @@ def weights_of(path: str) -> str | None:
     return hashlib.sha256(orjson.dumps(digests)).hexdigest()[:16] if digests else None
 
 
-def differing(origin: Origin, prompt: PromptConfig) -> str | None:
+def differing(origin: RunOrigin, prompt: PromptConfig) -> str | None:
     """Says in which settings prompts differ from those that a checkpoint was trained with; ``None``: in none."""
     now = prompt_settings(prompt)
     pairs = [

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Playing:
+class LoadedEngine:
     """An engine, and what prompts for it are made with."""
 
     config: TrainConfig
@@ -42,7 +42,7 @@ class Playing:
 
 
 @contextmanager
-def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
+def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[LoadedEngine]:
     """Makes the engine that ``rollout.engine`` names, and closes it after the block.
 
     An engine for messages loads no model; ``model.path`` is read for an agent's prompts alone, which have its tokens.
@@ -65,7 +65,7 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
             )
         with closing(make_chat_engine(rollout.engine, rollout.slots, rollout.engine_options)) as chats:
             own = None if rollout.agent is None else load_tokenizer(config.model)
-            yield Playing(config, chats, chats.name, own, ())
+            yield LoadedEngine(config, chats, chats.name, own, ())
         return
     origin = origin_of(config.model.path)
     tokenizer = load_tokenizer(config.model)
@@ -88,7 +88,7 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
     rollout, engine = start_engine(rollout, setup, _LOG.warning)
     with closing(engine):
         engine.sync(merged_weights(model), 0)  # a running server may have others
-        yield Playing(
+        yield LoadedEngine(
             replace(config, rollout=rollout),
             engine,
             config.model.path,

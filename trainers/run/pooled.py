@@ -8,16 +8,16 @@ from typing import Any
 from uuid import uuid4
 
 from envsuite.core.errors import DataError
-from trainers.pool import Pool, Query, Writer
-from trainers.rollout.episode import Effort, EpisodePlan
+from trainers.pool import DataPool, PoolQuery, PoolWriter
+from trainers.rollout.episode import EpisodeCost, EpisodePlan
 from trainers.rollout.timing import Timing
 from trainers.run.config import PoolConfig
-from trainers.run.rollouts import Rolled, Rollouts
+from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.settings import ConfigError
 from trainers.steps import Episode
 
 
-class Store:
+class EpisodeStore:
     """Stores episodes as they end.
 
     Args:
@@ -33,10 +33,10 @@ class Store:
     def __init__(self, config: PoolConfig, name: str, ranks: int) -> None:
         if ranks > 1:
             raise ConfigError(f"pool.folder has one writer, and the run {ranks} processes; leave out pool, or use one")
-        self._writer = Writer(config.folder, program=f"the run {name}", hook=config.hook)
+        self._writer = PoolWriter(config.folder, program=f"the run {name}", hook=config.hook)
         self._source, self._start = name, uuid4().hex[:8]
 
-    def __call__(self, plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
+    def __call__(self, plan: EpisodePlan, episode: Episode, effort: EpisodeCost) -> None:
         """Stores an episode; a run that goes on from a checkpoint plays some again, which are sessions of their own."""
         about = {"source": self._source, "group_id": f"{self._start}/{plan.group_id}"}
         self._writer.store(f"{self._source}/{self._start}/{plan.episode_id}", episode, **about)
@@ -47,18 +47,18 @@ class Store:
 
 
 @dataclass
-class PooledRollouts(Rollouts):
+class PooledRollouts(RolloutSource):
     """Takes the episodes of an iteration from a pool, each once; every process its share of the groups."""
 
-    pool: Pool
-    query: Query
+    pool: DataPool
+    query: PoolQuery
     taken: dict[str, Any] | None = None
-    """Counts of what was taken, as :meth:`~trainers.pool.pool.Pool.take` says it; ``None`` before."""
+    """Counts of what was taken, as :meth:`~trainers.pool.pool.DataPool.take` says it; ``None`` before."""
 
-    def __call__(self, iteration: int) -> Rolled:
+    def __call__(self, iteration: int) -> IterationRollout:
         """Takes the groups."""
         episodes, timing = self._play(self.config.rollout.tasks)
-        return Rolled(episodes, timing, {})
+        return IterationRollout(episodes, timing, {})
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         size = self.config.rollout.group_size

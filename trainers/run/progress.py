@@ -40,7 +40,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-:=+*#"
 
 
-class Progress:
+class RunProgress:
     """The display of a run; a context manager.
 
     Args:
@@ -77,7 +77,7 @@ class Progress:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunProgress:
         """Start the display."""
         if not self.plain:
             # What other code prints must go above the display, not through it.
@@ -316,7 +316,7 @@ def _bar(share: float, width: int, ascii_only: bool) -> str:
 class _Above(logging.Handler):
     """Shows warnings above the display, where the default handler would write through it."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: RunProgress) -> None:
         super().__init__(logging.WARNING)
         self._progress = progress
 

@@ -23,13 +23,13 @@ import orjson
 from envsuite.core.errors import DataError, EnvsuiteError, UnknownName, WorkerLost
 from envsuite.data import write_atomically
 from envsuite.exits import MENDABLE, is_full
-from trainers.report.events import Event, read_events, write_event
+from trainers.report.events import RunEvent, read_events, write_event
 from trainers.settings import ConfigError
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from trainers.run.progress import Progress
+    from trainers.run.progress import RunProgress
 
 Kind = Literal["lost", "unsure", "final"]
 KINDS: tuple[Kind, ...] = ("lost", "unsure", "final")
@@ -54,11 +54,11 @@ def kind_of(how: BaseException | int) -> Kind:
     from trainers.processes.distributed import PeerFailed
     from trainers.processes.memory import ran_out
     from trainers.rollout.engine import EngineFailed
-    from trainers.rollout.vllm.host import Gone
+    from trainers.rollout.vllm.host import HostGone
     from trainers.run.rollouts import EpisodesFailed
 
     gloo = isinstance(how, RuntimeError) and not isinstance(how, EnvsuiteError) and "gloo" in str(how).lower()
-    if gloo or isinstance(how, PeerFailed | DistError | WorkerLost | Gone | ConnectionError | TimeoutError):
+    if gloo or isinstance(how, PeerFailed | DistError | WorkerLost | HostGone | ConnectionError | TimeoutError):
         return "lost"  # processes, servers, connections
     if isinstance(how, EngineFailed | EpisodesFailed):  # of a server that was killed, or cannot do it
         return "unsure"
@@ -147,7 +147,7 @@ class Restarts:
             ]
         return False
 
-    def go_on(self, accelerator: Accelerator, resume: str | None, progress: Progress) -> str | None:
+    def go_on(self, accelerator: Accelerator, resume: str | None, progress: RunProgress) -> str | None:
         """From where the run goes on, as ``--resume`` takes it, the same in all processes; each must call this.
 
         The first process tells of the restart and what it cost; it has the lock of the folder.
@@ -169,7 +169,7 @@ class Restarts:
                     file.unlink()
         return first_value(accelerator, checkpoint)
 
-    def _find_checkpoint(self, resume: str | None, attempt: int, progress: Progress) -> str | None:
+    def _find_checkpoint(self, resume: str | None, attempt: int, progress: RunProgress) -> str | None:
         from trainers.run.checkpoint import MANIFEST, iteration_of, newest
 
         verdict, last_iteration = _read(self._file), self._last_iteration()
@@ -188,7 +188,7 @@ class Restarts:
             "attempt": attempt, "reason": reason, "checkpoint_iteration": iteration, "lost_iterations": gap,
             "lost_seconds": seconds,
         }  # fmt: skip
-        write_event(self.folder, Event("restart", iteration, text, facts))
+        write_event(self.folder, RunEvent("restart", iteration, text, facts))
         progress.message(text)
         return resume if checkpoint is None else str(checkpoint)
 

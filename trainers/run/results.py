@@ -15,16 +15,16 @@ import orjson
 from envsuite import __version__
 from envsuite.evaluation.panels.panel import Panel
 from envsuite.evaluation.protocol import SEEDS, stem_of
-from envsuite.evaluation.results import Conditions, Result, ResultFile
+from envsuite.evaluation.results import Conditions, EpisodeResult, ResultFile
 from envsuite.evaluation.results import Ending as ResultEnding
-from envsuite.prompting.endpoints import Tokens, cost_of
+from envsuite.prompting.endpoints import AnswerTokens, cost_of
 from envsuite.remote.making import horizon_of
-from trainers.report.stats import Outcome
+from trainers.report.stats import EpisodeOutcome
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import prompt_file_of
-from trainers.rollout.episode import Effort, EpisodePlan
+from trainers.rollout.episode import EpisodeCost, EpisodePlan
 from trainers.run.config import TrainConfig
-from trainers.run.origin import Origin, weights_of
+from trainers.run.origin import RunOrigin, weights_of
 from trainers.settings import ConfigError
 from trainers.steps import Episode
 
@@ -75,11 +75,11 @@ class EvaluationResults:
         missing = {*self._file.missing(self.tasks, range(self.seeds))}
         return [plan for plan in plans if (plan.task_id, self.seed(plan)) in missing]
 
-    def add(self, plan: EpisodePlan, episode: Episode, effort: Effort, stratum: str) -> None:
+    def add(self, plan: EpisodePlan, episode: Episode, effort: EpisodeCost, stratum: str) -> None:
         """Writes an episode that has ended."""
         steps = episode.steps
         failure = None if episode.context_truncated else episode.error
-        result = Result(
+        result = EpisodeResult(
             self.conditions,
             episode.task_id,
             stratum,
@@ -104,13 +104,15 @@ class EvaluationResults:
         )
         self._file.add(result)
 
-    def outcomes(self, plans: Sequence[EpisodePlan], types: Mapping[str, str]) -> list[Outcome]:
+    def outcomes(self, plans: Sequence[EpisodePlan], types: Mapping[str, str]) -> list[EpisodeOutcome]:
         """Returns what counts of each episode; one without a result was not asked for."""
         outcomes = []
         for plan in plans:
             result, stratum = self._file.results.get((plan.task_id, self.seed(plan))), types[plan.task_id]
             if result is None:
-                outcomes.append(Outcome(plan.task_id, stratum, False, 0.0, 0, "it was not played", unanswered=True))
+                outcomes.append(
+                    EpisodeOutcome(plan.task_id, stratum, False, 0.0, 0, "it was not played", unanswered=True)
+                )
             else:
                 outcomes.append(_outcome(result))
         return outcomes
@@ -120,8 +122,8 @@ class EvaluationResults:
         self._file.close()
 
 
-def _outcome(result: Result) -> Outcome:
-    return Outcome(
+def _outcome(result: EpisodeResult) -> EpisodeOutcome:
+    return EpisodeOutcome(
         result.task_id, result.stratum, result.success, result.score, result.steps, result.broken,
         context_truncated=result.ending == "context",
     )  # fmt: skip
@@ -137,9 +139,9 @@ def _ending(episode: Episode, budget: int) -> ResultEnding:
     return "budget" if len(episode.steps) >= budget else "tokens"
 
 
-def _cost(effort: Effort, prices: Mapping[str, float]) -> float | None:
+def _cost(effort: EpisodeCost, prices: Mapping[str, float]) -> float | None:
     """Returns the cost of an episode; ``None`` where the endpoint did not count."""
-    tokens = Tokens(effort.prompt_tokens, effort.cached_tokens, effort.answer_tokens)
+    tokens = AnswerTokens(effort.prompt_tokens, effort.cached_tokens, effort.answer_tokens)
     return cost_of(tokens, prices) if effort.counted else None
 
 
@@ -150,7 +152,7 @@ def conditions_of(
     versions: Mapping[str, str],
     name: str,
     played: int,
-    origin: Origin | None,
+    origin: RunOrigin | None,
     endpoint: bool,
 ) -> Conditions:
     """Returns the conditions of an evaluation's results.

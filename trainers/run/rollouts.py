@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from envsuite.core.errors import DataError
 from envsuite.vector import EnvFactory
 from trainers.credit.config import MethodConfig
-from trainers.credit.crediting import Continued
+from trainers.credit.crediting import OracleEpisodes
 from trainers.credit.rows import unshaped_steps
 from trainers.gateway.agents import AgentManager
 from trainers.processes.activity import ACTIVITY
@@ -36,7 +36,7 @@ from trainers.run.trees import Tree
 from trainers.steps import Episode
 
 if TYPE_CHECKING:
-    from trainers.run.pooled import Store
+    from trainers.run.pooled import EpisodeStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class EpisodesFailed(DataError):
 
 
 @dataclass(frozen=True)
-class Rolled:
+class IterationRollout:
     """The rollout of one iteration in this process."""
 
     episodes: Sequence[Episode]
@@ -59,12 +59,12 @@ class Rolled:
     """Seconds that ``timing`` is of, where these are not the iteration's."""
     pruned_tokens: int = 0
     """Response tokens that were sampled for episodes of trees which are not kept."""
-    continued: Continued | None = None
+    continued: OracleEpisodes | None = None
     """Episodes that went on from the states of the steps, where the method has them."""
 
 
 @dataclass
-class Rollouts(ABC):
+class RolloutSource(ABC):
     """Gives each iteration its episodes; every process plays its share of the groups."""
 
     config: TrainConfig
@@ -75,7 +75,7 @@ class Rollouts(ABC):
     counters: Counters
     stop: Stopping
 
-    def __call__(self, iteration: int) -> Rolled:
+    def __call__(self, iteration: int) -> IterationRollout:
         """Plays ``rollout.tasks`` groups, and further ones for those without a signal (DAPO's dynamic sampling).
 
         Raises:
@@ -97,7 +97,7 @@ class Rollouts(ABC):
             lacking -= self.informative(new_episodes, iteration)
         refills = {"rounds": rounds, "groups": further, "lacking": max(0, lacking)}
         metrics = {f"filter/refill_{name}": float(value) for name, value in refills.items()} if most else {}
-        return Rolled(episodes, timing, metrics)
+        return IterationRollout(episodes, timing, metrics)
 
     @abstractmethod
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
@@ -136,7 +136,7 @@ class Rollouts(ABC):
 
 
 @dataclass
-class SynchronousRollouts(Rollouts):
+class SynchronousRollouts(RolloutSource):
     """Plays the episodes of an iteration with the weights that it updates."""
 
     manager: RolloutManager | AgentManager
@@ -147,12 +147,12 @@ class SynchronousRollouts(Rollouts):
     """Plans of the iteration's episodes, by their ids."""
     branches: Branches = field(default_factory=dict)
     """Their steps as points where other episodes can start, where the method starts some."""
-    store: Store | None = None
+    store: EpisodeStore | None = None
     """Takes the episodes as they end."""
     pruned: int = 0
     """Tokens of the iteration that were sampled for episodes of trees which are not kept."""
 
-    def __call__(self, iteration: int) -> Rolled:
+    def __call__(self, iteration: int) -> IterationRollout:
         """Plays the groups; where that is abandoned, the drawn tasks are put back."""
         before, groups = self.sampler.state(), self.counters.groups
         self.plans, self.branches, self.pruned = {}, {}, 0
@@ -214,7 +214,7 @@ class SynchronousRollouts(Rollouts):
         )
         return episodes, self.manager.timing
 
-    def _continue_episodes(self, rollout: Rolled, iteration: int) -> Rolled:
+    def _continue_episodes(self, rollout: IterationRollout, iteration: int) -> IterationRollout:
         """Continues episodes from the state of every step; returns the rollout with what was played."""
         oracle = self.config.method.oracle
         assert oracle is not None

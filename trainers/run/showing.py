@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from envsuite.core import Action, ToolEnv
 from envsuite.evaluation.examples import teacher_turns
-from envsuite.prompting import ChatTokenizer, NoRoom
+from envsuite.prompting import ChatTokenizer, PromptTooLong
 from trainers.policy.loading import load_tokenizer
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.environments import check_vocabulary, factory_of, make_conversation, tasks_of
@@ -23,7 +23,7 @@ CONTROL = ("«", "»")
 
 
 @dataclass(frozen=True)
-class Shown:
+class PromptedStep:
     """One step: its prompt, and the answer of the player."""
 
     prompt: tuple[int, ...]
@@ -48,7 +48,7 @@ def mark_tokens(tokenizer: ChatTokenizer, ids: Sequence[int]) -> str:
 
 def play_steps(
     env: EnvConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, task: str | None, steps: int, expert: bool
-) -> Iterator[Shown]:
+) -> Iterator[PromptedStep]:
     """Yields the first steps of an episode.
 
     Args:
@@ -77,7 +77,7 @@ def play_steps(
             action: Action = () if move is None else move.action
             text = "" if move is None else conversation.codec.write(action, move.thought, world.tools)
             answer = (*tokenizer.encode(text, add_special_tokens=False), *conversation.end)
-            yield Shown(conversation.prompt_ids(), answer)
+            yield PromptedStep(conversation.prompt_ids(), answer)
             observation, _, terminated, truncated, _ = environment.step(action)
             if terminated or truncated:
                 return
@@ -125,7 +125,7 @@ def prompts(config: TrainConfig, env: EnvConfig, task: str | None, steps: int, e
             yield f"=== step {len(lengths)}: answer of {len(step.answer)} tokens ==="
             yield mark_tokens(tokenizer, step.answer)
             before = (*step.prompt, *step.answer)
-    except NoRoom as error:
+    except PromptTooLong as error:
         yield f"\n=== the episode is truncated here: {error} ==="
     if lengths:
         yield f"\n{len(lengths)} prompts, the longest of {max(lengths)} tokens"

@@ -20,7 +20,7 @@ from trainers.processes.distributed import all_gather_object
 from trainers.processes.memory import ran_out
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
-from trainers.run.progress import Progress
+from trainers.run.progress import RunProgress
 from trainers.run.shortage import OutOfMemory, describe_shortage
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class Stopping(StopRequest):
         progress: Display.
     """
 
-    def __init__(self, accelerator: Accelerator, progress: Progress) -> None:
+    def __init__(self, accelerator: Accelerator, progress: RunProgress) -> None:
         super().__init__()
         self.accelerator = accelerator
         self.progress = progress

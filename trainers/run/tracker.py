@@ -20,7 +20,7 @@ Status = Literal["finished", "interrupted", "failed"]
 
 
 @dataclass(frozen=True)
-class About:
+class TrackedRun:
     """The run that a tracker shows."""
 
     name: str
@@ -49,7 +49,7 @@ class Tracker(ABC):
     """Whether it can drop what it was given, from an iteration on."""
 
     @abstractmethod
-    def __init__(self, about: About) -> None: ...
+    def __init__(self, about: TrackedRun) -> None: ...
 
     @classmethod
     def check_access(cls) -> None:
@@ -103,7 +103,7 @@ class TensorBoard(Tracker):
     needs = "tensorboard"
     forgets = True
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: TrackedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(str(about.folder / "tensorboard"), purge_step=about.purge)
@@ -136,7 +136,7 @@ class WandB(Tracker):
 
     needs = "wandb"
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: TrackedRun) -> None:
         import wandb
 
         self._texts: type[Any] = wandb.Table
@@ -184,7 +184,7 @@ class Trackio(Tracker):
 
     needs = "trackio"
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: TrackedRun) -> None:
         import trackio
 
         name = f"{about.name}-{about.key}"  # it finds runs by their names

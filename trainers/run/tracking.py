@@ -21,7 +21,7 @@ from trainers.processes.distributed import on_main
 from trainers.run.config import TrainConfig
 from trainers.run.folder import RunFolder
 from trainers.run.stopping import Interrupted
-from trainers.run.tracker import TRACKERS, About, Status, Tracker
+from trainers.run.tracker import TRACKERS, Status, TrackedRun, Tracker
 from trainers.settings import ConfigError
 from trainers.steps import Episode
 
@@ -98,7 +98,7 @@ class Trackers:
         if kind.forgets and run.lines > line_count:
             purge = int(lines[line_count]["iteration"])
             run.lines = next((i for i in range(line_count) if lines[i]["iteration"] >= purge), line_count)
-        about = About(
+        about = TrackedRun(
             self.config.name, tracking.project, self.folder.path, settings, run.key, is_resumed, purge
         )  # fmt: skip
         tracker = self._open[name] = kind(about)

@@ -15,7 +15,7 @@ from trainers.run.config import TrainConfig
 from trainers.run.restarts import LOCK_SECONDS, Restarts, first_time
 
 if TYPE_CHECKING:
-    from trainers.run.progress import Progress
+    from trainers.run.progress import RunProgress
 
 _LOG = logging.getLogger("trainers.train")
 
@@ -51,7 +51,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     from trainers.run.lock import hold_folder_by_main
     from trainers.run.log import run_log
     from trainers.run.loop import train
-    from trainers.run.progress import Progress
+    from trainers.run.progress import RunProgress
     from trainers.run.stopping import Interrupted
     from trainers.run.watchdog import Watchdog
     from trainers.settings.console import EscapingConsole
@@ -60,7 +60,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     main = accelerator.is_main_process
     folder = Path(config.output) / config.name
     log = folder / ("run.log" if main else f"run.rank{accelerator.process_index}.log")
-    display = Progress(config.iterations, console=EscapingConsole(quiet=not main))
+    display = RunProgress(config.iterations, console=EscapingConsole(quiet=not main))
     started_again = restarts.again or (restarts.watched and resume is not None)  # also by a scheduler, in a new agent
     patience = LOCK_SECONDS if started_again else 0.0
     hold = hold_folder_by_main(accelerator, folder, "trainers.train", "--name", patience)
@@ -100,7 +100,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     return 0
 
 
-def _report(config: TrainConfig, folder: Path, progress: Progress) -> Path | str:
+def _report(config: TrainConfig, folder: Path, progress: RunProgress) -> Path | str:
     """Writes the report of a finished run; returns where it is, or how to get it."""
     if not config.report:
         return f"not written (report: false); envsuite report {folder} writes it"

@@ -12,7 +12,7 @@ from typing import Self
 
 from trainers.processes.activity import ACTIVITY, Doing, duration
 from trainers.processes.peers import Peers
-from trainers.run.progress import Progress
+from trainers.run.progress import RunProgress
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0
@@ -29,7 +29,7 @@ class Watchdog:
         peers: The other processes; ``None`` where there are none.
     """
 
-    def __init__(self, progress: Progress, notice: float, peers: Peers | None = None) -> None:
+    def __init__(self, progress: RunProgress, notice: float, peers: Peers | None = None) -> None:
         self.progress = progress
         self.notice = notice
         self.peers = peers

@@ -192,7 +192,7 @@ def _without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedSetting:
     """One setting, as ``--help`` shows it."""
 
     path: str
@@ -202,7 +202,7 @@ class Described:
     text: str
 
 
-def describe_settings(cls: type[Any]) -> Iterator[Described]:
+def describe_settings(cls: type[Any]) -> Iterator[DescribedSetting]:
     """Every setting of ``cls`` and of the sections in it, with the text below its field."""
     schema = adapter(cls).json_schema()
     (top,) = schema["prefixItems"]
@@ -211,7 +211,7 @@ def describe_settings(cls: type[Any]) -> Iterator[Described]:
 
 def _describe_node(
     node: Mapping[str, Any], definitions: Mapping[str, Any], default: Any, path: str
-) -> Iterator[Described]:
+) -> Iterator[DescribedSetting]:
     for name, entry in _resolve_node(node, definitions)["properties"].items():
         where = f"{path}{name}"
         value = getattr(default, name) if dataclasses.is_dataclass(default) else entry.get("default")
@@ -219,7 +219,7 @@ def _describe_node(
         text = " ".join(str(entry.get("description", "")).split())
         if inner is None or not dataclasses.is_dataclass(value):
             kinds = dict.fromkeys(_kind(part) for part in _options(entry, definitions))
-            yield Described(where, " | ".join(kinds), value, text)
+            yield DescribedSetting(where, " | ".join(kinds), value, text)
         if inner is not None:
             yield from _describe_node(inner, definitions, value, f"{where}.")
         for item in (_resolve_node(part.get("items", {}), definitions) for part in _options(entry, definitions)):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from envsuite.core import Action
 from envsuite.core.errors import UsageError
-from envsuite.core.images import Pixels, Pool
+from envsuite.core.images import ImageTable, Pixels
 from trainers.steps.columns import AGENT, LAST, MILESTONE, NEXT_STATE, SUCCESS, TREE, TRUNCATED, MissingColumn
 from trainers.steps.records import Episode
 
@@ -141,7 +141,7 @@ class StepTable:
     @cached_property
     def pool(self) -> tuple[list[Pixels], list[list[int]]]:
         """The images of all prompts, each once; and for each row the numbers of its images among them."""
-        pool = Pool()
+        pool = ImageTable()
         numbers = [pool.numbers(images) for images in self.images.tolist()]
         return pool.images, numbers
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from envsuite import __version__
-from envsuite.core.tools import Unparsed
+from envsuite.core.tools import UnparsedAction
 from envsuite.evaluation.demonstrations.demonstration import Demonstration
 
 VERSION = "ATIF-v1.7"
@@ -26,7 +26,7 @@ def trajectory_of(demonstration: Demonstration) -> dict[str, Any]:
             "message": step.thought,
             "extra": {"reward": step.reward, "valid": step.valid},
         }
-        if isinstance(step.action, Unparsed):
+        if isinstance(step.action, UnparsedAction):
             body["extra"]["problem"] = step.action.problem
         else:
             ids = [f"call_{number}_{place}" for place in range(len(step.action))]

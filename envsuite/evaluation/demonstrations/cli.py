@@ -12,11 +12,11 @@ import orjson
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.naming import resolve_id
 from envsuite.data.files import write_atomically
-from envsuite.data.progress import Shown
+from envsuite.data.progress import DownloadDisplay
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
 from envsuite.evaluation.demonstrations.arguments import options_of
 from envsuite.evaluation.demonstrations.atif import trajectory_of
-from envsuite.evaluation.demonstrations.collecting import Order, collect
+from envsuite.evaluation.demonstrations.collecting import CollectionOrder, collect
 from envsuite.evaluation.demonstrations.demonstration import Demonstration
 from envsuite.evaluation.demonstrations.file import read_demonstrations, write_demonstrations
 from envsuite.evaluation.demonstrations.messages import FORMS
@@ -71,12 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--n is missing: how many demonstrations?")
     if arguments.out.suffix != ".jsonl":
         raise UsageError(f"--out {arguments.out}: give a name that ends in .jsonl")
-    order = Order(
+    order = CollectionOrder(
         resolve_id(arguments.what), arguments.n, arguments.player, arguments.split, tuple(arguments.types),
         arguments.seed, options_of(arguments), arguments.form, not arguments.no_commands, arguments.unsolved,
     )  # fmt: skip
     try:
-        collection = collect(order, arguments.out, Shown(sys.stderr, unit=lambda n: f"{n} demonstrations"))
+        collection = collect(order, arguments.out, DownloadDisplay(sys.stderr, unit=lambda n: f"{n} demonstrations"))
     except KeyboardInterrupt:
         sys.stderr.write("\nenvsuite: interrupted; the same command goes on from here\n")
         return 130

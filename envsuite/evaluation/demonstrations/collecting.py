@@ -18,7 +18,7 @@ from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.players import Player
 from envsuite.data.files import write_atomically
 from envsuite.data.locks import try_locked
-from envsuite.data.progress import Progress, Silent
+from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.evaluation.demonstrations.demonstration import Demonstration
 from envsuite.evaluation.demonstrations.file import card_of, line_of, read_demonstrations
@@ -28,7 +28,7 @@ from envsuite.remote.making import horizon_of, make_player
 
 
 @dataclass(frozen=True)
-class Order:
+class CollectionOrder:
     """Says which demonstrations are collected."""
 
     env_id: str
@@ -50,7 +50,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectionCounts:
     """Numbers of episodes of a collection."""
 
     kept: int
@@ -62,7 +62,7 @@ class Collected:
     """Episodes of earlier runs among all these."""
 
 
-def collect(order: Order, path: Path, progress: Progress | None = None) -> Collected:
+def collect(order: CollectionOrder, path: Path, progress: ProgressReceiver | None = None) -> CollectionCounts:
     """Writes a file of demonstrations, and a data card beside it (``.md``).
 
     Each task is played once, in an order that the seed determines, until there are enough. What is played is kept in
@@ -82,12 +82,12 @@ def collect(order: Order, path: Path, progress: Progress | None = None) -> Colle
     try:
         tasks = _tasks(env, order)
         with _Partial(path, order) as partial:
-            return _play(env, player, order, tasks, partial, progress or Silent())
+            return _play(env, player, order, tasks, partial, progress or SilentProgress())
     finally:
         env.close()
 
 
-def _tasks(env: ToolEnv, order: Order) -> list[str]:
+def _tasks(env: ToolEnv, order: CollectionOrder) -> list[str]:
     ids = env.tasks.select(order.types or None).ids(order.split)
     if order.count < 1 or order.count > len(ids):
         of = f" of the types {', '.join(order.types)}" if order.types else ""
@@ -99,8 +99,13 @@ def _tasks(env: ToolEnv, order: Order) -> list[str]:
 
 
 def _play(
-    env: ToolEnv, player: Player, order: Order, tasks: Sequence[str], partial: _Partial, progress: Progress
-) -> Collected:
+    env: ToolEnv,
+    player: Player,
+    order: CollectionOrder,
+    tasks: Sequence[str],
+    partial: _Partial,
+    progress: ProgressReceiver,
+) -> CollectionCounts:
     resumed_count, horizon = len(partial.played), horizon_of(order.env_id, order.env_options)
     progress.start(order.env_id, order.count, partial.demonstration_count)
     for task_id in tasks:
@@ -116,7 +121,7 @@ def _play(
         else:
             partial.add(demonstration)
             progress.advance(1)
-    collection = Collected(
+    collection = CollectionCounts(
         partial.demonstration_count, partial.count("unsolved"), partial.count("broken"), resumed_count
     )
     if collection.kept < order.count:
@@ -130,7 +135,9 @@ def _play(
     return collection
 
 
-def _episode(env: ToolEnv, player: Player, order: Order, task_id: str, horizon: int | None) -> Demonstration | None:
+def _episode(
+    env: ToolEnv, player: Player, order: CollectionOrder, task_id: str, horizon: int | None
+) -> Demonstration | None:
     """Plays an episode, and once more if the environment is lost; returns ``None`` if it is lost again."""
     for _ in range(2):
         try:
@@ -145,7 +152,7 @@ def _episode(env: ToolEnv, player: Player, order: Order, task_id: str, horizon: 
 class _Partial:
     """The episodes of an unfinished collection: a line with the order, then one for each episode played."""
 
-    def __init__(self, path: Path, order: Order) -> None:
+    def __init__(self, path: Path, order: CollectionOrder) -> None:
         self.path = path
         self.order = order
         self._name = path.with_name(f".{path.name}.partial")

@@ -11,11 +11,11 @@ import orjson
 from envsuite import __version__
 from envsuite.core.env import Observation, StepInfo, ToolEnv
 from envsuite.core.errors import DataError, UsageError
-from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action
+from envsuite.core.tools import Action, Tool, ToolCall, UnparsedAction, check_action
 
 
 @dataclass(frozen=True)
-class Step:
+class DemonstrationStep:
     """One step of a player, and the environment's answer to it."""
 
     action: Action
@@ -51,7 +51,7 @@ class Demonstration:
     max_calls: int
     first: Observation
     """The observation of the reset."""
-    steps: tuple[Step, ...]
+    steps: tuple[DemonstrationStep, ...]
     success: bool
     score: float
     """The task's graded result, 0 to 1."""
@@ -71,7 +71,7 @@ class Demonstration:
         cls,
         env: ToolEnv,
         first: Observation,
-        steps: Sequence[Step],
+        steps: Sequence[DemonstrationStep],
         info: StepInfo,
         *,
         env_options: Mapping[str, Any],
@@ -126,7 +126,11 @@ class Demonstration:
         body["first"] = self.first
         body["steps"] = [
             {
-                **({"problem": step.action.problem} if isinstance(step.action, Unparsed) else {"calls": _calls(step)}),
+                **(
+                    {"problem": step.action.problem}
+                    if isinstance(step.action, UnparsedAction)
+                    else {"calls": _calls(step)}
+                ),
                 "text": step.observation["text"],
                 "commands": step.observation["commands"],
                 "reward": step.reward,
@@ -182,10 +186,10 @@ def _check(body: Any) -> None:
         raise ValueError(f"task is {body['first']['task']!r}")
 
 
-def _step(body: Mapping[str, Any], task: str) -> Step:
+def _step(body: Mapping[str, Any], task: str) -> DemonstrationStep:
     action: Action
     if "problem" in body:
-        action = Unparsed(body["problem"])
+        action = UnparsedAction(body["problem"])
     else:
         action = tuple(ToolCall(call["name"], dict(call["arguments"])) for call in body["calls"])
         if not all(isinstance(call.name, str) for call in action):
@@ -193,20 +197,20 @@ def _step(body: Mapping[str, Any], task: str) -> Step:
     observation = Observation(task=task, text=body["text"], commands=tuple(body["commands"]))
     if not isinstance(body["valid"], bool) or not isinstance(body["thought"], str):
         raise ValueError("a step has a truth value `valid` and a text `thought`")
-    return Step(action, observation, float(body["reward"]), body["valid"], body["thought"])
+    return DemonstrationStep(action, observation, float(body["reward"]), body["valid"], body["thought"])
 
 
-def _calls(step: Step) -> list[dict[str, Any]]:
+def _calls(step: DemonstrationStep) -> list[dict[str, Any]]:
     return [{"name": call.name, "arguments": call.arguments} for call in step.action]
 
 
-def _writable(step: Step, env: ToolEnv) -> Step:
+def _writable(step: DemonstrationStep, env: ToolEnv) -> DemonstrationStep:
     """Returns the step with an action that can be written as JSON: calls that cannot are no action."""
-    if isinstance(step.action, Unparsed):
+    if isinstance(step.action, UnparsedAction):
         return step
     try:
         orjson.dumps(_calls(step))
     except TypeError:
         problem = check_action(step.action, env.tools, env.max_calls) or "the arguments are not JSON"
-        return Step(Unparsed(problem), step.observation, step.reward, step.valid, step.thought)
-    return Step(tuple(step.action), step.observation, step.reward, step.valid, step.thought)
+        return DemonstrationStep(UnparsedAction(problem), step.observation, step.reward, step.valid, step.thought)
+    return DemonstrationStep(tuple(step.action), step.observation, step.reward, step.valid, step.thought)

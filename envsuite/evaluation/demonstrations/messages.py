@@ -6,9 +6,9 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from envsuite.core.tools import Unparsed
-from envsuite.evaluation.demonstrations.demonstration import Demonstration, Step
-from envsuite.prompting import Answer, Called, Chat, Codec, EndpointCodec, Full, PromptSpec, make_codec
+from envsuite.core.tools import UnparsedAction
+from envsuite.evaluation.demonstrations.demonstration import Demonstration, DemonstrationStep
+from envsuite.prompting import Chat, Codec, EndpointCodec, FullMemory, ModelAnswer, PromptSpec, RawCall, make_codec
 from envsuite.prompting.rendering import Messages
 
 Form = Literal["native", "tags", "brackets", "tools"]
@@ -31,9 +31,9 @@ def messages_of(
             tools for the template.
         commands: Show the admissible commands with each observation.
     """
-    steps = [step for step in demonstration.steps if not isinstance(step.action, Unparsed)]
+    steps = [step for step in demonstration.steps if not isinstance(step.action, UnparsedAction)]
     codec = _codec(form, thinks=any(step.thought for step in steps))
-    chat = Chat(PromptSpec(codec, Full(), commands=commands), demonstration.tools, demonstration.max_calls)
+    chat = Chat(PromptSpec(codec, FullMemory(), commands=commands), demonstration.tools, demonstration.max_calls)
     chat.start(demonstration.first)
     for step in steps:
         chat.add(_answer(step, codec, demonstration, chat.chat_tools is not None), step.observation)
@@ -50,11 +50,11 @@ def _codec(form: Form, thinks: bool) -> Codec:
     return make_codec(form) if form == "tools" else make_codec(form, think=thinks)
 
 
-def _answer(step: Step, codec: Codec, demonstration: Demonstration, native: bool) -> Answer:
+def _answer(step: DemonstrationStep, codec: Codec, demonstration: Demonstration, native: bool) -> ModelAnswer:
     if not native:
-        return Answer(codec.write(step.action, step.thought, tools=demonstration.tools))
-    calls = (Called(call.name, orjson.dumps(dict(call.arguments)).decode()) for call in step.action)
-    return Answer(step.thought, tuple(calls))
+        return ModelAnswer(codec.write(step.action, step.thought, tools=demonstration.tools))
+    calls = (RawCall(call.name, orjson.dumps(dict(call.arguments)).decode()) for call in step.action)
+    return ModelAnswer(step.thought, tuple(calls))
 
 
 def _as_templates_take(messages: Messages) -> Messages:

@@ -8,7 +8,7 @@ from typing import Any
 from envsuite.core.env import StepInfo, ToolEnv
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.tools import Action
-from envsuite.evaluation.demonstrations.demonstration import Demonstration, Step
+from envsuite.evaluation.demonstrations.demonstration import Demonstration, DemonstrationStep
 
 
 def demonstrate(
@@ -38,7 +38,7 @@ def demonstrate(
         WorkerLost: The environment is lost.
     """
     first, info = env.reset(options={"task_id": task_id})
-    steps: list[Step] = []
+    steps: list[DemonstrationStep] = []
     while not env.done and (horizon is None or len(steps) < horizon):
         try:
             action = act(env)
@@ -49,10 +49,10 @@ def demonstrate(
     return Demonstration.of(env, first, steps, info, env_options=env_options, player=player, seed=seed)
 
 
-def take_step(env: ToolEnv, action: Action, thought: str = "") -> tuple[Step, StepInfo]:
+def take_step(env: ToolEnv, action: Action, thought: str = "") -> tuple[DemonstrationStep, StepInfo]:
     """Takes a step in ``env``; returns it, and its info."""
     observation, reward, _, _, info = env.step(action)
-    return Step(action, observation, float(reward), info["valid"], thought), info
+    return DemonstrationStep(action, observation, float(reward), info["valid"], thought), info
 
 
 def replay(env: ToolEnv, demonstration: Demonstration) -> Demonstration:

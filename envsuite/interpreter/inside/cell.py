@@ -42,7 +42,7 @@ def arrange(control: int, out: int, err: int) -> None:
     os.closerange(FILES, 4096)
 
 
-class Runner:
+class CellRunner:
     """Runs one call after the other in one namespace.
 
     Code may have changed everything in this process. What is needed between calls is therefore held here, and not
@@ -156,7 +156,7 @@ class Runner:
 def main() -> None:
     """Runs calls until the process is ended."""
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
-    Runner().serve()
+    CellRunner().serve()
 
 
 def _stream(descriptor: int) -> TextIOWrapper:

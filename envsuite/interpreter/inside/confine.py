@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from envsuite.interpreter.inside import cell, kernel, seccomp
 
 if TYPE_CHECKING:
-    from envsuite.interpreter.inside.settings import Bounds, Setting
+    from envsuite.interpreter.inside.settings import SandboxSetting, SessionBounds
 
 DIGITS = 1_000_000
 """Digits of the longest integer that is converted to text and back; Python's default is 4300."""
 
 
-def confine(setting: Setting, bounds: Bounds, folder: str, guarded: bool = True) -> int | None:
+def confine(setting: SandboxSetting, bounds: SessionBounds, folder: str, guarded: bool = True) -> int | None:
     """Confines this process.
 
     Returns the descriptor with which its guard answers calls that wait; ``None`` where none does.

@@ -22,8 +22,8 @@ from envsuite.interpreter.inside.confine import confine, seed
 from envsuite.interpreter.inside.grants import Grants
 from envsuite.interpreter.inside.output import Output
 from envsuite.interpreter.inside.root import WORK
-from envsuite.interpreter.inside.settings import Bounds, MemoryMeter, Setting
-from envsuite.interpreter.inside.wire import Garbled, receive, send
+from envsuite.interpreter.inside.settings import MemoryMeter, SandboxSetting, SessionBounds
+from envsuite.interpreter.inside.wire import GarbledMessage, receive, send
 
 USER = 1000
 """User and group of a session, inside."""
@@ -40,13 +40,13 @@ _STATUS = {cell.OK: "ok", cell.ERROR: "error", cell.MEMORY: "memory"}
 LOST = "The state of the session is lost: the next call begins anew."
 
 
-def main(setting: Setting, descriptor: int) -> None:
+def main(setting: SandboxSetting, descriptor: int) -> None:
     """Watches the session whose program is at the other end of the socket ``descriptor``. Does not return."""
     channel = socket.socket(fileno=descriptor)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")  # where the machine has no memory left, sessions end first
     try:
-        bounds = Bounds(**receive(channel, REQUEST))
+        bounds = SessionBounds(**receive(channel, REQUEST))
         if setting.mode == "namespaces":
             user, group = os.getuid(), os.getgid()
             kernel.unshare(_FLAGS)
@@ -59,8 +59,8 @@ def main(setting: Setting, descriptor: int) -> None:
             kernel.die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        Guard(setting, bounds, channel).serve()
-    except (EOFError, Garbled):
+        ProcessGuard(setting, bounds, channel).serve()
+    except (EOFError, GarbledMessage):
         pass
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -68,7 +68,7 @@ def main(setting: Setting, descriptor: int) -> None:
     os._exit(0)
 
 
-class Guard:
+class ProcessGuard:
     """One session, from its start to its end.
 
     Args:
@@ -80,7 +80,7 @@ class Guard:
         OSError: The session cannot be isolated as it should.
     """
 
-    def __init__(self, setting: Setting, bounds: Bounds, channel: socket.socket) -> None:
+    def __init__(self, setting: SandboxSetting, bounds: SessionBounds, channel: socket.socket) -> None:
         self.setting, self.bounds, self.channel = setting, bounds, channel
         self.alone = setting.mode == "namespaces"
         self.census = self._prepare() if self.alone else None
@@ -164,7 +164,7 @@ class Guard:
                 send(self.channel, answer)
                 if answer["lost"]:
                     return
-        except (EOFError, ConnectionError, Garbled):
+        except (EOFError, ConnectionError, GarbledMessage):
             return
         finally:
             self._end()

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from envsuite.interpreter.inside import kernel
-from envsuite.interpreter.inside.root import GUARD, PACKAGES, Files, build
+from envsuite.interpreter.inside.root import GUARD, PACKAGES, SandboxFiles, build
 from envsuite.interpreter.inside.wire import send
 
 USER = 1_879_048_193
@@ -81,7 +81,7 @@ def _watch(child: int, parent: int) -> None:
 
 def _start_zygote(options: dict[str, Any], channel: socket.socket, has_namespaces: bool, root: bool) -> None:
     os.setpgid(0, 0)
-    files = Files(**options["files"])
+    files = SandboxFiles(**options["files"])
     package_folders, code = [*options["folders"]], os.path.dirname(os.path.dirname(files.code))
     if has_namespaces:
         build(files)

@@ -24,7 +24,7 @@ _FOREIGN = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True)
-class Files:
+class SandboxFiles:
     """Where the host has what a session may read."""
 
     python: str
@@ -57,7 +57,7 @@ class Files:
                     yield path
 
 
-def build(files: Files) -> None:
+def build(files: SandboxFiles) -> None:
     """Makes a root of ``files`` and enters it.
 
     The mount and process namespaces must be new, and the caller the first process in the latter.
@@ -130,7 +130,7 @@ def make_root(
     kernel.mount("tmpfs", "/", flags, "mode=755,size=1m")
 
 
-def readable(files: Files) -> list[str]:
+def readable(files: SandboxFiles) -> list[str]:
     """Returns the paths that a session may read where files are protected by rules and not by a root of their own."""
     own = os.path.join(files.prefix, "lib")
     library = [os.path.join(files.library, name) for name in os.listdir(files.library) if name not in _FOREIGN]

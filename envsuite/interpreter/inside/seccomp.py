@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 
 from envsuite.interpreter.inside.kernel import NEW_CGROUP, NEW_IPC, NEW_NET, NEW_NS, NEW_PID, NEW_USER, NEW_UTS
-from envsuite.interpreter.inside.syscalls import Machine, machine
+from envsuite.interpreter.inside.syscalls import SyscallTable, machine
 
 ALLOWED = """
     read write readv writev pread64 pwrite64 preadv pwritev lseek open openat creat close close_range dup dup2 dup3
@@ -112,7 +112,7 @@ def _conditions(own: int | None, guarded: bool) -> Iterator[tuple[str, bytes]]:
     yield "socketpair", _argument(0) + _word(_EQUAL, _AF_UNIX, 1, 0) + _refusal() + stream
 
 
-def _beginning(here: Machine) -> list[bytes]:
+def _beginning(here: SyscallTable) -> list[bytes]:
     return [_word(_LOAD, _MACHINE), _word(_EQUAL, here.audit, 1, 0), _end(_KILL), _word(_LOAD, _NUMBER)]
 
 

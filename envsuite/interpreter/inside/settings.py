@@ -13,7 +13,7 @@ _COUNTED = ("RssAnon", "RssFile", "VmSwap", "Pss_Anon", "Pss_File", "SwapPss")
 
 
 @dataclass(frozen=True)
-class Setting:
+class SandboxSetting:
     """Settings that all sessions of a zygote share."""
 
     mode: str
@@ -25,7 +25,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class SessionBounds:
     """Limits of a session; the fields of ``envsuite.interpreter.Limits``."""
 
     seconds: float

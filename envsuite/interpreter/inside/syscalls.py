@@ -55,7 +55,7 @@ _AARCH64 = """
 
 
 @dataclass(frozen=True)
-class Machine:
+class SyscallTable:
     """One processor architecture."""
 
     audit: int
@@ -68,14 +68,14 @@ def _table(text: str) -> Mapping[str, int]:
     return {name: int(number) for name, number in (entry.split("=") for entry in text.split())}
 
 
-MACHINES: Mapping[str, Machine] = {
-    "x86_64": Machine(0xC000003E, _table(_X86_64)),
-    "aarch64": Machine(0xC00000B7, _table(_AARCH64)),
+MACHINES: Mapping[str, SyscallTable] = {
+    "x86_64": SyscallTable(0xC000003E, _table(_X86_64)),
+    "aarch64": SyscallTable(0xC00000B7, _table(_AARCH64)),
 }
 """Architectures by the name that ``uname -m`` prints."""
 
 
-def machine() -> Machine:
+def machine() -> SyscallTable:
     """Returns this machine's architecture.
 
     Raises:

@@ -12,7 +12,7 @@ _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 16
 
 
-class Garbled(Exception):
+class GarbledMessage(Exception):
     """Raised for bytes that are no message."""
 
 
@@ -41,13 +41,13 @@ def receive(channel: socket.socket, limit: int, until: float | None = None) -> d
     """
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))
     if length > limit:
-        raise Garbled(f"a message of {length} bytes; at most {limit} are read")
+        raise GarbledMessage(f"a message of {length} bytes; at most {limit} are read")
     try:
         message = json.loads(_exactly(channel, length, until))
     except (ValueError, RecursionError) as error:
-        raise Garbled("a message that is not JSON") from error
+        raise GarbledMessage("a message that is not JSON") from error
     if not isinstance(message, dict):
-        raise Garbled("a message that is not a JSON object")
+        raise GarbledMessage("a message that is not a JSON object")
     return message
 
 

@@ -14,8 +14,8 @@ import sys
 import time
 
 from envsuite.interpreter.inside import guard, kernel
-from envsuite.interpreter.inside.root import Files, readable
-from envsuite.interpreter.inside.settings import Setting, address_space
+from envsuite.interpreter.inside.root import SandboxFiles, readable
+from envsuite.interpreter.inside.settings import SandboxSetting, address_space
 from envsuite.interpreter.inside.wire import send
 
 
@@ -39,8 +39,8 @@ def main(settings: str) -> None:
         vars(builtins)[name] = _sitebuiltins.Quitter(name, "Ctrl-D")
     if mode == "landlock":  # what else is in these folders may not be read
         sys.path[:] = [path for path in sys.path if path not in options["folders"]]
-    paths = tuple(readable(Files(**options["files"]))) if mode == "landlock" else ()
-    setting = Setting(mode, paths, address_space())
+    paths = tuple(readable(SandboxFiles(**options["files"]))) if mode == "landlock" else ()
+    setting = SandboxSetting(mode, paths, address_space())
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=options["fd"]) as channel:
@@ -48,7 +48,7 @@ def main(settings: str) -> None:
         _serve(channel, setting)
 
 
-def _serve(channel: socket.socket, setting: Setting) -> None:
+def _serve(channel: socket.socket, setting: SandboxSetting) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards need not be waited for
     while True:
         data, descriptors, _, _ = socket.recv_fds(channel, 1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from envsuite.mathematics.problem import Family, numbers
+from envsuite.mathematics.problem import ProblemFamily, numbers
 
 
 def _fractions(a: int, b: int, c: int, d: int) -> Fraction:
@@ -31,7 +31,7 @@ def _floors(n: int, p: int, q: int) -> int:
 
 
 ARITHMETIC = (
-    Family(
+    ProblemFamily(
         "product-plus", "arithmetic", 1,
         numbers(a=(11, 99), b=(11, 99), c=(1, 99)),
         (
@@ -42,7 +42,7 @@ ARITHMETIC = (
         lambda a, b, c: a * b + c,
         "print({a}*{b}+{c})",
     ),
-    Family(
+    ProblemFamily(
         "product-minus", "arithmetic", 1,
         numbers(a=(11, 99), b=(11, 99), c=(1, 99)),
         (
@@ -53,7 +53,7 @@ ARITHMETIC = (
         lambda a, b, c: a * b - c,
         "print({a}*{b}-{c})",
     ),
-    Family(
+    ProblemFamily(
         "sum-times", "arithmetic", 1,
         numbers(a=(10, 60), b=(10, 60), c=(11, 79)),
         (
@@ -64,7 +64,7 @@ ARITHMETIC = (
         lambda a, b, c: (a + b) * c,
         "print(({a}+{b})*{c})",
     ),
-    Family(
+    ProblemFamily(
         "long-products", "arithmetic", 2,
         numbers(a=(10**6, 10**8), b=(10**6, 10**8), c=(10**6, 10**8), d=(10**6, 10**8)),
         (
@@ -74,7 +74,7 @@ ARITHMETIC = (
         lambda a, b, c, d: a * b - c * d,
         "print({a}*{b}-{c}*{d})",
     ),
-    Family(
+    ProblemFamily(
         "fractions", "arithmetic", 2,
         numbers(a=(11, 999), b=(101, 999), c=(11, 999), d=(101, 999)),
         (
@@ -84,7 +84,7 @@ ARITHMETIC = (
         _fractions,
         "from fractions import Fraction\nprint(Fraction({a},{b})+Fraction({c},{d}))",
     ),
-    Family(
+    ProblemFamily(
         "digit-sum", "arithmetic", 3,
         numbers(a=(3, 99), n=(50, 400)),
         (
@@ -94,7 +94,7 @@ ARITHMETIC = (
         _digit_sum,
         "print(sum(map(int,str({a}**{n}))))",
     ),
-    Family(
+    ProblemFamily(
         "floors", "arithmetic", 3,
         numbers(n=(1000, 50_000), p=(2, 999), q=(101, 999)),
         (

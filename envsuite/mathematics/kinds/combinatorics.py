@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from envsuite.core.draws import Draw
-from envsuite.mathematics.problem import Family, Parameters, between, numbers
+from envsuite.mathematics.problem import Parameters, ProblemFamily, between, numbers
 
 
 def _choice(draw: Draw) -> Parameters:
@@ -62,7 +62,7 @@ def _strings(n: int, s: int, r: int) -> int:
 
 
 COMBINATORICS = (
-    Family(
+    ProblemFamily(
         "committees", "combinatorics", 1,
         _choice,
         (
@@ -72,7 +72,7 @@ COMBINATORICS = (
         lambda n, k: math.comb(n, k),
         "import math\nprint(math.comb({n},{k}))",
     ),
-    Family(
+    ProblemFamily(
         "beads", "combinatorics", 1,
         numbers(a=(3, 9), b=(3, 9), c=(3, 9)),
         (
@@ -83,7 +83,7 @@ COMBINATORICS = (
         _arrangements,
         "from math import factorial as f\nprint(f({a}+{b}+{c})//f({a})//f({b})//f({c}))",
     ),
-    Family(
+    ProblemFamily(
         "paths", "combinatorics", 2,
         _crossing,
         (
@@ -97,7 +97,7 @@ COMBINATORICS = (
         "        if (i,j)==(0,0): p[i][j]=1\n        elif (i,j)!=({x},{y}):\n"
         "            p[i][j]=(p[i-1][j] if i else 0)+(p[i][j-1] if j else 0)\nprint(p[{m}][{n}])",
     ),
-    Family(
+    ProblemFamily(
         "coins", "combinatorics", 2,
         _coins,
         (
@@ -108,7 +108,7 @@ COMBINATORICS = (
         _payments,
         "w=[1]+[0]*{n}\nfor c in ({a},{b},{c}):\n    for s in range(c,{n}+1):\n        w[s]+=w[s-c]\nprint(w[{n}])",
     ),
-    Family(
+    ProblemFamily(
         "fixed-points", "combinatorics", 3,
         _fixed,
         (
@@ -120,7 +120,7 @@ COMBINATORICS = (
         "from math import comb,factorial\nm={n}-{k}\n"
         "print(comb({n},{k})*sum((-1)**i*comb(m,i)*factorial(m-i) for i in range(m+1)))",
     ),
-    Family(
+    ProblemFamily(
         "no-long-runs", "combinatorics", 3,
         numbers(n=(12, 40), s=(2, 6), r=(3, 5)),
         (

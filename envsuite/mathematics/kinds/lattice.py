@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 from envsuite.core.draws import Draw
-from envsuite.mathematics.problem import Family, Parameters, between, numbers
+from envsuite.mathematics.problem import Parameters, ProblemFamily, between, numbers
 
 
 def _segment(draw: Draw) -> Parameters:
@@ -58,7 +58,7 @@ def _squares(n: int, m: int) -> int:
 
 
 LATTICE = (
-    Family(
+    ProblemFamily(
         "segment", "lattice", 1,
         _segment,
         (
@@ -70,7 +70,7 @@ LATTICE = (
         lambda x, y, u, v: math.gcd(u - x, v - y) + 1,
         "import math\nprint(math.gcd({u}-({x}),{v}-({y}))+1)",
     ),
-    Family(
+    ProblemFamily(
         "triangle-area", "lattice", 1,
         lambda draw: _corners(draw, 400),
         (
@@ -80,7 +80,7 @@ LATTICE = (
         _triangle_area,
         "print(abs({a}*({d}-({f}))+{c}*({f}-({b}))+{e}*({b}-({d})))/2)",
     ),
-    Family(
+    ProblemFamily(
         "inside-triangle", "lattice", 2,
         lambda draw: _corners(draw, 40),
         (
@@ -94,7 +94,7 @@ LATTICE = (
         "        s=[(q[0]-p[0])*(y-p[1])-(q[1]-p[1])*(x-p[0]) for p,q in zip(P,P[1:]+P[:1])]\n"
         "        count+=all(v>0 for v in s) or all(v<0 for v in s)\nprint(count)",
     ),
-    Family(
+    ProblemFamily(
         "disc", "lattice", 2,
         numbers(n=(400, 20_000)),
         (
@@ -105,7 +105,7 @@ LATTICE = (
         _disc,
         "r=int({n}**.5)+1\nprint(sum(x*x+y*y<={n} for x in range(-r,r+1) for y in range(-r,r+1)))",
     ),
-    Family(
+    ProblemFamily(
         "visible", "lattice", 3,
         numbers(n=(200, 900), m=(200, 900)),
         (
@@ -116,7 +116,7 @@ LATTICE = (
         _visible,
         "from math import gcd\nprint(sum(gcd(x,y)==1 for x in range(1,{n}+1) for y in range(1,{m}+1)))",
     ),
-    Family(
+    ProblemFamily(
         "squares", "lattice", 3,
         numbers(n=(12, 60), m=(12, 60)),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from envsuite.core.draws import Draw
-from envsuite.mathematics.problem import Family, Parameters, between, numbers
+from envsuite.mathematics.problem import Parameters, ProblemFamily, between, numbers
 
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 
@@ -82,7 +82,7 @@ def _trailing_zeros(n: int, b: int) -> int:
 
 
 NUMBER_THEORY = (
-    Family(
+    ProblemFamily(
         "common-divisor", "number-theory", 1,
         _with_common_factor,
         (
@@ -92,7 +92,7 @@ NUMBER_THEORY = (
         lambda a, b: math.gcd(a, b),
         "import math\nprint(math.gcd({a},{b}))",
     ),
-    Family(
+    ProblemFamily(
         "power-remainder", "number-theory", 1,
         numbers(a=(12, 999), n=(100, 9999), m=(101, 9999)),
         (
@@ -102,7 +102,7 @@ NUMBER_THEORY = (
         lambda a, n, m: pow(a, n, m),
         "print(pow({a},{n},{m}))",
     ),
-    Family(
+    ProblemFamily(
         "divisor-count", "number-theory", 2,
         _with_small_primes,
         (
@@ -113,7 +113,7 @@ NUMBER_THEORY = (
         "n,d,count={n},2,1\nwhile n>1:\n    e=0\n    while n%d==0:\n        n//=d\n        e+=1\n    count*=e+1\n"
         "    d+=1\nprint(count)",
     ),
-    Family(
+    ProblemFamily(
         "prime-sum", "number-theory", 2,
         _range,
         (
@@ -123,7 +123,7 @@ NUMBER_THEORY = (
         _primes_sum,
         "print(sum(n for n in range({a},{b}+1) if n>1 and all(n%d for d in range(2,int(n**.5)+1))))",
     ),
-    Family(
+    ProblemFamily(
         "congruences", "number-theory", 3,
         _congruences,
         (
@@ -135,7 +135,7 @@ NUMBER_THEORY = (
         "n,step=0,1\nfor x,m in (({a},{p}),({b},{q}),({c},{r})):\n    while n%m!=x:\n        n+=step\n    step*=m\n"
         "print(n or step)",
     ),
-    Family(
+    ProblemFamily(
         "factorial-zeros", "number-theory", 3,
         numbers(n=(200, 1500), b=(12, 360)),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envsuite.core.draws import Draw
-from envsuite.mathematics.problem import Family, Parameters, between, numbers
+from envsuite.mathematics.problem import Parameters, ProblemFamily, between, numbers
 
 
 def _geometric(a: int, r: int, n: int) -> int:
@@ -72,7 +72,7 @@ def _distinct(a: int, c: int, m: int) -> int:
 
 
 SEQUENCES = (
-    Family(
+    ProblemFamily(
         "arithmetic-sum", "sequences", 1,
         numbers(a=(-999, 999), d=(13, 999), n=(50, 999)),
         (
@@ -83,7 +83,7 @@ SEQUENCES = (
         lambda a, d, n: n * a + d * n * (n - 1) // 2,
         "print(sum({a}+{d}*k for k in range({n})))",
     ),
-    Family(
+    ProblemFamily(
         "geometric-sum", "sequences", 1,
         numbers(a=(2, 99), r=(2, 9), n=(10, 25)),
         (
@@ -94,7 +94,7 @@ SEQUENCES = (
         _geometric,
         "print(sum({a}*{r}**k for k in range({n})))",
     ),
-    Family(
+    ProblemFamily(
         "recurrence", "sequences", 2,
         numbers(a=(0, 9), b=(1, 9), p=(1, 4), q=(1, 5), n=(25, 80)),
         (
@@ -105,7 +105,7 @@ SEQUENCES = (
         _recurrence,
         "x=[{a},{b}]\nwhile len(x)<{n}:\n    x.append({p}*x[-1]+{q}*x[-2])\nprint(x[{n}-1])",
     ),
-    Family(
+    ProblemFamily(
         "recurrence-remainder", "sequences", 2,
         numbers(a=(0, 9), b=(1, 9), p=(1, 9), q=(1, 9), n=(1000, 20_000), m=(101, 9999)),
         (
@@ -117,7 +117,7 @@ SEQUENCES = (
         _remainder,
         "a,b={a},{b}\nfor _ in range({n}-1):\n    a,b=b,({p}*b+{q}*a)%{m}\nprint(a%{m})",
     ),
-    Family(
+    ProblemFamily(
         "halving", "sequences", 3,
         _starts,
         (
@@ -130,7 +130,7 @@ SEQUENCES = (
         "def steps(x):\n    k=0\n    while x!=1:\n        x=x//2 if x%2==0 else 3*x+1\n        k+=1\n    return k\n"
         "print(max(range({n},{m}+1),key=steps))",
     ),
-    Family(
+    ProblemFamily(
         "distinct-terms", "sequences", 3,
         numbers(a=(2, 999), c=(1, 999), m=(10_000, 9_999_999)),
         (

@@ -18,7 +18,7 @@ from envsuite.core.tools import Tool, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page.exports import as_csv, bibtex
 from envsuite.papersearch.page.state import paper_details, pool_documents, state
-from envsuite.papersearch.page.visits import Tasks, Visit
+from envsuite.papersearch.page.visits import PageTasks, Visit
 from envsuite.remote.pages.visitors import Visitors
 
 try:
@@ -76,7 +76,7 @@ _BEGIN = _body(change=_CHANGE, task={"type": "string", "maxLength": 1_000})
 _MOVE = _body(change=_CHANGE, to={"enum": ["same", "next", "previous", "random"]})
 
 
-def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None = None) -> Flask:
+def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | None = None) -> Flask:
     """Creates the page as a WSGI application.
 
     Args:

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     # Imported here, since other commands do not need Flask.
     from envsuite.papersearch.env import PaperSearchEnv
     from envsuite.papersearch.page.app import create_app, serve
-    from envsuite.papersearch.page.visits import Tasks
+    from envsuite.papersearch.page.visits import PageTasks
 
     env = make()
     if not isinstance(env, PaperSearchEnv):
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     if arguments.task is not None:
         env.tasks.split_of(arguments.task)
     horizon = horizon_of(ENV_ID) if arguments.steps is None else arguments.steps or None
-    tasks = Tasks(arguments.split, ids, arguments.task, arguments.seed, horizon)
+    tasks = PageTasks(arguments.split, ids, arguments.task, arguments.seed, horizon)
     with listening(arguments.host, arguments.port) as listener:
         address = address_of(listener, arguments.host)
         what = f"{len(env.collection.corpus):,} papers, {len(ids):,} tasks"

@@ -7,7 +7,7 @@ from typing import Any
 
 from envsuite.papersearch import prompts
 from envsuite.papersearch.page.visits import Visit
-from envsuite.papersearch.world import LONGEST_TITLE, Library, Session
+from envsuite.papersearch.world import LONGEST_TITLE, LiteratureSearch, PaperLibrary
 from envsuite.retrieval.documents import Document
 
 LISTED = 1_000
@@ -53,18 +53,18 @@ def state(visit: Visit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def best(session: Session) -> list[int]:
+def best(session: LiteratureSearch) -> list[int]:
     """Returns the papers of the pool, best first."""
     numbers: list[int] = session.papers[session.rank_papers()].tolist()
     return numbers
 
 
-def pool_documents(session: Session) -> list[Document]:
+def pool_documents(session: LiteratureSearch) -> list[Document]:
     """Returns the documents of the pool, best first."""
     return [session.library.corpus.document(number) for number in best(session)]
 
 
-def paper_details(session: Session, key: str) -> dict[str, Any] | None:
+def paper_details(session: LiteratureSearch, key: str) -> dict[str, Any] | None:
     """Returns title, abstract, authors and venue of a paper; ``None`` if it is not in the pool."""
     number = session.library.number(key)
     if number is None or number not in session.pool:
@@ -80,13 +80,15 @@ def paper_details(session: Session, key: str) -> dict[str, Any] | None:
     }
 
 
-def _paper(library: Library, number: int) -> dict[str, Any]:
+def _paper(library: PaperLibrary, number: int) -> dict[str, Any]:
     date = library.corpus.date(number)
     title = prompts.shorten(library.corpus.title(number), LONGEST_TITLE)
     return {"id": library.key(number), "title": title, "year": date // 10000 if date else None}
 
 
-def _cards(session: Session, numbers: Iterable[int], fresh: set[int], gold: frozenset[int]) -> Iterable[dict[str, Any]]:
+def _cards(
+    session: LiteratureSearch, numbers: Iterable[int], fresh: set[int], gold: frozenset[int]
+) -> Iterable[dict[str, Any]]:
     library = session.library
     for number in numbers:
         text = library.corpus.content(number)[1]
@@ -99,14 +101,14 @@ def _cards(session: Session, numbers: Iterable[int], fresh: set[int], gold: froz
         }
 
 
-def _citations(library: Library, numbers: list[int]) -> list[tuple[int, int]]:
+def _citations(library: PaperLibrary, numbers: list[int]) -> list[tuple[int, int]]:
     """Returns pairs of places in ``numbers``: the first cites the second."""
     place = {number: at for at, number in enumerate(numbers)}
     links = library.corpus.links
     return [(at, place[link]) for at, number in enumerate(numbers) for link in links(number).tolist() if link in place]
 
 
-def _figures(visit: Visit, session: Session) -> dict[str, Any]:
+def _figures(visit: Visit, session: LiteratureSearch) -> dict[str, Any]:
     metrics = session.metrics()
     return {
         "reward": sum(turn.reward for turn in visit.turns),

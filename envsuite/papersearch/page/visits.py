@@ -10,14 +10,14 @@ from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
-from envsuite.papersearch.expert import Expert
+from envsuite.papersearch.expert import PaperSearchExpert
 
 UNDOS = 50
 """Steps that can be taken back."""
 
 
 @dataclass(frozen=True)
-class Tasks:
+class PageTasks:
     """The tasks of a page, and how an episode of them is limited."""
 
     split: str
@@ -32,7 +32,7 @@ class Tasks:
 
 
 @dataclass(frozen=True)
-class Result:
+class CallResult:
     """The result of one call."""
 
     tool: str
@@ -43,15 +43,15 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Turn:
+class VisitTurn:
     """A step of an episode."""
 
-    results: tuple[Result, ...]
+    results: tuple[CallResult, ...]
     reward: float
 
 
 @dataclass(frozen=True)
-class Moment:
+class VisitMoment:
     """A point of an episode that can be gone back to."""
 
     snapshot: object
@@ -60,7 +60,7 @@ class Moment:
     """Numbers of the papers of the pool."""
 
     @classmethod
-    def of(cls, env: PaperSearchEnv) -> Moment:
+    def of(cls, env: PaperSearchEnv) -> VisitMoment:
         """Returns the present point of an episode."""
         return cls(env.snapshot(), env.done, frozenset(env.session.pool))
 
@@ -75,13 +75,13 @@ class Visit:
 
     env: PaperSearchEnv
     """Shared by all visits; each restores its own snapshot."""
-    tasks: Tasks
+    tasks: PageTasks
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     changes: int = 0
     """Increases with every step, undo and task; identifies requests of a page that is out of date."""
     revealed: bool = False
     """Whether reward and recall are shown during the episode."""
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[VisitTurn] = field(default_factory=list)
     """The steps of the episode."""
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class Visit:
         self.env.reset(options={"task_id": task_id})
         self.task_id = task_id
         self.turns = []
-        self._moments = [Moment.of(self.env)]
+        self._moments = [VisitMoment.of(self.env)]
         self.changes += 1
 
     def move(self, by: int) -> None:
@@ -138,7 +138,7 @@ class Visit:
         """Whether a step can be taken back."""
         return len(self._moments) > 1
 
-    def act(self, action: Action) -> Turn:
+    def act(self, action: Action) -> VisitTurn:
         """Takes a step.
 
         Raises:
@@ -150,9 +150,9 @@ class Visit:
         past = len(env.session.history)
         _, reward, *_ = env.step(action)
         lines = env.session.history[past:]
-        turn = Turn(tuple(map(_result, action, lines)), float(reward))
+        turn = VisitTurn(tuple(map(_result, action, lines)), float(reward))
         self.turns.append(turn)
-        self._moments = [*self._moments[-UNDOS:], Moment.of(env)]
+        self._moments = [*self._moments[-UNDOS:], VisitMoment.of(env)]
         self.changes += 1
         return turn
 
@@ -176,11 +176,11 @@ class Visit:
         """
         if self.over:
             raise UsageError("The episode is over.")
-        return Expert().act(self.enter())
+        return PaperSearchExpert().act(self.enter())
 
 
-def _result(call: ToolCall, line: str) -> Result:
+def _result(call: ToolCall, line: str) -> CallResult:
     """Returns the result of a call by its line in the history, whose last part says it."""
     text = line.rpartition(": ")[2]
     (argument,) = call.arguments.values()
-    return Result(call.name, argument, text, text.startswith("refused, "))
+    return CallResult(call.name, argument, text, text.startswith("refused, "))

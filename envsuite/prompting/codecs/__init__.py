@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from envsuite.core.errors import unknown
-from envsuite.prompting.codecs.base import Codec, Parsed, Turn
+from envsuite.prompting.codecs.base import Codec, CodecTurn, ParseResult
 from envsuite.prompting.codecs.endpoint import EndpointCodec
 from envsuite.prompting.codecs.native import NativeCodec
 from envsuite.prompting.codecs.search import SearchR1Codec
@@ -17,13 +17,13 @@ __all__ = [
     "CODECS",
     "BracketsCodec",
     "Codec",
+    "CodecTurn",
     "EndpointCodec",
     "NativeCodec",
-    "Parsed",
+    "ParseResult",
     "SearchR1Codec",
     "TagsCodec",
     "ToolsCodec",
-    "Turn",
     "make_codec",
 ]
 

@@ -12,7 +12,7 @@ from envsuite.core.tools import Action, Tool, ToolCall
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParseResult:
     """The result of parsing: an action, or the reason why there is none. Exactly one of the two is ``None``."""
 
     action: Action | None
@@ -20,7 +20,7 @@ class Parsed:
 
 
 @dataclass(frozen=True)
-class Turn:
+class CodecTurn:
     """A completion as a message of the conversation."""
 
     message: dict[str, Any]
@@ -59,7 +59,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> ParseResult:
         """Parses ``completion``. Never raises, whatever the string, and takes time linear in its length."""
 
     @abstractmethod
@@ -88,15 +88,15 @@ class Codec(ABC):
         """Returns the tools for the chat template; ``None`` if the codec describes them itself."""
         return None
 
-    def turn(self, completion: str, tools: Sequence[Tool]) -> Turn:
+    def turn(self, completion: str, tools: Sequence[Tool]) -> CodecTurn:
         """Returns ``completion`` as a message."""
-        return Turn({"role": "assistant", "content": completion})
+        return CodecTurn({"role": "assistant", "content": completion})
 
-    def reply(self, turn: Turn, text: str) -> dict[str, Any]:
+    def reply(self, turn: CodecTurn, text: str) -> dict[str, Any]:
         """Returns the message that answers ``turn`` with ``text``."""
         return {"role": "user", "content": text}
 
-    def after(self, turn: Turn, text: str, tools: Sequence[Tool]) -> str | None:
+    def after(self, turn: CodecTurn, text: str, tools: Sequence[Tool]) -> str | None:
         """Returns the template's text from the end of ``turn``'s completion to the next generation prompt.
 
         ``None`` if the answer is an ordinary message of the user. ``text`` is broken, and stays so

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.prompting.codecs.base import Codec, Parsed, Turn
+from envsuite.prompting.codecs.base import Codec, CodecTurn, ParseResult
 from envsuite.prompting.dialect import find_dialect
-from envsuite.prompting.formats import Found
-from envsuite.prompting.rendering import ChatTokenizer, Renderer, ids_of, specials_of
+from envsuite.prompting.formats import CallMatch
+from envsuite.prompting.rendering import ChatTokenizer, TemplateRenderer, ids_of, specials_of
 from envsuite.prompting.text import dump, listing
 
 _EXAMPLE = ToolCall("tool_name", {"argument": "value"})
 
 
 @dataclass(frozen=True)
-class Said:
+class NativeMessage:
     """The parts of a completion."""
 
     thought: str
@@ -54,7 +54,7 @@ class NativeCodec(Codec):
     def __init__(self, tokenizer: ChatTokenizer, template_arguments: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self.template_arguments = dict(template_arguments or {})
-        renderer = Renderer(tokenizer, self.template_arguments)
+        renderer = TemplateRenderer(tokenizer, self.template_arguments)
         renderer.check()
         self.dialect = find_dialect(renderer, specials_of(tokenizer))
         self._example = self.write([_EXAMPLE])
@@ -75,15 +75,15 @@ class NativeCodec(Codec):
             return f"Answer each observation with {count}."
         return f"{listing(tools)}\nAnswer each observation with {count} of this form:\n{self._example}"
 
-    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> ParseResult:
         """Parses every well-formed call after the thought."""
         _, _, calls, problem = self._read(completion, tools)
         most = max_calls if self.dialect.several else 1
         if len(calls) > most:
-            return Parsed(None, f"{len(calls)} calls in one step, at most {most} allowed")
+            return ParseResult(None, f"{len(calls)} calls in one step, at most {most} allowed")
         if not calls:
-            return Parsed(None, problem or "no tool call in the completion")
-        return Parsed(tuple(match.call for match in calls), None)
+            return ParseResult(None, problem or "no tool call in the completion")
+        return ParseResult(tuple(match.call for match in calls), None)
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Renders the thought, if any, and the calls, up to the end of the last call.
@@ -124,38 +124,38 @@ class NativeCodec(Codec):
         end = re.match(rf"\s*(?:{self.dialect.specials.pattern})", after)
         return [] if end is None else ids_of(self.tokenizer, end.group())
 
-    def turn(self, completion: str, tools: Sequence[Tool]) -> Turn:
+    def turn(self, completion: str, tools: Sequence[Tool]) -> CodecTurn:
         """Returns the message of ``completion``: its thought, its text and its calls."""
         parts = self.split_completion(completion, tools)
-        return Turn(self.dialect.message(parts.called, parts.thought, parts.text), parts.called)
+        return CodecTurn(self.dialect.message(parts.called, parts.thought, parts.text), parts.called)
 
-    def split_completion(self, completion: str, tools: Sequence[Tool]) -> Said:
+    def split_completion(self, completion: str, tools: Sequence[Tool]) -> NativeMessage:
         """Takes ``completion`` apart. Never raises."""
         thought, answer, calls, problem = self._read(completion, tools)
         if not calls or (len(calls) > 1 and not self.dialect.several):
-            return Said(thought or "", self.dialect.format.content(answer), (), problem)
+            return NativeMessage(thought or "", self.dialect.format.content(answer), (), problem)
         pairs = self.dialect.add_ids([match.call for match in calls], [match.id for match in calls])
         text = self.dialect.format.beside(answer[: calls[0].start].rstrip().removesuffix(self._lead))
-        return Said(thought or "", text, tuple(pairs), problem)
+        return NativeMessage(thought or "", text, tuple(pairs), problem)
 
-    def reply(self, turn: Turn, text: str) -> dict[str, Any]:
+    def reply(self, turn: CodecTurn, text: str) -> dict[str, Any]:
         """Returns a message of the role ``tool``; ``user`` where the template allows no ``tool`` after a text."""
         return self.dialect.reply(turn.called, text)
 
-    def after(self, turn: Turn, text: str, tools: Sequence[Tool]) -> str | None:
+    def after(self, turn: CodecTurn, text: str, tools: Sequence[Tool]) -> str | None:
         """Returns the template's text from the end of ``turn``'s completion to the next generation prompt."""
         return self.dialect.after(turn.called, text, self.chat_tools(tools) or [])
 
-    def _read(self, completion: str, tools: Sequence[Tool]) -> tuple[str | None, str, list[Found], str]:
+    def _read(self, completion: str, tools: Sequence[Tool]) -> tuple[str | None, str, list[CallMatch], str]:
         """Returns the thought, the text after it, the calls in that text, and why there are none."""
         text = self._without_end(completion)
         thought, answer = self.dialect.format.split(text)
         if thought is None and answer.lstrip().startswith(self.dialect.format.thought[0].strip()):
             return answer.strip(), "", [], f"the thought is never closed by {self.dialect.format.thought[1]}"
-        calls: list[Found] = []
+        calls: list[CallMatch] = []
         problem = ""
         for match in self.dialect.format.calls(answer, _tools_by_name(tools)):
-            if isinstance(match, Found):
+            if isinstance(match, CallMatch):
                 calls.append(match)
             else:
                 problem = problem or match.reason

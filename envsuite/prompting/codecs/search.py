@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.prompting.codecs.base import Codec, Parsed, Turn
+from envsuite.prompting.codecs.base import Codec, CodecTurn, ParseResult
 from envsuite.prompting.codecs.tags import one_string
-from envsuite.prompting.text import THOUGHT_END, Malformed, dump, is_unicode, read_arguments, write_thought
+from envsuite.prompting.text import THOUGHT_END, MalformedText, dump, is_unicode, read_arguments, write_thought
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SearchR1Codec(Codec):
             "Results come between <information> and </information>."
         )
 
-    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> ParseResult:
         """Parses the first well-formed tag after the thought."""
         by_name = {tool.name: tool for tool in tools}
         opening = re.compile(f"<({'|'.join(map(re.escape, by_name))})>")
@@ -52,10 +52,12 @@ class SearchR1Codec(Codec):
                 continue
             call = _call(by_name[name], completion[position:end], opening)
             if isinstance(call, ToolCall):
-                return Parsed((call,), None)
+                return ParseResult((call,), None)
             problem = problem or call.reason
             position = end + len(name) + 3
-        return Parsed(None, problem or f"no {' or '.join(f'<{name}>…</{name}>' for name in by_name)} in the completion")
+        return ParseResult(
+            None, problem or f"no {' or '.join(f'<{name}>…</{name}>' for name in by_name)} in the completion"
+        )
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Formats the thought, if any, and the call in its tag.
@@ -71,34 +73,34 @@ class SearchR1Codec(Codec):
         """Formats each call in its tag."""
         return " ".join(f"<{call.name}>{_body(call)}</{call.name}>" for call in action)
 
-    def turn(self, completion: str, tools: Sequence[Tool]) -> Turn:
+    def turn(self, completion: str, tools: Sequence[Tool]) -> CodecTurn:
         """Returns ``completion`` as a message, with its call if it has one."""
         action = self.parse(completion, tools, 1).action or ()
-        return Turn({"role": "assistant", "content": completion}, tuple((call, "") for call in action))
+        return CodecTurn({"role": "assistant", "content": completion}, tuple((call, "") for call in action))
 
-    def reply(self, turn: Turn, text: str) -> dict[str, Any]:
+    def reply(self, turn: CodecTurn, text: str) -> dict[str, Any]:
         """Returns a message of the user with the environment's answer."""
         return {"role": "user", "content": _wrap_answer(turn, text)}
 
-    def after(self, turn: Turn, text: str, tools: Sequence[Tool]) -> str | None:
+    def after(self, turn: CodecTurn, text: str, tools: Sequence[Tool]) -> str | None:
         """Returns the environment's answer, in which the model's turn goes on."""
         return f"\n\n{_wrap_answer(turn, text)}\n\n"
 
 
-def _wrap_answer(turn: Turn, text: str) -> str:
+def _wrap_answer(turn: CodecTurn, text: str) -> str:
     return f"<information>{text}</information>" if turn.called else text
 
 
-def _call(tool: Tool, body: str, opening: re.Pattern[str]) -> ToolCall | Malformed:
+def _call(tool: Tool, body: str, opening: re.Pattern[str]) -> ToolCall | MalformedText:
     """Returns the call of a tag with this body."""
     if (inner := opening.search(body)) is not None:
-        return Malformed(f"{inner[0]} inside <{tool.name}>")
+        return MalformedText(f"{inner[0]} inside <{tool.name}>")
     argument = one_string(tool)
     if argument is None:
         read = read_arguments(body)
-        return read if isinstance(read, Malformed) else ToolCall(tool.name, read)
+        return read if isinstance(read, MalformedText) else ToolCall(tool.name, read)
     if not is_unicode(body):
-        return Malformed(f"the {argument} is not valid Unicode")
+        return MalformedText(f"the {argument} is not valid Unicode")
     return ToolCall(tool.name, {argument: body.strip()})
 
 

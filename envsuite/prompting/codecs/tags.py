@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.prompting.codecs.base import Codec, Parsed
+from envsuite.prompting.codecs.base import Codec, ParseResult
 from envsuite.prompting.plan import FORM, REQUEST, read_plan
 from envsuite.prompting.text import (
     TAGS,
     THOUGHT_END,
-    Malformed,
+    MalformedText,
     bodies,
     dump,
     is_unicode,
@@ -67,32 +67,32 @@ class TagsCodec(Codec):
         subgoal = read_plan(completion, self.lowercase).subgoal if self.plan else None
         return f"<subgoal>{subgoal}</subgoal>{text}" if subgoal else text
 
-    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> ParseResult:
         """Parses the first well-formed body."""
         problem = ""
         if self.require_thought and not 0 <= completion.find("<think>") < completion.find(THOUGHT_END):
-            return Parsed(None, "no <think>…</think> in the completion")
+            return ParseResult(None, "no <think>…</think> in the completion")
         for body in bodies(completion.lower() if self.lowercase else completion, "<action>", "</action>"):
-            if isinstance(body, Malformed):
+            if isinstance(body, MalformedText):
                 problem = problem or body.reason
                 continue
             calls = self._read(body.strip(), tools)
-            if not isinstance(calls, Malformed) and len(calls) > max_calls:
-                calls = Malformed(f"{len(calls)} calls in one step, at most {max_calls} allowed")
-            if isinstance(calls, Malformed):
+            if not isinstance(calls, MalformedText) and len(calls) > max_calls:
+                calls = MalformedText(f"{len(calls)} calls in one step, at most {max_calls} allowed")
+            if isinstance(calls, MalformedText):
                 problem = problem or calls.reason
                 continue
-            return Parsed(tuple(calls), None)
-        return Parsed(None, problem or "no <action>…</action> in the completion")
+            return ParseResult(tuple(calls), None)
+        return ParseResult(None, problem or "no <action>…</action> in the completion")
 
-    def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | Malformed:
+    def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | MalformedText:
         """Parses the calls in a body."""
         command = command_tool(tools)
-        calls = read_calls(text, many=True) if text[:1] in ("{", "[") or command is None else Malformed("")
-        if isinstance(calls, Malformed) and command is not None:
+        calls = read_calls(text, many=True) if text[:1] in ("{", "[") or command is None else MalformedText("")
+        if isinstance(calls, MalformedText) and command is not None:
             if not is_unicode(text):
-                return Malformed("the action is not valid Unicode")
-            return [ToolCall(command.name, {"command": text})] if text else Malformed("the action is empty")
+                return MalformedText("the action is not valid Unicode")
+            return [ToolCall(command.name, {"command": text})] if text else MalformedText("the action is empty")
         return calls
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
@@ -143,13 +143,13 @@ class BracketsCodec(TagsCodec):
             )
         )
 
-    def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | Malformed:
+    def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | MalformedText:
         name, bracket, tail = text.partition("[")
         if bracket and tail.endswith("]"):
             for tool in tools:
                 if tool.name == name.rstrip() and (argument := one_string(tool)) is not None:
                     if not is_unicode(tail):
-                        return Malformed("the argument is not valid Unicode")
+                        return MalformedText("the argument is not valid Unicode")
                     return [ToolCall(tool.name, {argument: tail[:-1].strip()})]
         return super()._read(text, tools)
 

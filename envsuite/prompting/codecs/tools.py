@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.prompting.codecs.base import Codec, Parsed
-from envsuite.prompting.text import Malformed, bodies, dump, dump_escaped, listing, read_calls, write_thought
+from envsuite.prompting.codecs.base import Codec, ParseResult
+from envsuite.prompting.text import MalformedText, bodies, dump, dump_escaped, listing, read_calls, write_thought
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,21 @@ class ToolsCodec(Codec):
         form = '<tool_call>\n{"name": "tool name", "arguments": {…}}\n</tool_call>'
         return f"{listing(tools)}\nAnswer each observation with {count} of this form:\n{form}"
 
-    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> ParseResult:
         """Parses every well-formed call."""
         problem = ""
         calls: list[ToolCall] = []
         for body in bodies(completion, "<tool_call>", "</tool_call>"):
-            read = body if isinstance(body, Malformed) else read_calls(body, many=False)
-            if isinstance(read, Malformed):
+            read = body if isinstance(body, MalformedText) else read_calls(body, many=False)
+            if isinstance(read, MalformedText):
                 problem = problem or read.reason
             else:
                 calls += read
         if len(calls) > max_calls:
-            return Parsed(None, f"{len(calls)} calls in one step, at most {max_calls} allowed")
+            return ParseResult(None, f"{len(calls)} calls in one step, at most {max_calls} allowed")
         if not calls:
-            return Parsed(None, problem or "no <tool_call>…</tool_call> in the completion")
-        return Parsed(tuple(calls), None)
+            return ParseResult(None, problem or "no <tool_call>…</tool_call> in the completion")
+        return ParseResult(tuple(calls), None)
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Formats the thought, if any, and a ``<tool_call>`` for each call."""

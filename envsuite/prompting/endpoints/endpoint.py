@@ -18,8 +18,8 @@ from httpx2 import Response
 
 from envsuite.core import http
 from envsuite.core.addresses import is_private
-from envsuite.prompting.endpoints.options import Options
-from envsuite.prompting.endpoints.reading import Malformed, Reply, read
+from envsuite.prompting.endpoints.options import EndpointOptions
+from envsuite.prompting.endpoints.reading import MalformedAnswer, Reply, read
 
 _LOG = logging.getLogger(__name__)
 _CONNECT_SECONDS = 10.0
@@ -32,23 +32,23 @@ _VERSION = re.compile(r"(?:-\d[\d-]*|[@:].*)?", re.DOTALL)
 """The end of a model's name that does not make it another: a date, or a version."""
 
 
-class Unavailable(Exception):
+class EndpointUnavailable(Exception):
     """No answer, for as long as was waited for one."""
 
 
-class Refused(Exception):
+class EndpointRefused(Exception):
     """This request gets no answer; others may."""
 
 
-class NoRoom(Refused):
+class EndpointNoRoom(EndpointRefused):
     """The messages leave no room for an answer in the model's context."""
 
 
-class Unusable(Exception):
+class EndpointUnusable(Exception):
     """No request will get an answer: another key, address, model or setting is needed."""
 
 
-class Endpoint:
+class ModelEndpoint:
     """An endpoint for chat completions; may be used from several threads.
 
     Answers come whole, not as a stream: a connection that breaks off in the middle of one is a failed call like any
@@ -58,7 +58,7 @@ class Endpoint:
         options: Its settings.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EndpointOptions) -> None:
         self.options = options
         self.url = options.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self.answered = 0.0
@@ -88,7 +88,7 @@ class Endpoint:
             self._wait(self._later - time.monotonic())
             try:
                 reply = self._once(body)
-            except _Passing as error:
+            except _TransientError as error:
                 why, least = str(error), error.least
             else:
                 self.answered = time.monotonic()
@@ -100,7 +100,7 @@ class Endpoint:
             wait = max(least or 0.0, pause * random.uniform(0.5, 1.0))
             if now + wait > first_failure + self.options.patience:
                 advice = f", and wants to be asked again after {least:.0f} s" if least else ""
-                raise Unavailable(
+                raise EndpointUnavailable(
                     f"{self.url}: {why}; tried for {now - first_failure:.0f} s{advice} "
                     f"({self.options.setting_name('patience')} is {self.options.patience:g})"
                 )
@@ -120,24 +120,24 @@ class Endpoint:
 
     def _wait(self, seconds: float) -> None:
         if self._ended.is_set() or (seconds > 0 and self._ended.wait(seconds)):
-            raise Unavailable(f"{self.url}: nothing more is asked")
+            raise EndpointUnavailable(f"{self.url}: nothing more is asked")
 
     def _once(self, body: Mapping[str, Any]) -> Reply:
         try:
             response = http.ask(self._client, "POST", self.url, json=body)
         except (httpx2.TransportError, httpx2.DecodingError, RuntimeError) as error:  # RuntimeError: closed meanwhile
-            raise _Passing(str(error) or type(error).__name__) from error
+            raise _TransientError(str(error) or type(error).__name__) from error
         status, text = response.status_code, self._error_text(response)
         if status in _PASSING and not any(word in text for word in _SPENT):
-            raise _Passing(f"HTTP {status}: {text}", _retry_after(response))
+            raise _TransientError(f"HTTP {status}: {text}", _retry_after(response))
         if status != 200:
             raise self._refusal(status, text)
         try:
             reply = read(response.json())
-        except Malformed as error:
-            raise _Passing(self._hidden(str(error))) from error
+        except MalformedAnswer as error:
+            raise _TransientError(self._hidden(str(error))) from error
         except (ValueError, RecursionError) as error:
-            raise _Passing(f"it answered {text!r}, which is no JSON") from error
+            raise _TransientError(f"it answered {text!r}, which is no JSON") from error
         self._check_model(reply.model)
         return reply
 
@@ -147,21 +147,21 @@ class Endpoint:
         if status in (401, 403):
             variable = self.options.key_variable
             hint = f"the key is that of {variable}" if variable else "no key is sent"
-            return Unusable(
+            return EndpointUnusable(
                 f"{where} ({hint}: {self.options.setting_name('key_variable')} names the variable that has it)"
             )
         if status == 404 or 300 <= status < 400:
-            return Unusable(
+            return EndpointUnusable(
                 f"{where}; see {self.options.setting_name('url')} (most end in /v1) and "
                 f"{self.options.setting_name('model')}"
             )
         if any(word in text.lower() for word in _LONGER):
-            return NoRoom(where)
+            return EndpointNoRoom(where)
         if status in (402, *_PASSING) or not self.answered:
-            return Unusable(
+            return EndpointUnusable(
                 f"{where}; {self.options.setting_name('extra')} can change or leave out a field of the request"
             )
-        return Refused(where)
+        return EndpointRefused(where)
 
     def _check_model(self, name: str) -> None:
         """Refuses the answer of another model; one with a date or a folder around its name is the same."""
@@ -169,7 +169,7 @@ class Endpoint:
         bare, own = (full_name.rsplit("/", 1)[-1] for full_name in (name, model))
         if not name or (bare.startswith(own) and _VERSION.fullmatch(bare[len(own) :])):
             return
-        raise Unusable(
+        raise EndpointUnusable(
             f"{self.url}: {name!r} answered, and {model!r} was asked; if that is right, set "
             f"{self.options.setting_name('served_as')} to {name!r}"
         )
@@ -190,7 +190,7 @@ class Endpoint:
         return text.replace(self._key, "[key]") if self._key else text
 
 
-class _Passing(Exception):
+class _TransientError(Exception):
     """A failure that may pass.
 
     Args:

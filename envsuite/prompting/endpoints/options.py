@@ -10,7 +10,7 @@ from typing import Any
 
 from envsuite.core.addresses import address
 from envsuite.core.errors import UsageError
-from envsuite.prompting.endpoints.reading import Tokens
+from envsuite.prompting.endpoints.reading import AnswerTokens
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRICES = ("input", "cached", "output")
@@ -19,7 +19,7 @@ _OURS = ("messages", "tools", "stream", "n")
 
 
 @dataclass(frozen=True)
-class Options:
+class EndpointOptions:
     """Settings of an endpoint for chat completions.
 
     Raises:
@@ -99,7 +99,7 @@ class Options:
             raise UsageError(f"{self.setting_name('key_variable')} is {name}, but that environment variable is not set")
         return key
 
-    def cost(self, tokens: Tokens) -> float | None:
+    def cost(self, tokens: AnswerTokens) -> float | None:
         """Returns the cost of tokens, in the currency of the prices; ``None`` without prices."""
         return None if self.prices is None else cost_of(tokens, self.prices)
 
@@ -119,7 +119,7 @@ class Options:
             )
 
 
-def cost_of(tokens: Tokens, prices: Mapping[str, float]) -> float:
+def cost_of(tokens: AnswerTokens, prices: Mapping[str, float]) -> float:
     """Returns the cost of tokens at the prices of a million of them, as :attr:`Options.prices` has them."""
     cached_price = prices.get("cached", prices["input"])
     fresh = tokens.prompt - tokens.cached

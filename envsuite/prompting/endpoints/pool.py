@@ -9,15 +9,21 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from envsuite.prompting.endpoints.endpoint import Endpoint, NoRoom, Refused, Unavailable, Unusable
-from envsuite.prompting.endpoints.options import Options
-from envsuite.prompting.endpoints.reading import Reply, Tokens
-from envsuite.prompting.endpoints.request import Replied
+from envsuite.prompting.endpoints.endpoint import (
+    EndpointNoRoom,
+    EndpointRefused,
+    EndpointUnavailable,
+    EndpointUnusable,
+    ModelEndpoint,
+)
+from envsuite.prompting.endpoints.options import EndpointOptions
+from envsuite.prompting.endpoints.reading import AnswerTokens, Reply
+from envsuite.prompting.endpoints.request import RequestResult
 
 _LOG = logging.getLogger(__name__)
 
 
-class Pool:
+class RequestPool:
     """Sends requests from as many threads as the endpoint is to have requests at a time.
 
     When no request at all is answered any more, or the budget is spent, the pool stops: what is left is not asked.
@@ -27,20 +33,20 @@ class Pool:
         slots: Most requests that are wanted at a time.
     """
 
-    def __init__(self, options: Options, slots: int) -> None:
+    def __init__(self, options: EndpointOptions, slots: int) -> None:
         self.options = options
         self.most = min(options.concurrency, slots)
         """Most requests at a time."""
         self.stopped: str | None = None
         """Why no further request will be answered."""
-        self._endpoint = Endpoint(options)
+        self._endpoint = ModelEndpoint(options)
         self._waiting: queue.SimpleQueue[tuple[int, Mapping[str, Any]] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Replied | Exception] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[RequestResult | Exception] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._pending = 0
         self._counting = threading.Lock()
         self._requests = self._uncounted = 0
-        self._tokens = Tokens()
+        self._tokens = AnswerTokens()
         self._models: set[str] = set()
 
     @property
@@ -67,9 +73,9 @@ class Pool:
             self._threads.append(thread)
             thread.start()
 
-    def poll(self, timeout: float | None = None) -> list[Replied]:
+    def poll(self, timeout: float | None = None) -> list[RequestResult]:
         """Waits until a request is finished, or ``timeout`` seconds have passed."""
-        replies: list[Replied] = []
+        replies: list[RequestResult] = []
         while self._pending:
             try:
                 item = self._done.get(timeout=0.0 if replies else timeout)
@@ -113,25 +119,25 @@ class Pool:
             except Exception as error:  # raised where somebody polls
                 self._done.put(error)
 
-    def _send_request(self, request_id: int, body: Mapping[str, Any]) -> Replied:
+    def _send_request(self, request_id: int, body: Mapping[str, Any]) -> RequestResult:
         if self.stopped is not None:
-            return Replied(request_id, None, self.stopped)
+            return RequestResult(request_id, None, self.stopped)
         began = time.monotonic()
         try:
             reply = self._endpoint.ask(body)
-        except NoRoom as error:
-            return Replied(request_id, None, str(error), no_room=True)
-        except Refused as error:
-            return Replied(request_id, None, str(error))
-        except Unusable as error:
+        except EndpointNoRoom as error:
+            return RequestResult(request_id, None, str(error), no_room=True)
+        except EndpointRefused as error:
+            return RequestResult(request_id, None, str(error))
+        except EndpointUnusable as error:
             self._stop(str(error))
-            return Replied(request_id, None, str(error))
-        except Unavailable as error:
+            return RequestResult(request_id, None, str(error))
+        except EndpointUnavailable as error:
             if self._endpoint.answered < began and self.stopped is None:  # no other request was answered meanwhile
                 self._stop(str(error))
-            return Replied(request_id, None, self.stopped or str(error))
+            return RequestResult(request_id, None, self.stopped or str(error))
         self._count(reply)
-        return Replied(request_id, reply)
+        return RequestResult(request_id, reply)
 
     def _count(self, reply: Reply) -> None:
         budget = self.options.budget

@@ -6,18 +6,18 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from envsuite.prompting import Answer, Called
+from envsuite.prompting import ModelAnswer, RawCall
 
 _REASONING = ("reasoning_content", "reasoning")
 """Fields in which endpoints give a model's thought."""
 
 
-class Malformed(ValueError):
+class MalformedAnswer(ValueError):
     """A body that is no chat completion; the same request may get a sound one."""
 
 
 @dataclass(frozen=True)
-class Tokens:
+class AnswerTokens:
     """Tokens of a request, as the endpoint counts them."""
 
     prompt: int = 0
@@ -25,21 +25,21 @@ class Tokens:
     """Tokens of the prompt that it had computed before."""
     answer: int = 0
 
-    def __add__(self, other: Tokens) -> Tokens:
+    def __add__(self, other: AnswerTokens) -> AnswerTokens:
         """Adds two counts."""
-        return Tokens(self.prompt + other.prompt, self.cached + other.cached, self.answer + other.answer)
+        return AnswerTokens(self.prompt + other.prompt, self.cached + other.cached, self.answer + other.answer)
 
 
 @dataclass(frozen=True)
 class Reply:
     """A chat completion."""
 
-    answer: Answer
+    answer: ModelAnswer
     finish_reason: str
     """``"stop"`` or ``"length"``."""
     model: str
     """Name of the model that answered; empty where it is not told."""
-    tokens: Tokens | None
+    tokens: AnswerTokens | None
     """``None`` where the endpoint does not count."""
 
 
@@ -51,46 +51,46 @@ def read(body: object) -> Reply:
     """
     choices = _field(body, "choices")
     if not isinstance(choices, list) or not choices:
-        raise Malformed(f"an answer without choices: {_brief(body)}")
+        raise MalformedAnswer(f"an answer without choices: {_brief(body)}")
     choice = choices[0]
     message = _field(choice, "message")
     if not isinstance(message, dict):
-        raise Malformed(f"an answer without a message: {_brief(choice)}")
+        raise MalformedAnswer(f"an answer without a message: {_brief(choice)}")
     reason = _field(choice, "finish_reason")
     if not isinstance(reason, str):
-        raise Malformed(f"an answer that was not finished: {_brief(choice)}")
+        raise MalformedAnswer(f"an answer that was not finished: {_brief(choice)}")
     if reason == "error":
-        raise Malformed(f"the endpoint failed within its answer: {_brief(choice)}")
+        raise MalformedAnswer(f"the endpoint failed within its answer: {_brief(choice)}")
     content = _text(message.get("content")) or _text(message.get("refusal"))
     thought = next((text for name in _REASONING if (text := _text(message.get(name)))), "")
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise Malformed(f"tool_calls that are no list: {_brief(calls)}")
+        raise MalformedAnswer(f"tool_calls that are no list: {_brief(calls)}")
     model = _field(body, "model")
     return Reply(
-        Answer(content, tuple(_read_call(call) for call in calls), thought),
+        ModelAnswer(content, tuple(_read_call(call) for call in calls), thought),
         "length" if reason == "length" else "stop",
         model if isinstance(model, str) else "",
         _tokens(_field(body, "usage")),
     )
 
 
-def _read_call(call: object) -> Called:
+def _read_call(call: object) -> RawCall:
     """Returns a call as it stands; whether it makes sense is for the policy to answer for."""
     function = _field(call, "function")
     name, arguments = _field(function, "name"), _field(function, "arguments")
     if arguments is None:
         arguments = ""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return Called(_text(name), _text(text), _text(_field(call, "id")))
+    return RawCall(_text(name), _text(text), _text(_field(call, "id")))
 
 
-def _tokens(usage: object) -> Tokens | None:
+def _tokens(usage: object) -> AnswerTokens | None:
     prompt, answer = (_count(_field(usage, name)) for name in ("prompt_tokens", "completion_tokens"))
     if prompt is None or answer is None:
         return None
     cached_tokens = _count(_field(_field(usage, "prompt_tokens_details"), "cached_tokens")) or 0
-    return Tokens(prompt, min(cached_tokens, prompt), answer)
+    return AnswerTokens(prompt, min(cached_tokens, prompt), answer)
 
 
 def _count(value: object) -> int | None:

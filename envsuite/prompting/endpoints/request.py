@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envsuite.prompting.endpoints.options import Options
+from envsuite.prompting.endpoints.options import EndpointOptions
 from envsuite.prompting.endpoints.reading import Reply
 
 _SEEDS = 1 << 31  # more bits are refused by some endpoints
 
 
 @dataclass(frozen=True)
-class Replied:
+class RequestResult:
     """The result of a request: a reply, or the reason why there is none."""
 
     request_id: int
@@ -24,7 +24,7 @@ class Replied:
 
 
 def body_of(
-    options: Options,
+    options: EndpointOptions,
     messages: list[Mapping[str, Any]],
     tools: list[Mapping[str, Any]] | None,
     *,

@@ -4,7 +4,7 @@
 A parser is strict, never raises, and takes time linear in the length of the text.
 """
 
-from envsuite.prompting.formats.base import Format, Found, Wrong
+from envsuite.prompting.formats.base import CallMatch, CallMismatch, Format
 from envsuite.prompting.formats.braced import BracedCalls
 from envsuite.prompting.formats.harmony import Harmony
 from envsuite.prompting.formats.json_calls import JsonCalls, NamedJson
@@ -12,7 +12,7 @@ from envsuite.prompting.formats.llama import LlamaCalls
 from envsuite.prompting.formats.pythonic import PythonicCalls
 from envsuite.prompting.formats.tagged import MarkedCalls, TaggedCalls
 
-__all__ = ["FORMATS", "Format", "Found", "Wrong"]
+__all__ = ["FORMATS", "CallMatch", "CallMismatch", "Format"]
 
 _MISTRAL = ("[THINK]", "[/THINK]")
 _PARAMETER = ('<parameter name="', '">'), ("", "</parameter>")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.text import DECODER, MAX_DEPTH, Malformed, deeper_than, is_unicode
+from envsuite.prompting.text import DECODER, MAX_DEPTH, MalformedText, deeper_than, is_unicode
 
 MAX_NAME = 256
 """Most characters of a name: a parser looks no further for its end, which keeps it linear."""
@@ -18,7 +18,7 @@ SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
-class Found:
+class CallMatch:
     """A call in a text."""
 
     call: ToolCall
@@ -31,7 +31,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Wrong(Malformed):
+class CallMismatch(MalformedText):
     """Text that begins like a call and is none."""
 
     end: int
@@ -51,7 +51,7 @@ class Format(ABC):
         return ()
 
     @abstractmethod
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """Yields the calls in ``text`` from left to right. Never raises, and takes time linear in its length.
 
         Args:
@@ -59,13 +59,13 @@ class Format(ABC):
             tools: The tools by name, for formats that write arguments without their types.
         """
 
-    def calls(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def calls(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """As :meth:`read`, without calls that can be neither stored nor executed."""
         for match in self.read(text, tools):
-            if isinstance(match, Found) and deeper_than(dict(match.call.arguments), MAX_DEPTH - 1):
-                yield Wrong(f"the arguments are nested deeper than {MAX_DEPTH}", match.end)
-            elif isinstance(match, Found) and not _is_unicode(match.call):
-                yield Wrong("the call is not valid Unicode", match.end)
+            if isinstance(match, CallMatch) and deeper_than(dict(match.call.arguments), MAX_DEPTH - 1):
+                yield CallMismatch(f"the arguments are nested deeper than {MAX_DEPTH}", match.end)
+            elif isinstance(match, CallMatch) and not _is_unicode(match.call):
+                yield CallMismatch("the call is not valid Unicode", match.end)
             else:
                 yield match
 
@@ -101,18 +101,18 @@ def skip(text: str, at: int, *marks: str) -> int:
     return next((at + len(mark) for mark in marks if text.startswith(mark, at)), -1)
 
 
-def decode(text: str, at: int) -> tuple[Any, int] | Wrong:
+def decode(text: str, at: int) -> tuple[Any, int] | CallMismatch:
     """Decodes the JSON value that starts at ``at``; returns it and the index after it."""
     try:
         return DECODER.raw_decode(text, SPACE.match(text, at).end())  # type: ignore[union-attr]
     except RecursionError:
-        return Wrong("the JSON is nested too deeply", len(text))
+        return CallMismatch("the JSON is nested too deeply", len(text))
     except json.JSONDecodeError as error:
-        return Wrong(f"not JSON: {error.msg}", max(at, error.pos))
+        return CallMismatch(f"not JSON: {error.msg}", max(at, error.pos))
     except ValueError as error:
-        return Wrong(f"not JSON: {error}", len(text))
+        return CallMismatch(f"not JSON: {error}", len(text))
 
 
-def prefix_reason(wrong: Wrong, reason: str) -> Wrong:
+def prefix_reason(wrong: CallMismatch, reason: str) -> CallMismatch:
     """Returns ``wrong`` with ``reason`` before its own."""
     return replace(wrong, reason=f"{reason}: {wrong.reason}")

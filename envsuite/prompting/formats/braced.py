@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.formats.base import MAX_NAME, Format, Found, Wrong, decode, skip
+from envsuite.prompting.formats.base import MAX_NAME, CallMatch, CallMismatch, Format, decode, skip
 from envsuite.prompting.text import MAX_DEPTH
 
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 
 
-class _Failed(Exception):
+class _ParseFailure(Exception):
     def __init__(self, reason: str, end: int) -> None:
-        self.wrong = Wrong(reason, end)
+        self.wrong = CallMismatch(reason, end)
 
 
 @dataclass(frozen=True)
@@ -28,26 +28,26 @@ class BracedCalls(Format):
     quote: str
     thought: tuple[str, str] = ("<think>", "</think>")
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """Yields the calls."""
         at = 0
         while (start := text.find(self.opening, at)) >= 0:
             at = start + len(self.opening)
             brace = text.find("{", at, at + MAX_NAME)
             if brace <= at:
-                yield Wrong("no {…} after the name", at)
+                yield CallMismatch("no {…} after the name", at)
                 continue
             name = text[at:brace]
             try:
                 arguments, at = self._object(text, brace, 1)
-            except _Failed as failed:
+            except _ParseFailure as failed:
                 yield failed.wrong
                 at = failed.wrong.end
                 continue
             if (end := skip(text, at, self.closing)) < 0:
-                yield Wrong(f"no {self.closing} after the arguments", at)
+                yield CallMismatch(f"no {self.closing} after the arguments", at)
                 continue
-            yield Found(ToolCall(name, arguments), start, end)
+            yield CallMatch(ToolCall(name, arguments), start, end)
             at = end
 
     def _object(self, text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
@@ -58,7 +58,7 @@ class BracedCalls(Format):
         while True:
             key, at = self._key(text, at)
             if key in members:
-                raise _Failed(f"the key {key!r} is given twice", at)
+                raise _ParseFailure(f"the key {key!r} is given twice", at)
             members[key], at = self._value(text, at, depth)
             if (after := skip(text, at, "}")) >= 0:
                 return members, after
@@ -78,29 +78,29 @@ class BracedCalls(Format):
 
     def _comma(self, text: str, at: int) -> int:
         if (after := skip(text, at, ",")) < 0:
-            raise _Failed("no comma, bracket or brace after a value", at)
+            raise _ParseFailure("no comma, bracket or brace after a value", at)
         return after
 
     def _key(self, text: str, at: int) -> tuple[str, int]:
         if (start := skip(text, at, self.quote)) >= 0:
             key, at = self._string(text, start)
             if (after := skip(text, at, ":")) < 0:
-                raise _Failed("no colon after a key", at)
+                raise _ParseFailure("no colon after a key", at)
             return key, after
         end = text.find(":", at, at + MAX_NAME)
         if end < 0:
-            raise _Failed("no colon after a key", at)
+            raise _ParseFailure("no colon after a key", at)
         return text[at:end].strip(), end + 1
 
     def _string(self, text: str, at: int) -> tuple[str, int]:
         end = text.find(self.quote, at)
         if end < 0:
-            raise _Failed(f"a text without {self.quote} at its end", len(text))
+            raise _ParseFailure(f"a text without {self.quote} at its end", len(text))
         return text[at:end], end + len(self.quote)
 
     def _value(self, text: str, at: int, depth: int) -> tuple[Any, int]:
         if depth > MAX_DEPTH:
-            raise _Failed(f"the arguments are nested deeper than {MAX_DEPTH}", at)
+            raise _ParseFailure(f"the arguments are nested deeper than {MAX_DEPTH}", at)
         at = skip(text, at, "")
         if text.startswith(self.quote, at):
             return self._string(text, at + len(self.quote))
@@ -112,8 +112,8 @@ class BracedCalls(Format):
             if text.startswith(word, at):
                 return value, at + len(word)
         number = decode(text, at)
-        if isinstance(number, Wrong):
-            raise _Failed(number.reason, number.end)
+        if isinstance(number, CallMismatch):
+            raise _ParseFailure(number.reason, number.end)
         if isinstance(number[0], str):
-            raise _Failed(f"a text stands between {self.quote}", number[1])
+            raise _ParseFailure(f"a text stands between {self.quote}", number[1])
         return number

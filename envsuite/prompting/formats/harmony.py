@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.formats.base import Format, Found, Wrong, decode
+from envsuite.prompting.formats.base import CallMatch, CallMismatch, Format, decode
 
 _MESSAGE = "<|message|>"
 _END = re.compile(r"<\|(?:end|call|return|start)\|>")
@@ -16,7 +16,7 @@ _CHANNEL = re.compile(r"<\|channel\|>(\w+)")
 
 
 @dataclass(frozen=True)
-class _Message:
+class _HarmonyMessage:
     header: str
     start: int
     body: str
@@ -38,19 +38,19 @@ class Harmony(Format):
     name: str = "harmony"
     thought: tuple[str, str] = ("<|channel|>analysis<|message|>", "<|end|>")
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """Yields the calls."""
         for message in _messages(text):
             recipient = _RECIPIENT.search(message.header)
             if recipient is None:
                 continue
             value = decode(message.body, 0)
-            if isinstance(value, Wrong):
-                yield Wrong(value.reason, message.end)
+            if isinstance(value, CallMismatch):
+                yield CallMismatch(value.reason, message.end)
             elif not isinstance(value[0], dict) or message.body[value[1] :].strip():
-                yield Wrong("the arguments are one JSON object", message.end)
+                yield CallMismatch("the arguments are one JSON object", message.end)
             else:
-                yield Found(ToolCall(recipient.group(1), value[0]), message.start, message.end)
+                yield CallMatch(ToolCall(recipient.group(1), value[0]), message.start, message.end)
 
     def split(self, completion: str) -> tuple[str | None, str]:
         """Returns the text of the channel ``analysis``, and all of ``completion``: calls are messages of their own."""
@@ -68,11 +68,11 @@ class Harmony(Format):
         return ""
 
 
-def _messages(text: str) -> Iterator[_Message]:
+def _messages(text: str) -> Iterator[_HarmonyMessage]:
     at = 0
     while (mark := text.find(_MESSAGE, at)) >= 0:
         body = mark + len(_MESSAGE)
         match = _END.search(text, body)
         end = len(text) if match is None else match.start()
-        yield _Message(text[at:mark], at, text[body:end], end)
+        yield _HarmonyMessage(text[at:mark], at, text[body:end], end)
         at = end

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.formats.base import MAX_NAME, Format, Found, Wrong, decode, skip
+from envsuite.prompting.formats.base import MAX_NAME, CallMatch, CallMismatch, Format, decode, skip
 
 
 @dataclass(frozen=True)
@@ -22,33 +22,35 @@ class JsonCalls(Format):
     id_key: str | None = None
     thought: tuple[str, str] = ("<think>", "</think>")
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """Yields the calls."""
         at = 0
         while (start := text.find(self.opening, at)) >= 0:
             value = decode(text, start + len(self.opening))
-            if isinstance(value, Wrong):
+            if isinstance(value, CallMismatch):
                 yield value
                 at = value.end
                 continue
             items, at = value
             if self.closing:
                 if (end := skip(text, at, self.closing)) < 0:
-                    yield Wrong(f"no {self.closing} after the JSON", at)
+                    yield CallMismatch(f"no {self.closing} after the JSON", at)
                     continue
                 at = end
             for item in items if isinstance(items, list) else [items]:
                 yield self._call(item, start, at)
 
-    def _call(self, item: Any, start: int, end: int) -> Found | Wrong:
+    def _call(self, item: Any, start: int, end: int) -> CallMatch | CallMismatch:
         name, arguments = self.keys
         known_keys = {name, arguments, "type", *(() if self.id_key is None else (self.id_key,))}
         if not isinstance(item, dict) or not {name, arguments} <= item.keys() <= known_keys:
-            return Wrong(f'a call is {{"{name}": …, "{arguments}": {{…}}}}', end)
+            return CallMismatch(f'a call is {{"{name}": …, "{arguments}": {{…}}}}', end)
         if not isinstance(item[name], str) or not isinstance(item[arguments], dict):
-            return Wrong(f'of a call, "{name}" is a string and "{arguments}" an object', end)
+            return CallMismatch(f'of a call, "{name}" is a string and "{arguments}" an object', end)
         call_id = None if self.id_key is None else item.get(self.id_key)
-        return Found(ToolCall(item[name], item[arguments]), start, end, call_id if isinstance(call_id, str) else None)
+        return CallMatch(
+            ToolCall(item[name], item[arguments]), start, end, call_id if isinstance(call_id, str) else None
+        )
 
 
 @dataclass(frozen=True)
@@ -66,33 +68,33 @@ class NamedJson(Format):
     """Whether the text before the separator is an id that contains the name: ``functions.name:0``."""
     thought: tuple[str, str] = ("<think>", "</think>")
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """Yields the calls."""
         at = 0
         while (start := text.find(self.opening, at)) >= 0:
             at = start + len(self.opening)
             split = text.find(self.separator, at, at + MAX_NAME)
             if split < 0:
-                yield Wrong(f"no {self.separator.strip()} after the name", at)
+                yield CallMismatch(f"no {self.separator.strip()} after the name", at)
                 continue
             name, _, call_id = text[at:split].partition(self.id_mark) if self.id_mark else (text[at:split], "", "")
             if self.id_names:
                 name, call_id = name.rpartition(":")[0].removeprefix("functions."), name
             value = decode(text, split + len(self.separator))
-            if isinstance(value, Wrong):
+            if isinstance(value, CallMismatch):
                 yield value
                 at = value.end
                 continue
             arguments, at = value
             if self.closing:
                 if (end := skip(text, at, self.closing)) < 0:
-                    yield Wrong(f"no {self.closing} after the arguments", at)
+                    yield CallMismatch(f"no {self.closing} after the arguments", at)
                     continue
                 at = end
             if not name.strip() or not isinstance(arguments, dict):
-                yield Wrong("a call has a name, and its arguments are an object", at)
+                yield CallMismatch("a call has a name, and its arguments are an object", at)
             else:
-                yield Found(ToolCall(name.strip(), arguments), start, at, call_id.strip() or None)
+                yield CallMatch(ToolCall(name.strip(), arguments), start, at, call_id.strip() or None)
 
     def call_id(self, index: int, call: ToolCall) -> str:
         """Returns an id as the family writes it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envsuite.core.tools import Tool
-from envsuite.prompting.formats.base import Found, Wrong, decode, skip
+from envsuite.prompting.formats.base import CallMatch, CallMismatch, decode, skip
 from envsuite.prompting.formats.json_calls import JsonCalls
 from envsuite.prompting.formats.pythonic import PythonicCalls
 
@@ -23,7 +23,7 @@ class LlamaCalls(JsonCalls):
     closing: str = ""
     keys: tuple[str, str] = ("name", "parameters")
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """Yields the calls."""
         after_tag = skip(text, 0, self.opening)
         at = max(after_tag, 0)
@@ -33,13 +33,13 @@ class LlamaCalls(JsonCalls):
             return
         while True:
             value = decode(text, at)
-            if isinstance(value, Wrong):
+            if isinstance(value, CallMismatch):
                 yield value
                 return
             item, end = value
             following = skip(text, end, "")
             if following < len(text) and text[following] != ";":
-                yield Wrong("text after the call", len(text))
+                yield CallMismatch("text after the call", len(text))
                 return
             yield self._call(item, at, end)
             if following == len(text):

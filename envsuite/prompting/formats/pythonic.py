@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.formats.base import Format, Found, Wrong
+from envsuite.prompting.formats.base import CallMatch, CallMismatch, Format
 from envsuite.prompting.text import MAX_DEPTH
 
 _WORDS = {"true": True, "false": False, "null": None}
@@ -29,31 +29,31 @@ class PythonicCalls(Format):
     closing: str = ""
     thought: tuple[str, str] = ("<think>", "</think>")
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """Yields the calls."""
         at = 0
         while (start := text.find(self.opening, at)) >= 0:
             body = start + len(self.opening)
             end = text.find(self.closing, body) if self.closing else len(text)
             if end < 0:
-                yield Wrong(f"{self.opening} is never closed", len(text))
+                yield CallMismatch(f"{self.opening} is never closed", len(text))
                 return
             at = end + len(self.closing)
             yield from self._calls(text[body:end], start, at)
 
-    def _calls(self, body: str, start: int, end: int) -> Iterator[Found | Wrong]:
+    def _calls(self, body: str, start: int, end: int) -> Iterator[CallMatch | CallMismatch]:
         if sum(map(body.count, "([{")) > 16 * MAX_DEPTH and _depth(body) > MAX_DEPTH:
-            yield Wrong(f"brackets are nested deeper than {MAX_DEPTH}", end)
+            yield CallMismatch(f"brackets are nested deeper than {MAX_DEPTH}", end)
             return
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 read = [_call(statement) for statement in ast.parse(body.strip()).body]
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            yield Wrong(f"not a call a line: {error}", end)
+            yield CallMismatch(f"not a call a line: {error}", end)
             return
         for call in read:
-            yield Found(call, start, end)
+            yield CallMatch(call, start, end)
 
 
 def _call(statement: ast.stmt) -> ToolCall:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.formats.base import MAX_NAME, SPACE, Format, Found, Wrong, decode, skip
+from envsuite.prompting.formats.base import MAX_NAME, SPACE, CallMatch, CallMismatch, Format, decode, skip
 
 _PYTHON = {"True": True, "False": False, "None": None}
 
@@ -36,7 +36,7 @@ class TaggedCalls(Format):
     section_ends: tuple[str, ...] = ()
     thought: tuple[str, str] = ("<think>", "</think>")
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """Yields the calls."""
         at = 0
         while (start := text.find(self.opening[0], at)) >= 0:
@@ -44,15 +44,15 @@ class TaggedCalls(Format):
             yield match
             at = match.end
 
-    def _call(self, text: str, start: int, tools: Mapping[str, Tool]) -> Found | Wrong:
+    def _call(self, text: str, start: int, tools: Mapping[str, Tool]) -> CallMatch | CallMismatch:
         at = start + len(self.opening[0])
         for tag in self.opening[1:]:
             if (after := skip(text, at, tag)) < 0:
-                return Wrong(f"no {tag} after {self.opening[0]}", at)
+                return CallMismatch(f"no {tag} after {self.opening[0]}", at)
             at = after
         ends = [(end, mark) for mark in self.name_end if (end := text.find(mark, at, at + MAX_NAME)) >= 0]
         if not ends:
-            return Wrong("the name of the tool never ends", at)
+            return CallMismatch("the name of the tool never ends", at)
         name_end, mark = min(ends)
         name = text[at:name_end].strip()
         at = name_end + (0 if mark in (self.key[0], self.closing[0]) else len(mark))
@@ -61,25 +61,25 @@ class TaggedCalls(Format):
         while (key_at := skip(text, at, self.key[0])) >= 0:
             key_end = text.find(self.key[1], key_at, key_at + MAX_NAME)
             if key_end < 0:
-                return Wrong("the name of an argument never ends", key_at)
+                return CallMismatch("the name of an argument never ends", key_at)
             value_at = (
                 skip(text, key_end + len(self.key[1]), self.value[0]) if self.value[0] else key_end + len(self.key[1])
             )
             if value_at < 0:
-                return Wrong(f"no {self.value[0]} after the name of an argument", key_end)
+                return CallMismatch(f"no {self.value[0]} after the name of an argument", key_end)
             value_end = text.find(self.value[1], value_at)
             if value_end < 0:
-                return Wrong(f"an argument without {self.value[1]}", len(text))
+                return CallMismatch(f"an argument without {self.value[1]}", len(text))
             key = text[key_at:key_end].strip()
             if key in arguments:
-                return Wrong(f"the argument {key!r} is given twice", value_end)
+                return CallMismatch(f"the argument {key!r} is given twice", value_end)
             arguments[key] = self._value(text[value_at:value_end], types.get(key, frozenset()))
             at = value_end + len(self.value[1])
         for tag in self.closing:
             if (after := skip(text, at, tag)) < 0:
-                return Wrong(f"no {tag} after the arguments", at)
+                return CallMismatch(f"no {tag} after the arguments", at)
             at = after
-        return Found(ToolCall(name, arguments), start, at) if name else Wrong("a call has a name", at)
+        return CallMatch(ToolCall(name, arguments), start, at) if name else CallMismatch("a call has a name", at)
 
     def _value(self, text: str, types: frozenset[str]) -> Any:
         if self.line_ends:
@@ -87,7 +87,7 @@ class TaggedCalls(Format):
         if types == {"string"}:
             return text
         value = decode(text, 0)
-        if not isinstance(value, Wrong) and SPACE.match(text, value[1]).end() == len(text):  # type: ignore[union-attr]
+        if not isinstance(value, CallMismatch) and SPACE.match(text, value[1]).end() == len(text):  # type: ignore[union-attr]
             return value[0]
         return _PYTHON.get(text.strip(), text)
 
@@ -96,17 +96,17 @@ class TaggedCalls(Format):
 class MarkedCalls(TaggedCalls):
     """As :class:`TaggedCalls`; each argument says itself whether it is text: ``name="key" string="true"``."""
 
-    def _call(self, text: str, start: int, tools: Mapping[str, Tool]) -> Found | Wrong:
+    def _call(self, text: str, start: int, tools: Mapping[str, Tool]) -> CallMatch | CallMismatch:
         match = super()._call(text, start, {})
-        if isinstance(match, Wrong):
+        if isinstance(match, CallMismatch):
             return match
         arguments = {}
         for key, value in match.call.arguments.items():
             plain, _, is_text = key.partition('" string="')
             if is_text not in ("true", "false") or plain in arguments:
-                return Wrong('an argument says string="true" or string="false", and is given once', match.end)
+                return CallMismatch('an argument says string="true" or string="false", and is given once', match.end)
             arguments[plain] = value if is_text == "true" else super()._value(value, frozenset())
-        return Found(ToolCall(match.call.name, arguments), match.start, match.end)
+        return CallMatch(ToolCall(match.call.name, arguments), match.start, match.end)
 
     def _value(self, text: str, types: frozenset[str]) -> Any:
         return text

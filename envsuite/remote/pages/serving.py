@@ -9,7 +9,7 @@ from typing import cast
 
 from flask import Flask, Response, abort, request
 
-from envsuite.remote.guard import Guard
+from envsuite.remote.guard import RequestGuard
 from envsuite.remote.listening import Listener
 
 _CUT_OFF = 1 << 22
@@ -45,7 +45,7 @@ def check_request(hosts: Collection[str] | None) -> None:
 
     Names of this machine are always accepted.
     """
-    guard = Guard(hosts is not None, names=hosts or ())
+    guard = RequestGuard(hosts is not None, names=hosts or ())
     if (refusal := guard.refusal(request.method, request.path, request.headers.get)) is not None:
         abort(refusal.status)
 

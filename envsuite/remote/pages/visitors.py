@@ -7,14 +7,14 @@ from collections import OrderedDict
 from typing import Generic, Protocol, TypeVar
 
 
-class Keyed(Protocol):
+class Visitor(Protocol):
     """A visitor."""
 
     key: str
     """Known to the visitor's browser alone."""
 
 
-V = TypeVar("V", bound=Keyed)
+V = TypeVar("V", bound=Visitor)
 
 
 class Visitors(Generic[V]):

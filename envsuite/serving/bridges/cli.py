@@ -45,12 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise MissingExtra(f"envsuite serve bridge needs {error.name}: pip install 'envsuite[bridges]'") from error
     from envsuite.serving.bridges.players import offer
-    from envsuite.serving.bridges.settings import Settings
+    from envsuite.serving.bridges.settings import BridgeSettings
 
     log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     for name in ("mcp", "uvicorn"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    settings = Settings(
+    settings = BridgeSettings(
         environments=tuple(map(resolve_id, arguments.environments or ENVIRONMENTS)),
         urls=tuple(arguments.url),
         host=arguments.host,

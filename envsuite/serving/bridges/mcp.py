@@ -28,8 +28,8 @@ from envsuite import __version__
 from envsuite.core import ToolCall, UsageError
 from envsuite.core.errors import EnvsuiteError
 from envsuite.data import without_paths
-from envsuite.serving.bridges.players import RESET, Offer, Player, Seats, Turn
-from envsuite.serving.bridges.settings import Settings
+from envsuite.serving.bridges.players import RESET, BridgeOffer, BridgePlayer, BridgeTurn, Seats
+from envsuite.serving.bridges.settings import BridgeSettings
 
 RECONNECT_SECONDS = 5.0
 """Seconds in which a client whose stream of server messages has ended may reconnect before its session is ended."""
@@ -60,10 +60,10 @@ OUTPUT: dict[str, Any] = {
 
 
 @dataclass
-class _Session:
+class _MCPSession:
     """The session of one client, from its handshake on."""
 
-    player: Player
+    player: BridgePlayer
     requests: int = 0
     """Number of its requests."""
     open: int = 0
@@ -76,7 +76,7 @@ class _Session:
     """Time of the last answer."""
 
 
-class Endpoint:
+class MCPEndpoint:
     """One environment over streamable HTTP, as an ASGI application.
 
     Args:
@@ -85,9 +85,9 @@ class Endpoint:
         settings: Settings of the bridge.
     """
 
-    def __init__(self, offer: Offer, seats: Seats, settings: Settings) -> None:
+    def __init__(self, offer: BridgeOffer, seats: Seats, settings: BridgeSettings) -> None:
         self._offer, self._seats, self._settings = offer, seats, settings
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _MCPSession] = {}
         self._tasks: TaskGroup
         server = make_server(offer, self._player)
         server.add_request_handler("server/discover", types.RequestParams, self._discover)
@@ -146,7 +146,7 @@ class Endpoint:
             if message["type"] == "http.response.start" and message["status"] < 400:
                 name = Headers(raw=message["headers"]).get(MCP_SESSION_ID_HEADER)
                 if name is not None:
-                    self._sessions[name] = _Session(Player(self._offer, self._seats))
+                    self._sessions[name] = _MCPSession(BridgePlayer(self._offer, self._seats))
             await send(message)
 
         return sending
@@ -161,7 +161,7 @@ class Endpoint:
     async def leave(self) -> None:
         """Ends all sessions after their answers: streams of server messages would never end."""
 
-        async def when_answered(name: str, session: _Session) -> None:
+        async def when_answered(name: str, session: _MCPSession) -> None:
             while session.calls:
                 await anyio.sleep(TICK_SECONDS)
             await self._end(name)
@@ -196,7 +196,7 @@ class Endpoint:
                 if not session.open and anyio.current_time() - session.used > self._settings.idle_seconds:
                     await self._forget(name)
 
-    def _player(self, context: ServerRequestContext[Any]) -> Player:
+    def _player(self, context: ServerRequestContext[Any]) -> BridgePlayer:
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS and context.request is not None:
             name = context.request.headers.get(MCP_SESSION_ID_HEADER)
             if name in self._sessions:
@@ -217,7 +217,7 @@ class Endpoint:
         )
 
 
-def make_server(offer: Offer, player: Callable[[ServerRequestContext[Any]], Player]) -> Server[Any]:
+def make_server(offer: BridgeOffer, player: Callable[[ServerRequestContext[Any]], BridgePlayer]) -> Server[Any]:
     """Makes the MCP server of one environment.
 
     Args:
@@ -253,7 +253,7 @@ def make_server(offer: Offer, player: Callable[[ServerRequestContext[Any]], Play
     )
 
 
-async def _call_tool(player: Player, call: ToolCall) -> types.CallToolResult:
+async def _call_tool(player: BridgePlayer, call: ToolCall) -> types.CallToolResult:
     """Executes a call; errors become errors of the tool, which the model behind the client reads."""
     try:
         if call.name != RESET.name:
@@ -265,7 +265,7 @@ async def _call_tool(player: Player, call: ToolCall) -> types.CallToolResult:
         return types.CallToolResult(content=[types.TextContent(text=without_paths(str(error)))], is_error=True)
 
 
-def _turn_result(turn: Turn, is_first: bool) -> types.CallToolResult:
+def _turn_result(turn: BridgeTurn, is_first: bool) -> types.CallToolResult:
     texts = [turn.task, turn.text] if is_first else [turn.text]
     if turn.commands and not turn.done:
         texts.append("Possible now: " + ", ".join(turn.commands))
@@ -278,13 +278,13 @@ def _turn_result(turn: Turn, is_first: bool) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text) for text in texts], structured_content=answer)
 
 
-def stdio(offer: Offer) -> None:
+def stdio(offer: BridgeOffer) -> None:
     """Serves one client over stdin and stdout, until it closes stdin."""
     anyio.run(_stdio, offer)
 
 
-async def _stdio(offer: Offer) -> None:
-    player = Player(offer, Seats(1))
+async def _stdio(offer: BridgeOffer) -> None:
+    player = BridgePlayer(offer, Seats(1))
     server = make_server(offer, lambda _: player)
     try:
         async with stdio_server() as (reading, writing):

@@ -13,7 +13,7 @@ from envsuite.core import Tool, ToolCall
 from envsuite.core.errors import EnvsuiteError
 from envsuite.data import without_paths
 from envsuite.serving.bridges.openenv_tasks import describe_task_at
-from envsuite.serving.bridges.players import Full, Player, Turn
+from envsuite.serving.bridges.players import BridgeFull, BridgePlayer, BridgeTurn
 
 _TEXT = {"type": "string"}
 _NAME = {"type": ["string", "null"], "maxLength": 255}
@@ -110,7 +110,7 @@ STATE = {
 NO_SESSION = "a single request has no session, and so no episode to step in; play over the WebSocket, {}/ws"
 
 
-class Refused(Exception):
+class BridgeRefused(Exception):
     """Raised to answer a message with an error.
 
     Args:
@@ -152,7 +152,7 @@ def tool_schemas(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def observation_of(turn: Turn, tool: str) -> dict[str, Any]:
+def observation_of(turn: BridgeTurn, tool: str) -> dict[str, Any]:
     """Returns a turn in the contract's format."""
     is_reset = tool == RESET.name
     result = f"{turn.task}\n\n{turn.text}" if is_reset else turn.text
@@ -163,14 +163,14 @@ def observation_of(turn: Turn, tool: str) -> dict[str, Any]:
     return {"observation": observation, "reward": None if is_reset else turn.reward, "done": turn.done}
 
 
-class Episodes:
+class OpenEnvEpisodes:
     """The episodes of one client, in the contract's format.
 
     Args:
         player: The client's player.
     """
 
-    def __init__(self, player: Player) -> None:
+    def __init__(self, player: BridgePlayer) -> None:
         self._player = player
         self._name: str | None = None
 
@@ -182,7 +182,9 @@ class Episodes:
         """
         kind = message.get("type") if isinstance(message, dict) else None
         if not isinstance(message, dict) or not isinstance(kind, str):
-            raise Refused("VALIDATION_ERROR", "a message is an object with a type, e.g. {'type': 'reset', 'data': {}}")
+            raise BridgeRefused(
+                "VALIDATION_ERROR", "a message is an object with a type, e.g. {'type': 'reset', 'data': {}}"
+            )
         data = message.get("data", {})
         match kind:
             case "reset":
@@ -191,7 +193,9 @@ class Episodes:
                 return {"type": "observation", "data": await self._step(data)}
             case "state":
                 return {"type": "state", "data": self.state()}
-        raise Refused("UNKNOWN_TYPE", f"unknown message type {kind[:100]!r}; known: reset, step, state, mcp, close")
+        raise BridgeRefused(
+            "UNKNOWN_TYPE", f"unknown message type {kind[:100]!r}; known: reset, step, state, mcp, close"
+        )
 
     async def reset(self, data: object) -> dict[str, Any]:
         """Starts an episode.
@@ -202,12 +206,12 @@ class Episodes:
         request = fitting(RESET, data)
         try:
             turn = await self._player.reset(request.get("seed"), self._task(request))
-        except Full as error:
+        except BridgeFull as error:
             seats = self._player.seats
             counts = {"active_sessions": seats.taken, "max_sessions": seats.most}
-            raise Refused("CAPACITY_REACHED", str(error), **counts) from error
+            raise BridgeRefused("CAPACITY_REACHED", str(error), **counts) from error
         except EnvsuiteError as error:
-            raise Refused("EXECUTION_ERROR", without_paths(str(error))) from error
+            raise BridgeRefused("EXECUTION_ERROR", without_paths(str(error))) from error
         self._name = request.get("episode_id") or str(uuid.uuid4())
         return observation_of(turn, RESET.name)
 
@@ -222,7 +226,7 @@ class Episodes:
         if split is None and index is None:
             return task_id
         if task_id is not None or split is None or index is None:
-            raise Refused("VALIDATION_ERROR", "a task is named by task_id, or by split and index together")
+            raise BridgeRefused("VALIDATION_ERROR", "a task is named by task_id, or by split and index together")
         matching_id: str = describe_task_at(self._player.offer.tasks, split, index)["id"]
         return matching_id
 
@@ -235,7 +239,7 @@ class Episodes:
         try:
             return observation_of(await self._player.step(call), call.name)
         except EnvsuiteError as error:
-            raise Refused("EXECUTION_ERROR", without_paths(str(error))) from error
+            raise BridgeRefused("EXECUTION_ERROR", without_paths(str(error))) from error
 
     def state(self) -> dict[str, Any]:
         """Returns the current episode and its number of steps."""
@@ -252,5 +256,5 @@ def fitting(tool: Tool, data: object) -> dict[str, Any]:
     """
     if not isinstance(data, dict) or (problem := tool.problem(data)) is not None:
         what = "is no object" if not isinstance(data, dict) else problem
-        raise Refused("VALIDATION_ERROR", f"{tool.name}: {what}", errors=[{"loc": [tool.name], "msg": what}])
+        raise BridgeRefused("VALIDATION_ERROR", f"{tool.name}: {what}", errors=[{"loc": [tool.name], "msg": what}])
     return data

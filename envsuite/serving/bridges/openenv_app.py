@@ -24,14 +24,14 @@ from envsuite.serving.bridges.openenv import (
     STATE,
     STEP,
     TASK,
-    Episodes,
-    Refused,
+    BridgeRefused,
+    OpenEnvEpisodes,
     action_schema,
     fitting,
 )
-from envsuite.serving.bridges.openenv_sessions import Session, Sessions, rpc_error
-from envsuite.serving.bridges.players import Offer, Player, Seats
-from envsuite.serving.bridges.settings import Settings
+from envsuite.serving.bridges.openenv_sessions import OpenEnvSession, OpenEnvSessions, rpc_error
+from envsuite.serving.bridges.players import BridgeOffer, BridgePlayer, Seats
+from envsuite.serving.bridges.settings import BridgeSettings
 
 CONTRACT = "1.0.0"
 """Version of the contract's HTTP side: that of openenv 0.10, and of openenv-core 0.3."""
@@ -39,7 +39,7 @@ STATUS = {"CAPACITY_REACHED": 429, "EXECUTION_ERROR": 409, "INVALID_JSON": 422, 
 """HTTP status, by the error code of the WebSocket."""
 
 
-class Contract:
+class OpenEnvContract:
     """Serves one environment to OpenEnv's clients.
 
     Args:
@@ -48,9 +48,9 @@ class Contract:
         settings: Settings of the bridge.
     """
 
-    def __init__(self, offer: Offer, seats: Seats, settings: Settings) -> None:
+    def __init__(self, offer: BridgeOffer, seats: Seats, settings: BridgeSettings) -> None:
         self._offer, self._seats, self._settings = offer, seats, settings
-        self.sessions = Sessions(offer, seats, settings.idle_seconds)
+        self.sessions = OpenEnvSessions(offer, seats, settings.idle_seconds)
         self._path = f"/openenv/{offer.env_id}"
 
     def routes(self) -> Mount:
@@ -82,13 +82,13 @@ class Contract:
         return _json({"action": action_schema(self._offer.tools), "observation": OBSERVATION, "state": STATE})
 
     async def _state(self, request: Request) -> Response:
-        return _json(Episodes(Player(self._offer, self._seats)).state())
+        return _json(OpenEnvEpisodes(BridgePlayer(self._offer, self._seats)).state())
 
     async def _reset(self, request: Request) -> Response:
-        player = Player(self._offer, self._seats)
+        player = BridgePlayer(self._offer, self._seats)
         try:
-            return _json(await Episodes(player).reset(_read(await request.body() or b"{}")))
-        except Refused as error:
+            return _json(await OpenEnvEpisodes(player).reset(_read(await request.body() or b"{}")))
+        except BridgeRefused as error:
             return _refusal(error)
         finally:
             await player.close()
@@ -96,14 +96,14 @@ class Contract:
     async def _step(self, request: Request) -> Response:
         try:
             fitting(STEP, fitting(REQUEST, _read(await request.body()))["action"])
-            raise Refused("EXECUTION_ERROR", NO_SESSION.format(self._path))
-        except Refused as error:
+            raise BridgeRefused("EXECUTION_ERROR", NO_SESSION.format(self._path))
+        except BridgeRefused as error:
             return _refusal(error)
 
     async def _mcp(self, request: Request) -> Response:
         try:
             return _json(await self.sessions.answer(_read(await request.body())))
-        except Refused as error:
+        except BridgeRefused as error:
             return _json({"jsonrpc": "2.0", "id": None, "error": rpc_error(error)})
 
     async def _environments(self, request: Request) -> Response:
@@ -135,7 +135,7 @@ class Contract:
                     return _json({"tasks": openenv_tasks.describe_tasks(tasks, arguments["split"], *bounds)})
         except UnknownTask as error:
             return _json({"detail": str(error)}, 400)
-        except Refused as error:
+        except BridgeRefused as error:
             return _refusal(error)
         return _unknown(f"request {operation!r}", ["tasks", "num_tasks", "task", "task_range"])
 
@@ -163,13 +163,13 @@ class Contract:
             async with self.sessions.attach(socket.query_params.get("session_id")) as session:
                 await self._converse(socket, session)
             await socket.close()
-        except Refused as error:
+        except BridgeRefused as error:
             await _say(socket, error.body)
             await socket.close()
         except WebSocketDisconnect:
             pass
 
-    async def _converse(self, socket: WebSocket, session: Session) -> None:
+    async def _converse(self, socket: WebSocket, session: OpenEnvSession) -> None:
         while True:
             event: Any = None
             # Calls of tools come by single requests, too: then the client is not idle, though the WebSocket is.
@@ -179,7 +179,7 @@ class Contract:
             if event is None:
                 session.closing = True
                 why = f"nobody called for {self._settings.idle_seconds:g} s, and the episode was ended"
-                return await _say(socket, Refused("SESSION_ERROR", why).body)
+                return await _say(socket, BridgeRefused("SESSION_ERROR", why).body)
             if event["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect
             session.use()
@@ -192,7 +192,7 @@ class Contract:
                     await _say(socket, {"type": "mcp", "data": answer})
                 else:
                     await _say(socket, await session.answer(message))
-            except Refused as error:
+            except BridgeRefused as error:
                 await _say(socket, error.body)
 
 
@@ -209,14 +209,14 @@ def _read(raw: str | bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise Refused("INVALID_JSON", f"not JSON: {error}") from error
+        raise BridgeRefused("INVALID_JSON", f"not JSON: {error}") from error
 
 
 def _json(body: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(body), status, media_type=JSON_TYPE)
 
 
-def _refusal(error: Refused) -> Response:
+def _refusal(error: BridgeRefused) -> Response:
     """Returns an error in the format of the contract's HTTP side."""
     code, message = error.body["data"]["code"], error.body["data"]["message"]
     status = STATUS[code]

@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 
 from envsuite.core import Tool
-from envsuite.serving.bridges.openenv import Episodes, Refused, fitting
-from envsuite.serving.bridges.players import Offer, Player, Seats
+from envsuite.serving.bridges.openenv import BridgeRefused, OpenEnvEpisodes, fitting
+from envsuite.serving.bridges.players import BridgeOffer, BridgePlayer, Seats
 
 SWEEPS = 4
 """Number of checks for idle sessions in the time after which a session is closed."""
@@ -50,15 +50,15 @@ _CODES = {
 """JSON-RPC's error codes, by those of the WebSocket."""
 
 
-class Session:
+class OpenEnvSession:
     """The episodes of one client, by WebSocket and by single requests.
 
     Args:
         player: The client's player.
     """
 
-    def __init__(self, player: Player) -> None:
-        self.player, self.episodes = player, Episodes(player)
+    def __init__(self, player: BridgePlayer) -> None:
+        self.player, self.episodes = player, OpenEnvEpisodes(player)
         self.attached = False
         """Whether a WebSocket is attached."""
         self.closing = False
@@ -89,7 +89,7 @@ class Session:
             self.use()
 
 
-class Sessions:
+class OpenEnvSessions:
     """The sessions of one environment, and the answers to JSON-RPC requests.
 
     Args:
@@ -98,9 +98,9 @@ class Sessions:
         idle_seconds: Seconds after which an idle session is closed.
     """
 
-    def __init__(self, offer: Offer, seats: Seats, idle_seconds: float) -> None:
+    def __init__(self, offer: BridgeOffer, seats: Seats, idle_seconds: float) -> None:
         self._offer, self._seats, self._idle_seconds = offer, seats, idle_seconds
-        self._named: dict[str, Session] = {}
+        self._named: dict[str, OpenEnvSession] = {}
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -115,15 +115,15 @@ class Sessions:
                     await self._forget(name)
 
     @contextlib.asynccontextmanager
-    async def attach(self, name: str | None) -> AsyncIterator[Session]:
+    async def attach(self, name: str | None) -> AsyncIterator[OpenEnvSession]:
         """Provides the session of a WebSocket: the one that it names, or one of its own.
 
         Raises:
             Refused: There is no session of this name, or another WebSocket is attached to it.
         """
-        session = self._find(name) if name else Session(Player(self._offer, self._seats))
+        session = self._find(name) if name else OpenEnvSession(BridgePlayer(self._offer, self._seats))
         if session.attached:
-            raise Refused("SESSION_ERROR", f"another WebSocket is attached to session {name!r}")
+            raise BridgeRefused("SESSION_ERROR", f"another WebSocket is attached to session {name!r}")
         session.attached = True
         try:
             yield session
@@ -134,7 +134,7 @@ class Sessions:
             elif session.closing:
                 await self._forget(name)
 
-    async def answer(self, request: object, own: Session | None = None) -> dict[str, Any]:
+    async def answer(self, request: object, own: OpenEnvSession | None = None) -> dict[str, Any]:
         """Answers a JSON-RPC request.
 
         Args:
@@ -152,13 +152,15 @@ class Sessions:
             return {**head, "error": {"code": _INVALID_REQUEST, "message": message}}
         try:
             return {**head, "result": await self._result(request["method"], request.get("params", {}), own)}
-        except Refused as error:
+        except BridgeRefused as error:
             return {**head, "error": rpc_error(error)}
 
-    async def _result(self, method: str, params: object, own: Session | None) -> dict[str, Any]:
+    async def _result(self, method: str, params: object, own: OpenEnvSession | None) -> dict[str, Any]:
         match method:
             case "openenv/session/create" if own is not None:
-                raise Refused("SESSION_ERROR", "a WebSocket is a session already; create another by a single request")
+                raise BridgeRefused(
+                    "SESSION_ERROR", "a WebSocket is a session already; create another by a single request"
+                )
             case "openenv/session/create":
                 return {"session_id": self._create()}
             case CLOSE.name:
@@ -167,15 +169,15 @@ class Sessions:
                 return {"tools": [_as_mcp(tool) for tool in self._offer.tools]}
             case CALL.name:
                 return await self._call(fitting(CALL, params), own)
-        raise Refused("UNKNOWN_TYPE", f"unknown method {method[:100]!r}; known: {', '.join(METHODS)}")
+        raise BridgeRefused("UNKNOWN_TYPE", f"unknown method {method[:100]!r}; known: {', '.join(METHODS)}")
 
     def _create(self) -> str:
         if len(self._named) >= self._seats.most:
             message = f"all {self._seats.most} sessions are open; try again when one has been closed"
             counts = {"active_sessions": len(self._named), "max_sessions": self._seats.most}
-            raise Refused("CAPACITY_REACHED", message, **counts)
+            raise BridgeRefused("CAPACITY_REACHED", message, **counts)
         name = str(uuid.uuid4())
-        self._named[name] = Session(Player(self._offer, self._seats))
+        self._named[name] = OpenEnvSession(BridgePlayer(self._offer, self._seats))
         return name
 
     async def _close(self, name: str) -> dict[str, Any]:
@@ -186,20 +188,20 @@ class Sessions:
         await self._forget(name)
         return {"session_id": name, "closed": True}
 
-    async def _call(self, params: dict[str, Any], own: Session | None) -> dict[str, Any]:
+    async def _call(self, params: dict[str, Any], own: OpenEnvSession | None) -> dict[str, Any]:
         name = params.get("session_id")
         if own is None and not name:
             how = f"create one with {METHODS[0]} and send its session_id, or play over the WebSocket"
-            raise Refused("SESSION_ERROR", f"tools are called in a session: {how}")
+            raise BridgeRefused("SESSION_ERROR", f"tools are called in a session: {how}")
         session = own or self._find(name)
         step = {"tool_name": params["name"], "arguments": params.get("arguments", {})}
         answer = (await session.answer({"type": "step", "data": step}))["data"]
         return {**answer["observation"], "reward": answer["reward"], "done": answer["done"]}
 
-    def _find(self, name: str | None) -> Session:
+    def _find(self, name: str | None) -> OpenEnvSession:
         session = self._named.get(name or "")
         if session is None:
-            raise Refused(
+            raise BridgeRefused(
                 "SESSION_ERROR", f"unknown session_id {(name or '')[:100]!r}: it was closed, or never created"
             )
         session.use()
@@ -221,7 +223,7 @@ def _as_mcp(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "inputSchema": dict(tool.parameters)}
 
 
-def rpc_error(error: Refused) -> dict[str, Any]:
+def rpc_error(error: BridgeRefused) -> dict[str, Any]:
     """Returns an error of the WebSocket as one of JSON-RPC."""
     data = dict(error.body["data"])
     code, message = _CODES[data.pop("code")], data.pop("message")

@@ -44,12 +44,12 @@ NOT_BEGUN = "no episode is running: call reset to start one"
 ENDED = "the episode has ended: call reset to start another one"
 
 
-class Full(EnvsuiteError):
+class BridgeFull(EnvsuiteError):
     """Raised when the maximum number of environments are in use; one must be closed first."""
 
 
 @dataclass(frozen=True)
-class Offer:
+class BridgeOffer:
     """An environment that a bridge offers."""
 
     env_id: str
@@ -91,7 +91,7 @@ def make(env_id: str, urls: tuple[str, ...]) -> ToolEnv:
     return env
 
 
-def offer(env_id: str, urls: tuple[str, ...] = ()) -> Offer:
+def offer(env_id: str, urls: tuple[str, ...] = ()) -> BridgeOffer:
     """Returns the offer of ``env_id``; makes the environment once to read its tools.
 
     Raises:
@@ -102,13 +102,13 @@ def offer(env_id: str, urls: tuple[str, ...] = ()) -> Offer:
         if any(tool.name == RESET.name for tool in env.tools):
             raise UsageError(f"{env_id} has a tool {RESET.name!r}, the name of what starts an episode in MCP")
         quick = not urls and env_id in ENVIRONMENTS and ENVIRONMENTS[env_id].inline
-        return Offer(env_id, urls, env.tools, horizon_of(env_id), quick, env.tasks)
+        return BridgeOffer(env_id, urls, env.tools, horizon_of(env_id), quick, env.tasks)
     finally:
         env.close()
 
 
 @dataclass(frozen=True)
-class Turn:
+class BridgeTurn:
     """The result of a reset or a step, as JSON values."""
 
     task: str
@@ -155,7 +155,7 @@ class Seats:
         # As many threads as seats: a world that is slow, or hangs, does not block others.
         self._threads = anyio.CapacityLimiter(most)
 
-    async def take(self, offer: Offer) -> ToolEnv:
+    async def take(self, offer: BridgeOffer) -> ToolEnv:
         """Makes an environment.
 
         Raises:
@@ -163,7 +163,7 @@ class Seats:
             EnvsuiteError: It cannot be made.
         """
         if self.taken >= self.most:
-            raise Full(f"all {self.most} seats are taken; try again when somebody has left")
+            raise BridgeFull(f"all {self.most} seats are taken; try again when somebody has left")
         self.taken += 1
         try:
             return await self.run(lambda: make(offer.env_id, offer.urls))
@@ -185,7 +185,7 @@ class Seats:
         return await anyio.to_thread.run_sync(call, limiter=self._threads)
 
 
-class Player:
+class BridgePlayer:
     """Plays one environment, one episode at a time; concurrent calls are executed one after another.
 
     Args:
@@ -193,7 +193,7 @@ class Player:
         seats: Source of environments.
     """
 
-    def __init__(self, offer: Offer, seats: Seats) -> None:
+    def __init__(self, offer: BridgeOffer, seats: Seats) -> None:
         self.offer, self.seats = offer, seats
         self.steps = 0
         """Number of steps in the episode so far."""
@@ -205,7 +205,7 @@ class Player:
         self._lock = anyio.Lock()
         self._used = anyio.current_time()
 
-    async def reset(self, seed: int | None = None, task_id: str | None = None) -> Turn:
+    async def reset(self, seed: int | None = None, task_id: str | None = None) -> BridgeTurn:
         """Starts an episode.
 
         Raises:
@@ -217,11 +217,11 @@ class Player:
             if self._env is None:
                 self._env = await self.seats.take(self.offer)
             env, options = self._env, None if task_id is None else {"task_id": task_id}
-            turn = Turn(*await self._play(lambda: _plain(*env.reset(seed=seed, options=options)), quick=False))
+            turn = BridgeTurn(*await self._play(lambda: _plain(*env.reset(seed=seed, options=options)), quick=False))
             self.steps, self._over, self.info = 0, None, turn.info
             return turn
 
-    async def step(self, call: ToolCall) -> Turn:
+    async def step(self, call: ToolCall) -> BridgeTurn:
         """Takes a step; the environment answers an invalid action.
 
         Raises:
@@ -241,7 +241,7 @@ class Player:
             self.steps += 1
             out_of_steps = self.offer.horizon is not None and self.steps >= self.offer.horizon
             truncated = not terminated and (cut or out_of_steps)
-            turn = Turn(*fields, reward, terminated, truncated)
+            turn = BridgeTurn(*fields, reward, terminated, truncated)
             self.info = turn.info
             if turn.done:
                 self._over = ENDED

@@ -24,16 +24,16 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from envsuite.core.errors import UsageError
 from envsuite.remote.deadlines import TimedConnection
-from envsuite.remote.guard import Guard
-from envsuite.remote.protocol import PROBLEM_TYPE, Problem
-from envsuite.serving.bridges.mcp import Endpoint
-from envsuite.serving.bridges.openenv_app import Contract
-from envsuite.serving.bridges.openenv_sessions import Sessions
+from envsuite.remote.guard import RequestGuard
+from envsuite.remote.protocol import PROBLEM_TYPE, HttpProblem
+from envsuite.serving.bridges.mcp import MCPEndpoint
+from envsuite.serving.bridges.openenv_app import OpenEnvContract
+from envsuite.serving.bridges.openenv_sessions import OpenEnvSessions
 from envsuite.serving.bridges.players import Seats, offer
-from envsuite.serving.bridges.settings import Settings
+from envsuite.serving.bridges.settings import BridgeSettings
 
 
-class Gate:
+class BridgeGate:
     """An ASGI application in front of another one.
 
     Args:
@@ -41,9 +41,9 @@ class Gate:
         settings: Settings of the bridge.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: BridgeSettings) -> None:
         self._app = RequestBodyLimitMiddleware(app, settings.max_body)
-        self._guard = Guard(settings.private, settings.token, who="bridge")
+        self._guard = RequestGuard(settings.private, settings.token, who="bridge")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or passes it on."""
@@ -56,7 +56,7 @@ class Gate:
         await self._app(scope, receive, send)
 
 
-def problem(error: Problem, headers: dict[str, str] | None = None) -> Response:
+def problem(error: HttpProblem, headers: dict[str, str] | None = None) -> Response:
     """Returns a problem document as a response."""
     return Response(error.document(), error.status, headers, PROBLEM_TYPE)
 
@@ -79,13 +79,16 @@ class Bridge:
         EnvsuiteError: An environment cannot be offered, or the address is in use.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BridgeSettings) -> None:
         self.settings = settings
         self.seats = Seats(settings.max_sessions)
         offers = [offer(env_id, settings.urls) for env_id in dict.fromkeys(settings.environments)]
-        self.endpoints = {entry.env_id: Endpoint(entry, self.seats, settings) for entry in offers}
-        contracts = [Contract(entry, self.seats, settings) for entry in offers]
-        parts: list[Endpoint | Sessions] = [*self.endpoints.values(), *(contract.sessions for contract in contracts)]
+        self.endpoints = {entry.env_id: MCPEndpoint(entry, self.seats, settings) for entry in offers}
+        contracts = [OpenEnvContract(entry, self.seats, settings) for entry in offers]
+        parts: list[MCPEndpoint | OpenEnvSessions] = [
+            *self.endpoints.values(),
+            *(contract.sessions for contract in contracts),
+        ]
 
         @contextlib.asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -104,15 +107,17 @@ class Bridge:
         async def refuse(request: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
             if error.status_code == 404:
-                return problem(Problem(404, "not-found", f"nothing at {request.url.path[:200]!r}; there is: {paths}"))
+                return problem(
+                    HttpProblem(404, "not-found", f"nothing at {request.url.path[:200]!r}; there is: {paths}")
+                )
             kind = "method" if error.status_code == 405 else "malformed"
             headers = dict(error.headers or {})
-            return problem(Problem(error.status_code, kind, f"{request.method}: {error.detail}"), headers)
+            return problem(HttpProblem(error.status_code, kind, f"{request.method}: {error.detail}"), headers)
 
         app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refuse})
         self._socket = _listening(settings.host, settings.port)
         config = uvicorn.Config(
-            Gate(app, settings),
+            BridgeGate(app, settings),
             http=type("_Connection", (TimedConnection, AutoHTTPProtocol), {}),
             lifespan="on",
             log_config=None,
@@ -167,7 +172,7 @@ def _listening(host: str, port: int) -> socket.socket:
     return listening
 
 
-def bridge(settings: Settings) -> None:
+def bridge(settings: BridgeSettings) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Raises:
@@ -188,7 +193,7 @@ def bridge(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def bridging(settings: Settings) -> Iterator[Bridge]:
+def bridging(settings: BridgeSettings) -> Iterator[Bridge]:
     """Runs a bridge in a thread of this process for the duration of the block."""
     running = Bridge(settings)
     thread = threading.Thread(target=running.run, name="envsuite-bridge", daemon=True)

@@ -10,7 +10,7 @@ from envsuite.remote.tokens import check_token
 
 
 @dataclass(frozen=True)
-class Settings:
+class BridgeSettings:
     """The settings of one bridge."""
 
     environments: tuple[str, ...]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from envsuite.core.tools import ToolCall
 from envsuite.remote.pages.visitors import Visitors
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.world import Session
+from envsuite.webshop.world import ShopVisit
 
 CAPACITY = 256
 """Maximum number of customers."""
@@ -85,7 +85,7 @@ class Customer:
         self.message, self.refused = message, refused
 
 
-def option_of(session: Session, value: str) -> tuple[str, str]:
+def option_of(session: ShopVisit, value: str) -> tuple[str, str]:
     """Returns name and value of the option that a click on ``value`` has just chosen."""
     return next(pair for pair in reversed(session.state.options) if pair[1] == value.lower())
 

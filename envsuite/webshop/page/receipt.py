@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envsuite.webshop.goals import NO_LIMIT, Goal, Option
+from envsuite.webshop.goals import NO_LIMIT, Option, ShoppingGoal
 from envsuite.webshop.products import Product
 from envsuite.webshop.reward import Score, alike, categories, has_attribute, options_matched
-from envsuite.webshop.world import Session
+from envsuite.webshop.world import ShopVisit
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReceiptLine:
     """One requirement of the goal."""
 
     kind: str
@@ -35,7 +35,7 @@ class Receipt:
     """The target product."""
     wanted: tuple[str, ...]
     """The options that the goal asks for, as text."""
-    lines: tuple[Line, ...]
+    lines: tuple[ReceiptLine, ...]
     queries: tuple[str, str]
     """The queries that found the purchase, and the target, when the data were collected."""
     shared_categories: tuple[str, ...]
@@ -58,7 +58,7 @@ class Receipt:
         return sum(of_kind), len(of_kind)
 
 
-def receipt(session: Session) -> Receipt:
+def receipt(session: ShopVisit) -> Receipt:
     """Explains the purchase of ``session``.
 
     Raises:
@@ -91,30 +91,32 @@ def receipt(session: Session) -> Receipt:
     )
 
 
-def _attribute(product: Product, attribute: str) -> Line:
+def _attribute(product: Product, attribute: str) -> ReceiptLine:
     is_met = has_attribute(product, attribute)
     match = next((own for own in product.attributes if alike(own, attribute)), None)
     if match is not None:
         reason = "one of its attributes" if match == attribute else f"its attribute “{match}” is alike"
     else:
         reason = "said in its title, features or description" if is_met else "not among its attributes, nor in its text"
-    return Line("Attribute", attribute, reason, is_met)
+    return ReceiptLine("Attribute", attribute, reason, is_met)
 
 
-def _option(values: Sequence[str], option: Option) -> Line:
+def _option(values: Sequence[str], option: Option) -> ReceiptLine:
     match = next((value for value in values if options_matched([value], [option])), None)
     if match is not None:
-        return Line("Option", option_text(option), f"“{match}” was chosen", True)
+        return ReceiptLine("Option", option_text(option), f"“{match}” was chosen", True)
     listing = ", ".join(f"“{value}”" for value in values)
-    return Line("Option", option_text(option), f"chosen was {listing}" if listing else "nothing was chosen", False)
+    return ReceiptLine(
+        "Option", option_text(option), f"chosen was {listing}" if listing else "nothing was chosen", False
+    )
 
 
-def _price(product: Product, goal: Goal, score: Score) -> Line:
+def _price(product: Product, goal: ShoppingGoal, score: Score) -> ReceiptLine:
     limit = "no limit" if goal.price_upper == NO_LIMIT else f"at most ${goal.price_upper:,.2f}"
     price = f"${product.price:,.2f}"
     if " to " in product.price_tag:
         price += f", drawn from {product.price_tag}"
-    return Line("Price", limit, price, score.r_price)
+    return ReceiptLine("Price", limit, price, score.r_price)
 
 
 def option_text(option: Option) -> str:

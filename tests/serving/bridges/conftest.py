@@ -12,7 +12,7 @@ import pytest
 from talk import run
 
 from envsuite.serving.bridges.server import Bridge, bridging
-from envsuite.serving.bridges.settings import Settings
+from envsuite.serving.bridges.settings import BridgeSettings
 
 PATIENT = "talk:Patient-v0"
 
@@ -30,7 +30,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(scope="session")
 def bridge(data_folder: Path) -> Iterator[Bridge]:
     """A bridge in a thread of this process, with free choice among three environments."""
-    with bridging(Settings(("TextCraft-v0", "WebShop-v0", PATIENT), port=0)) as running:
+    with bridging(BridgeSettings(("TextCraft-v0", "WebShop-v0", PATIENT), port=0)) as running:
         yield running
 
 
@@ -40,7 +40,9 @@ def start() -> Iterator[Callable[..., Bridge]]:
     with ExitStack() as stack:
 
         def make(*environments: str, **settings: Any) -> Bridge:
-            return stack.enter_context(bridging(Settings(environments or ("TextCraft-v0",), **{"port": 0, **settings})))
+            return stack.enter_context(
+                bridging(BridgeSettings(environments or ("TextCraft-v0",), **{"port": 0, **settings}))
+            )
 
         yield make
 

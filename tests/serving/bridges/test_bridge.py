@@ -26,7 +26,7 @@ from envsuite.core.errors import UnknownName
 from envsuite.serving.bridges import players
 from envsuite.serving.bridges.players import offer
 from envsuite.serving.bridges.server import Bridge
-from envsuite.serving.bridges.settings import Settings
+from envsuite.serving.bridges.settings import BridgeSettings
 
 Start = Callable[..., Bridge]
 BOTH = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -186,7 +186,7 @@ async def test_clients_of_both_protocols_share_the_seats(start: Start) -> None:
 )
 def test_settings_of_a_bridge_that_cannot_work_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Settings(**{"environments": ("TextCraft-v0",), **given})
+        BridgeSettings(**{"environments": ("TextCraft-v0",), **given})
 
 
 def test_what_cannot_be_offered_is_refused_at_the_start(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

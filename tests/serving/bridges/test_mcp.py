@@ -22,7 +22,7 @@ from waiting import until
 from envsuite.serving.bridges import mcp
 from envsuite.serving.bridges.players import RESET
 from envsuite.serving.bridges.server import Bridge, bridging
-from envsuite.serving.bridges.settings import Settings
+from envsuite.serving.bridges.settings import BridgeSettings
 from envsuite.textcraft.env import TextCraft
 
 Start = Callable[..., Bridge]
@@ -159,7 +159,7 @@ def test_a_client_that_comes_back_in_time_keeps_its_episode(start: Start, monkey
 
 def test_a_bridge_that_ends_does_not_wait_for_clients_that_listen() -> None:
     with contextlib.ExitStack() as stack:
-        with bridging(Settings(("TextCraft-v0",), port=0)) as bridge:
+        with bridging(BridgeSettings(("TextCraft-v0",), port=0)) as bridge:
             http, url = stack.enter_context(opened(bridge))
             listening = stack.enter_context(http.stream("GET", url))
         assert list(listening.iter_lines()) == [] and bridge.seats.taken == 0

@@ -13,23 +13,23 @@ from ranks import on_ranks
 from tiny_runs import model, step_table
 from update_cases import exchanged
 
-from trainers.policy.balance import Work, attention_span, spread_episodes
+from trainers.policy.balance import EpisodeWork, attention_span, spread_episodes
 from trainers.policy.packing import micro_batches
 
 SIZE = 61
 work = st.integers(0, 2**32 - 1).map(np.random.default_rng).map(lambda rng: _work(rng, int(rng.integers(1, 40))))
 
 
-def _work(rng: np.random.Generator, count: int) -> Work:
+def _work(rng: np.random.Generator, count: int) -> EpisodeWork:
     group = rng.integers(0, 6, count)
     first = rng.integers(0, 300, 6)
-    return Work(
+    return EpisodeWork(
         rank=group % 4, part=rng.integers(0, 2, count), group=group, episode=np.arange(count), shared=first[group],
         own=rng.integers(1, 1 + int(rng.choice([10, 1000])), count),
     )  # fmt: skip
 
 
-def loads(work: Work, rank: np.ndarray, part: int, ranks: int) -> list[int]:
+def loads(work: EpisodeWork, rank: np.ndarray, part: int, ranks: int) -> list[int]:
     """Tokens of each process in a minibatch, added up one by one."""
     found = [0] * ranks
     begun = set()
@@ -43,7 +43,7 @@ def loads(work: Work, rank: np.ndarray, part: int, ranks: int) -> list[int]:
 
 
 @given(work, st.integers(4, 6))
-def test_no_other_place_for_an_episode_of_the_slowest_process_saves_a_hundredth(work: Work, ranks: int) -> None:
+def test_no_other_place_for_an_episode_of_the_slowest_process_saves_a_hundredth(work: EpisodeWork, ranks: int) -> None:
     rank = spread_episodes(work, ranks)
     assert ((rank >= 0) & (rank < ranks)).all()
     for part in np.unique(work.part).tolist():
@@ -58,9 +58,9 @@ def test_no_other_place_for_an_episode_of_the_slowest_process_saves_a_hundredth(
 
 
 @given(work)
-def test_what_is_even_stays_where_it_is(work: Work) -> None:
+def test_what_is_even_stays_where_it_is(work: EpisodeWork) -> None:
     rank = spread_episodes(work, 4)
-    there = Work(rank, work.part, work.group, work.episode, work.shared, work.own)
+    there = EpisodeWork(rank, work.part, work.group, work.episode, work.shared, work.own)
     assert spread_episodes(there, 4).tolist() == rank.tolist()
     assert spread_episodes(work, 4).tolist() == rank.tolist(), "and every process finds the same"
 
@@ -68,7 +68,7 @@ def test_what_is_even_stays_where_it_is(work: Work) -> None:
 def test_a_group_stays_together_where_that_is_as_good() -> None:
     group = np.array([0, 0, 1, 1, 2, 2, 3, 3])
     same = np.zeros(8, np.int64)
-    work = Work(same, same, group, np.arange(8), same + 500, same + 10)
+    work = EpisodeWork(same, same, group, np.arange(8), same + 500, same + 10)
     assert [len(set(spread_episodes(work, 2)[group == of].tolist())) for of in range(4)] == [1] * 4
     assert sorted(Counter(spread_episodes(work, 2).tolist()).values()) == [4, 4]
 
@@ -77,7 +77,7 @@ def test_a_group_stays_together_where_that_is_as_good() -> None:
 def test_work_is_the_tokens_that_micro_batches_compute(seed: int, append: bool, share: bool) -> None:
     table = step_table(np.random.default_rng(seed), SIZE, groups=4, members=3, append=append)
     part = np.zeros(len(table), np.int64)
-    work = Work.of(table, part, 0, share)
+    work = EpisodeWork.of(table, part, 0, share)
     assert sorted(work.episode.tolist()) == sorted(set(table.episode_id.tolist()))
     computed = sum(map(len, micro_batches(table, 10**6, share)))
     first = {(group, int(table.prompt[row][0])) for row, group in enumerate(table.group_id.tolist())
@@ -90,7 +90,7 @@ def test_work_is_the_tokens_that_micro_batches_compute(seed: int, append: bool, 
 @given(st.integers(0, 10**6), st.floats(1.0, 1000.0))
 def test_work_counts_the_tokens_that_each_token_attends_to(seed: int, span: float) -> None:
     table = step_table(np.random.default_rng(seed), SIZE, groups=1, members=4)
-    work = Work.of(table, np.zeros(len(table), np.int64), 0, True, span)
+    work = EpisodeWork.of(table, np.zeros(len(table), np.int64), 0, True, span)
     (tree,) = micro_batches(table, 10**6, True)
     assert loads(work, work.rank, 0, 1)[0] == pytest.approx((1 + tree.depth / span).sum(), abs=len(table))
 

@@ -13,7 +13,7 @@ from step_tables import step_tables, table_of
 from benchmarks import plain_python
 from trainers.credit.estimators.bipace import LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE, credit_diff, credit_q
 from trainers.credit.estimators.clustering import adaptive_radius, greedy_clusters, ngram_vectors
-from trainers.credit.estimators.comparison import CENTRED, Comparison
+from trainers.credit.estimators.comparison import CENTRED, StateComparison
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.hgpo import HGPO
 from trainers.credit.estimators.returns import discounted_returns
@@ -62,15 +62,15 @@ def test_clusters_do_not_depend_on_how_many_rows_are_taken_at_a_time(
 
 @given(step_tables(), normalisations, st.sampled_from(["episode", "step"]))
 def test_with_exact_states_and_credit_by_mean_it_is_gigpo_bit_for_bit(steps: StepTable, normalise: str, weigh: str):
-    ours = BiPACE(embedder="identity", radius=0.0, credit="mean", compare=Comparison(normalise, weigh))(steps)
-    assert_array_equal(ours.per_step, GiGPO(compare=Comparison(normalise, weigh))(steps).per_step)
+    ours = BiPACE(embedder="identity", radius=0.0, credit="mean", compare=StateComparison(normalise, weigh))(steps)
+    assert_array_equal(ours.per_step, GiGPO(compare=StateComparison(normalise, weigh))(steps).per_step)
 
 
 @given(step_tables(), normalisations)
 def test_radius_zero_on_one_hot_fingerprints_is_gigpo_bit_for_bit(steps: StepTable, normalise: str):
     one_hot = np.eye(3)[["abc".index(key) for key in steps.state_key]]
-    ours = BiPACE(radius=0.0, credit="mean", compare=Comparison(normalise))(steps.with_columns(embedding=one_hot))
-    assert_array_equal(ours.per_step, GiGPO(compare=Comparison(normalise))(steps).per_step)
+    ours = BiPACE(radius=0.0, credit="mean", compare=StateComparison(normalise))(steps.with_columns(embedding=one_hot))
+    assert_array_equal(ours.per_step, GiGPO(compare=StateComparison(normalise))(steps).per_step)
 
 
 @given(step_tables(), st.sampled_from(["q", "diff"]))
@@ -174,7 +174,7 @@ def context(steps: StepTable, row: int, k: int) -> tuple[object, ...]:
 
 @given(step_tables(), normalisations, st.sampled_from([0, 1]))
 def test_with_depth_zero_hgpo_is_the_step_term_of_gigpo(steps: StepTable, normalise: str, ddof: int):
-    compare = Comparison(normalise, ddof=ddof)
+    compare = StateComparison(normalise, ddof=ddof)
     gigpo, values = GiGPO(compare=compare), HGPO(depth=0, compare=compare)(steps).per_step
     term = gigpo.step_term(discounted_returns(steps, gigpo.gamma), gigpo.step_groups(steps))
     assert_allclose(values, term, rtol=1e-14, atol=0.0)

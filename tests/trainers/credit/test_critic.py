@@ -31,13 +31,13 @@ from tiny_runs import (
 
 from trainers.credit.config import CriticConfig
 from trainers.credit.critic import Critic
-from trainers.credit.estimators.base import Valued
+from trainers.credit.estimators.base import CriticValue
 from trainers.credit.estimators.vetta import VETTA
 from trainers.policy.adapter import save_adapter
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_backbone, load_model
-from trainers.policy.stateful import Mismatch
+from trainers.policy.stateful import StateMismatch
 from trainers.settings import ConfigError
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import STATES
@@ -47,7 +47,7 @@ from trainers.train import main
 SIZE = 61
 OPTIM = OptimConfig(tokens_per_microbatch=60, max_grad_norm=1e9)
 TURN_AND_TOKEN = VETTA().values
-THREE = (Valued("value"), Valued("value_low", at="low_start"), Valued("value_high"))
+THREE = (CriticValue("value"), CriticValue("value_low", at="low_start"), CriticValue("value_high"))
 LORA = AdapterConfig(rank=4)
 
 
@@ -85,11 +85,11 @@ def gradient_of(critic: Critic, steps: StepTable, targets: list[np.ndarray]) -> 
     return {name: p.grad.clone() for name, p in critic.module.named_parameters()}
 
 
-def read(steps: StepTable, value: Valued) -> np.ndarray:
+def read(steps: StepTable, value: CriticValue) -> np.ndarray:
     return steps.extra[value.name] if value.per == "step" else steps.token_extra[value.name].values
 
 
-def with_targets(steps: StepTable, values: tuple[Valued, ...], targets: list[np.ndarray]) -> StepTable:
+def with_targets(steps: StepTable, values: tuple[CriticValue, ...], targets: list[np.ndarray]) -> StepTable:
     for value, target in zip(values, targets, strict=True):
         named = {value.target: target}
         steps = steps.with_columns(**named) if value.per == "step" else steps.with_token_columns(**named)
@@ -99,7 +99,9 @@ def with_targets(steps: StepTable, values: tuple[Valued, ...], targets: list[np.
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["head", "model", "truncated"])
 @pytest.mark.parametrize("values", [TURN_AND_TOKEN, THREE], ids=["turn and token", "three"])
-def test_each_output_learns_the_targets_of_its_places(kind: str, values: tuple[Valued, ...], tmp_path: Path) -> None:
+def test_each_output_learns_the_targets_of_its_places(
+    kind: str, values: tuple[CriticValue, ...], tmp_path: Path
+) -> None:
     critic = critic_of(kind, values, tmp_path, lr=0.01, epochs=40, minibatches=2)
     table = table_with_an_empty_response()
     before = critic.columns(table)
@@ -117,7 +119,7 @@ def test_each_output_learns_the_targets_of_its_places(kind: str, values: tuple[V
 
 @pytest.mark.parametrize("kind", ["head", "model"])
 def test_a_value_at_a_token_is_that_of_the_text_before_it(kind: str, tmp_path: Path) -> None:
-    values = (Valued("value"), Valued("value_low", at="low_start"), Valued("value", "token"))
+    values = (CriticValue("value"), CriticValue("value_low", at="low_start"), CriticValue("value", "token"))
     critic = critic_of(kind, values, tmp_path)
     torch.nn.init.normal_(critic.module.value.weight)
     critic.module.value.weight.data[1:] = critic.module.value.weight.data[0]
@@ -140,23 +142,23 @@ def test_the_gradient_is_the_sum_of_the_means_over_each_outputs_own_values(kind:
     rng = np.random.default_rng(5)
     targets = [rng.normal(size=len(table)), rng.normal(size=len(table.response.values))]
 
-    def gradient(values: tuple[Valued, ...], rows: list[int], own: list[np.ndarray]) -> dict[str, torch.Tensor]:
+    def gradient(values: tuple[CriticValue, ...], rows: list[int], own: list[np.ndarray]) -> dict[str, torch.Tensor]:
         critic = critic_of(kind, values, tmp_path)
         critic.module.value.weight.data[:] = weight[rows]
         found = gradient_of(critic, critic.columns(table), own)
         return {name: grad for name, grad in found.items() if not name.startswith("value.")}
 
     both = gradient(TURN_AND_TOKEN, [0, 1], targets)
-    turn = gradient((Valued(),), [0], targets[:1])
-    token = gradient((Valued(per="token"),), [1], targets[1:])
+    turn = gradient((CriticValue(),), [0], targets[:1])
+    token = gradient((CriticValue(per="token"),), [1], targets[1:])
     scale = max(float(one.abs().max()) for one in both.values())
     for name, found in both.items():
         assert float((found - turn[name] - token[name]).abs().max()) < 1e-5 * scale, name
 
 
 def test_a_state_of_other_outputs_is_refused_with_the_tensor_that_differs(tmp_path: Path) -> None:
-    one, two = critic_of("head", (Valued(per="token"),), tmp_path), critic_of("head", TURN_AND_TOKEN, tmp_path)
-    with pytest.raises(Mismatch, match=r"value\.bias has shape \(1,\), that of the config \(2,\)"):
+    one, two = critic_of("head", (CriticValue(per="token"),), tmp_path), critic_of("head", TURN_AND_TOKEN, tmp_path)
+    with pytest.raises(StateMismatch, match=r"value\.bias has shape \(1,\), that of the config \(2,\)"):
         two.parts[0].load(one.parts[0].state())
 
 
@@ -207,7 +209,7 @@ def test_more_layers_than_the_model_has_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["head", "model"])
 def test_an_output_learns_from_the_steps_that_its_column_names_alone(kind: str, tmp_path: Path) -> None:
-    values = (Valued("value_high", learns="segment"), Valued("value_low", at="low_start"))
+    values = (CriticValue("value_high", learns="segment"), CriticValue("value_low", at="low_start"))
     critic = critic_of(kind, values, tmp_path)
     torch.nn.init.normal_(critic.module.value.weight)
     table = table_with_an_empty_response()
@@ -251,12 +253,12 @@ def test_a_run_trains_every_output_and_goes_on_from_its_checkpoint(
 # -- The critic
 
 
-ONE = (Valued(),)
+ONE = (CriticValue(),)
 
 
 @pytest.mark.parametrize("per", ["step", "token"])
 def test_a_critic_of_its_own_has_the_gradient_of_each_row_by_itself(per: str, tmp_path: Path) -> None:
-    value = Valued(per=per)
+    value = CriticValue(per=per)
     critic = critic_of("model", (value,), tmp_path)
     torch.nn.init.normal_(critic.module.value.weight)
     table = step_table(np.random.default_rng(4), SIZE)
@@ -293,7 +295,7 @@ def test_a_head_reads_the_policy_and_does_not_change_it(tmp_path: Path) -> None:
 def test_making_a_critic_draws_no_random_number_of_the_run() -> None:
     policy, accelerator = model("qwen2", SIZE), Accelerator(cpu=True)
     before = torch.get_rng_state()
-    Critic(CriticConfig(), accelerator, policy, ModelConfig(), OPTIM, [Valued()], seed=1)
+    Critic(CriticConfig(), accelerator, policy, ModelConfig(), OPTIM, [CriticValue()], seed=1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -353,7 +355,7 @@ def test_a_critic_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     model("qwen2", SIZE + 3).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"has 64 tokens, the policy 61"):
         config = CriticConfig(kind="model", path=str(tmp_path))
-        Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), OPTIM, [Valued()], seed=1)
+        Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), OPTIM, [CriticValue()], seed=1)
 
 
 def test_a_layer_that_the_model_does_not_have_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:

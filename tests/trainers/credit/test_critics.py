@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from step_tables import step_tables, table_of, with_one_token_a_step
 
-from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.empg import EMPG
 from trainers.credit.estimators.grpo import GRPO
 from trainers.credit.estimators.hcapo import HCAPO
@@ -188,7 +188,7 @@ def test_hiper_may_continue_an_episode_that_was_cut_off_with_its_own_values():
 # -- The methods that read signals of the policy
 
 
-POPULATION = Comparison(ddof=0, epsilon=0.0)
+POPULATION = StateComparison(ddof=0, epsilon=0.0)
 
 
 def with_signal(steps: StepTable, name: str, per_step: np.ndarray) -> StepTable:

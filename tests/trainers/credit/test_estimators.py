@@ -16,7 +16,7 @@ from step_tables import for_each, step_tables, table_of, with_one_token_a_step
 from envsuite.core.errors import UnknownName
 from trainers.credit import estimators
 from trainers.credit.estimators import ESTIMATORS, Advantage
-from trainers.credit.estimators.comparison import CENTRED, Comparison
+from trainers.credit.estimators.comparison import CENTRED, StateComparison
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.gpg import GPG
@@ -124,8 +124,8 @@ def test_the_episode_term_has_mean_zero_over_the_episodes_of_a_group(name: str, 
 @given(step_tables(), st.sampled_from(["std", "mean"]), st.sampled_from(["episode", "step"]))
 def test_gigpo_without_its_step_term_is_grpo(steps: StepTable, normalise: str, weigh: str):
     assert_array_equal(
-        advantage(GiGPO(step_weight=0.0, compare=Comparison(normalise, weigh)), steps),
-        advantage(GRPO(Comparison(normalise, weigh)), steps),
+        advantage(GiGPO(step_weight=0.0, compare=StateComparison(normalise, weigh)), steps),
+        advantage(GRPO(StateComparison(normalise, weigh)), steps),
     )
 
 
@@ -141,7 +141,7 @@ def test_gigpo_where_no_state_is_met_twice_is_grpo(steps: StepTable):
 
 @given(step_tables(min_episodes=2), st.sampled_from(["grpo", "gigpo"]))
 def test_dividing_by_the_standard_deviation_makes_the_scale_of_rewards_irrelevant(steps: StepTable, name: str):
-    estimator = ESTIMATORS[name](compare=Comparison(epsilon=0.0))
+    estimator = ESTIMATORS[name](compare=StateComparison(epsilon=0.0))
     assert_allclose(advantage(estimator, steps.with_reward(steps.reward * 4)), advantage(estimator, steps), atol=1e-7)
 
 
@@ -149,15 +149,15 @@ def test_weighing_by_step_lets_long_episodes_move_the_mean():
     steps = table_of([(0, 0, t, float(t == 2), "abc"[t], True) for t in range(3)] + [(0, 1, 0, 0.0, "a", True)])
     assert_allclose(advantage(DrGRPO(), steps), [0.5, 0.5, 0.5, -0.5])
     by_step = np.array([0.25, 0.25, 0.25, -0.75])
-    assert_allclose(advantage(DrGRPO(Comparison("mean", weigh="step")), steps), by_step)
-    assert_allclose(advantage(RLOO(Comparison("mean", weigh="step")), steps), by_step * 4 / 3)
+    assert_allclose(advantage(DrGRPO(StateComparison("mean", weigh="step")), steps), by_step)
+    assert_allclose(advantage(RLOO(StateComparison("mean", weigh="step")), steps), by_step * 4 / 3)
 
 
 def test_a_lone_episode_keeps_its_raw_return_where_asked_for():
     steps = table_of([(0, 0, 0, 10.0, "a", True)])
-    assert advantage(GRPO(Comparison.from_preset("verl")), steps) == pytest.approx(10 / (1 + 1e-6))
+    assert advantage(GRPO(StateComparison.from_preset("verl")), steps) == pytest.approx(10 / (1 + 1e-6))
     for method in (DrGRPO, RLOO, OPO):
-        assert advantage(method(Comparison.from_preset("verl", normalise="mean")), steps) == pytest.approx(10)
+        assert advantage(method(StateComparison.from_preset("verl", normalise="mean")), steps) == pytest.approx(10)
 
 
 def test_gigpo_on_a_table_small_enough_to_work_out_by_hand():

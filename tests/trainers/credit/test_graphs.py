@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from step_tables import step_tables, table_of
 
 from trainers.credit.estimators.beacon import BEACON
-from trainers.credit.estimators.comparison import CENTRED, Comparison
+from trainers.credit.estimators.comparison import CENTRED, StateComparison
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.credit.estimators.g2po import G2PO
 from trainers.credit.estimators.gagpo import GAGPO
@@ -29,7 +29,7 @@ from trainers.credit.graph import StateGraph
 from trainers.steps import StepTable
 from trainers.steps.columns import MILESTONE, NEXT_STATE, ROW_SCORE, SUCCESS, TREE
 
-EXACT = Comparison(epsilon=0.0)
+EXACT = StateComparison(epsilon=0.0)
 
 
 def terminal(steps: StepTable) -> StepTable:
@@ -264,7 +264,7 @@ def test_what_a_single_row_pays_is_compared_by_itself():
     rows = [(0, e, t, 1.0 * e, "a", True) for e in range(4) for t in range(2)]
     steps = table_of(rows).with_columns(**{TREE: np.repeat([0, 1], 4), ROW_SCORE: np.eye(1, 8)[0]})
     plain = per_step(TreeGRPO()(table_of(rows).with_columns(**{TREE: np.repeat([0, 1], 4)})))
-    found = per_step(TreeGRPO(compare=Comparison(weigh="step"))(steps))
+    found = per_step(TreeGRPO(compare=StateComparison(weigh="step"))(steps))
     assert found[0] > found[1] and plain[0] == plain[1]
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from step_tables import step_tables, table_of
 
-from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.groups import ROUNDING, group_codes, group_statistics, similar_codes
 from trainers.credit.estimators.returns import discounted_returns, episode_returns
 from trainers.steps import StepTable
@@ -59,14 +59,14 @@ def test_group_statistics_are_those_of_numpy_on_each_group(pairs: list[tuple[int
 @given(st.floats(-1e6, 1e6), st.integers(2, 40), st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-6]))
 def test_equal_values_are_worth_exactly_nothing(value: float, count: int, ddof: int, epsilon: float):
     values, group = np.full(count, value), np.zeros(count, np.int64)
-    relative = Comparison(ddof=ddof, epsilon=epsilon).within(values, group)
+    relative = StateComparison(ddof=ddof, epsilon=epsilon).within(values, group)
     assert (relative == 0.0).all()
 
 
 def test_values_that_differ_by_rounding_alone_are_worth_exactly_nothing():
     values = np.array([0.1 + 0.2, 0.3])
     assert values[0] != values[1]
-    relative = Comparison(epsilon=0.0).within(values, np.zeros(2, np.int64))
+    relative = StateComparison(epsilon=0.0).within(values, np.zeros(2, np.int64))
     assert (relative == 0.0).all()
     within, beyond = np.array([0.0, ROUNDING]), np.array([0.0, 2 * ROUNDING])
     assert (group_statistics(within, np.zeros(2, np.int64)).std == 0.0).all()

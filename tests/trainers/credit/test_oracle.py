@@ -21,7 +21,7 @@ from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.oracle_mc import OracleMC
-from trainers.credit.method import Method
+from trainers.credit.method import CreditMethod
 from trainers.credit.rows import unshaped_steps
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.report.metrics import read_metrics
@@ -34,7 +34,7 @@ from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.oracle import Continuations
-from trainers.run.rollouts import Rolled, SynchronousRollouts
+from trainers.run.rollouts import IterationRollout, SynchronousRollouts
 from trainers.settings import make
 from trainers.steps import Episode, StepTable
 from trainers.steps.columns import MC_VALUE, NEXT_MC_VALUE, TREE
@@ -70,7 +70,7 @@ def _rolled(
     memory: str, each: int, gamma: float = 1.0, workers: int = 0, members: int = 4, pooled: bool = False
 ) -> tuple[StepTable, Continuations, list[Episode]]:
     """Steps of two groups of episodes with their values, and the continuations."""
-    crediting = Crediting(Method.of(METHOD), Accelerator(cpu=True))
+    crediting = Crediting(CreditMethod.of(METHOD), Accelerator(cpu=True))
     plans = {i: EpisodePlan(i, i // members, 0, ("one", "two")[i // members]) for i in range(2 * members)}
     branches: Branches = {}
     with (playing := manager(memory, workers)).vector:
@@ -201,11 +201,11 @@ def _informative(episodes: Sequence[Episode], iteration: int) -> int:
     raise AssertionError("no group is replaced")
 
 
-def _steps(rolled: Rolled) -> StepTable:
+def _steps(rolled: IterationRollout) -> StepTable:
     return unshaped_steps(rolled.episodes, 1)
 
 
-def _grown(tree: TreeConfig, workers: int = 0, seed: int = 0, **method: Any) -> tuple[Rolled, int]:
+def _grown(tree: TreeConfig, workers: int = 0, seed: int = 0, **method: Any) -> tuple[IterationRollout, int]:
     """An iteration of two tasks, and the number of tokens that the engine wrote."""
     settings = make(MethodConfig, {"estimator": "tree_grpo", **method}, "method")
     config = TrainConfig(seed=seed, envs=[EnvConfig("walk_world:Walk-v0")], method=settings,
@@ -272,7 +272,7 @@ def test_the_oracle_measures_the_states_of_a_tree_once() -> None:
     shared = sum(episode.shared for episode in rolled.episodes)
     steps = _steps(rolled)
     assert shared > 0 and rolled.metrics["oracle/states"] <= len(steps) - shared
-    crediting = Crediting(Method.of(make(MethodConfig, oracle, "method")), Accelerator(cpu=True))
+    crediting = Crediting(CreditMethod.of(make(MethodConfig, oracle, "method")), Accelerator(cpu=True))
     assert "mc_value" in crediting(rolled.episodes, 1, rolled.continued).table.extra
 
 

@@ -14,7 +14,7 @@ from step_tables import table_of
 from envsuite.core.errors import EnvsuiteError
 from trainers.credit.estimators import ESTIMATORS, Estimator
 from trainers.credit.estimators.bipace import BiPACE
-from trainers.credit.estimators.comparison import CENTRED, Comparison
+from trainers.credit.estimators.comparison import CENTRED, StateComparison
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.gpg import GPG
@@ -125,8 +125,8 @@ def _with(**columns: Any) -> StepTable:
         (lambda: ESTIMATORS["gigpoo"], "unknown estimator 'gigpoo'. Nearest: 'gigpo'"),
         (lambda: SHAPERS["invalid_penalty"], "Nearest: 'invalid_action_penalty'"),
         (lambda: FILTERS["zero_var"], "Nearest: 'zero_variance'"),
-        (lambda: Comparison(normalise="stdev"), "Comparison: unknown normalise 'stdev'. Nearest: 'std'"),
-        (lambda: Comparison(weigh="steps"), "Comparison: unknown weigh 'steps'. Nearest: 'step'"),
+        (lambda: StateComparison(normalise="stdev"), "Comparison: unknown normalise 'stdev'. Nearest: 'std'"),
+        (lambda: StateComparison(weigh="steps"), "Comparison: unknown weigh 'steps'. Nearest: 'step'"),
         (lambda: BiPACE(embedder="actor"), "BiPACE: unknown embedder 'actor'"),
         (lambda: GPG(scale="all"), "GPG: unknown scale"),
         (lambda: HGPO(short_history="skipped"), "HGPO: unknown short_history 'skipped'"),
@@ -144,8 +144,8 @@ def _with(**columns: Any) -> StepTable:
         # numbers
         (lambda: BiPACE(action_tokens=0), "BiPACE: action_tokens is 0"),
         (lambda: BiPACE(radius=3.0), "BiPACE: radius is 3.0"),
-        (lambda: GRPO(Comparison(ddof=2)), "ddof is 2"),
-        (lambda: GRPO(Comparison(epsilon=-1.0)), "epsilon is -1.0"),
+        (lambda: GRPO(StateComparison(ddof=2)), "ddof is 2"),
+        (lambda: GRPO(StateComparison(epsilon=-1.0)), "epsilon is -1.0"),
         (lambda: GiGPO(gamma=1.5), "gamma is 1.5"),
         (lambda: GiGPO(similarity=0.0), "similarity is 0.0"),
         (lambda: HGPO(alpha=-0.5), "alpha is -0.5"),
@@ -170,7 +170,7 @@ def _with(**columns: Any) -> StepTable:
         (lambda: _replay(cov_low=3.0, cov_high=2.0), "cov_low is 3.0"),
         (lambda: _replay(cov_low_share=0.0001), "cov_high_share is 0.0002"),
         # comparisons
-        (lambda: DrGRPO(Comparison("std")), "without normalise"),
+        (lambda: DrGRPO(StateComparison("std")), "without normalise"),
         (lambda: OPO(replace(CENTRED, weigh="step")), "without weigh"),
         (lambda: GiGPO(compare={"ddof": 0}), "it must be an instance of Comparison"),
         (lambda: _made("rloo", compare={"normalise": "std"}), "without normalise: read here are only weigh, singleton"),

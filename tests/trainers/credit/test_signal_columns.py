@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from envsuite.core.errors import UsageError
-from envsuite.prompting import Renderer, TagsCodec
+from envsuite.prompting import TagsCodec, TemplateRenderer
 from trainers.credit.config import HindsightConfig
 from trainers.credit.hindsight import Hindsight, HindsightPrompts
 from trainers.credit.providers import Entropy
@@ -38,7 +38,7 @@ SIZE = len(tokenizer())
 
 
 def told(config: HindsightConfig = TEXT, longest: int | None = None) -> HindsightPrompts:
-    return HindsightPrompts.of(config, Renderer(tokenizer()), TagsCodec(), longest)
+    return HindsightPrompts.of(config, TemplateRenderer(tokenizer()), TagsCodec(), longest)
 
 
 def table(seed: int = 4, prompts: int | None = None) -> StepTable:
@@ -132,7 +132,7 @@ def test_a_template_that_ends_a_message_with_plain_text_is_refused() -> None:
     plain = deepcopy(tokenizer())
     plain.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}ASSISTANT:"
     with pytest.raises(ConfigError, match=r"method\.hindsight .*plain text, ' ASSISTANT:'.*model\.chat_template"):
-        HindsightPrompts.of(TEXT, Renderer(plain), TagsCodec(), None)
+        HindsightPrompts.of(TEXT, TemplateRenderer(plain), TagsCodec(), None)
 
 
 def spread(accelerator: Accelerator, adapted: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -17,10 +17,10 @@ from step_tables import for_each, step_tables, table_of
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS, Estimator
 from trainers.credit.estimators.bipace import BiPACE
-from trainers.credit.estimators.comparison import CENTRED, PRESETS, Comparing, Comparison
+from trainers.credit.estimators.comparison import CENTRED, PRESETS, Comparing, StateComparison
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.inertness import term_metrics
-from trainers.credit.method import Method
+from trainers.credit.method import CreditMethod
 from trainers.credit.recipes import recipe, recipes
 from trainers.settings import make
 from trainers.steps import StepTable
@@ -136,7 +136,7 @@ def test_a_preset_lies_over_the_default_of_every_method_as_far_as_the_method_rea
 
 
 def test_hgpo_takes_the_settings_of_verl_agent_over_the_deviation_of_its_own_code() -> None:
-    assert made("hgpo", compare="verl-agent").compare == Comparison("std", "step", 0, 1e-6, "raw")
+    assert made("hgpo", compare="verl-agent").compare == StateComparison("std", "step", 0, 1e-6, "raw")
     assert made("opo", compare="verl-agent").compare == replace(CENTRED, singleton="raw"), "its samples are episodes"
 
 
@@ -147,8 +147,8 @@ def test_gigpo_compares_steps_as_episodes_unless_it_is_told_otherwise(steps: Ste
 
 
 def test_a_checkpoint_keeps_how_a_calibrated_method_compares() -> None:
-    calibrated = BiPACE(radius=0.2, compare=Comparison.from_preset("verl-agent"))
-    state = json.loads(json.dumps(Crediting(Method(calibrated, {}, {}), Accelerator(cpu=True)).state()))
-    resumed = Crediting(Method(BiPACE(radius=None), {}, {}), Accelerator(cpu=True))
+    calibrated = BiPACE(radius=0.2, compare=StateComparison.from_preset("verl-agent"))
+    state = json.loads(json.dumps(Crediting(CreditMethod(calibrated, {}, {}), Accelerator(cpu=True)).state()))
+    resumed = Crediting(CreditMethod(BiPACE(radius=None), {}, {}), Accelerator(cpu=True))
     resumed.load(state)
     assert resumed.estimator == calibrated

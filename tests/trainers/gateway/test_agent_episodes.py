@@ -14,14 +14,14 @@ from broken_worlds import FAILURES
 from tiny_runs import BOOK, model, tokenizer
 
 from envsuite.core.errors import WorkerLost
-from envsuite.core.tools import Unparsed
+from envsuite.core.tools import UnparsedAction
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.textcraft.env import TextCraft
 from envsuite.vector import EnvFactory, make_vector
-from trainers.gateway.agents import AgentManager, Client, FunctionAgent, ServiceAgent, Task
+from trainers.gateway.agents import AgentManager, AgentTask, Client, FunctionAgent, ServiceAgent
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.messages import Ask, Message, Refused
-from trainers.gateway.sequences import Writer
+from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
+from trainers.gateway.sequences import SequenceWriter
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import Sampling
@@ -33,19 +33,19 @@ from trainers.steps import Episode, StepTable
 
 FACTORY = EnvFactory("TextCraft-v0", {**BOOK, "max_episode_steps": 4})
 CODEC = make_codec("tags", think=False)
-Play = Callable[[Task, Client], float | None]
+Play = Callable[[AgentTask, Client], float | None]
 
 
 def asked(client: Client, messages: list[Message]) -> str:
     """The text of the model's answer."""
-    ask = Ask(client.model, tuple(messages), body=repr(messages).encode())
+    ask = ParsedRequest(client.model, tuple(messages), body=repr(messages).encode())
     session, taken = client.gateway.ask(client.api_key, ask)
     (choice,) = taken.done.result()
     client.gateway.deliver(session, taken)
     return choice.message.text
 
 
-def player(task: Task, client: Client) -> None:
+def player(task: AgentTask, client: Client) -> None:
     """Plays as the trainer's own prompts do: the codec ``tags``, all of the conversation."""
     env = client.env
     assert env is not None
@@ -53,7 +53,7 @@ def player(task: Task, client: Client) -> None:
     while not env.done:
         text = asked(client, messages)
         parsed = CODEC.parse(text, env.offered, 1)
-        answer = env.step(parsed.action if parsed.action is not None else Unparsed(parsed.error or ""))
+        answer = env.step(parsed.action if parsed.action is not None else UnparsedAction(parsed.error or ""))
         messages += [Message("assistant", text), Message("user", answer)]
 
 
@@ -76,7 +76,7 @@ def made() -> Iterator[Callable[..., AgentManager]]:
     managers = []
 
     def make(play: Play | None, **settings: Any) -> AgentManager:
-        gateway = Gateway(Writer(tokenizer()), _sampling(), 0)
+        gateway = Gateway(SequenceWriter(tokenizer()), _sampling(), 0)
         config = AgentConfig(function="agent.py:play", **settings)
         agent = ServiceAgent(gateway) if play is None else FunctionAgent.__new__(FunctionAgent)
         if isinstance(agent, FunctionAgent):
@@ -119,7 +119,7 @@ def _alone(manager: AgentManager) -> Episode:
 
 
 def test_a_reward_that_is_returned_is_the_episodes(made: Callable[..., AgentManager]) -> None:
-    def play(task: Task, client: Client) -> float:
+    def play(task: AgentTask, client: Client) -> float:
         asked(client, [Message("user", task.text)])
         return 0.25
 
@@ -129,7 +129,7 @@ def test_a_reward_that_is_returned_is_the_episodes(made: Callable[..., AgentMana
 
 
 def test_a_reward_beyond_the_limit_fails_the_episode(made: Callable[..., AgentManager]) -> None:
-    def play(task: Task, client: Client) -> float:
+    def play(task: AgentTask, client: Client) -> float:
         asked(client, [Message("user", task.text)])
         return 1e308
 
@@ -137,7 +137,7 @@ def test_a_reward_beyond_the_limit_fails_the_episode(made: Callable[..., AgentMa
 
 
 def test_without_a_reward_an_episode_is_left_out_and_not_zero(made: Callable[..., AgentManager]) -> None:
-    def play(task: Task, client: Client) -> None:
+    def play(task: AgentTask, client: Client) -> None:
         asked(client, [Message("user", task.text)])
 
     episode = _alone(made(play, environment=False))
@@ -146,7 +146,7 @@ def test_without_a_reward_an_episode_is_left_out_and_not_zero(made: Callable[...
 
 
 def test_an_agent_that_asks_nothing_or_fails_is_told(made: Callable[..., AgentManager]) -> None:
-    def fails(task: Task, client: Client) -> float:
+    def fails(task: AgentTask, client: Client) -> float:
         asked(client, [Message("user", task.text)])
         raise ValueError("no such thing\nat all")
 
@@ -155,13 +155,13 @@ def test_an_agent_that_asks_nothing_or_fails_is_told(made: Callable[..., AgentMa
 
 
 def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., AgentManager]) -> None:
-    refused: list[Refused] = []
+    refused: list[GatewayRefused] = []
 
-    def talks(task: Task, client: Client) -> None:
+    def talks(task: AgentTask, client: Client) -> None:
         try:
             for number in range(100):
                 asked(client, [Message("user", f"{number}")])
-        except Refused as error:
+        except GatewayRefused as error:
             refused.append(error)
             raise RuntimeError("the client of some package says so in its own words") from error
 
@@ -173,15 +173,15 @@ def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., Agen
 
 
 def test_an_agent_that_outlives_its_time_holds_nobody_up(made: Callable[..., AgentManager]) -> None:
-    late: list[Refused] = []
+    late: list[GatewayRefused] = []
     over, asked_again = threading.Event(), threading.Event()
 
-    def sleeps(task: Task, client: Client) -> None:
+    def sleeps(task: AgentTask, client: Client) -> None:
         asked(client, [Message("user", "a")])
         over.wait(60.0)
         try:
             asked(client, [Message("user", "b")])
-        except Refused as error:
+        except GatewayRefused as error:
             late.append(error)
         asked_again.set()
 
@@ -261,7 +261,7 @@ def test_an_agent_is_brought_in_one_way(given: dict[str, Any]) -> None:
 def test_an_agent_that_fails_in_any_way_ends_its_own_episode_at_once(
     kind: str, made: Callable[..., AgentManager]
 ) -> None:
-    def fails(task: Task, client: Client) -> Any:
+    def fails(task: AgentTask, client: Client) -> Any:
         asked(client, [Message("user", task.text)])
         return FAILURES[kind][0]() if task.id == _plans()[0].task_id else 0.5
 
@@ -276,7 +276,7 @@ def test_an_agent_that_fails_in_any_way_ends_its_own_episode_at_once(
 def test_an_environment_that_fails_in_a_call_is_not_the_agents_failure(
     swallowed: bool, made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def play(task: Task, client: Client) -> float | None:
+    def play(task: AgentTask, client: Client) -> float | None:
         assert client.env is not None
         try:
             client.env.type("inventory")

@@ -24,12 +24,12 @@ from tiny_runs import BOOK, model, tokenizer
 from waiting import until
 
 from envsuite.vector import EnvFactory
-from trainers.gateway.agents import AgentManager, Client, Job, Outcome, Played, Task
+from trainers.gateway.agents import AgentEpisode, AgentJob, AgentManager, AgentOutcome, AgentTask, Client
 from trainers.gateway.app import serve
 from trainers.gateway.command import CommandAgent
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import CONNECTIONS
-from trainers.gateway.sequences import Writer
+from trainers.gateway.sequences import SequenceWriter
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import Sampling
@@ -59,7 +59,7 @@ Made = Callable[..., AgentManager]
 @pytest.fixture
 def address() -> Iterator[tuple[Gateway, str]]:
     """A gateway that listens."""
-    gateway = Gateway(Writer(tokenizer()), Sampling(), 0)
+    gateway = Gateway(SequenceWriter(tokenizer()), Sampling(), 0)
     with serve(gateway) as url:
         yield gateway, url
 
@@ -103,10 +103,10 @@ def printed(manager: AgentManager) -> str:
 
 def told(manager: AgentManager) -> tuple[str, Episode]:
     """One episode, with what its command and its test print."""
-    jobs: list[Job] = []
+    jobs: list[AgentJob] = []
     started = manager.agent.start
 
-    def start(job: Job) -> None:
+    def start(job: AgentJob) -> None:
         jobs.append(job)
         started(job)
 
@@ -186,9 +186,9 @@ def test_whatever_the_task_says_its_file_has_it(
     agent = CommandAgent(AgentConfig(command=[sys.executable, str(tmp_path / "agent.py")], sandbox=False))
     gateway, url = address
     session = gateway.open(EpisodePlan(0, 0, 0, "t"))
-    job = Job(Task("t", text), Client(gateway, f"{url}/v1", session.key, None), session)
+    job = AgentJob(AgentTask("t", text), Client(gateway, f"{url}/v1", session.key, None), session)
     agent.start(job)
-    assert job.ended.result(20.0) == Outcome()
+    assert job.ended.result(20.0) == AgentOutcome()
     *told, variable = json.loads(job.output)
     assert told == [{"id": "t"}, len(text), text[:9]]
     assert variable == (text.replace("\ud800", "?") if fits else None)
@@ -532,11 +532,11 @@ def test_the_official_client_plays_the_environment_of_its_key(address: tuple[Gat
     env = FACTORY.make()
     tasks = env.unwrapped.tasks.ids("train")  # type: ignore[attr-defined]
     sessions = [gateway.open(EpisodePlan(number, 0, 0, tasks[number])) for number in range(3)]
-    worlds = [Played(FACTORY.make(), task, gateway) for task in tasks[:2]]
+    worlds = [AgentEpisode(FACTORY.make(), task, gateway) for task in tasks[:2]]
     for world, session in zip(worlds, sessions, strict=False):
         world.join_session(session)
 
-    async def plays(world: Played, key: str) -> None:
+    async def plays(world: AgentEpisode, key: str) -> None:
         kept = httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"})
         async with kept as http, MCPClient(streamable_http_client(f"{url}/env/mcp", http_client=http)) as client:
             assert client.instructions == f"{world.goal}\n\n{world.text}"

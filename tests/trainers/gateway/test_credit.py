@@ -17,10 +17,10 @@ from talking import Place, ask, body
 
 from envsuite.core.tools import ToolCall
 from envsuite.vector import EnvFactory
-from trainers.gateway.agents import Agent, AgentManager, FunctionAgent, Played
+from trainers.gateway.agents import Agent, AgentEpisode, AgentManager, FunctionAgent
 from trainers.gateway.command import CommandAgent
-from trainers.gateway.messages import Ask, Message
-from trainers.gateway.session import Asked
+from trainers.gateway.messages import Message, ParsedRequest
+from trainers.gateway.session import AnsweredRequest
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import Sampling
 from trainers.rollout.episode import EpisodePlan
@@ -124,15 +124,15 @@ def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_actio
     place, numbers = Place(speaks), itertools.count()
     call_of = '<tool_call>\n{"name": "do", "arguments": {"command": "go %d"}}\n</tool_call>'
     place.engine.answer = lambda request: place.engine.ids(call_of % (next(numbers) if distinct else 0))
-    session, env = place.open(), Played(EnvFactory("counting_world:Counting-v0").make(), "one", place.gateway)
+    session, env = place.open(), AgentEpisode(EnvFactory("counting_world:Counting-v0").make(), "one", place.gateway)
     env.join_session(session)
     talks: dict[int, list[Message]] = {who: [Message("user", f"You are {who}. {env.text}")] for who in range(3)}
-    left: list[tuple[Asked, int]] = []
+    left: list[tuple[AnsweredRequest, int]] = []
     expected: dict[tuple[int, int], float] = {}
     first = 0.0
     for what, who, count, which, how in ops:
         if what == "ask":
-            ask = Ask("policy", tuple(talks[who]), env.offered, count, body=b"%d" % next(numbers))
+            ask = ParsedRequest("policy", tuple(talks[who]), env.offered, count, body=b"%d" % next(numbers))
             _, asked = place.gateway.ask(session.key, ask)
             place.gateway.pump(place.engine, 0.0)
             place.gateway.deliver(session, asked)
@@ -172,7 +172,7 @@ def test_no_reward_is_lost_or_doubled_and_each_is_the_answers_that_has_the_actio
 def test_an_agent_says_which_answer_acts_by_the_calls_id_and_by_the_parent_of_a_judge(path: str, made: Any) -> None:
     call = '<tool_call>\n{"name": "do", "arguments": {"command": "go"}}\n</tool_call>'
     place = made(lambda prompt: call)
-    session, env = place.open(), Played(EnvFactory("counting_world:Counting-v0").make(), "one", place.gateway)
+    session, env = place.open(), AgentEpisode(EnvFactory("counting_world:Counting-v0").make(), "one", place.gateway)
     env.join_session(session)
     tools = env.tools if "chat" in path else [{**env.tools[0]["function"], "input_schema": {"type": "object"}}]
     sent = body("Go", max_tokens=64, tools=tools)

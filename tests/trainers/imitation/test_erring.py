@@ -14,7 +14,7 @@ from envsuite.core import ToolEnv, UsageError
 from envsuite.core.practice import Teacher
 from envsuite.remote.making import make_player, practice_of
 from envsuite.sokoban.player import Pusher
-from trainers.imitation.erring import Erring, Following
+from trainers.imitation.erring import ErringTeacher, ExpertTeacher
 
 WORLDS = {
     "Sokoban-v0": {"source": "generated", "levels": 60, "boxes": 2, "pushes": (2, 6)},
@@ -38,7 +38,7 @@ def _played(
     moves, mistakes, won = 0, 0, 0
     for number, task in enumerate(world.tasks.ids("train")[:episodes]):
         env.reset(options={"task_id": task})
-        for move in Erring(player(), share).turns(env, random.Random(number)):
+        for move in ErringTeacher(player(), share).turns(env, random.Random(number)):
             right = make_player(env_id, "expert").act(env) if judged else move.action
             _, _, terminated, truncated, info = env.step(move.action)
             assert info["valid"] and not move.slip, "every move is possible, and a target"
@@ -51,7 +51,7 @@ def _played(
 
 @pytest.mark.parametrize("env_id", ["Sokoban-v0", "TextCraft-v0", "Bifurcation-v0"])
 def test_a_share_of_the_moves_are_possible_ones_that_the_expert_would_not_make(env_id: str) -> None:
-    played = partial(_played, env_id, lambda: Following(make_player(env_id, "expert")), judged=True)
+    played = partial(_played, env_id, lambda: ExpertTeacher(make_player(env_id, "expert")), judged=True)
     assert played(0.0, 6)[1:] == (0, 6), "without mistakes it is the expert"
     moves, mistakes, _ = once = played(0.4, 12)
     assert 0.2 < mistakes / moves < 0.5
@@ -60,7 +60,7 @@ def test_a_share_of_the_moves_are_possible_ones_that_the_expert_would_not_make(e
 
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(UsageError, match=r"errs=1\.5"):
-        Erring(Pusher(), 1.5)
+        ErringTeacher(Pusher(), 1.5)
 
 
 @pytest.mark.parametrize("env_id", WORLDS)

@@ -31,21 +31,21 @@ from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.generate import BY_STRATUM, generate_problem
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.literature import Literature
-from envsuite.prompting import Codec, Conversation, Full, PromptSpec, make_codec
+from envsuite.prompting import Codec, Conversation, FullMemory, PromptSpec, make_codec
 from envsuite.remote.making import practice_of
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import normalise_answer
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.player import Planner
+from envsuite.textcraft.player import CraftPlanner
 from envsuite.textcraft.practice import texts as textcraft_texts
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.generate import Shop
 from trainers.imitation import training
 from trainers.imitation.attention import look_back
-from trainers.imitation.config import Architecture, ImitateConfig, Play, Stage
-from trainers.imitation.play import RESPONSE, SLIP, Game, Transcript, transcribe
+from trainers.imitation.config import Architecture, ImitateConfig, PlayConfig, Stage
+from trainers.imitation.play import RESPONSE, SLIP, ImitationGame, Transcript, transcribe
 from trainers.imitation.training import Transcripts, imitate, load_start, loss_of, new_model, optimizers_of, parts_of
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.policy.config import AdapterConfig, ModelConfig
@@ -70,7 +70,7 @@ HYBRID = Architecture(
     | {"layer_types": ["linear_attention", "full_attention"]},
 )  # fmt: skip
 KWARGS = {"source": "generated", "goals": 60, "max_distractors": 0}
-GAMES = [Play(kwargs=KWARGS)]
+GAMES = [PlayConfig(kwargs=KWARGS)]
 BARE = replace(EXPLAINED, instructions=False, commands=False)
 
 
@@ -83,7 +83,7 @@ def _written(
     env: ToolEnv, task: str, player: Teacher, tokenizer: Any, codec: Codec, steps: int, rng: random.Random
 ) -> tuple[Transcript, bool]:
     """The one sequence of an episode under the memory full, and whether the player won."""
-    spec = PromptSpec(codec, Full(), instructions=False, commands=False)
+    spec = PromptSpec(codec, FullMemory(), instructions=False, commands=False)
     conversation = Conversation(tokenizer, spec, env.tools, env.max_calls)
     game = transcribe(env, task, player, conversation, steps, rng)
     (one,) = game.transcripts
@@ -230,17 +230,17 @@ def test_an_action_survives_tokenising_decoding_and_a_reload_beside_a_model(toke
 
 def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     env = TextCraft(source="generated", goals=100)
-    moves = Planner.turns
+    moves = CraftPlanner.turns
 
-    def stumbling(self: Planner, env: Any, rng: random.Random) -> Iterator[Move]:
+    def stumbling(self: CraftPlanner, env: Any, rng: random.Random) -> Iterator[Move]:
         for number, move in enumerate(moves(self, env, rng)):
             if number == 1:
                 yield Move("", (ToolCall("env_step", {"command": "get 7 string"}),), slip=True)
             yield move
 
-    monkeypatch.setattr(Planner, "turns", stumbling)
+    monkeypatch.setattr(CraftPlanner, "turns", stumbling)
     task, codec = env.tasks.ids("train")[0], make_codec("tags", think=False)
-    one, _ = _written(env, task, Planner(), tokenizer, codec, 30, random.Random(0))
+    one, _ = _written(env, task, CraftPlanner(), tokenizer, codec, 30, random.Random(0))
     slip = one.parts == SLIP
     assert tokenizer.decode(one.tokens[slip].tolist()).startswith("<action>get 7 string</action>")
     model = new_model(TINY, tokenizer)
@@ -584,10 +584,10 @@ def _world() -> ToolEnv:
     return gymnasium.make("TextCraft-v0", split="train", **KWARGS).unwrapped
 
 
-def _transcribed(prompt: PromptConfig, tokenizer, task: str) -> Game:
+def _transcribed(prompt: PromptConfig, tokenizer, task: str) -> ImitationGame:
     env = _world()
     conversation = make_conversation(prompt, tokenizer, env.tools, env.max_calls)
-    return transcribe(env, task, Planner(), conversation, 50, random.Random(0))
+    return transcribe(env, task, CraftPlanner(), conversation, 50, random.Random(0))
 
 
 def _rolled_out(prompt: PromptConfig, tokenizer, task: str, answers: list[list[int]]) -> Episode:
@@ -603,7 +603,7 @@ def _rolled_out(prompt: PromptConfig, tokenizer, task: str, answers: list[list[i
     return episode
 
 
-def _answers(game: Game) -> list[list[int]]:
+def _answers(game: ImitationGame) -> list[list[int]]:
     """The player's answers: the runs of its tokens."""
     found = []
     for one in game.transcripts:
@@ -651,7 +651,7 @@ def test_without_thoughts_the_actions_are_the_same(tokenizer) -> None:
     written = []
     for thoughts in (True, False):
         conversation = make_conversation(PROMPTS["full"], tokenizer, env.tools, env.max_calls)
-        game = transcribe(env, task, Planner(), conversation, 50, random.Random(0), thoughts=thoughts)
+        game = transcribe(env, task, CraftPlanner(), conversation, 50, random.Random(0), thoughts=thoughts)
         written.append([tokenizer.decode(ids) for ids in _answers(game)])
     assert any("<think>" in text for text in written[0]) and not any("<think>" in text for text in written[1])
     assert [text[text.find("<action>") :] for text in written[0]] == written[1]
@@ -659,7 +659,7 @@ def test_without_thoughts_the_actions_are_the_same(tokenizer) -> None:
 
 def test_an_answer_that_a_rollout_would_refuse_is_not_transcribed(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     look = ToolCall("env_step", {"command": "inventory"})
-    monkeypatch.setattr(Planner, "turns", lambda *_: iter([Move("", (look, look))]))
+    monkeypatch.setattr(CraftPlanner, "turns", lambda *_: iter([Move("", (look, look))]))
     with pytest.raises(UsageError, match=r"prompt: the player's answer '<action>.* invalid in a rollout: 2 calls"):
         _transcribed(PROMPTS["full"], tokenizer, _world().tasks.ids("train")[0])
 

@@ -22,7 +22,7 @@ from envsuite.serving.server import DRAIN_SECONDS
 from trainers.programs.launching.files import manifests
 from trainers.programs.launching.job import job_of
 from trainers.programs.launching.program import main
-from trainers.programs.launching.roles import Job, Sizes, dns_label
+from trainers.programs.launching.roles import ClusterJob, JobSizes, dns_label
 from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.run.cli import TRAIN, dump, parse, shorten_settings
 from trainers.run.config import TrainConfig
@@ -218,10 +218,10 @@ def test_any_name_of_a_run_gives_names_that_kubernetes_takes(name: str) -> None:
     assert len(texts) > 50 and all(isinstance(text, str) for text in texts), texts
 
 
-def renamed(name: str, *words: str) -> Job:
+def renamed(name: str, *words: str) -> ClusterJob:
     """The job of a run with a name."""
     config = replace(parse(["--config", CONFIG, *words[2:]]).config, name=name)
-    return job_of(config, Sizes(nodes=2, servers=int(words[1])), PurePosixPath("/data"), "dns://{}-{}:80".format)
+    return job_of(config, JobSizes(nodes=2, servers=int(words[1])), PurePosixPath("/data"), "dns://{}-{}:80".format)
 
 
 def named_by(value: Any) -> Iterator[Any]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.launcher.api import LaunchConfig
 
-from trainers.programs.launching.local import NotReady, ServerEnded, commands, free_ports, run, wait_for
-from trainers.programs.launching.roles import Job, Servers
+from trainers.programs.launching.local import ServerEnded, ServerNotReady, commands, free_ports, run, wait_for
+from trainers.programs.launching.roles import ClusterJob, ServerRole
 from trainers.programs.train import _status
 
 SERVER = f"exec {sys.executable} -m http.server --bind $HOST $PORT"
@@ -26,10 +26,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def job(trainer: str, *servers: str) -> Job:
+def job(trainer: str, *servers: str) -> ClusterJob:
     """A job with roles of these commands; two servers of each."""
-    roles = [Servers(f"role{number}", command, "/", "/", 2, 1) for number, command in enumerate(servers)]
-    return Job("tiny", "launch/tiny", "", trainer, 1, 1, 0, 0, 0, roles)
+    roles = [ServerRole(f"role{number}", command, "/", "/", 2, 1) for number, command in enumerate(servers)]
+    return ClusterJob("tiny", "launch/tiny", "", trainer, 1, 1, 0, 0, 0, roles)
 
 
 def ports(*names: str) -> dict[str, list[int]]:
@@ -39,7 +39,7 @@ def ports(*names: str) -> dict[str, list[int]]:
 def answers(port: int) -> bool:
     try:
         wait_for([f"http://127.0.0.1:{port}/"], 0.0)
-    except NotReady:
+    except ServerNotReady:
         return False
     return True
 
@@ -111,7 +111,7 @@ def test_processes_have_five_minutes_for_a_checkpoint_after_sigterm(monkeypatch:
 
 def test_a_server_that_does_not_answer_in_time_is_named() -> None:
     (port,) = free_ports(1)
-    with pytest.raises(NotReady, match=f"http://127.0.0.1:{port}/readyz does not answer after 0.1 s"):
+    with pytest.raises(ServerNotReady, match=f"http://127.0.0.1:{port}/readyz does not answer after 0.1 s"):
         wait_for([f"http://127.0.0.1:{port}/readyz"], 0.1)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from transformers import Gemma2Config, PreTrainedConfig, Qwen2Config
 
-from trainers.planning.dry_run import DryRun, Rows, Trial, _join_stretches, on_meta
+from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, _join_stretches, on_meta
 from trainers.planning.hardware import GPUS, Machines
-from trainers.planning.plan import Planner, kept_tokens
+from trainers.planning.plan import RunPlanner, kept_tokens
 from trainers.planning.program import NAMES, PLAN, main, shape_of
 from trainers.planning.workload import Workload
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
@@ -22,7 +22,7 @@ from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 
-ROWS = Rows(3, 40, 24)
+ROWS = DryRunRows(3, 40, 24)
 SHAPE = {
     "vocab_size": 4096, "hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2,
     "max_position_embeddings": 4096,
@@ -35,7 +35,7 @@ def shape(layers: int = 2, tied: bool = True) -> PreTrainedConfig:
 
 def dry(model: ModelConfig | None = None, ranks: int = 1, layers: int = 2, state: str = "float32") -> DryRun:
     optim = OptimConfig(state=state)  # type: ignore[arg-type]
-    return Trial(shape(layers), model or ModelConfig(), optim, ranks, ranks, ROWS).run()
+    return MemoryTrial(shape(layers), model or ModelConfig(), optim, ranks, ranks, ROWS).run()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_sharding_divides_weights_gradients_and_moments_and_nothing_else() -> No
 
 
 def test_hybrid_sharding_divides_by_the_processes_of_a_machine() -> None:
-    trial = Trial(shape(), ModelConfig(shard="hybrid"), OptimConfig(), 4, 2, ROWS)
+    trial = MemoryTrial(shape(), ModelConfig(shard="hybrid"), OptimConfig(), 4, 2, ROWS)
     assert trial.run().sizes.weights == pytest.approx(dry().sizes.weights / 2, rel=0.01)
 
 
@@ -116,7 +116,7 @@ def test_products_are_those_of_a_forward_and_two_backward_passes() -> None:
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_two_shallow_models_stand_for_a_deep_one(ranks: int, checkpointing: bool) -> None:
     model = ModelConfig(gradient_checkpointing=checkpointing, shard="full", compute_dtype="bfloat16")
-    trial = Trial(shape(12), model, OptimConfig(), ranks, ranks, ROWS)
+    trial = MemoryTrial(shape(12), model, OptimConfig(), ranks, ranks, ROWS)
     whole, grown = _join_stretches(trial._run()), trial.run()
     assert grown.sizes == whole.sizes
     for name in ("update", "step", "scoring"):
@@ -127,14 +127,14 @@ def test_two_shallow_models_stand_for_a_deep_one(ranks: int, checkpointing: bool
 @pytest.mark.slow
 def test_layers_of_several_kinds_are_kept_in_their_pattern() -> None:
     gemma = Gemma2Config(num_hidden_layers=10, head_dim=16, sliding_window=16, **SHAPE)
-    trial = Trial(gemma, ModelConfig(), OptimConfig(), 1, 1, ROWS)
+    trial = MemoryTrial(gemma, ModelConfig(), OptimConfig(), 1, 1, ROWS)
     assert trial.run().update.peak == pytest.approx(_join_stretches(trial._run()).update.peak, rel=0.01)
 
 
 @pytest.mark.slow
 def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
     where = Machines(1, 1, replace(GPUS["L4"], memory=1.9 * 2**30))
-    planner = Planner(shape(), where, steps=50, prompt=200, response=100)
+    planner = RunPlanner(shape(), where, steps=50, prompt=200, response=100)
     words = "--prompt.max_tokens 412 --rollout.slots 1 --rollout.sampling.max_tokens 100"
     config = parse(words.split(), PLAN).config
     largest = planner.largest(planner.plan(config))
@@ -146,7 +146,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
 @pytest.mark.seconds
 def test_vllm_takes_its_share_throughout_or_while_the_model_does_not_train() -> None:
     where = Machines(1, 1, GPUS["H100"])
-    planner, config = Planner(shape(), where, steps=5, prompt=40, response=24), TrainConfig()
+    planner, config = RunPlanner(shape(), where, steps=5, prompt=40, response=24), TrainConfig()
     for options, share, sleeps in (
         ({}, 0.3, True),
         ({"arguments": {"gpu-memory-utilization": 0.5}, "sleep": True}, 0.5, True),

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from benchmarks.families import VOCABULARY, built, shrunk
 from envsuite.core.errors import DataError
-from trainers.planning.dry_run import DryRun, Rows, Trial
+from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
@@ -16,7 +16,7 @@ from trainers.rollout.hf_engine import HFEngine
 
 def dry_of(shape: PreTrainedConfig, checkpointing: bool = True) -> DryRun:
     model = ModelConfig(gradient_checkpointing=checkpointing)
-    return Trial(shape, model, OptimConfig(), 1, 1, Rows(2, 12, 8)).run()
+    return MemoryTrial(shape, model, OptimConfig(), 1, 1, DryRunRows(2, 12, 8)).run()
 
 
 def dry(name: str) -> DryRun:

@@ -11,7 +11,7 @@ from benchmarks.papers.index import FOLDER, Run, read_index
 from benchmarks.papers.plans import config_of, plan, read_plans
 from benchmarks.papers.settings import setting_of
 from trainers.planning.hardware import GIB, Device, Machines, machines
-from trainers.planning.plan import Planner
+from trainers.planning.plan import RunPlanner
 from trainers.planning.program import PLAN, check
 from trainers.run.cli import parse
 from trainers.settings.shipped import locate_path, shipped_configs
@@ -68,5 +68,5 @@ def test_a_configuration_for_a_cpu_fits_sixteen_gibibytes(name: str) -> None:
     warnings.simplefilter("ignore")  # of passes on fake tensors
     config = parse(["--config", name], PLAN).config
     check(config, shape(name), LAPTOP, name)
-    made = Planner(shape(name), LAPTOP, 20).plan(config)
+    made = RunPlanner(shape(name), LAPTOP, 20).plan(config)
     assert made.fits, made.peaks

@@ -21,7 +21,7 @@ from update_cases import adapters
 from envsuite.core.errors import DataError, MissingExtra
 from trainers.credit.config import CriticConfig
 from trainers.credit.critic import Critic
-from trainers.credit.estimators.base import Valued
+from trainers.credit.estimators.base import CriticValue
 from trainers.credit.providers import Reference
 from trainers.policy.accumulation import log_probabilities
 from trainers.policy.adapter import (
@@ -211,7 +211,9 @@ def test_dropout_acts_where_gradients_are_made_and_nowhere_else() -> None:
 def test_a_critic_of_its_own_trains_and_keeps_an_adapter_too(tmp_path: Path) -> None:
     config = ModelConfig(path=str(save_model(tmp_path / "model")), adapter=LORA)
     policy = load_model(config)
-    critic = Critic(CriticConfig("model"), Accelerator(cpu=True), policy, config, OptimConfig(), [Valued()], seed=1)
+    critic = Critic(
+        CriticConfig("model"), Accelerator(cpu=True), policy, config, OptimConfig(), [CriticValue()], seed=1
+    )
     (part,) = critic.parts
     state = part.state()
     trained = {name for name in state["weights"] if ".lora_" in name}
@@ -220,7 +222,7 @@ def test_a_critic_of_its_own_trains_and_keeps_an_adapter_too(tmp_path: Path) -> 
     critic.learn(critic.columns(steps), np.random.default_rng(0))
     learnt = part.state()
     assert not torch.equal(learnt["weights"]["value.bias"], state["weights"]["value.bias"])
-    again = Critic(CriticConfig("model"), Accelerator(cpu=True), policy, config, OptimConfig(), [Valued()], seed=2)
+    again = Critic(CriticConfig("model"), Accelerator(cpu=True), policy, config, OptimConfig(), [CriticValue()], seed=2)
     again.parts[0].load(learnt)
     np.testing.assert_array_equal(again.columns(steps).extra["value"], critic.columns(steps).extra["value"])
 

@@ -14,7 +14,7 @@ from small_papers import ANSWERS, WORLDS, save_model
 from docs.build import FENCE, ROOT
 from envsuite.cli import available, find
 from trainers.planning.hardware import machines
-from trainers.planning.plan import Planner
+from trainers.planning.plan import RunPlanner
 from trainers.planning.program import PLAN, check, shape_of
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import dump, parse
@@ -65,5 +65,5 @@ def test_what_the_page_plans_fits_the_gpu_that_it_names(words: list[str]) -> Non
     shape, where = shape_of("", command.options["model-shape"]), machines(command.options["gpus"])
     check(command.config, shape, where, "the page's model")
     means = [int(command.options[name]) for name in ("steps", "prompt-tokens", "response-tokens")]
-    plan = Planner(shape, where, *means).plan(command.config)
+    plan = RunPlanner(shape, where, *means).plan(command.config)
     assert plan.fits, plan.peaks

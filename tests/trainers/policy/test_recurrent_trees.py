@@ -25,7 +25,7 @@ from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig
 from trainers.policy.model import Policy
 from trainers.policy.precision import computing
-from trainers.policy.recurrent import Levels
+from trainers.policy.recurrent import TreeLevels
 from trainers.policy.rows import by_rows, use_rows
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 
@@ -153,7 +153,7 @@ def test_other_tokens_in_a_sequence_change_no_other_sequence(name: str) -> None:
 def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts: list[list[int]]) -> None:
     tree = forest([np.array(text) for text in texts])
     kept = np.flatnonzero(np.arange(len(tree)) % 5 == 3)
-    levels = Levels.of(tree, torch.device("cpu"), kept)
+    levels = TreeLevels.of(tree, torch.device("cpu"), kept)
     seen, ends, last = [], np.zeros(0, np.int64), list[int]()
     for depth, level in enumerate(levels.levels):
         after = []

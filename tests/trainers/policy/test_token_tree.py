@@ -27,7 +27,7 @@ from trainers.policy.hidden import Fingerprint, before_tokens
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
-from trainers.policy.walk import KeysValues, Past
+from trainers.policy.walk import CachedPast, KeysValues
 from trainers.steps import StepTable
 
 SIZE = 7
@@ -272,13 +272,13 @@ def test_nothing_of_a_tree_in_parts_is_left_after_its_backward_pass(
 ) -> None:
     tree = token_tree(_sequences([([1] * 30, [0, 1, 2] * 3), ([1] * 30, [2, 1]), ([0, 1], [1])]))
     model, made = architecture("llama", SIZE), []
-    joined = Past.join
+    joined = CachedPast.join
 
-    def noted(self: Past, layer: int, key: torch.Tensor, value: torch.Tensor) -> KeysValues:
+    def noted(self: CachedPast, layer: int, key: torch.Tensor, value: torch.Tensor) -> KeysValues:
         made.append(weakref.ref(key))
         return joined(self, layer, key, value)
 
-    monkeypatch.setattr(Past, "join", noted)
+    monkeypatch.setattr(CachedPast, "join", noted)
     if checkpointing:
         checkpoint_activations(model)
     Policy(model).train()(replace(tree, part=7)).logprob.sum().backward()

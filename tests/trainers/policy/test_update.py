@@ -19,7 +19,7 @@ from update_cases import gradients, not_finite, updates
 
 from trainers.policy.accumulation import Batch, teaching_rows
 from trainers.policy.config import OptimConfig
-from trainers.policy.guard import Diverged
+from trainers.policy.guard import DivergenceError
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.loss.config import CorrectionConfig
 from trainers.policy.loss.selection import SELECTING
@@ -238,7 +238,7 @@ def test_a_gradient_that_is_not_finite_is_not_stepped_and_after_some_the_run_sto
     for _ in range(2):
         told = updater.update(batch, rng()).train
         assert told["skipped_steps"] == 1 and told["optimizer_steps"] == 1 == updater.steps
-    with pytest.raises(Diverged, match=rf"loss ppo\): 3 optimiser steps in a row .*{said}") as raised:
+    with pytest.raises(DivergenceError, match=rf"loss ppo\): 3 optimiser steps in a row .*{said}") as raised:
         updater.update(batch, rng())
     assert raised.value.weights_good
     assert torch.equal(flat(updater).nan_to_num(), before.nan_to_num())
@@ -253,14 +253,16 @@ def test_a_step_that_is_taken_begins_the_count_anew() -> None:
         skipped = updater.update(batch, rng()).train["skipped_steps"]
         assert skipped == (batch is bad)
     updater.update(bad, rng())
-    with pytest.raises(Diverged):
+    with pytest.raises(DivergenceError):
         updater.update(bad, rng())
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e25])
 def test_weights_that_a_step_has_spoilt_are_never_returned(lr: float) -> None:
     updater = make(ObjectiveConfig(), adam=True, lr=lr)
-    with pytest.raises(Diverged, match=r"a weight is not finite, or beyond 1e18, .* try a lower optim\.lr") as raised:
+    with pytest.raises(
+        DivergenceError, match=r"a weight is not finite, or beyond 1e18, .* try a lower optim\.lr"
+    ) as raised:
         updater.update(some(), rng())
     assert not raised.value.weights_good
 

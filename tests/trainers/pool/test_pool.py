@@ -23,7 +23,7 @@ from played_episodes import episodes
 
 from envsuite.core import ToolCall
 from envsuite.core.errors import DataError, UnknownName, UsageError
-from trainers.pool import Pool, Query, Writer
+from trainers.pool import DataPool, PoolQuery, PoolWriter
 from trainers.settings import ConfigError
 from trainers.steps import Episode, Step
 from trainers.steps.parquet import write_episodes
@@ -47,9 +47,9 @@ def short(number: int, version: int = 0, **changes: Any) -> Episode:
     return episode(number, step(0, policy_version=version), second, **changes)
 
 
-def filled(folder: Path, count: int = 12) -> Writer:
+def filled(folder: Path, count: int = 12) -> PoolWriter:
     """A pool with groups of two; every third session is of another source, scores rise, versions are 0 to 3."""
-    pool = Writer(folder)
+    pool = PoolWriter(folder)
     for n in range(count):
         source = "other" if n % 3 == 2 else "run"
         one = short(n, n // 3, score=n / count, success=n % 2 == 0, task_id=f"t{n % 4}", group_id=n // 2)
@@ -61,7 +61,7 @@ def filled(folder: Path, count: int = 12) -> Writer:
 @given(st.lists(played(), min_size=1, max_size=3), st.booleans())
 def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, batch: list[Episode], moved: bool) -> None:
     folder = tmp_path_factory.mktemp("pool")
-    with Writer(folder) as pool, Pool(folder) as reader:
+    with PoolWriter(folder) as pool, DataPool(folder) as reader:
         for number, one in enumerate(batch):
             pool.store(f"s{number}", one, group_id=None)
         if moved:
@@ -74,7 +74,7 @@ def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, batch:
 
 
 def test_a_prompt_is_stored_as_what_it_adds_to_the_step_that_it_continues(tmp_path: Path) -> None:
-    with Writer(tmp_path) as pool:
+    with PoolWriter(tmp_path) as pool:
         pool.open_session("s")
         prompt, text = np.arange(1000), "[" + "a" * 1000
         for t in range(20):
@@ -88,7 +88,7 @@ def test_a_prompt_is_stored_as_what_it_adds_to_the_step_that_it_continues(tmp_pa
 
 
 def test_a_number_is_one_step_and_a_name_one_session(tmp_path: Path) -> None:
-    with Writer(tmp_path) as pool:
+    with PoolWriter(tmp_path) as pool:
         pool.open_session("s", task_id=3)
         pool.open_session("s", task_id="3")
         pool.add_all([("s", 7, step(1)), ("s", 2, step(0))])
@@ -124,7 +124,7 @@ def test_a_number_is_one_step_and_a_name_one_session(tmp_path: Path) -> None:
 
 
 def test_a_reward_that_comes_later_is_earned_by_the_last_step(tmp_path: Path) -> None:
-    with Writer(tmp_path) as pool:
+    with PoolWriter(tmp_path) as pool:
         pool.store("s", short(0))
         last = step(2, agent="b", info={"rewards": {"a": 1.0, "b": 2.0}})
         pool.store("team", episode(1, step(0, agent="a", info={"rewards": {}}), last))
@@ -157,7 +157,7 @@ QUERIES: dict[str, tuple[Any, list[int]]] = {
 def test_a_query_finds_what_it_says(tmp_path: Path, name: str) -> None:
     with filled(tmp_path) as pool:
         asked, wanted = QUERIES[name]
-        found = pool.sessions(Query(**{"order": "oldest", **asked}))
+        found = pool.sessions(PoolQuery(**{"order": "oldest", **asked}))
         assert [one.session for one in found] == [f"s{n}" for n in wanted]
 
 
@@ -167,10 +167,10 @@ def test_takes_are_equal_for_equal_arguments_and_never_repeat(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     asked = st.sampled_from([{}, {"order": "oldest"}, {"per_task": 2}, {"group_size": 2}, {"success": True}])
-    query, seed = Query(**data.draw(asked)), data.draw(st.integers(0, 3))
+    query, seed = PoolQuery(**data.draw(asked)), data.draw(st.integers(0, 3))
     counts = data.draw(st.lists(st.integers(0, 5), max_size=4))
     folder = tmp_path_factory.mktemp("pool")
-    with filled(folder) as pool, Pool(folder) as reader:
+    with filled(folder) as pool, DataPool(folder) as reader:
         pool.store("failed", short(90, error="lost"))
         pool.store("greedy", short(91, greedy=True))
         pool.store("endpoint", episode(92, step(prompt_ids=(), response_ids=(), response_logprobs=())))
@@ -188,13 +188,13 @@ def test_takes_are_equal_for_equal_arguments_and_never_repeat(
         pool.compact()
         for state, found, mark in takes:
             assert reader.take(query, len(found), seed, state, mark)[0] == found
-        if query == Query() and counts:
+        if query == PoolQuery() and counts:
             whole, _ = reader.take(query, sum(counts), seed, None, mark)
             assert [one.episode_id for one in whole] == numbers
 
 
 def test_readers_go_on_while_the_writer_replaces_segments(tmp_path: Path) -> None:
-    with filled(tmp_path) as pool, Pool(tmp_path) as reader, ThreadPoolExecutor() as threads:
+    with filled(tmp_path) as pool, DataPool(tmp_path) as reader, ThreadPoolExecutor() as threads:
         pool.compact()
         whole = {one.episode_id: one for one in reader.episodes()}
         ended = threading.Event()
@@ -215,14 +215,14 @@ def test_readers_go_on_while_the_writer_replaces_segments(tmp_path: Path) -> Non
 
 def test_a_state_of_another_pool_is_refused(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as one, filled(tmp_path / "b") as other:
-        _, state = one.take(Query(), 1, 0)
+        _, state = one.take(PoolQuery(), 1, 0)
         with pytest.raises(UsageError, match="another pool"):
-            other.take(Query(), 1, 0, state)
-        assert len(one.take(Query(), 99, 0, state)[0]) == 11
+            other.take(PoolQuery(), 1, 0, state)
+        assert len(one.take(PoolQuery(), 99, 0, state)[0]) == 11
 
 
 def test_deleted_sessions_are_gone_from_the_files_and_others_stay(tmp_path: Path) -> None:
-    with Writer(tmp_path) as pool:
+    with PoolWriter(tmp_path) as pool:
         for n in range(6):
             word = "secret" if n in (1, 3, 5) else "plain"
             pool.store(f"s{n}", episode(n, step(observation=f"{word}-{n}" * 9), step(1, prompt_ids=range(n, 200))))
@@ -262,7 +262,7 @@ def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path
     hook = f"{tmp_path / 'hook.py'}:clean"
     call = (ToolCall("say", {"text": "Hi Ann", "n": 1}),)
     told = step(1, observation="Ann is here", action=call, info={"names": ["Ann", 2]}, response_text="drop")
-    with Writer(tmp_path / "pool", hook=hook) as pool:
+    with PoolWriter(tmp_path / "pool", hook=hook) as pool:
         pool.store("s", episode(0, step(), told, step(2), last_observation="Bye Ann"))
         pool.store("task", episode(1, step(), task="Find Ann"))
         pool.store("plain", episode(2, step()))
@@ -273,16 +273,16 @@ def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path
         assert second.action == (ToolCall("say", {"text": "Hi somebody", "n": 1}),) and second.response_text == ""
         assert pool.episode("s").last_observation == "Bye somebody" and pool.session("s").bare == 2
         assert pool.episode("task").task == "Find somebody" and not len(pool.episode("task").steps[0].response_ids)
-        assert [one.episode_id for one in pool.take(Query(), 9, 0)[0]] == [3], "others are never trained on"
+        assert [one.episode_id for one in pool.take(PoolQuery(), 9, 0)[0]] == [3], "others are never trained on"
     said = {"wrong": "it returned int", "fails": "KeyError: ''; nothing was stored", "none": "no function none"}
     for name, message in said.items():
         with (
             pytest.raises(UsageError, match=message),
-            Writer(tmp_path / name, hook=hook.replace("clean", name)) as pool,
+            PoolWriter(tmp_path / name, hook=hook.replace("clean", name)) as pool,
         ):
             pool.open_session("s")
     with pytest.raises(UsageError, match=r"is not file.py:function"):
-        Writer(tmp_path / "x", hook="none.py:clean")
+        PoolWriter(tmp_path / "x", hook="none.py:clean")
 
 
 def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
@@ -292,17 +292,17 @@ def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdout is not None and process.stdout.readline()
         with pytest.raises(UsageError, match=rf"in use by the gateway \(pid {process.pid}\); one process"):
-            Writer(tmp_path)
-        with Pool(tmp_path) as reader:
+            PoolWriter(tmp_path)
+        with DataPool(tmp_path) as reader:
             assert [one.session for one in reader.sessions()] == ["s"]
         process.kill()
-    with Writer(tmp_path) as pool:
+    with PoolWriter(tmp_path) as pool:
         assert [one.session for one in pool.sessions()] == ["s"]
         assert pool._rows("PRAGMA synchronous")[0][0] == 2 and pool._rows("PRAGMA journal_mode")[0][0] == "wal"
 
 
 def test_what_is_no_pool_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
-    def error(folder: Path, kind: type[Pool] = Pool) -> str:
+    def error(folder: Path, kind: type[DataPool] = DataPool) -> str:
         with pytest.raises(DataError) as caught, kind(folder) as pool:
             pool.episodes()
         assert "\n" not in str(caught.value)
@@ -310,11 +310,11 @@ def test_what_is_no_pool_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
 
     assert error(tmp_path / "none") == f"{tmp_path / 'none'}: not a pool (it has no pool.sqlite)"
     (tmp_path / "pool.sqlite").write_bytes(b"no database " * 99)
-    assert "file is not a database" in error(tmp_path) and "file is not a database" in error(tmp_path, Writer)
+    assert "file is not a database" in error(tmp_path) and "file is not a database" in error(tmp_path, PoolWriter)
     (tmp_path / "pool.sqlite").unlink()
     with sqlite3.connect(tmp_path / "pool.sqlite") as other:
         other.execute("CREATE TABLE x (y)")
-    assert "not a pool, or one of another version" in error(tmp_path, Writer)
+    assert "not a pool, or one of another version" in error(tmp_path, PoolWriter)
     with filled(tmp_path / "good") as pool:
         pool.compact()
     (segment,) = (tmp_path / "good" / "segments").iterdir()

@@ -14,14 +14,14 @@ from console import Console
 from episodes import episode, step
 
 from trainers.imitation.demonstrations import episodes_in
-from trainers.pool import Pool, Writer
+from trainers.pool import DataPool, PoolWriter
 from trainers.steps.parquet import read_episodes
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A pool with two groups of two sessions, and an open one."""
-    with Writer(tmp_path / "pool") as pool:
+    with PoolWriter(tmp_path / "pool") as pool:
         for n in range(4):
             last = step(1, observation="A [red] door", response_text="open it", reward=float(n % 2))
             pool.store(f"s{n}", episode(n, step(0), last, group_id=n // 2, success=n == 3, score=n / 4), source="run")
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _names(folder: Path) -> list[str]:
-    with Pool(folder) as pool:
+    with DataPool(folder) as pool:
         return [one.session for one in pool.sessions()]
 
 
@@ -46,7 +46,7 @@ def test_list_and_show_print_what_is_stored(folder: Path, console: Console) -> N
 
 def test_list_has_whole_names_and_json(folder: Path, console: Console) -> None:
     name, task = f"run/{'a' * 90}/1", "dark_oak_" + "b" * 90
-    with Writer(folder) as pool:
+    with PoolWriter(folder) as pool:
         pool.open_session(name, source="gateway", task_id=task, tags=["new"])
     assert name in (out := console(f"pool list {folder}")[0]) and task in out
     rows = json.loads(console(f"pool list {folder} --json")[0])
@@ -59,7 +59,7 @@ def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
     assert console(f"pool tag {folder} good --min_score 0.5")[0] == "tag: 2 sessions\n"
     console(f"pool tag {folder} good --session s2 --remove")
     console(f"pool reward {folder} s3 -1.5 --success false --score 1")
-    with Pool(folder) as pool:
+    with DataPool(folder) as pool:
         assert [one.tags for one in pool.sessions()] == [(), (), (), ("good",), ()]
         assert (pool.session("s3").success, pool.session("s3").score) == (False, 1.0)
         assert pool.episode("s3").total_reward == -0.5
@@ -68,7 +68,7 @@ def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
 def test_export_writes_what_report_and_imitation_read(folder: Path, console: Console) -> None:
     console(f"pool export {folder} {folder.parent / 'two.parquet'} --limit 2")
     console(f"pool export {folder} {folder.parent / 'run'} --group_size 2")
-    with Pool(folder) as pool:
+    with DataPool(folder) as pool:
         stored = pool.episodes()
     assert episodes_in(folder) == stored and len(stored) == 4
     texts = [tuple((one.observation, one.reward) for one in each.steps) for each in stored]
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_one_line(folder: Path, console: Console) -> None:
         f"reward {folder} s0 much": "reward is 'much'; it must be a valid number, unable to parse string as a number",
     }.items():
         assert console(f"pool {line}", 2) == ("", f"error: {said}\n")
-    with Writer(folder, "the gateway"):
+    with PoolWriter(folder, "the gateway"):
         _, said = console(f"pool tag {folder} x", 2)
         assert "in use by the gateway" in said and console(f"pool list {folder}")[0]
 
@@ -125,7 +125,7 @@ def test_sessions_are_deleted_from_a_disk_that_is_full(
 ) -> None:
     monkeypatch.setenv("SQLITE_TMPDIR", str(disk))
     secrets = [os.urandom(10_000).hex() for _ in range(24)]
-    with Writer(disk / "pool") as pool:
+    with PoolWriter(disk / "pool") as pool:
         for n, secret in enumerate(secrets):
             pool.store(f"s{n}", episode(n, step(0, observation=secret), group_id=n), source="run")
             if packed and n in (11, 23):
@@ -140,7 +140,7 @@ def test_sessions_are_deleted_from_a_disk_that_is_full(
         console(f"pool delete-session {disk}/pool s{n}")
     assert _names(disk / "pool") == [f"s{n}" for n in range(12, 24)]
     assert sum(file.stat().st_blocks for file in disk.rglob("*")) < 4 * 2048, "and there is room again"
-    with Writer(disk / "pool") as pool:
+    with PoolWriter(disk / "pool") as pool:
         pool.store("new", episode(99, step(0), group_id=99), source="run")
         assert pool.episode("s20").steps[0].observation == secrets[20]
     files = [file.read_bytes() for file in (disk / "pool").rglob("*") if file.is_file()]

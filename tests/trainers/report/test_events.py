@@ -5,10 +5,10 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.report.events import FILE, Event, Kind, read_events, write_event
+from trainers.report.events import FILE, Kind, RunEvent, read_events, write_event
 
 EVENTS = st.builds(
-    Event,
+    RunEvent,
     kind=st.sampled_from(get_args(Kind)),
     iteration=st.integers(0, 10**6),
     message=st.text(max_size=40),
@@ -16,13 +16,13 @@ EVENTS = st.builds(
 )
 
 
-def _told(event: Event) -> tuple[object, ...]:
+def _told(event: RunEvent) -> tuple[object, ...]:
     return event.kind, event.iteration, event.message, dict(event.facts)
 
 
 @given(st.lists(EVENTS, min_size=1, max_size=4), st.data())
 def test_what_a_killed_write_left_is_passed_over_and_no_other_event_is_lost(
-    tmp_path_factory, events: list[Event], data: st.DataObject
+    tmp_path_factory, events: list[RunEvent], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("run") / "run"
     assert read_events(folder) == []

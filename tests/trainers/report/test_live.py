@@ -31,7 +31,7 @@ from trainers.report.live import LiveRun
 from trainers.report.run import RunData
 from trainers.report.server import COOKIE, ServeSettings, make_app, serving
 from trainers.run.activity_file import ActivityFile
-from trainers.run.progress import Progress
+from trainers.run.progress import RunProgress
 from trainers.run.stopping import Interrupted
 from trainers.steps.parquet import read_episodes, shard_of, write_episodes
 
@@ -151,7 +151,7 @@ def test_alerts_are_the_warnings_of_the_log_and_what_ended_the_run(growing: Grow
 
 def test_the_activity_of_a_run_and_how_it_ended_are_told(growing: Growing) -> None:
     folder = growing(1)
-    run, progress = LiveRun(folder), Progress(6, plain=True, console=Console(file=io.StringIO()))
+    run, progress = LiveRun(folder), RunProgress(6, plain=True, console=Console(file=io.StringIO()))
     assert run.state()["activity"] is None
     progress.stage("rollout", 16)
     with ActivityFile(folder, progress, interval=0.05):
@@ -179,7 +179,7 @@ def test_the_activity_of_a_run_and_how_it_ended_are_told(growing: Growing) -> No
 
 def test_an_activity_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    progress = Progress(6, plain=True, console=Console(file=io.StringIO()))
+    progress = RunProgress(6, plain=True, console=Console(file=io.StringIO()))
     with ActivityFile(tmp_path / "file", progress, interval=0.01):
         time.sleep(0.1)
     assert sum("cannot be written" in record.message for record in caplog.records) == 1
@@ -341,7 +341,7 @@ def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Growing, tmp_p
         tab.run("window.NOT_RELOADED = true")
         assert "has not written anything yet" in tab.text("#live-state")
         folder = growing(1)
-        progress = Progress(6, plain=True, console=Console(file=io.StringIO()))
+        progress = RunProgress(6, plain=True, console=Console(file=io.StringIO()))
         progress.iteration(1, {"train/success": 0.5})
         with ActivityFile(folder, progress, interval=0.2):
             tab.until("document.getElementById('live-state').innerText.includes('iteration 1 of 6')")

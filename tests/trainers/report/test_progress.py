@@ -21,7 +21,7 @@ from waiting import until
 
 from envsuite.core.errors import DataError
 from trainers.run.log import run_log
-from trainers.run.progress import Progress, clock_text, sparkline
+from trainers.run.progress import RunProgress, clock_text, sparkline
 
 METRICS = {
     "train/success": 0.5, "train/return": 1.25, "train/valid_actions": 0.9, "train/episode_length": 6.2,
@@ -55,12 +55,12 @@ class Screen:
         self.row = len(self.lines) - at
 
 
-def display(width: int, stream: io.StringIO, **options: object) -> Progress:
+def display(width: int, stream: io.StringIO, **options: object) -> RunProgress:
     console = Console(file=stream, force_terminal=True, width=width, height=24, color_system=None)
-    return Progress(60, console=console, **options)  # type: ignore[arg-type]
+    return RunProgress(60, console=console, **options)  # type: ignore[arg-type]
 
 
-def redraw(progress: Progress, stream: io.StringIO, screen: Screen, width: int) -> None:
+def redraw(progress: RunProgress, stream: io.StringIO, screen: Screen, width: int) -> None:
     with progress._lock:
         progress.console.print("", end="")
     text = stream.getvalue()
@@ -150,7 +150,7 @@ def test_a_display_that_nobody_ended_does_not_keep_the_program_alive() -> None:
 
 def test_a_pipe_gets_plain_lines_without_control_codes() -> None:
     stream = io.StringIO()
-    with Progress(2, console=Console(file=stream, width=80)) as progress:
+    with RunProgress(2, console=Console(file=stream, width=80)) as progress:
         progress.message("base model")
         for i in (1, 2):
             progress.stage("rollout", 4)
@@ -170,7 +170,7 @@ def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch: pytest.Monke
         reads.append(now)
         return now
 
-    with Progress(9, console=Console(file=stream, width=80), clock=clock) as progress:
+    with RunProgress(9, console=Console(file=stream, width=80), clock=clock) as progress:
         progress.stage("rollout", 128)
         progress.advance(53, waiting="environment worker 3")
         for second, written in ((29.0, 0), (31.0, 1), (45.0, 1), (62.0, 2)):
@@ -186,7 +186,7 @@ def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch: pytest.Monke
 
 def test_the_time_left_is_that_of_the_last_iterations_without_the_start() -> None:
     now = [0.0]
-    progress = Progress(10, console=Console(quiet=True), clock=lambda: now[0], done=5)
+    progress = RunProgress(10, console=Console(quiet=True), clock=lambda: now[0], done=5)
     assert progress._left_text() == ""
     now[0] = 100.0  # loading, evaluation, iteration 6
     progress.iteration(6, {})
@@ -200,7 +200,7 @@ def test_the_time_left_is_that_of_the_last_iterations_without_the_start() -> Non
 
 def test_the_run_log_has_what_was_said(tmp_path: Path) -> None:
     path = tmp_path / "run" / "run.log"
-    with run_log(path), Progress(3, console=Console(quiet=True)) as progress:
+    with run_log(path), RunProgress(3, console=Console(quiet=True)) as progress:
         progress.message("half a surrogate: \ud800")
         progress.iteration(1, METRICS)
         logging.getLogger("envsuite.vector").warning("worker 2 was replaced")

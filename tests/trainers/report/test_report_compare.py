@@ -17,7 +17,14 @@ from synthetic_run import make_episodes, make_run
 
 from envsuite.core.errors import UsageError
 from trainers.programs.report import main
-from trainers.report.compare import Comparison, Task, compare_outcomes, last_evaluations, outcomes, write_comparison
+from trainers.report.compare import (
+    ComparedTask,
+    RunComparison,
+    compare_outcomes,
+    last_evaluations,
+    outcomes,
+    write_comparison,
+)
 from trainers.report.run import RunData
 from trainers.report.stats import evaluate_summary
 from trainers.steps import Episode
@@ -54,7 +61,7 @@ def run_of(tmp_path: Path) -> Runs:
 
 def test_equal_conditions_stand_in_one_table_and_tasks_are_paired(run_of: Runs) -> None:
     one, other = run_of("one", 0.3, 1), run_of("other", 0.9, 2)
-    comparison = Comparison([one, other])
+    comparison = RunComparison([one, other])
     (table,) = comparison.tables()
     assert comparison.warnings() == [] and table["runs"] == [0, 1]
     (pair,) = table["pairs"]
@@ -82,7 +89,7 @@ def test_runs_that_are_not_comparable_are_named(
     run_of: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str], env: Any, differs: str
 ) -> None:
     one, other = run_of("one"), run_of("other", env=env)
-    comparison = Comparison([one, other])
+    comparison = RunComparison([one, other])
     (said,) = comparison.warnings()
     assert said.startswith("TextCraft-v0: one and other are not comparable") and differs in said
     assert [table["runs"] for table in comparison.tables()] == [[0], [1]]
@@ -95,20 +102,20 @@ def test_runs_that_are_not_comparable_are_named(
 def test_a_sample_of_other_tasks_is_not_compared(run_of: Runs) -> None:
     one, other = run_of("one"), run_of("other")
     fewer = evaluate_summary(played(0.5, 0)[:9], "after", "TextCraft-v0", "test", "3f9a77c0de", 8, 0.4, 1.0)
-    (said,) = Comparison([one, replace(other, evaluations=(fewer,))]).warnings()
+    (said,) = RunComparison([one, replace(other, evaluations=(fewer,))]).warnings()
     assert f"tasks {TASKS} and 9" in said
 
 
 def test_settings_that_differ_are_listed_and_no_others(run_of: Runs) -> None:
     one, other = run_of("one", seed=1), run_of("other", seed=1, optim={"lr": 1e-3})
-    assert Comparison([one, other]).settings() == [("optim.lr", ["0.0001", "0.001"]), ("optim.epochs", ["2", "–"])]  # noqa: RUF001
+    assert RunComparison([one, other]).settings() == [("optim.lr", ["0.0001", "0.001"]), ("optim.epochs", ["2", "–"])]  # noqa: RUF001
 
 
 def test_an_evaluation_without_saved_episodes_is_not_paired(run_of: Runs) -> None:
     one, other = run_of("one"), run_of("other")
     for path in other.folder.glob("episodes/eval-*"):
         path.unlink()
-    (table,) = Comparison([one, other]).tables()
+    (table,) = RunComparison([one, other]).tables()
     assert table["pairs"][0]["problem"] == "the episodes of other are not saved" and len(table["rows"]) > 1
 
 
@@ -123,8 +130,16 @@ def test_the_last_evaluation_is_found_in_shards_too(run_of: Runs) -> None:
 
 
 def test_repeated_tasks_are_compared_by_their_rates_and_lone_ones_left_out() -> None:
-    first = {"a": Task((0, 1), 1, 3.0, ""), "b": Task((2, 3), 2, 3.0, ""), "c": Task((4,), 1, 3.0, "")}
-    second = {"a": Task((0, 1), 2, 3.0, ""), "b": Task((2,), 1, 3.0, ""), "d": Task((9,), 1, 3.0, "")}
+    first = {
+        "a": ComparedTask((0, 1), 1, 3.0, ""),
+        "b": ComparedTask((2, 3), 2, 3.0, ""),
+        "c": ComparedTask((4,), 1, 3.0, ""),
+    }
+    second = {
+        "a": ComparedTask((0, 1), 2, 3.0, ""),
+        "b": ComparedTask((2,), 1, 3.0, ""),
+        "d": ComparedTask((9,), 1, 3.0, ""),
+    }
     found = compare_outcomes(first, second)
     assert found == {
         "tasks": 2, "unpaired": 2, "first_better": 0, "second_better": 1, "equal": 1, "difference": 0.25,
@@ -145,7 +160,7 @@ def test_an_evaluation_in_which_an_episode_failed_is_still_compared(run_of: Runs
     episodes = played(0.5, 0)
     failed = [replace(episodes[0], error="crashed", success=False), *episodes[1:]]
     result = evaluate_summary(failed, "after", "TextCraft-v0", "test", "3f9a77c0de", 8, 0.4, 1.0)
-    comparison = Comparison([one, replace(other, evaluations=(result,))])
+    comparison = RunComparison([one, replace(other, evaluations=(result,))])
     assert comparison.warnings() == [] and len(comparison.tables()) == 1
 
 
@@ -154,7 +169,7 @@ def test_a_run_in_progress_and_runs_of_one_name_can_be_compared(run_of: Runs, tm
     young = tmp_path / "young"
     young.mkdir()
     (young / "config.yaml").write_text(yaml.safe_dump({"name": "one"}))
-    comparison = Comparison([one, RunData.load(young)])
+    comparison = RunComparison([one, RunData.load(young)])
     assert comparison.names == [f"one ({one.folder})", f"one ({young})"]
     assert comparison.warnings() == [f"one ({young}) has no evaluation"]
     assert write_comparison(comparison, tmp_path / "page.html").stat().st_size > 10_000
@@ -163,7 +178,7 @@ def test_a_run_in_progress_and_runs_of_one_name_can_be_compared(run_of: Runs, tm
 def test_what_cannot_be_compared_is_refused(run_of: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = run_of("one"), run_of("other")
     with pytest.raises(UsageError, match="is there twice"):
-        Comparison([one, one])
+        RunComparison([one, one])
     assert main([str(one.folder), str(other.folder)]) == 2
     assert "name it with --out" in capsys.readouterr().err
     assert main([str(one.folder), "--out", "x.html"]) == 2
@@ -176,7 +191,7 @@ def test_a_browser_shows_the_episodes_of_a_task_side_by_side(
     browser: Tab, run_of: Runs, tmp_path: Path, width: int
 ) -> None:
     runs = [run_of("<b>one</b>".replace("/", ""), 0.3, 1), run_of("other", 0.9, 2), run_of("third", 0.5, 3)]
-    page = write_comparison(Comparison(runs), tmp_path / "page.html")
+    page = write_comparison(RunComparison(runs), tmp_path / "page.html")
     without_namespace = page.read_text().replace("http://www.w3.org/2000/svg", "")
     assert "fetch(" not in without_namespace and "://" not in without_namespace
     for run in runs:

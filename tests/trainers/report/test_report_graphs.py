@@ -20,7 +20,7 @@ from envsuite.core import ToolCall
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.graph import StateGraph
 from trainers.programs.report import main
-from trainers.report.graphs import Edge, Node, Picture, _layers, _places, draw, pack_pictures, pictures
+from trainers.report.graphs import GraphEdge, GraphNode, GraphPicture, _layers, _places, draw, pack_pictures, pictures
 from trainers.report.html import write_html
 from trainers.report.pack import pack
 from trainers.report.run import RunData
@@ -143,8 +143,8 @@ def test_a_graph_without_advantages_is_drawn_with_the_reason(tmp_path: Path, cap
 
 
 def test_drawing_takes_any_numbers(tmp_path: Path) -> None:
-    nodes = (Node(0.0, 0, 2, 0, "start", (0, 0)), Node(0.0, 1, 0, 1, "end", None))
-    picture = Picture(0, nodes, (Edge(0, 0, ((0, 0),)), Edge(0, 1, ((0, 1),))))
+    nodes = (GraphNode(0.0, 0, 2, 0, "start", (0, 0)), GraphNode(0.0, 1, 0, 1, "end", None))
+    picture = GraphPicture(0, nodes, (GraphEdge(0, 0, ((0, 0),)), GraphEdge(0, 1, ((0, 1),))))
     for values in ({}, {(0, 0): 0.0}, {(0, 0): -1e9, (0, 1): 1e-9}):
         draw(tmp_path / "g.png", picture, values, {(0, 0): "", (0, 1): "$"}, "$title")
     assert (tmp_path / "g.png").stat().st_size > 1000

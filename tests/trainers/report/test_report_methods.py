@@ -18,12 +18,12 @@ from synthetic_run import make_episodes
 from envsuite.core.errors import UnknownName, UsageError
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Credit, Crediting
-from trainers.credit.crediting import Method as TrainingMethod
+from trainers.credit.crediting import CreditMethod as TrainingMethod
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.providers import GreedyReturn
 from trainers.credit.recipes import recipes
 from trainers.programs.report import main
-from trainers.report.methods import DEFAULT, Advantages, Method, step_means
+from trainers.report.methods import DEFAULT, Advantages, MethodDescription, step_means
 from trainers.report.pack import pack, pack_advantages
 from trainers.report.run import RunData
 from trainers.settings import ConfigError, convert_values, make
@@ -219,8 +219,8 @@ def test_a_method_that_does_not_exist_is_named(
 
 
 def test_settings_are_laid_over_those_of_the_run(run_of: Runs) -> None:
-    own = Method.of_run(run_of({"estimator": "gigpo", "options": {"gamma": 0.9}, "shapers": SHAPED}))
-    changed = Method.from_name("own:{step_weight: 0.5}", own)
+    own = MethodDescription.of_run(run_of({"estimator": "gigpo", "options": {"gamma": 0.9}, "shapers": SHAPED}))
+    changed = MethodDescription.from_name("own:{step_weight: 0.5}", own)
     assert changed.options == {"gamma": 0.9, "step_weight": 0.5} and changed.shapers == own.shapers
 
 
@@ -233,8 +233,8 @@ def test_an_estimator_of_a_package_that_is_broken_leaves_the_others(
 
 
 def test_an_addition_alone_is_put_over_its_method(run_of: Runs) -> None:
-    own = Method.of_run(run_of({"estimator": "grpo"}))
-    assert Method.from_name("scpo", own).same_as(Method.from_name("gigpo+scpo", own))
+    own = MethodDescription.of_run(run_of({"estimator": "grpo"}))
+    assert MethodDescription.from_name("scpo", own).same_as(MethodDescription.from_name("gigpo+scpo", own))
 
 
 def test_the_command_prints_the_advantages_of_an_episode(run: RunData, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainers.rollout.kv_cache import PAGE
-from trainers.rollout.radix_cache import RadixCache, Sequence
+from trainers.rollout.radix_cache import CachedSequence, RadixCache
 
 pytest.importorskip("numba", reason="the compiled kernel needs numba: pip install numba")
 from trainers.rollout import compiled_attention as compiled
@@ -38,7 +38,7 @@ def attended(cache: RadixCache, query: torch.Tensor, held: Held, rows: Any, leng
     return out
 
 
-def one_sequence(length: int, value: float) -> tuple[RadixCache, Sequence, Held]:
+def one_sequence(length: int, value: float) -> tuple[RadixCache, CachedSequence, Held]:
     """A sequence whose keys are 0 and whose values are all the same."""
     cache = RadixCache(1)
     row = cache.begin(np.arange(length))
@@ -66,7 +66,7 @@ def test_each_token_attends_to_its_own_sequence(
     """Sequences of four stocks, cut and continued, so that they share pages and part within them."""
     random = np.random.default_rng(seed)
     stocks = random.integers(50, size=(4, 150))
-    cache, rows = RadixCache(len(shapes)), list[Sequence]()
+    cache, rows = RadixCache(len(shapes)), list[CachedSequence]()
     for stock, cut, more in shapes:
         rows.append(cache.begin(np.concatenate([stocks[stock, :cut], random.integers(50, size=more)])))
     cache.mark_computed()

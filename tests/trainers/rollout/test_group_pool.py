@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError, UsageError
-from trainers.policy.stateful import Mismatch
+from trainers.policy.stateful import StateMismatch
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.episode import EpisodePlan
 from trainers.run.asynchronous.pool import GroupPool
@@ -172,7 +172,7 @@ def test_a_damaged_state_is_refused() -> None:
     pool = _pool()
     pool.enter(_episode(pool.start(_groups(0, 1))[0], [0]))
     state = pool.state()
-    with pytest.raises(Mismatch, match="episode 0 is of group 0, which is not there"):
+    with pytest.raises(StateMismatch, match="episode 0 is of group 0, which is not there"):
         _pool().load({**state, "groups": []})
     with pytest.raises(DataError, match="the checkpoint's episodes: truncated, damaged"):
         _pool().load({**state, "episodes": [np.frombuffer(b"PAR1 and nothing more", np.uint8)]})

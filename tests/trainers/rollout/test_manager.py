@@ -15,7 +15,7 @@ from envsuite.vector import EnvFactory
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import Completion, Request, Sampling
 from trainers.rollout.environments import factory_of, make_manager, sampling_of
-from trainers.rollout.episode import Ending, EpisodePlan, Playing
+from trainers.rollout.episode import EpisodeEnding, EpisodePlan, RunningEpisode
 from trainers.rollout.manager import RolloutManager
 from trainers.rollout.rollout import step_seed
 from trainers.rollout.sampler import TaskPool, TaskSampler
@@ -128,9 +128,12 @@ def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason: 
 
 
 def test_a_truncated_episode_keeps_its_score_and_a_failed_one_has_none() -> None:
-    playing = Playing(EpisodePlan(0, 0, 0, TASK), "X-v0", exchanges={})  # type: ignore
+    playing = RunningEpisode(EpisodePlan(0, 0, 0, TASK), "X-v0", exchanges={})  # type: ignore
     playing.info = {"success": True, "score": 0.5, "task_type": "depth-2", "split": "test"}
-    ends = [playing.finish(end) for end in (Ending(context_truncated=True), Ending(terminated=True), Ending(error="x"))]
+    ends = [
+        playing.finish(end)
+        for end in (EpisodeEnding(context_truncated=True), EpisodeEnding(terminated=True), EpisodeEnding(error="x"))
+    ]
     assert [(e.success, e.score, e.truncated, e.terminated) for e in ends] == [
         (True, 0.5, True, False), (True, 0.5, False, True), (False, 0.0, False, False),
     ]  # fmt: skip

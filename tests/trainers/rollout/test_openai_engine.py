@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
-from envsuite.prompting import Answer, Called
-from envsuite.prompting.endpoints import Malformed, Options, Reply, Tokens, read
+from envsuite.prompting import ModelAnswer, RawCall
+from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, MalformedAnswer, Reply, read
 from trainers.rollout.engine import ChatCompletion, ChatRequest, Sampling
 from trainers.rollout.engines import engine_class
 from trainers.rollout.openai.engine import PREFIX, OpenAIEngine
@@ -33,7 +33,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 @contextmanager
 def _engine(endpoint: ScriptedEndpoint, **options: Any) -> Iterator[OpenAIEngine]:
     settings = {"url": endpoint.url, "model": NAME, "patience": 5.0, **options}
-    with closing(OpenAIEngine(Options(**settings, prefix=PREFIX), 16)) as engine:
+    with closing(OpenAIEngine(EndpointOptions(**settings, prefix=PREFIX), 16)) as engine:
         yield engine
 
 
@@ -64,7 +64,7 @@ def test_a_request_says_how_to_sample_and_the_answer_comes_back() -> None:
             "tools": tools, "reasoning_effort": "low",
         }
     ]  # fmt: skip
-    assert (done.answer, done.finish_reason) == (Answer("so", (Called("act", '{"a": 1}', "call_0"),)), "stop")
+    assert (done.answer, done.finish_reason) == (ModelAnswer("so", (RawCall("act", '{"a": 1}', "call_0"),)), "stop")
     assert done.error is None
 
 
@@ -129,7 +129,7 @@ def test_an_endpoint_that_is_gone_stops_the_engine_and_no_request_is_left_waitin
 def test_no_one_listening_is_said_so() -> None:
     with ScriptedEndpoint(lambda _: None) as endpoint:
         url = endpoint.url
-    with closing(OpenAIEngine(Options(url, NAME, patience=0.2), 1)) as engine:
+    with closing(OpenAIEngine(EndpointOptions(url, NAME, patience=0.2), 1)) as engine:
         (done,) = _ask(engine)
     assert done.finish_reason == "error" and "refused" in str(done.error).lower() and url in str(done.error)
 
@@ -186,7 +186,7 @@ def test_length_is_told_and_a_call_without_name_or_arguments_comes_back_as_it_is
     body["choices"][0]["finish_reason"] = "length"
     with ScriptedEndpoint(lambda _: body) as endpoint, _engine(endpoint) as engine:
         (done,) = _ask(engine)
-    assert (done.finish_reason, done.answer.calls) == ("length", (Called("", "", "call_0"),))
+    assert (done.finish_reason, done.answer.calls) == ("length", (RawCall("", "", "call_0"),))
 
 
 def test_no_more_requests_at_a_time_than_concurrency() -> None:
@@ -267,7 +267,7 @@ JSON = st.recursive(
 def test_any_json_is_read_or_malformed(body: object) -> None:
     try:
         reply = read(body)
-    except Malformed as error:
+    except MalformedAnswer as error:
         assert str(error)
         return
     assert isinstance(reply, Reply) and reply.finish_reason in ("stop", "length")
@@ -284,5 +284,5 @@ def test_what_an_endpoint_says_is_read_back(content: str, thought: str, calls: l
         "tool_calls": [{"id": given, "function": {"name": name, "arguments": text}} for name, text, given in calls],
     }
     reply = read(json.loads(json.dumps(body)))
-    assert reply.answer == Answer(content, tuple(Called(*call) for call in calls), thought)
-    assert reply.tokens == Tokens(3, 0, 4)
+    assert reply.answer == ModelAnswer(content, tuple(RawCall(*call) for call in calls), thought)
+    assert reply.tokens == AnswerTokens(3, 0, 4)

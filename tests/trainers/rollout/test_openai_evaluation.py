@@ -16,7 +16,7 @@ from tiny_runs import BOOK, save_model
 from envsuite.core import Move, ToolCall, ToolEnv, UsageError
 from envsuite.remote.making import practice_of
 from trainers import train
-from trainers.imitation.demonstrations import Demonstrations, Recorded, demonstrations
+from trainers.imitation.demonstrations import Demonstrations, RecordedPlayer, demonstrations
 from trainers.programs import evaluate, imitate
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import factory_of
@@ -285,7 +285,7 @@ def test_wrong_settings_of_a_teacher_are_refused(
 def test_moves_that_do_not_solve_the_task_here_are_refused() -> None:
     env = factory_of(EnvConfig("TextCraft-v0", "train", dict(BOOK))).make().unwrapped
     assert isinstance(env, ToolEnv)
-    wait = Recorded((Move("", (ToolCall("env_step", {"command": "inventory"}),)),))
+    wait = RecordedPlayer((Move("", (ToolCall("env_step", {"command": "inventory"}),)),))
     for task in (env.tasks.ids("train")[0], "a task of another world"):
         with pytest.raises(UsageError, match=r"recorded moves do not solve task .* again; set stages\[\]\.games\[\]"):
             Demonstrations(((task, wait),), 1).draw(env, random.Random(0))

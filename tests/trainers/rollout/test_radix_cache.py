@@ -12,7 +12,7 @@ from radix_checks import check_tree, stored
 
 from trainers.rollout import radix_cache
 from trainers.rollout.kv_cache import PAGE, Pages
-from trainers.rollout.radix_cache import Node, RadixCache, Sequence
+from trainers.rollout.radix_cache import CachedSequence, RadixCache, RadixNode
 from trainers.rollout.states import ZERO
 
 ROWS = 4
@@ -48,7 +48,7 @@ def test_any_order_of_beginning_growing_and_ending_keeps_the_tree_whole(
 
 
 def _play(cache: RadixCache, schedule: list) -> None:
-    running: list[Sequence] = []
+    running: list[CachedSequence] = []
     before: list[list[int]] = []
     content: dict[int, tuple[int, ...]] = {}  # what a slot was computed for: a token and all before it
     after: dict[int, tuple[int, ...]] = {ZERO: ()}  # the tokens that the states of a slot are after
@@ -133,7 +133,7 @@ def test_the_bound_is_exceeded_by_nothing_but_what_runs() -> None:
 def test_what_was_used_longest_ago_goes_first_and_what_was_left_before_it() -> None:
     cache = RadixCache(1, 3 * PAGE)
 
-    def played(first: int) -> Node:
+    def played(first: int) -> RadixNode:
         sequence = cache.begin(array([first] * PAGE))
         cache.mark_computed()
         sequence.ready = sequence.length

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.policy.guard import Diverged
+from trainers.policy.guard import DivergenceError
 from trainers.rollout.engine import Sampling
 from trainers.rollout.sampling import mix, sample, uniforms
 
@@ -102,7 +102,7 @@ def test_uniforms_depend_on_seed_and_position_only_and_are_uniform() -> None:
 def test_logits_that_are_not_finite_are_an_error_with_a_remedy(spoilt: float, temperature: float) -> None:
     logits = torch.zeros(2, 700)
     logits[1, 678] = spoilt
-    with pytest.raises(Diverged, match=r"the model's logits are not finite.* lower optim\.lr"):
+    with pytest.raises(DivergenceError, match=r"the model's logits are not finite.* lower optim\.lr"):
         sample(logits, [Sampling(temperature=temperature)] * 2, np.array([0.5, 0.5]))
 
 

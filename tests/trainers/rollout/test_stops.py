@@ -11,7 +11,7 @@ import pytest
 from families import FAMILIES, Family, tokenizer_of
 
 import trainers
-from envsuite.prompting import Renderer
+from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.template import turn_stops
 from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model, load_tokenizer
@@ -25,7 +25,7 @@ from trainers.rollout.plain_engine import PlainEngine
 @pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
 def test_the_end_of_a_turn_is_found_where_it_ends_only_turns(smol: Any, family: Family) -> None:
     tokenizer = tokenizer_of(smol, family.file, family.ends)
-    stops = [tokenizer.decode([token]) for token in turn_stops(Renderer(tokenizer, family.arguments))]
+    stops = [tokenizer.decode([token]) for token in turn_stops(TemplateRenderer(tokenizer, family.arguments))]
     if family.name in ("Hermes 2 Pro", "gpt-oss"):  # wants tools; has its end of a turn inside turns
         assert not stops
     else:

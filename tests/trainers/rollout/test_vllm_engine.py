@@ -23,8 +23,8 @@ from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import check_machine, make_engine
 from trainers.rollout.vllm.child import first_error
-from trainers.rollout.vllm.inside import Inside
-from trainers.rollout.vllm.options import Options, share_of
+from trainers.rollout.vllm.inside import InProcessHost
+from trainers.rollout.vllm.options import VLLMOptions, share_of
 from trainers.rollout.vllm.server.envsuite_weights import fingerprints
 from trainers.rollout.vllm.starting import arguments_for
 from trainers.settings import ConfigError
@@ -257,11 +257,11 @@ def test_what_is_started_on_a_gpu_takes_a_share_of_what_is_free_and_sleeps_while
     place: str, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * GIB, 80 * GIB))
-    options, gpu = Options(place=place), torch.device("cuda", 0)
+    options, gpu = VLLMOptions(place=place), torch.device("cuda", 0)
     assert options.sleeps(gpu) and options.share(policy, gpu, torch.bfloat16) == 0.64  # under 60 / 80 less a tenth
     assert replace(options, sleep=False).share(policy, gpu, torch.bfloat16) == 0.3
     assert replace(options, memory=0.5).share(policy, gpu, torch.bfloat16) == 0.5
-    running = Options(urls="http://127.0.0.1:8000")
+    running = VLLMOptions(urls="http://127.0.0.1:8000")
     assert not running.sleeps(gpu) and running.share(policy, gpu, torch.bfloat16) is None
     cpu = torch.device("cpu")
     assert not options.sleeps(cpu) and options.share(policy, cpu, torch.bfloat16) is None
@@ -300,15 +300,16 @@ class OutOfMemory:
 @pytest.mark.parametrize(
     "asked",
     [
-        Inside.step, Inside.pause, lambda inside: inside.drop(["1"]), lambda inside: inside.call("envsuite_held"),
+        InProcessHost.step, InProcessHost.pause, lambda inside: inside.drop(["1"]),
+        lambda inside: inside.call("envsuite_held"),
         lambda inside: inside.sleep(1), lambda inside: inside.wake_up("weights"),
     ],
     ids=["step", "pause", "drop", "call", "sleep", "wake_up"],
 )  # fmt: skip
 def test_what_vllm_raises_in_the_trainers_process_ends_the_run_as_a_failure_of_the_engine(
-    asked: Callable[[Inside], object],
+    asked: Callable[[InProcessHost], object],
 ) -> None:
-    inside = Inside.__new__(Inside)
+    inside = InProcessHost.__new__(InProcessHost)
     inside.name, inside._engine = "vLLM in this process", OutOfMemory()
     with pytest.raises(EngineFailed, match=r"vLLM in this process: .*OutOfMemoryError: CUDA out of memory"):
         asked(inside)

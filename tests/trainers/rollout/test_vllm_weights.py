@@ -26,8 +26,8 @@ from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import make_engine
 from trainers.rollout.vllm import room
-from trainers.rollout.vllm.calls import Calls
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.calls import ServerRows
+from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.engine import VLLMEngine
 from trainers.rollout.vllm.files import FileUpdate
 from trainers.rollout.vllm.proof import Gap, ProbeLimit
@@ -223,9 +223,9 @@ def test_servers_sleep_while_the_model_trains_and_wake_for_its_weights(
     policy: PreTrainedModel, server: ProtocolServer, tmp_path: Path
 ) -> None:
     setup = EngineSetup(policy, tokenizer(), ModelConfig(), 4)
-    connection = Connection(server.url, patience=1.0, timeout=60.0)
+    connection = VLLMConnection(server.url, patience=1.0, timeout=60.0)
     update = FileUpdate([connection], setup, own=True, folder=tmp_path)
-    engine = VLLMEngine(setup, Calls([connection], 4), update, sleeps=True)
+    engine = VLLMEngine(setup, ServerRows([connection], 4), update, sleeps=True)
     engine.sync(policy.named_parameters(), 1)
     engine.rest()
     assert server.asleep

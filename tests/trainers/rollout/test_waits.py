@@ -21,7 +21,7 @@ from waiting import until
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.remote import transport
 from envsuite.serving.server import serving
-from envsuite.serving.settings import Settings
+from envsuite.serving.settings import ServerSettings
 from envsuite.vector import EnvFactory, Vector, Wait, make_vector
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.episode import EpisodePlan
@@ -30,7 +30,7 @@ from trainers.rollout.manager import RolloutManager
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.rollout.timing import Stopwatch, Timing
 from trainers.run import stopping
-from trainers.run.progress import Progress
+from trainers.run.progress import RunProgress
 from trainers.run.stopping import Stopping
 from trainers.steps import StepTable
 
@@ -285,8 +285,8 @@ def test_a_hung_environment_is_named_and_takes_the_episodes_of_its_worker_along_
 @pytest.mark.slow  # the other server must answer within the deadline, however busy the machine is
 def test_a_server_that_does_not_answer_is_left_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
-        serving(Settings((ROUGH,), port=0, workers=0)) as mute,
-        serving(Settings((ROUGH,), port=0, workers=0)) as good,
+        serving(ServerSettings((ROUGH,), port=0, workers=0)) as mute,
+        serving(ServerSettings((ROUGH,), port=0, workers=0)) as good,
         make_vector([EnvFactory(ROUGH, {"url": [mute.url, good.url]})], 4, deadline=1.5) as vector,
     ):
         batch = mute.front.batch
@@ -312,8 +312,8 @@ def test_a_server_that_dies_in_the_middle_of_a_rollout_costs_no_episode(monkeypa
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.5)
     monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.1)
     with (
-        serving(Settings((ROUGH,), port=0, workers=0)) as dying,
-        serving(Settings((ROUGH,), port=0, workers=0)) as other,
+        serving(ServerSettings((ROUGH,), port=0, workers=0)) as dying,
+        serving(ServerSettings((ROUGH,), port=0, workers=0)) as other,
         make_vector([EnvFactory(ROUGH, {"url": [dying.url, other.url]})], 4) as vector,
     ):
         requests = itertools.count(1)
@@ -335,7 +335,7 @@ def test_a_server_that_dies_in_the_middle_of_a_rollout_costs_no_episode(monkeypa
 @pytest.mark.seconds
 def test_the_display_names_what_a_rollout_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "_SHOWN_SECONDS", 0.0)
-    progress = Progress(1, console=Console(quiet=True))
+    progress = RunProgress(1, console=Console(quiet=True))
     stop, seen = Stopping(Accelerator(cpu=True), progress), list[str]()
     with make_vector([EnvFactory(ROUGH)], 1, 1, deadline=3.0) as vector:
         manager, _ = _rough_manager(vector, lambda episode, number: "sleep 60" if number == 1 else "end")

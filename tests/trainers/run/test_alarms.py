@@ -16,12 +16,12 @@ from tiny_runs import BOTH, ROOT, summary, train, trained, weights, without_time
 
 from envsuite.core.errors import UnknownName
 from envsuite.exits import PAUSED
-from trainers.report.events import Event, read_events
+from trainers.report.events import RunEvent, read_events
 from trainers.report.metrics import is_metric
-from trainers.run.alarm_rules import RULES, Rule, documentation
+from trainers.run.alarm_rules import RULES, AlarmRule, documentation
 from trainers.run.alarms import START, Alarms, best_iteration
 from trainers.run.config import AlarmConfig, AlarmRuleConfig
-from trainers.run.happenings import Happenings
+from trainers.run.happenings import EventLog
 from trainers.settings import ConfigError
 from trainers.train import main
 
@@ -29,7 +29,7 @@ NORMAL = 0.5
 """Value of every metric at the start."""
 
 
-def normal(rule: Rule) -> dict[str, float]:
+def normal(rule: AlarmRule) -> dict[str, float]:
     """Metrics of an iteration without the sign of ``rule``."""
     names = [rule.metric, rule.minus, rule.against, rule.rising]
     values = {name: NORMAL for name in names if name} | ({rule.per: 10.0} if rule.per else {})
@@ -38,7 +38,7 @@ def normal(rule: Rule) -> dict[str, float]:
     return values
 
 
-def signed(rule: Rule) -> dict[str, float]:
+def signed(rule: AlarmRule) -> dict[str, float]:
     """Metrics of an iteration with it."""
     limit = rule.limit(NORMAL if rule.reference else None)
     assert limit is not None
@@ -185,9 +185,9 @@ def test_a_webhook_gets_each_event_once_and_its_secret_address_may_be_a_variable
 ) -> None:
     address, bodies = server
     monkeypatch.setenv("ALARM_ADDRESS", address)
-    event = Event("alarm", 3, "alarm ratio: …", {"value": 2.0})
+    event = RunEvent("alarm", 3, "alarm ratio: …", {"value": 2.0})
     for webhook in (address, "ALARM_ADDRESS"):
-        tell = Happenings(tmp_path / str(len(bodies)), "craft", webhook, writes=True)
+        tell = EventLog(tmp_path / str(len(bodies)), "craft", webhook, writes=True)
         tell(event)
         tell(event)
         _sent()
@@ -195,14 +195,14 @@ def test_a_webhook_gets_each_event_once_and_its_secret_address_may_be_a_variable
     body = orjson.loads(bodies[0])
     assert body["text"] == "craft: alarm ratio: …" and body["run"] == "craft" and body["facts"] == {"value": 2.0}
     with pytest.raises(ConfigError, match="neither an address"):
-        Happenings(tmp_path, "craft", "NOT_SET", writes=True)
+        EventLog(tmp_path, "craft", "NOT_SET", writes=True)
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/secret", "http://127.0.0.1:x/secret", "http://a b/secret"])
 def test_a_webhook_that_does_not_answer_or_is_none_is_logged_without_its_address(
     address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Happenings(tmp_path, "craft", address, writes=True)(Event("alarm", 1, "alarm"))
+    EventLog(tmp_path, "craft", address, writes=True)(RunEvent("alarm", 1, "alarm"))
     _sent()
     (warning,) = [one.getMessage() for one in caplog.records if "webhook" in one.getMessage()]
     assert "secret" not in warning and len(read_events(tmp_path)) == 1
@@ -211,7 +211,9 @@ def test_a_webhook_that_does_not_answer_or_is_none_is_logged_without_its_address
 @pytest.fixture
 def ill(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule whose sign every run of two optimiser steps an iteration has from its third iteration on."""
-    monkeypatch.setitem(RULES, "ill", Rule("train/optimizer_steps", "above", 5.0, "Steps.", "Nothing.", patience=1))
+    monkeypatch.setitem(
+        RULES, "ill", AlarmRule("train/optimizer_steps", "above", 5.0, "Steps.", "Nothing.", patience=1)
+    )
 
 
 def _told(run: Path) -> list[tuple[str, int]]:

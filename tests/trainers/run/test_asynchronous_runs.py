@@ -26,7 +26,7 @@ from trainers.report.metrics import read_metrics
 from trainers.run.assembly import Run
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
-from trainers.run.rollouts import Rollouts, SynchronousRollouts
+from trainers.run.rollouts import RolloutSource, SynchronousRollouts
 from trainers.run.tensors import with_tensors
 from trainers.steps import Episode
 from trainers.steps.parquet import episode_files, read_episodes
@@ -56,7 +56,7 @@ def check(run: Path, staleness: int, iterations: int = 4, tasks: int = 2, size: 
         assert line["train/failed"] == 0 == line["async/dropped_groups"]
 
 
-def _asynchronous(run: Run, ends: Sequence[int]) -> Rollouts:
+def _asynchronous(run: Run, ends: Sequence[int]) -> RolloutSource:
     """The rollouts of an asynchronous run, with a staleness of 0."""
     run.pool = None
     found = _synchronous(run, ends)

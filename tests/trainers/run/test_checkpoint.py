@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from tiny_runs import model, tokenizer
 
-from trainers.policy.stateful import Mismatch, OptimizerState, Part, Stateful
+from trainers.policy.stateful import OptimizerState, Stateful, StatefulPart, StateMismatch
 from trainers.run import checkpoint
 from trainers.run.checkpoint import CheckpointError
 
@@ -32,7 +32,7 @@ class Kept:
 
     def load(self, state: Mapping[str, Any]) -> None:
         if state.keys() != self.kept.keys():
-            raise Mismatch(f"it holds {sorted(state)}, not {sorted(self.kept)}")
+            raise StateMismatch(f"it holds {sorted(state)}, not {sorted(self.kept)}")
         self.kept = dict(state)
 
 
@@ -74,16 +74,20 @@ def test_what_does_not_fit_is_named(tmp_path: Path, accelerator: Accelerator) ->
     optimizers[0].step()
     own = OptimizerState(policy, optimizers[0])
     _save(
-        folder, accelerator, optimizer=own, critic=Part("critic", policy, optimizers[0]), sampler=Kept({"orders": []})
+        folder,
+        accelerator,
+        optimizer=own,
+        critic=StatefulPart("critic", policy, optimizers[0]),
+        sampler=Kept({"orders": []}),
     )
     for parts, words in (
         ({"optimizer": own}, ["has a critic", "is without one"]),
         ({"optimizer": own, "critic": own, "sampler": Kept({}), "replay": Kept({})}, ["has no replay"]),
-        ({"optimizer": own, "critic": Part("critic", other, optimizers[1]), "sampler": Kept({"orders": 0})},
+        ({"optimizer": own, "critic": StatefulPart("critic", other, optimizers[1]), "sampler": Kept({"orders": 0})},
          ["the critic does not fit", "weight has shape (2, 3)", "(2, 4)"]),
         ({"optimizer": OptimizerState(other, optimizers[1]), "critic": Kept({}), "sampler": Kept({})},
          ["the optimizer does not fit", "weight has shape (2, 3)", "(2, 4)"]),
-        ({"optimizer": own, "critic": Part("critic", policy, optimizers[0]), "sampler": Kept({"rng": 0})},
+        ({"optimizer": own, "critic": StatefulPart("critic", policy, optimizers[0]), "sampler": Kept({"rng": 0})},
          ["the sampler does not fit", "['orders']"]),
     ):  # fmt: skip
         with pytest.raises(CheckpointError) as refused:

@@ -25,7 +25,7 @@ from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.assembly import Run
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.evaluation import Evaluator, chosen_tasks
-from trainers.run.progress import Progress
+from trainers.run.progress import RunProgress
 from trainers.settings import ConfigError, convert_values
 
 _, TASKS = load("generated", BOOK["book_seed"], BOOK["goals"])
@@ -146,7 +146,7 @@ def test_the_engine_of_a_run_has_room_for_the_episodes_that_are_played_at_a_time
         "evaluation.episodes": episodes,
         "evaluation.repeats": episodes // 2,
     }  # 2 tasks of 3 episodes
-    with Progress(1, console=Console(quiet=True)) as progress:
+    with RunProgress(1, console=Console(quiet=True)) as progress:
         run = Run(convert_values(TrainConfig, settings(place, **changes)), Accelerator(cpu=True), progress)
         with closing(run.rollouts), closing(run.engine):
             assert isinstance(run.engine, HFEngine) and run.engine.max_batch == rows

@@ -12,7 +12,7 @@ from ranks import on_ranks
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 from tiny_runs import BOOK, save_model, settings, tokenizer, write_settings
 
-from envsuite.evaluation.results import Result, read_results
+from envsuite.evaluation.results import EpisodeResult, read_results
 from trainers.programs import evaluate
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import EvalConfig, TrainConfig
@@ -23,7 +23,7 @@ from trainers.settings import ConfigError, convert_values
 from trainers.train import main as train
 
 
-def played(folder: Path) -> dict[tuple[str, int], Result]:
+def played(folder: Path) -> dict[tuple[str, int], EpisodeResult]:
     """Results by task and seed, without durations."""
     return {result.key: replace(result, seconds=0.0) for result in read_results(folder)}
 

@@ -15,7 +15,7 @@ from envsuite.core import ToolCall, ToolEnv
 from envsuite.prompting import make_codec
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
-from trainers.policy.update import Updated
+from trainers.policy.update import UpdateMetrics
 from trainers.processes.activity import ACTIVITY
 from trainers.report.run import PARTS
 from trainers.rollout.timing import Timing
@@ -52,8 +52,8 @@ def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() ->
         trained.with_reward(trained.reward / 2), Advantage(per_step=np.array([1.0, -1.0, 3.0, 0.0, 2.0])), keep
     )
     found = iteration_metrics(
-        Accelerator(cpu=True), episodes, credit, Updated({"kl": 0.25}, {}), {"value_loss": 0.5}, tokens_before=1000,
-        timing=Timing(repeated=2, dropped_tokens=9),
+        Accelerator(cpu=True), episodes, credit, UpdateMetrics({"kl": 0.25}, {}), {"value_loss": 0.5},
+        tokens_before=1000, timing=Timing(repeated=2, dropped_tokens=9),
     )  # fmt: skip
     expected = {
         "success": 1 / 4, "score": 0.5 / 4, "return": (3.0 + 1.0 + 2.0 + 2.0) / 4, "shaped_return": 4.0 / 4,
@@ -98,7 +98,7 @@ def test_invalid_actions_are_told_apart_by_what_refused_them(make_env: Callable[
         )  # fmt: skip
     assert [one.refusal for one in steps] == [*completions], [one.info["error"] for one in steps]
     played = [episode(1, 1, *steps)]
-    found = iteration_metrics(Accelerator(cpu=True), played, _credited(played), Updated({}, {}), {}, 0)
+    found = iteration_metrics(Accelerator(cpu=True), played, _credited(played), UpdateMetrics({}, {}), {}, 0)
     told = {name: value for name, value in found.values.items() if name.startswith("invalid/")}
     assert told == {f"invalid/{reason}": 1 / 6 for reason in REFUSALS}
     assert found.values["train/valid_actions"] + sum(told.values()) == pytest.approx(1.0)
@@ -118,7 +118,7 @@ def test_an_action_repeats_the_one_before_or_one_that_was_taken_in_the_same_stat
         episode(1, 1, *(act(t, name, state) for t, (name, state) in enumerate(acts))),
         episode(2, 1, act(0, "go", "a")),
     ]
-    found = iteration_metrics(Accelerator(cpu=True), played, _credited(played), Updated({}, {}), {}, 0).values
+    found = iteration_metrics(Accelerator(cpu=True), played, _credited(played), UpdateMetrics({}, {}), {}, 0).values
     assert found["train/repeated_actions"] == 3 / 9, "steps 1, 4 and 7 of the first episode"
     assert found["train/top_action"] == 5 / 7, "of those that parsed"
 
@@ -138,7 +138,14 @@ def test_versions_and_limits_are_told() -> None:
         episode(3, 1, old, greedy=True), episode(4, 1, old, error="crashed"),
     ]  # fmt: skip
     found = iteration_metrics(
-        Accelerator(cpu=True), played, _credited(played[:2]), Updated({}, {}), {}, 0, episode_tokens=3, prompt_tokens=12
+        Accelerator(cpu=True),
+        played,
+        _credited(played[:2]),
+        UpdateMetrics({}, {}),
+        {},
+        0,
+        episode_tokens=3,
+        prompt_tokens=12,
     ).values
     assert (found["train/version_min"], found["train/version_max"], found["train/mixed_versions"]) == (4, 7, 1 / 2)
     assert found["train/token_limit"] == 1 / 2, "an episode that ended by itself was not cut"

@@ -18,7 +18,7 @@ from trainers.policy.adapter import add_adapter, keep_reference, save_adapter, s
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model, load_outline
 from trainers.policy.model import Policy
-from trainers.policy.outline import InFiles, OfFirst, is_outline
+from trainers.policy.outline import FileWeights, FirstProcessWeights, is_outline
 from trainers.policy.sharding import shard, whole
 
 LORA = AdapterConfig(rank=4, alpha=8)
@@ -53,7 +53,7 @@ def begun(accelerator: Accelerator, configs: list[ModelConfig]) -> list[str]:
         assert (policy.output is None) == (one.output is None)
         settings = [each.model.generation_config.to_dict() for each in (policy, one)]
         assert settings[0] == settings[1]
-        found.append(outline.weights.reason if isinstance(outline.weights, OfFirst) else "")
+        found.append(outline.weights.reason if isinstance(outline.weights, FirstProcessWeights) else "")
     return found
 
 
@@ -104,10 +104,13 @@ def test_files_that_cannot_be_read_in_parts_are_loaded_by_the_first_process_and_
     head = tensors.pop("lm_head.weight")
     save_file(tensors, file, metadata={"format": "pt"})
     outline = load_outline(ModelConfig(path=str(path)))
-    assert isinstance(outline.weights, OfFirst) and outline.weights.reason == "the files have no lm_head.weight"
+    assert (
+        isinstance(outline.weights, FirstProcessWeights)
+        and outline.weights.reason == "the files have no lm_head.weight"
+    )
     save_file({**tensors, "lm_head.weight": head[:-1]}, file, metadata={"format": "pt"})
     outline = load_outline(ModelConfig(path=str(path)))
-    assert isinstance(outline.weights, OfFirst) and "lm_head.weight has shape" in outline.weights.reason
+    assert isinstance(outline.weights, FirstProcessWeights) and "lm_head.weight has shape" in outline.weights.reason
 
 
 def test_several_files_with_an_index_are_read_like_one(tmp_path: Path) -> None:
@@ -115,7 +118,7 @@ def test_several_files_with_an_index_are_read_like_one(tmp_path: Path) -> None:
     model("qwen2", len(tokenizer())).save_pretrained(path, max_shard_size="20KB")
     (path / "model.safetensors").unlink()
     outline = load_outline(ModelConfig(path=str(path)))
-    assert isinstance(outline.weights, InFiles)
+    assert isinstance(outline.weights, FileWeights)
     own = load_model(ModelConfig(path=str(path))).state_dict()
     for name, place in outline.weights.places.items():
         assert torch.equal(outline.weights.files.read(place, slice(0, 3)), own[name][:3]), name

@@ -24,12 +24,12 @@ from torch.distributed import DistStoreError
 from waiting import until
 
 from envsuite.core.errors import DataError, UsageError, WorkerLost
-from trainers.policy.guard import Diverged
+from trainers.policy.guard import DivergenceError
 from trainers.processes.distributed import PeerFailed
 from trainers.programs.train import main as command
-from trainers.report.events import Event, read_events, write_event
+from trainers.report.events import RunEvent, read_events, write_event
 from trainers.rollout.engine import EngineFailed
-from trainers.rollout.vllm.host import Gone
+from trainers.rollout.vllm.host import HostGone
 from trainers.run.restarts import Restarts, kind_of
 from trainers.run.rollouts import EpisodesFailed
 from trainers.run.shortage import OutOfMemory
@@ -49,7 +49,7 @@ ALONE = (sys.executable, "-m", "envsuite.cli", "train", "--max-restarts", "2")
         (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"), "lost"),
         (DistStoreError("the store does not answer"), "lost"),
         (EngineFailed("it was killed by SIGKILL"), "unsure"),
-        (Gone("http://one:8000: POST /health: Connection refused; tried for 60 s. Is it running?"), "lost"),
+        (HostGone("http://one:8000: POST /health: Connection refused; tried for 60 s. Is it running?"), "lost"),
         (EpisodesFailed("all 4 episodes failed"), "unsure"),
         (RuntimeError("an error of a device"), "unsure"),
         (OSError(5, "input/output error"), "unsure"),
@@ -59,7 +59,7 @@ ALONE = (sys.executable, "-m", "envsuite.cli", "train", "--max-restarts", "2")
         (EngineFailed("rollout.engine_options.transfer is gloo, which it was not started for"), "unsure"),
         (DataError("config.json: missing"), "final"),
         (UsageError("step before reset"), "final"),
-        (Diverged("the loss is not finite", weights_good=True), "final"),
+        (DivergenceError("the loss is not finite", weights_good=True), "final"),
         (OutOfMemory("in the update"), "final"),
         (RuntimeError("CUDA error: out of memory"), "final"),
         (MemoryError(), "final"),
@@ -118,7 +118,7 @@ def test_an_unknown_error_is_not_tried_twice_at_one_iteration(tmp_path: Path) ->
     _attempt(tmp_path, 0).leave_verdict(RuntimeError("device 0 failed at 0x7f"))
     assert _attempt(tmp_path, 1).status() is None
     facts = {"attempt": 1, "reason": "RuntimeError: device 0 failed at 0x7f", "checkpoint_iteration": 4}
-    write_event(run, Event("restart", 4, "", facts | {"lost_iterations": 1, "lost_seconds": 1.0}))
+    write_event(run, RunEvent("restart", 4, "", facts | {"lost_iterations": 1, "lost_seconds": 1.0}))
     for text, status in [("device 1 lost", None), ("device 1 failed at 0x9f", 1)]:
         _attempt(tmp_path, 1).leave_verdict(RuntimeError(text))
         assert _attempt(tmp_path, 2).status() == status
@@ -139,7 +139,7 @@ def test_restarts_that_nobody_would_do_are_refused(
     assert "--max-restarts" in (said := capsys.readouterr().err) and text in said
 
 
-def _restarts(run: Path) -> list[Event]:
+def _restarts(run: Path) -> list[RunEvent]:
     return [event for event in read_events(run) if event.kind == "restart"]
 
 

@@ -17,14 +17,14 @@ from envsuite.vector import Wait
 from trainers.processes.activity import ACTIVITY
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
-from trainers.rollout.vllm.host import Gone
-from trainers.run.progress import Progress
+from trainers.rollout.vllm.host import HostGone
+from trainers.run.progress import RunProgress
 from trainers.run.stopping import Abandoned, Interrupted, Stopping
 
 
 @pytest.fixture
 def stop() -> Iterator[Stopping]:
-    progress = Progress(3, plain=True, console=Console(file=StringIO()))
+    progress = RunProgress(3, plain=True, console=Console(file=StringIO()))
     with Stopping(Accelerator(cpu=True), progress) as stopping:
         yield stopping
 
@@ -82,7 +82,7 @@ def test_the_first_signal_counts_and_only_a_second_interrupt_ends_at_once(stop: 
 
 def test_afterwards_signals_do_what_they_did_before() -> None:
     before = [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)]
-    with Stopping(Accelerator(cpu=True), Progress(1, plain=True, console=Console(file=StringIO()))):
+    with Stopping(Accelerator(cpu=True), RunProgress(1, plain=True, console=Console(file=StringIO()))):
         assert signal.getsignal(signal.SIGTERM) != before[1]
     assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)] == before
 
@@ -93,7 +93,7 @@ def test_a_stopped_run_says_how_to_go_on_and_exits_as_one_that_the_signal_ended(
     assert str(stopped) == said and stopped.exit_code == 143
 
 
-@pytest.mark.parametrize("error", [Gone("it does not answer"), EngineFailed("its weights are others")])
+@pytest.mark.parametrize("error", [HostGone("it does not answer"), EngineFailed("its weights are others")])
 def test_a_phase_whose_engine_fails_raises_the_same_error_in_all_processes(stop: Stopping, error: EngineFailed) -> None:
     def work(watch: Watcher) -> None:
         raise error

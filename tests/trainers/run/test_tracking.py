@@ -24,7 +24,7 @@ from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
 from trainers.run.folder import RunFolder
-from trainers.run.tracker import TRACKERS, About, Tracker, WandB
+from trainers.run.tracker import TRACKERS, TrackedRun, Tracker, WandB
 from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError, convert_values
 from trainers.steps import Episode, Step
@@ -190,7 +190,7 @@ class Lost(Tracker):
     needs = "trainers"
     taken: list[int] = []  # noqa: RUF012
 
-    def __init__(self, about: About) -> None: ...
+    def __init__(self, about: TrackedRun) -> None: ...
 
     def log(self, line: int, iteration: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
         if line == 2:

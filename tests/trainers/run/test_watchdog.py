@@ -22,7 +22,7 @@ from envsuite.vector import Wait
 from trainers.processes import activity
 from trainers.processes.activity import ACTIVITY, Doing
 from trainers.run.checkpoint import newest, verify
-from trainers.run.progress import Progress
+from trainers.run.progress import RunProgress
 from trainers.run.watchdog import Watchdog
 
 
@@ -43,7 +43,7 @@ def test_the_innermost_wait_is_what_is_waited_for() -> None:
 def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_shown(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    progress = Progress(3, plain=True, console=Console(file=io.StringIO()))
+    progress = RunProgress(3, plain=True, console=Console(file=io.StringIO()))
     dog = Watchdog(progress, notice=10.0)
     monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     ACTIVITY.begin("rollout")

@@ -111,7 +111,7 @@ class Estimator(ABC):
 
 
 @dataclass(frozen=True)
-class Valued:
+class CriticValue:
     """A value that a method reads from the critic, which has an output of its own for it."""
 
     name: str = VALUE
@@ -149,9 +149,9 @@ class ValueBased(Estimator):
     """A method that reads values of a critic, and says what the critic is trained towards."""
 
     @property
-    def values(self) -> tuple[Valued, ...]:
+    def values(self) -> tuple[CriticValue, ...]:
         """The values that it reads: by default the column or (where it is ``per`` token) token column ``value``."""
-        return (Valued(per=self.per),)
+        return (CriticValue(per=self.per),)
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.credit.estimators.base import Advantage, register
-from trainers.credit.estimators.comparison import CENTRED, Comparing, Comparison, laid_over
+from trainers.credit.estimators.comparison import CENTRED, Comparing, StateComparison, laid_over
 from trainers.credit.estimators.groups import (
     Floats,
     Ints,
@@ -43,7 +43,7 @@ class BEACON(Comparing):
     penalise: bool = False
     """Add the ``row_score`` of a step, such as the penalty of an invalid action, to what it earns, too (authors'
     code)."""
-    compare: Annotated[Comparison, laid_over(CENTRED)] = CENTRED
+    compare: Annotated[StateComparison, laid_over(CENTRED)] = CENTRED
     """How episodes and steps are compared."""
 
     @property

@@ -41,7 +41,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class StateComparison:
     """A = (x - mean) / (std + ε) within groups; 0 where all values of a group are equal."""
 
     normalise: Normalise = "std"
@@ -59,7 +59,7 @@ class Comparison:
         check_fields(self)
 
     @classmethod
-    def from_preset(cls, preset: str, **overrides: Any) -> Comparison:
+    def from_preset(cls, preset: str, **overrides: Any) -> StateComparison:
         """The preset of that name, with other settings on top."""
         return cls(**{**PRESETS[preset], **overrides})
 
@@ -96,7 +96,7 @@ class Comparison:
         return units.rows(self.over(units)), units.diagnostics()
 
 
-def laid_over(default: Comparison, *reads: str) -> BeforeValidator:
+def laid_over(default: StateComparison, *reads: str) -> BeforeValidator:
     """The check of a setting that is a mapping, or the name of a preset, over the method's own default.
 
     Args:
@@ -112,7 +112,7 @@ def laid_over(default: Comparison, *reads: str) -> BeforeValidator:
             setting = {name: value for name, value in PRESETS[setting].items() if not reads or name in reads}
         if isinstance(setting, Mapping):
             setting = {**vars(default), **setting}
-        options = vars(setting) if isinstance(setting, Comparison) else setting
+        options = vars(setting) if isinstance(setting, StateComparison) else setting
         if reads and isinstance(options, Mapping):
             unread = [name for name, own in vars(default).items() if name not in reads and options[name] != own]
             if unread:
@@ -123,23 +123,23 @@ def laid_over(default: Comparison, *reads: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-STANDARD = Comparison()
+STANDARD = StateComparison()
 """Values minus the mean of their group, over its standard deviation."""
-CENTRED = Comparison(normalise="mean")
+CENTRED = StateComparison(normalise="mean")
 """Values minus the mean of their group."""
 
-Compared = Annotated[Comparison, laid_over(STANDARD)]
+Compared = Annotated[StateComparison, laid_over(STANDARD)]
 """The setting of a method that reads all of a comparison."""
-Centred = Annotated[Comparison, laid_over(CENTRED, "weigh", "singleton")]
+Centred = Annotated[StateComparison, laid_over(CENTRED, "weigh", "singleton")]
 """The setting of a method that never divides by the deviation of a group."""
-ComparedSteps = Annotated[Comparison, laid_over(STANDARD, "normalise", "ddof", "epsilon")]
+ComparedSteps = Annotated[StateComparison, laid_over(STANDARD, "normalise", "ddof", "epsilon")]
 """The setting of a term over steps: each row is a sample, and a row alone in its group gets 0."""
 
 
 class Comparing(Estimator):
     """A method that compares the members of a group."""
 
-    compare: Comparison
+    compare: StateComparison
 
     @property
     def credits_lone_episodes(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from trainers.credit.estimators.base import Advantage, register
-from trainers.credit.estimators.comparison import CENTRED, Comparing, Comparison, laid_over
+from trainers.credit.estimators.comparison import CENTRED, Comparing, StateComparison, laid_over
 from trainers.credit.estimators.groups import episode_codes, first_rows, group_codes, group_statistics
 from trainers.credit.estimators.returns import episode_returns
 from trainers.steps import StepTable
@@ -23,7 +23,7 @@ class GPG(Comparing):
     c = B / (B - M), with M such episodes, undoes that (alpha in the paper).
     """
 
-    compare: Annotated[Comparison, laid_over(CENTRED)] = CENTRED
+    compare: Annotated[StateComparison, laid_over(CENTRED)] = CENTRED
     """How the episodes of a group are compared; F is 1 (paper), or with ``normalise: std`` the group's deviation."""
     scale: Scale = "informative"
     """c is B over the number of episodes in groups whose returns differ (paper), of those whose return is not 0

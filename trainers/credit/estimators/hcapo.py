@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from trainers.credit.estimators.base import Advantage, register
-from trainers.credit.estimators.comparison import Comparing, Comparison, laid_over
+from trainers.credit.estimators.comparison import Comparing, StateComparison, laid_over
 from trainers.credit.estimators.groups import (
     Floats,
     episode_codes,
@@ -22,7 +22,7 @@ from trainers.settings import Fraction, NotNegative, Positive
 from trainers.steps import StepTable
 from trainers.steps.columns import HINDSIGHT, SUCCESS
 
-_EXACT = Comparison(ddof=0, epsilon=0.0)
+_EXACT = StateComparison(ddof=0, epsilon=0.0)
 
 
 @register("hcapo")
@@ -53,7 +53,7 @@ class HCAPO(Comparing):
     text of Eq. 8)."""
     harmless: bool = True
     """A negative A^H in a successful episode becomes 0."""
-    compare: Annotated[Comparison, laid_over(_EXACT)] = _EXACT
+    compare: Annotated[StateComparison, laid_over(_EXACT)] = _EXACT
     """How episodes and steps are compared; the paper leaves ``ddof`` and ``epsilon`` open."""
 
     @property

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.credit.estimators.base import Advantage, register
-from trainers.credit.estimators.comparison import Comparing, Comparison, laid_over
+from trainers.credit.estimators.comparison import Comparing, StateComparison, laid_over
 from trainers.credit.estimators.groups import Floats, Ints, group_codes, group_diagnostics
 from trainers.credit.estimators.returns import discounted_returns, steps_in_order
 from trainers.settings import Count, Fraction, NotNegative, Positive
 from trainers.steps import StepTable
 
-POPULATION = Comparison(ddof=0)
+POPULATION = StateComparison(ddof=0)
 
 
 @register("hgpo")
@@ -34,7 +34,7 @@ class HGPO(Comparing):
     """Exponent of the weights; 0 weighs all groups alike."""
     gamma: Fraction = 0.95
     """Discount of the return to go."""
-    compare: Annotated[Comparison, laid_over(POPULATION)] = POPULATION
+    compare: Annotated[StateComparison, laid_over(POPULATION)] = POPULATION
     """How steps and episodes are compared. ``ddof`` is that of steps (authors' code: 0); episodes always have 1."""
     omit_zero: bool = True
     """Leave groups in which the step's advantage is zero out of the weighting; without it Eq. 7 as it is printed."""

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.credit.estimators.base import Advantage, Per, ValueBased, Valued, register
+from trainers.credit.estimators.base import Advantage, CriticValue, Per, ValueBased, register
 from trainers.credit.estimators.groups import Floats, Ints, all_equal, episode_codes, mean_abs
 from trainers.credit.estimators.returns import backward_sums, explained_variance, row_score, steps_in_order
 from trainers.settings import Fraction, NotNegative
@@ -84,10 +84,10 @@ class HiPER(ValueBased):
         return "token"
 
     @property
-    def values(self) -> tuple[Valued, ...]:
+    def values(self) -> tuple[CriticValue, ...]:
         """V_high before the response, learnt where a segment begins; V_low after the subgoal; the switch's third."""
-        outputs = (Valued(VALUE_HIGH, learns=SEGMENT), Valued(VALUE_LOW, at=LOW_START))
-        return (*outputs, Valued(VALUE_SWITCH)) if self.switch == "hiper_code" else outputs
+        outputs = (CriticValue(VALUE_HIGH, learns=SEGMENT), CriticValue(VALUE_LOW, at=LOW_START))
+        return (*outputs, CriticValue(VALUE_SWITCH)) if self.switch == "hiper_code" else outputs
 
     @property
     def distinguishing(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from trainers.credit.estimators.base import Advantage, register
-from trainers.credit.estimators.comparison import CENTRED, Comparing, Comparison, laid_over, units_of
+from trainers.credit.estimators.comparison import CENTRED, Comparing, StateComparison, laid_over, units_of
 from trainers.credit.estimators.groups import ROUNDING, group_statistics
 from trainers.steps import StepTable
 
@@ -22,7 +22,7 @@ class OPO(Comparing):
     gradient of a response grows with its length, so long episodes weigh more in the baseline.
     """
 
-    compare: Annotated[Comparison, laid_over(CENTRED, "singleton")] = CENTRED
+    compare: Annotated[StateComparison, laid_over(CENTRED, "singleton")] = CENTRED
     """How the episodes of a group are compared: ``singleton``."""
 
     def __call__(self, steps: StepTable) -> Advantage:

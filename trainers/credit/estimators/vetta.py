@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainers.credit.estimators.base import Advantage, Per, ValueBased, Valued, register
+from trainers.credit.estimators.base import Advantage, CriticValue, Per, ValueBased, register
 from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.returns import explained_variance, step_advantages
 from trainers.credit.estimators.tokens import token_advantages
@@ -49,9 +49,9 @@ class VETTA(ValueBased):
         return "token"
 
     @property
-    def values(self) -> tuple[Valued, ...]:
+    def values(self) -> tuple[CriticValue, ...]:
         """The turn's value, read before its response, and a value of the text before each token."""
-        return (Valued(per="step"), Valued(per="token"))
+        return (CriticValue(per="step"), CriticValue(per="token"))
 
     @property
     def distinguishing(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ COMPOSITIONS = (
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MethodRecipe:
     """One file of this folder, or a composition of several."""
 
     name: str
@@ -46,7 +46,7 @@ class Recipe:
 
 
 @cache
-def recipes() -> dict[str, Recipe]:
+def recipes() -> dict[str, MethodRecipe]:
     """The recipe of each file by name, sorted.
 
     Raises:
@@ -57,7 +57,7 @@ def recipes() -> dict[str, Recipe]:
         if file.name.endswith(".yaml"):
             name = file.name.removesuffix(".yaml")
             try:
-                by_name[name] = Recipe(name, **yaml.load(file.read_text(encoding="utf-8"), Loader))
+                by_name[name] = MethodRecipe(name, **yaml.load(file.read_text(encoding="utf-8"), Loader))
             except TypeError as error:
                 raise DataError(
                     f"{file}: a recipe has description, paper and method, and nothing else ({error})"
@@ -65,7 +65,7 @@ def recipes() -> dict[str, Recipe]:
     return by_name
 
 
-def recipe(name: str) -> Recipe:
+def recipe(name: str) -> MethodRecipe:
     """The whole recipe of that name: a method, an addition over its method, or a composition ``method+addition+…``.
 
     Raises:
@@ -94,7 +94,7 @@ def recipe(name: str) -> Recipe:
     order = dict.fromkeys(key for part in (*additions, base) for key in part.method.get("shapers", {}))
     if order:
         method = {**method, "shapers": {key: method["shapers"][key] for key in order}}
-    return Recipe(
+    return MethodRecipe(
         "+".join(part.name for part in parts),
         f"{base.name} with {' and '.join(part.name for part in additions)}",
         "; ".join(dict.fromkeys(part.paper for part in (*additions, base))),
@@ -104,7 +104,7 @@ def recipe(name: str) -> Recipe:
     )
 
 
-def _part(name: str) -> Recipe:
+def _part(name: str) -> MethodRecipe:
     """The recipe of a file, or a variant of it."""
     file, _, variant = name.partition("/")
     if file not in recipes():

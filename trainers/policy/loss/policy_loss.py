@@ -11,7 +11,7 @@ from torch import Tensor
 from envsuite.core.errors import UsageError
 from trainers.policy.loss.config import CorrectionConfig, ObjectiveConfig
 from trainers.policy.loss.selection import SELECTING
-from trainers.policy.loss.token_losses import LOSSES, Tokens
+from trainers.policy.loss.token_losses import LOSSES, LossTokens
 
 
 def kl_estimate(logprob: Tensor, ref_logprob: Tensor, config: ObjectiveConfig) -> Tensor:
@@ -55,7 +55,7 @@ def _k3(difference: Tensor, config: ObjectiveConfig) -> Tensor:
 LOG_LIMIT = 20.0
 
 
-def engine_weights(tokens: Tokens, engine: Tensor, config: CorrectionConfig) -> tuple[Tensor, Tensor]:
+def engine_weights(tokens: LossTokens, engine: Tensor, config: CorrectionConfig) -> tuple[Tensor, Tensor]:
     """Weight of each token as trainer's over engine's probability, both under the weights that sampled.
 
     Args:
@@ -145,7 +145,7 @@ def policy_loss(
                 "all are flat over the response tokens"
             )
     weight = weight.to(new_logprob.dtype)
-    tokens = Tokens(new_logprob, old_logprob, advantage.to(new_logprob.dtype), row, selected)
+    tokens = LossTokens(new_logprob, old_logprob, advantage.to(new_logprob.dtype), row, selected)
     term = LOSSES[config.loss](tokens, config)
     correction_metrics: dict[str, Tensor] = {}
     token_loss = term.loss

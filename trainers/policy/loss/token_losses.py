@@ -12,7 +12,7 @@ from trainers.policy.loss.config import ObjectiveConfig
 
 
 @dataclass(frozen=True)
-class Tokens:
+class LossTokens:
     """Flat response tokens of whole step rows, each column of shape (T,)."""
 
     new: Tensor
@@ -49,7 +49,7 @@ class TokenLoss:
     """bool: ``clip_cov`` took the token out, ``kl_cov`` penalised it."""
 
 
-def log_ratio(tokens: Tokens, config: ObjectiveConfig) -> Tensor:
+def log_ratio(tokens: LossTokens, config: ObjectiveConfig) -> Tensor:
     """Logarithm of the importance ratio at the configured level, cut off against overflow, shape (T,)."""
     log_w = tokens.new - tokens.old
     if config.ratio == "step":
@@ -69,7 +69,7 @@ def _clip(ratio: Tensor, config: ObjectiveConfig) -> Tensor:
     return ratio if low is None and high is None else ratio.clamp(low, high)
 
 
-def ppo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
+def ppo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     """Clipped surrogate -min(w A, clip(w) A), with the dual clip where asked for."""
     log_w = log_ratio(tokens, config)
     ratio = log_w.exp()
@@ -83,7 +83,7 @@ def ppo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(loss, log_w, clipped_loss > plain, by_dual)
 
 
-def cispo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
+def cispo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     """-sg[clip(w)] A log pi: clipping bounds the weight of a token, and no token loses its gradient."""
     log_w = log_ratio(tokens, config)
     ratio = log_w.exp()
@@ -93,7 +93,7 @@ def cispo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     )
 
 
-def gmpo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
+def gmpo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     """-A times the geometric mean of the step's token ratios, each clipped in log space; A is the step's mean."""
     log_w = log_ratio(tokens, config)
     low = None if config.clip_low is None else -config.clip_low
@@ -105,13 +105,13 @@ def gmpo(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(loss, log_w, is_clipped & (tokens.advantage > 0), is_clipped & (tokens.advantage < 0))
 
 
-def gpg(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
+def gpg(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     """-A log pi: the plain policy gradient, for data of the current policy."""
     never = torch.zeros_like(tokens.new, dtype=torch.bool)
     return TokenLoss(-tokens.advantage * tokens.new, log_ratio(tokens, config), never, never)
 
 
-def clip_cov(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
+def clip_cov(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     """Clipped surrogate without a random share of the tokens whose covariance would spend the entropy fastest.
 
     The selected tokens lose their loss and stay in the aggregation's denominator.
@@ -122,7 +122,7 @@ def clip_cov(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(loss, term.log_ratio, term.clipped, term.clipped_dual, tokens.selected)
 
 
-def kl_cov(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
+def kl_cov(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     """Unclipped surrogate; the selected tokens, of highest covariance, pay ``cov_kl_coef`` · |log w| besides."""
     assert tokens.selected is not None
     log_w = log_ratio(tokens, config)
@@ -132,7 +132,7 @@ def kl_cov(tokens: Tokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(penalised_loss, log_w, never, never, tokens.selected)
 
 
-LOSSES: Mapping[str, Callable[[Tokens, ObjectiveConfig], TokenLoss]] = {
+LOSSES: Mapping[str, Callable[[LossTokens, ObjectiveConfig], TokenLoss]] = {
     "ppo": ppo,
     "cispo": cispo,
     "gmpo": gmpo,

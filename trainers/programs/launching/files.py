@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from trainers.programs.launching.roles import Job, dns_label
+from trainers.programs.launching.roles import ClusterJob, dns_label
 
 SLURM, KUBERNETES = ("job.sbatch",), ("volume.yaml", "job.yaml")
 """Files of each, in the order in which they are submitted."""
@@ -22,7 +22,7 @@ _READY = "trainers.programs.launching.local"
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
-def script(job: Job, root: Path, programs: Path) -> dict[str, str]:
+def script(job: ClusterJob, root: Path, programs: Path) -> dict[str, str]:
     """Returns the batch script of SLURM.
 
     Args:
@@ -36,7 +36,7 @@ def script(job: Job, root: Path, programs: Path) -> dict[str, str]:
     return {name: _render(name, shlex.quote, job=job, **values) for name in SLURM}
 
 
-def manifests(job: Job, output: str, image: str) -> dict[str, str]:
+def manifests(job: ClusterJob, output: str, image: str) -> dict[str, str]:
     """Returns the manifests of Kubernetes.
 
     Args:

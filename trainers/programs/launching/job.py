@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainers.programs.launching.roles import SETTINGS, VLLM, Job, Servers, Sizes, dns_label
+from trainers.programs.launching.roles import SETTINGS, VLLM, ClusterJob, JobSizes, ServerRole, dns_label
 from trainers.rollout.config import EnvConfig
 from trainers.run.cli import shorten_settings
 from trainers.run.config import TrainConfig
@@ -18,7 +18,7 @@ _SET_NAME = 52
 """Most characters of a StatefulSet's name, run-server: Kubernetes adds 11 for a label, which takes 63."""
 
 
-def job_of(config: TrainConfig, sizes: Sizes, root: PurePosixPath, where: Callable[[str, int], Any]) -> Job:
+def job_of(config: TrainConfig, sizes: JobSizes, root: PurePosixPath, where: Callable[[str, int], Any]) -> ClusterJob:
     """Returns the roles of a run.
 
     Args:
@@ -31,7 +31,7 @@ def job_of(config: TrainConfig, sizes: Sizes, root: PurePosixPath, where: Callab
         ConfigError: Sizes and settings contradict each other; the message names the option.
     """
     folder, run = f"launch/{config.name}", PurePosixPath(config.output) / config.name
-    servers = list[Servers]()
+    servers = list[ServerRole]()
     if sizes.servers:
         config, servers = _with_servers(config, sizes.servers, where)
     gpus = sizes.gpus
@@ -42,14 +42,14 @@ def job_of(config: TrainConfig, sizes: Sizes, root: PurePosixPath, where: Callab
         gpus -= vllm.per_node * vllm.gpus if sizes.shared else 0
         servers.append(vllm)
     processes = gpus or sizes.processes
-    return Job(
+    return ClusterJob(
         name=config.name, folder=folder, settings=shorten_settings(config), nodes=sizes.nodes, processes=processes,
         gpus=gpus, node_gpus=sizes.gpus, restarts=sizes.restarts, servers=servers,
         trainer=_trainer(f"{folder}/{SETTINGS}", run, sizes, processes),
     )  # fmt: skip
 
 
-def _trainer(settings: str, run: PurePosixPath, sizes: Sizes, processes: int) -> str:
+def _trainer(settings: str, run: PurePosixPath, sizes: JobSizes, processes: int) -> str:
     """The command of a node that trains; it goes on where the run has a checkpoint."""
     words = f"exec envsuite train --config {shlex.quote(settings)} --processes {processes}"
     if sizes.restarts:
@@ -61,7 +61,7 @@ def _trainer(settings: str, run: PurePosixPath, sizes: Sizes, processes: int) ->
 
 def _with_servers(
     config: TrainConfig, count: int, where: Callable[[str, int], Any]
-) -> tuple[TrainConfig, list[Servers]]:
+) -> tuple[TrainConfig, list[ServerRole]]:
     """The settings with the addresses of servers for each environment that has none; and the servers."""
     names: dict[str, str] = {}
     most = _SET_NAME - len(dns_label(config.name)) - 3  # a hyphen, and the number of one whose name is taken
@@ -79,6 +79,8 @@ def _with_servers(
     config = replace(config, evaluation=replace(config.evaluation, envs=add_urls(config.evaluation.envs)))
     words = f"--host $HOST --port $PORT --workers {_CORES}"
     return config, [
-        Servers(name, f"exec envsuite serve http {shlex.quote(env_id)} {words}", "/healthz", "/readyz", count, _CORES)
+        ServerRole(
+            name, f"exec envsuite serve http {shlex.quote(env_id)} {words}", "/healthz", "/readyz", count, _CORES
+        )
         for env_id, name in names.items()
     ]

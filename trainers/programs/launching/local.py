@@ -16,14 +16,14 @@ from pathlib import Path
 
 from envsuite.core.errors import EnvsuiteError
 from envsuite.exits import status_of
-from trainers.programs.launching.roles import Job
+from trainers.programs.launching.roles import ClusterJob
 
 SECONDS = 1800.0
 """Most that is waited: a large model on a GPU is loaded and compiled for minutes."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class NotReady(EnvsuiteError):
+class ServerNotReady(EnvsuiteError):
     """A server did not answer in time; the message names it."""
 
 
@@ -43,7 +43,7 @@ def wait_for(urls: Sequence[str], seconds: float = SECONDS, check: Callable[[], 
         while not _answers(url):
             check()
             if time.monotonic() > end:
-                raise NotReady(f"{url} does not answer after {seconds:g} s; the server's log says why")
+                raise ServerNotReady(f"{url} does not answer after {seconds:g} s; the server's log says why")
             time.sleep(0.5)
 
 
@@ -84,7 +84,7 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in sockets]
 
 
-def commands(job: Job, ports: Mapping[str, Sequence[int]]) -> str:
+def commands(job: ClusterJob, ports: Mapping[str, Sequence[int]]) -> str:
     """Returns the commands of all processes, a line each."""
     servers = [
         f"( export HOST=127.0.0.1 PORT={port}; {role.command} )\n" for role in job.servers for port in ports[role.name]
@@ -92,7 +92,7 @@ def commands(job: Job, ports: Mapping[str, Sequence[int]]) -> str:
     return "".join(servers) + f"( {job.trainer} )\n"
 
 
-def run(job: Job, ports: Mapping[str, Sequence[int]]) -> int:
+def run(job: ClusterJob, ports: Mapping[str, Sequence[int]]) -> int:
     """Starts servers, waits for them, trains, and ends them all; returns the trainer's exit status.
 
     The trainer writes to this terminal, servers to files in the job's folder. Ctrl-C and SIGTERM are the trainer's.
@@ -106,18 +106,18 @@ def run(job: Job, ports: Mapping[str, Sequence[int]]) -> int:
     """
     logs = Path(job.folder) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    trainer: list[_Process] = []
+    trainer: list[_RoleProcess] = []
     old = signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(trainer))
     try:
         with ExitStack() as ending:
             _start_servers(job, ports, logs, ending)
-            trainer.append(ending.enter_context(_Process(job.trainer)))
+            trainer.append(ending.enter_context(_RoleProcess(job.trainer)))
             return _wait_for_trainer(trainer[0].process)
     finally:
         signal.signal(signal.SIGTERM, old)
 
 
-def _start_servers(job: Job, ports: Mapping[str, Sequence[int]], logs: Path, ending: ExitStack) -> None:
+def _start_servers(job: ClusterJob, ports: Mapping[str, Sequence[int]], logs: Path, ending: ExitStack) -> None:
     """Starts servers, which ``ending`` ends, and waits until all take requests.
 
     Raises:
@@ -125,7 +125,7 @@ def _start_servers(job: Job, ports: Mapping[str, Sequence[int]], logs: Path, end
     """
     places = [(role, number, port) for role in job.servers for number, port in enumerate(ports[role.name])]
     processes = [
-        ending.enter_context(_Process(role.command, logs / f"{role.name}-{number}.log", PORT=str(port)))
+        ending.enter_context(_RoleProcess(role.command, logs / f"{role.name}-{number}.log", PORT=str(port)))
         for role, number, port in places
     ]
 
@@ -137,7 +137,7 @@ def _start_servers(job: Job, ports: Mapping[str, Sequence[int]], logs: Path, end
     wait_for([f"http://127.0.0.1:{port}{role.ready}" for role, _, port in places], check=check)
 
 
-def _pass_on(trainer: Sequence[_Process]) -> None:
+def _pass_on(trainer: Sequence[_RoleProcess]) -> None:
     """Answers SIGTERM: the trainer writes a checkpoint and ends; where there is none yet, this program ends."""
     if not trainer:
         raise SystemExit(128 + signal.SIGTERM)
@@ -154,7 +154,7 @@ def _wait_for_trainer(trainer: subprocess.Popen[bytes]) -> int:
             continue
 
 
-class _Process:
+class _RoleProcess:
     """A command of a role; ends at the latest at the end of the block, with all that it has started.
 
     One with a file as output has a group of its own, so that it gets no Ctrl-C.
@@ -165,7 +165,7 @@ class _Process:
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         self.variables = {**os.environ, "PATH": programs, "HOST": "127.0.0.1", **variables}
 
-    def __enter__(self) -> _Process:
+    def __enter__(self) -> _RoleProcess:
         """Starts it."""
         with ExitStack() as stack:
             file = None if self.log is None else stack.enter_context(self.log.open("ab"))

@@ -11,13 +11,13 @@ from envsuite.exits import status_of
 from trainers.programs.launching.files import DATA, KUBERNETES, PORT, SLURM, addresses, manifests, script
 from trainers.programs.launching.job import job_of
 from trainers.programs.launching.local import commands, free_ports, run
-from trainers.programs.launching.roles import SETTINGS, Job, Sizes, dns_label
-from trainers.run.cli import ORDER, Command, Program, parse
+from trainers.programs.launching.roles import SETTINGS, ClusterJob, JobSizes, dns_label
+from trainers.run.cli import ORDER, CommandLine, TrainerProgram, parse
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 
 TARGETS = ("slurm", "kubernetes", "local")
-LAUNCH = Program(
+LAUNCH = TrainerProgram(
     "envsuite launch",
     f"""Write the files that train on a cluster, into launch/<name>, or start the same roles here.
 {ORDER}
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     return status_of(lambda: _launch(parse(arguments, LAUNCH)))
 
 
-def _launch(command: Command) -> int:
+def _launch(command: CommandLine) -> int:
     config, options = command.config, command.options
     target, *more_targets = [name for name in TARGETS if name in options] or [""]
     if more_targets or not target:
@@ -77,7 +77,7 @@ def _launch(command: Command) -> int:
 
 def _render_job(
     config: TrainConfig, target: str, options: Mapping[str, str], ports: dict[str, list[int]]
-) -> tuple[Job, dict[str, str], str]:
+) -> tuple[ClusterJob, dict[str, str], str]:
     """The job, its files by their names, and the command that submits it; enters ports of servers started here."""
     sizes, root = _sizes(options), Path.cwd()
     if target == "kubernetes":
@@ -104,7 +104,7 @@ def _render_job(
     return job, {SETTINGS: job.settings}, ""
 
 
-def _sizes(options: Mapping[str, str]) -> Sizes:
+def _sizes(options: Mapping[str, str]) -> JobSizes:
     """The sizes that the options name.
 
     Raises:
@@ -125,7 +125,7 @@ def _sizes(options: Mapping[str, str]) -> Sizes:
         raise ConfigError(f"--processes {options['processes']}: {instead} says how many there are; leave one out")
     if "local" in options and "gpus-per-node" in options:
         raise ConfigError(f"--gpus-per-node {options['gpus-per-node']}: --local says how many processes; leave one out")
-    return Sizes(
+    return JobSizes(
         nodes=number("nodes", 1, 1), gpus=number("gpus-per-node", 0, 0),
         processes=number("local", 1, 1) if "local" in options else number("processes", 1, 1),
         servers=number("servers", 0, 0), vllm=number("vllm", 0, 0), shared=place == "shared",

@@ -11,7 +11,7 @@ SETTINGS = "settings.yaml"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class JobSizes:
     """How much of what a job has."""
 
     nodes: int = 1
@@ -31,7 +31,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Servers:
+class ServerRole:
     """Equal servers. Their command reads ``$PORT``."""
 
     name: str
@@ -52,7 +52,7 @@ class Servers:
 
 
 @dataclass(frozen=True)
-class Job:
+class ClusterJob:
     """A run as roles."""
 
     name: str
@@ -71,7 +71,7 @@ class Job:
     node_gpus: int
     """GPUs of a node."""
     restarts: int
-    servers: Sequence[Servers]
+    servers: Sequence[ServerRole]
 
     @property
     def all_nodes(self) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainers.programs.launching.roles import VLLM, Servers, Sizes
-from trainers.rollout.vllm.options import Options
+from trainers.programs.launching.roles import VLLM, JobSizes, ServerRole
+from trainers.rollout.vllm.options import VLLMOptions
 from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.starting import words_for
 from trainers.run.config import TrainConfig
@@ -21,7 +21,7 @@ _STARTED = ("python", "arguments", "memory", "sleep", "place")
 """Settings of the engine for servers that it starts itself; here they are the servers' own."""
 
 
-def with_vllm(config: TrainConfig, sizes: Sizes, weights: str, urls: Any) -> tuple[TrainConfig, Servers]:
+def with_vllm(config: TrainConfig, sizes: JobSizes, weights: str, urls: Any) -> tuple[TrainConfig, ServerRole]:
     """The settings with the addresses of vLLM servers; and the servers.
 
     Args:
@@ -52,7 +52,7 @@ def _options(config: TrainConfig, count: int) -> Mapping[str, Any]:
             f"--vllm {count}: rollout.engine is {config.rollout.engine}, which asks no vLLM server; add "
             "--rollout.engine vllm, or leave --vllm out"
         )
-    options = Options(**config.rollout.engine_options)
+    options = VLLMOptions(**config.rollout.engine_options)
     if options.place == "process":
         raise ConfigError(f"--vllm {count}: rollout.engine_options.place is process, without servers; leave one out")
     if options.urls is not None:
@@ -60,7 +60,7 @@ def _options(config: TrainConfig, count: int) -> Mapping[str, Any]:
     return config.rollout.engine_options
 
 
-def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: Sizes, weights: str) -> Servers:
+def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, weights: str) -> ServerRole:
     """The vLLM servers.
 
     Raises:
@@ -89,7 +89,7 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: Sizes, weig
         f"vllm.entrypoints.openai.api_server --model {model} {shlex.join(words)} --host $HOST --port $PORT"
     )
     cores, gpus = (_CORES, server_gpus) if sizes.gpus else (1, 0)
-    return Servers(VLLM, command, "/health", "/health", sizes.vllm, cores, gpus, per_node, own_nodes)
+    return ServerRole(VLLM, command, "/health", "/health", sizes.vllm, cores, gpus, per_node, own_nodes)
 
 
 def _python_output(code: str, *words: str) -> str:
@@ -97,7 +97,7 @@ def _python_output(code: str, *words: str) -> str:
     return f"$({' '.join(['python -c', json.dumps(code), *words])})"
 
 
-def _place_servers(sizes: Sizes, server_gpus: int) -> tuple[int, int]:
+def _place_servers(sizes: JobSizes, server_gpus: int) -> tuple[int, int]:
     """The vLLM servers of a node, and the number of nodes of their own.
 
     Args:

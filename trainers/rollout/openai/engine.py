@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envsuite.core.errors import UsageError
-from envsuite.prompting import Answer
-from envsuite.prompting.endpoints import Options, Replied, Tokens, body_of
-from envsuite.prompting.endpoints.pool import Pool
+from envsuite.prompting import ModelAnswer
+from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, RequestResult, body_of
+from envsuite.prompting.endpoints.pool import RequestPool
 from trainers.rollout.engine import ChatCompletion, ChatEngine, ChatRequest
 from trainers.settings import ConfigError
 
@@ -29,10 +29,10 @@ class OpenAIEngine(ChatEngine):
     background = True
     takes_images = True
 
-    def __init__(self, options: Options, slots: int) -> None:
+    def __init__(self, options: EndpointOptions, slots: int) -> None:
         self.options = options
         self.name = options.model
-        self._pool = Pool(options, slots)
+        self._pool = RequestPool(options, slots)
         self.most = self._pool.most
 
     @property
@@ -101,20 +101,20 @@ class OpenAIEngine(ChatEngine):
         return self._pool.usage()
 
 
-def _options(**options: Any) -> Options:
+def _options(**options: Any) -> EndpointOptions:
     try:
-        return Options(**options, prefix=PREFIX)
+        return EndpointOptions(**options, prefix=PREFIX)
     except UsageError as error:
         raise ConfigError(str(error)) from error
 
 
-def _completion(replied: Replied) -> ChatCompletion:
+def _completion(replied: RequestResult) -> ChatCompletion:
     reply = replied.reply
     if reply is None:
         return ChatCompletion(
-            replied.request_id, Answer(""), "context" if replied.no_room else "error", replied.error
+            replied.request_id, ModelAnswer(""), "context" if replied.no_room else "error", replied.error
         )  # fmt: skip
-    tokens = reply.tokens or Tokens()
+    tokens = reply.tokens or AnswerTokens()
     return ChatCompletion(
         replied.request_id, reply.answer, reply.finish_reason, tokens=tokens.answer, prompt_tokens=tokens.prompt,
         cached_tokens=tokens.cached, counted=reply.tokens is not None,

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 
 from trainers.rollout.engine import Completion
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.fleet import drop
-from trainers.rollout.vllm.host import Gone, Refused
-from trainers.rollout.vllm.rows import Row, Rows, refusal_completion
+from trainers.rollout.vllm.host import HostGone, VLLMRefused
+from trainers.rollout.vllm.rows import VLLMRow, VLLMRows, refusal_completion
 
 _AGAIN_SECONDS = 0.5  # a call that reached a paused server is ended by pausing it again
 
 
-class Gate:
+class CallGate:
     """Lets calls to servers through, except while their weights change."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Gate:
             return self._changed.wait_for(lambda: not self._inside, seconds)
 
 
-class Calls(Rows[Connection]):
+class ServerRows(VLLMRows[VLLMConnection]):
     """Has servers complete rows; a row whose answer is cut off because the weights change goes on afterwards.
 
     Args:
@@ -63,15 +63,15 @@ class Calls(Rows[Connection]):
         most: Rows that are on their way at a time.
     """
 
-    def __init__(self, servers: list[Connection], most: int) -> None:
+    def __init__(self, servers: list[VLLMConnection], most: int) -> None:
         self._servers, self._most = servers, most
-        self._gate = Gate()
+        self._gate = CallGate()
         self._done: queue.SimpleQueue[Completion | Exception] = queue.SimpleQueue()
-        self._waiting: queue.SimpleQueue[Row[Connection] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[VLLMRow[VLLMConnection] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._rows = 0
 
-    def submit(self, row: Row[Connection]) -> None:
+    def submit(self, row: VLLMRow[VLLMConnection]) -> None:
         """Queues a row."""
         self._waiting.put(row)
         self._rows += 1
@@ -125,7 +125,7 @@ class Calls(Rows[Connection]):
             except Exception as error:  # raised where somebody polls
                 self._done.put(error)
 
-    def _complete(self, row: Row[Connection]) -> Completion:
+    def _complete(self, row: VLLMRow[VLLMConnection]) -> Completion:
         reason = "abort"
         while reason == "abort":
             with self._gate.call():
@@ -134,10 +134,10 @@ class Calls(Rows[Connection]):
                 row.host = self._place(row)
                 try:
                     (answer,) = row.host.ask([prompt], sampling, seed)
-                except Gone as error:
+                except HostGone as error:
                     drop(self._servers, row.host, error)
                     continue
-                except Refused as error:
+                except VLLMRefused as error:
                     if error.status != 400:
                         raise row.host.failure(f"HTTP {error.status}: {error}") from error
                     return refusal_completion(row.request, "error", f"{row.host.url}: {error}")
@@ -147,7 +147,7 @@ class Calls(Rows[Connection]):
             reason = "length" if answer.reason == "abort" and row.full else answer.reason
         return row.completion(reason)
 
-    def _place(self, row: Row[Connection]) -> Connection:
+    def _place(self, row: VLLMRow[VLLMConnection]) -> VLLMConnection:
         """The server of a row, or where that is gone another one that has the weights."""
         if row.host in self._servers:
             return row.host
@@ -157,11 +157,11 @@ class Calls(Rows[Connection]):
         return ready[row.seed % len(ready)]
 
 
-def at_once(servers: list[Connection], work: Callable[[Connection], object]) -> None:
+def at_once(servers: list[VLLMConnection], work: Callable[[VLLMConnection], object]) -> None:
     """Works with all servers at the same time; goes on without those that are gone, and raises any other failure."""
-    failures: dict[Connection, Exception] = {}
+    failures: dict[VLLMConnection, Exception] = {}
 
-    def try_work(server: Connection) -> None:
+    def try_work(server: VLLMConnection) -> None:
         try:
             work(server)
         except Exception as error:  # raised below
@@ -173,6 +173,6 @@ def at_once(servers: list[Connection], work: Callable[[Connection], object]) -> 
     for thread in threads:
         thread.join()
     for server, error in failures.items():
-        if not isinstance(error, Gone):
+        if not isinstance(error, HostGone):
             raise error
         drop(servers, server, error)

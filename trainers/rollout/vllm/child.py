@@ -21,7 +21,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.rollout.engine import EngineFailed
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, write_configuration
 from trainers.settings import ConfigError
 
@@ -31,7 +31,7 @@ _ERROR = re.compile(r"(?:^|\] )([A-Z]\w*(?:Error|Exception): \S.{0,300})")
 _LAST_LINES = 12  # of the server's log, in messages
 
 
-class ChildServer(Connection):
+class ChildServer(VLLMConnection):
     """Starts a server on this machine, reachable from it alone; it ends with this program, however that ends.
 
     It reads no weights from disk: it has random ones until it is given others.

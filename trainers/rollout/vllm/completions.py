@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.rollout.engine import Sampling
-from trainers.rollout.vllm.host import Answer
+from trainers.rollout.vllm.host import VLLMAnswer
 
 PLAIN: Mapping[str, Any] = {
     "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "ignore_eos": True,
@@ -33,7 +33,7 @@ def body_of(model: str, prompts: Sequence[Sequence[int]], sampling: Sampling, se
     return {"model": model, "prompt": [*prompts], "return_token_ids": True, **settings_of(sampling, seed)}
 
 
-def answers_in(body: Any, prompts: int) -> list[Answer]:
+def answers_in(body: Any, prompts: int) -> list[VLLMAnswer]:
     """The answers of ``/v1/completions`` to so many prompts.
 
     Raises:
@@ -42,7 +42,7 @@ def answers_in(body: Any, prompts: int) -> list[Answer]:
     try:
         choices = sorted(body["choices"], key=lambda choice: choice["index"])
         answers = [
-            Answer([*choice["token_ids"]], [*choice["logprobs"]["token_logprobs"]], choice["finish_reason"])
+            VLLMAnswer([*choice["token_ids"]], [*choice["logprobs"]["token_logprobs"]], choice["finish_reason"])
             for choice in choices
         ]
     except (LookupError, TypeError, AttributeError) as error:

@@ -16,7 +16,7 @@ from httpx2 import Response
 from envsuite.core import http
 from trainers.rollout.engine import Sampling
 from trainers.rollout.vllm.completions import answers_in, body_of
-from trainers.rollout.vllm.host import Answer, Host, Refused, Sleeping
+from trainers.rollout.vllm.host import Sleeping, VLLMAnswer, VLLMHost, VLLMRefused
 
 _LOG = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0
@@ -25,7 +25,7 @@ _PASSING = (408, 429, 500, 502, 503, 504)  # statuses after which the same call 
 _RPC = "/collective_rpc"
 
 
-class Connection(Host):
+class VLLMConnection(VLLMHost):
     """One server; may be used from several threads. :attr:`version` tells one that has been restarted.
 
     Args:
@@ -82,7 +82,7 @@ class Connection(Host):
         """
         try:
             self._once("POST", path, body)
-        except (_Passing, Refused) as error:
+        except (_TransientFailure, VLLMRefused) as error:
             raise self.failure(self.end_reason() or f"POST {path}: {error}") from error
 
     def call(self, method: str, *arguments: str) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class Connection(Host):
         body = {"method": method, "args": [*arguments]}
         try:
             answer = self.post(_RPC, body)
-        except Refused as error:
+        except VLLMRefused as error:
             raise self.failure(
                 f"it refuses {_RPC} (HTTP {error.status}); start it as docs/engine.md says, with "
                 "VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls envsuite_worker.TakesWeights"
@@ -112,7 +112,7 @@ class Connection(Host):
             raise self.failure(f"/v1/models is not as vLLM answers it ({error})") from error
         return longest
 
-    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[Answer]:
+    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[VLLMAnswer]:
         """Continues prompts, and waits for all of them."""
         answer = self.post("/v1/completions", body_of(self.model, prompts, sampling, seed), same_weights=True)
         try:
@@ -156,7 +156,7 @@ class Connection(Host):
         while True:
             try:
                 return self._once(verb, path, body)
-            except _Passing as error:
+            except _TransientFailure as error:
                 why = str(error)
             end = end or time.monotonic() + self.patience
             if (ending := self.end_reason()) is not None:
@@ -173,11 +173,11 @@ class Connection(Host):
         try:
             response = http.ask(self._client, verb, self.url + path, json=body)
         except (httpx2.TransportError, RuntimeError) as error:  # RuntimeError: closed meanwhile
-            raise _Passing(str(error) or type(error).__name__) from error
+            raise _TransientFailure(str(error) or type(error).__name__) from error
         if response.status_code in _PASSING:
-            raise _Passing(f"HTTP {response.status_code}: {response.text[:200]}")
+            raise _TransientFailure(f"HTTP {response.status_code}: {response.text[:200]}")
         if response.status_code != 200:
-            raise Refused(response.status_code, _message(response))
+            raise VLLMRefused(response.status_code, _message(response))
         return response
 
     def _parse_json(self, path: str, response: Response) -> Any:
@@ -190,7 +190,7 @@ class Connection(Host):
         """Raises if the server answers, and has other weights than it was given."""
         try:
             version = self._once("POST", _RPC, {"method": "envsuite_about"}).json()["results"][0]["version"]
-        except (_Passing, Refused, LookupError, TypeError, ValueError):
+        except (_TransientFailure, VLLMRefused, LookupError, TypeError, ValueError):
             return  # it does not answer yet; the call itself tells how long that lasts
         if version != self.version:
             raise self.loss(
@@ -199,7 +199,7 @@ class Connection(Host):
             )
 
 
-class _Passing(Exception):
+class _TransientFailure(Exception):
     """A failure that may pass."""
 
 

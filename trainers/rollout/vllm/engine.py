@@ -26,24 +26,24 @@ from trainers.rollout.engine import (
     refusal,
 )
 from trainers.rollout.sampling import mix
-from trainers.rollout.vllm.calls import Calls
+from trainers.rollout.vllm.calls import ServerRows
 from trainers.rollout.vllm.child import ChildServer
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.files import FileUpdate
 from trainers.rollout.vllm.fleet import Fleet
-from trainers.rollout.vllm.host import Host, Refused
-from trainers.rollout.vllm.inside import Inside, Steps
-from trainers.rollout.vllm.options import Options
+from trainers.rollout.vllm.host import VLLMHost, VLLMRefused
+from trainers.rollout.vllm.inside import InProcessHost, InProcessRows
+from trainers.rollout.vllm.options import VLLMOptions
 from trainers.rollout.vllm.proof import check_host
 from trainers.rollout.vllm.room import adapter_bytes, check_room, finding_room
-from trainers.rollout.vllm.rows import Row, Rows, refusal_completion
+from trainers.rollout.vllm.rows import VLLMRow, VLLMRows, refusal_completion
 from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.transfer import round_weights, write_adapter
 from trainers.rollout.vllm.weights import Weights, WeightUpdate
 from trainers.settings import ConfigError
 
 
-class DirectUpdate(WeightUpdate[Inside]):
+class DirectUpdate(WeightUpdate[InProcessHost]):
     """Hands the weights over one by one, without a copy of all of them; an adapter goes through a file."""
 
     def _prepare(self, weights: Weights, folder: Path) -> None:
@@ -74,7 +74,7 @@ class DirectUpdate(WeightUpdate[Inside]):
         return adapter_bytes(setup.model) * (1 if setup.accelerator is None else setup.accelerator.num_processes)
 
     def _load_adapter(
-        self, inside: Inside, adapter: Mapping[str, Tensor], folder: Path, name: str, version: int
+        self, inside: InProcessHost, adapter: Mapping[str, Tensor], folder: Path, name: str, version: int
     ) -> None:
         """Hands the adapter over through ``folder``, this process's own."""
         try:
@@ -86,7 +86,7 @@ class DirectUpdate(WeightUpdate[Inside]):
             shutil.rmtree(folder, ignore_errors=True)
         self._compare(inside, version, inside.call("envsuite_adapter", str(version)), fingerprints)
 
-    def _tell(self, work: Callable[[Host], object]) -> None:
+    def _tell(self, work: Callable[[VLLMHost], object]) -> None:
         for inside in self.hosts:
             work(inside)
 
@@ -95,7 +95,7 @@ class DirectUpdate(WeightUpdate[Inside]):
 
 
 _LOG = logging.getLogger(__name__)
-H = TypeVar("H", bound=Host)
+H = TypeVar("H", bound=VLLMHost)
 
 
 class VLLMEngine(Engine, Generic[H]):
@@ -116,7 +116,7 @@ class VLLMEngine(Engine, Generic[H]):
         EngineFailed: One of them does not answer.
     """
 
-    def __init__(self, setup: EngineSetup, rows: Rows[H], update: WeightUpdate[H], *, sleeps: bool) -> None:
+    def __init__(self, setup: EngineSetup, rows: VLLMRows[H], update: WeightUpdate[H], *, sleeps: bool) -> None:
         self.policy_version = 0
         self._rows, self._update = rows, update
         self._hosts = update.hosts
@@ -125,7 +125,7 @@ class VLLMEngine(Engine, Generic[H]):
         """Most tokens of prompt and response."""
         if update.fleet is not None:
             update.fleet.longest = self.max_length
-        self.background = isinstance(rows, Calls)
+        self.background = isinstance(rows, ServerRows)
         self._sleeps, self._asleep = sleeps, False
         self._pending = self._unseeded = 0
         self._host_of: dict[int, H] = {}
@@ -135,12 +135,12 @@ class VLLMEngine(Engine, Generic[H]):
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
         """Refuses settings before anything is loaded."""
-        Options(**options)
+        VLLMOptions(**options)
 
     @classmethod
     def check_machine(cls, options: Mapping[str, Any]) -> None:
         """Refuses to run without vLLM, or without the folder for weights."""
-        Options(**options).check_machine()
+        VLLMOptions(**options).check_machine()
 
     @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
@@ -177,7 +177,9 @@ class VLLMEngine(Engine, Generic[H]):
 
         The settings are those of :class:`Options`.
         """
-        options = Options(place, urls, python, arguments, memory, sleep, transfer, weights_folder, patience, timeout)
+        options = VLLMOptions(
+            place, urls, python, arguments, memory, sleep, transfer, weights_folder, patience, timeout
+        )
         options.check_machine()
         sleeps, folder = options.sleeps(setup.device), Path(weights_folder)
         through: type[FileUpdate] = SocketUpdate if transfer == "gloo" else FileUpdate
@@ -186,9 +188,9 @@ class VLLMEngine(Engine, Generic[H]):
         share = options.share(setup.model, setup.device, getattr(torch, setup.config.compute_dtype))
         vllm_arguments = {"enable-sleep-mode": sleeps, **through.ARGUMENTS, **(arguments or {})}
         if place == "process":
-            inside = Inside(setup, share, vllm_arguments)
-            return _make_engine(setup, Steps(inside), DirectUpdate([inside], setup, folder), sleeps)
-        servers: list[Connection] = []
+            inside = InProcessHost(setup, share, vllm_arguments)
+            return _make_engine(setup, InProcessRows(inside), DirectUpdate([inside], setup, folder), sleeps)
+        servers: list[VLLMConnection] = []
         if urls is None:
             servers.append(ChildServer(
                 python or sys.executable, setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
@@ -196,10 +198,10 @@ class VLLMEngine(Engine, Generic[H]):
             ))  # fmt: skip
         update = through(servers, setup, own=urls is None, folder=folder)
         if urls is not None:
-            connect = partial(Connection, patience=patience, timeout=timeout)
+            connect = partial(VLLMConnection, patience=patience, timeout=timeout)
             update.fleet = Fleet(servers, options.places(), setup, connect)
             update.fleet.begin()
-        return _make_engine(setup, Calls(servers, setup.slots), update, sleeps)
+        return _make_engine(setup, ServerRows(servers, setup.slots), update, sleeps)
 
     # -- the contract ----------------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class VLLMEngine(Engine, Generic[H]):
             if seed is None:
                 seed, self._unseeded = mix(0, self._unseeded), self._unseeded + 1
             limit = min(request.sampling.max_tokens, self.max_length - len(request.prompt_ids))
-            self._rows.submit(Row(request, limit, seed, self._host(request.session)))
+            self._rows.submit(VLLMRow(request, limit, seed, self._host(request.session)))
 
     def poll(self, timeout: float | None = None) -> list[Completion]:
         """Wait until a request is finished, or ``timeout`` seconds have passed.
@@ -272,7 +274,7 @@ class VLLMEngine(Engine, Generic[H]):
             if self._pending:
                 self._rows.hold()
             self._update.sleep()
-        except (EngineFailed, Refused) as error:  # one that is lost fails in sync, in all processes together
+        except (EngineFailed, VLLMRefused) as error:  # one that is lost fails in sync, in all processes together
             _LOG.warning("%s; it keeps its memory while the model trains", error)
 
     def close(self) -> None:
@@ -296,7 +298,7 @@ class VLLMEngine(Engine, Generic[H]):
         return new_host
 
 
-def _make_engine(setup: EngineSetup, rows: Rows[H], update: WeightUpdate[H], sleeps: bool) -> VLLMEngine[H]:
+def _make_engine(setup: EngineSetup, rows: VLLMRows[H], update: WeightUpdate[H], sleeps: bool) -> VLLMEngine[H]:
     """The engine; where that fails the hosts are ended."""
     try:
         return VLLMEngine(setup, rows, update, sleeps=sleeps)

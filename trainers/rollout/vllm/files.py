@@ -14,8 +14,8 @@ from torch import Tensor
 from trainers.policy.adapter import is_adapted
 from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.calls import at_once
-from trainers.rollout.vllm.connection import Connection
-from trainers.rollout.vllm.host import Gone, Host, Refused
+from trainers.rollout.vllm.connection import VLLMConnection
+from trainers.rollout.vllm.host import HostGone, VLLMHost, VLLMRefused
 from trainers.rollout.vllm.room import adapter_bytes, finding_room, whole_bytes
 from trainers.rollout.vllm.transfer import write_adapter, write_weights
 from trainers.rollout.vllm.weights import Answers, Weights, WeightUpdate
@@ -25,7 +25,7 @@ WHOLE, ADAPTER = "whole", "adapter"
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentFingerprints:
     """Fingerprints of the weights on their way, by layer group."""
 
     whole: Mapping[str, int]
@@ -34,7 +34,7 @@ class Sent:
     """Those of the adapter; empty where there is none."""
 
 
-class FileUpdate(WeightUpdate[Connection]):
+class FileUpdate(WeightUpdate[VLLMConnection]):
     """Writes the weights while the servers sample on; then the servers read them.
 
     Args:
@@ -47,28 +47,28 @@ class FileUpdate(WeightUpdate[Connection]):
     ARGUMENTS: ClassVar[Mapping[str, str]] = {}
     """Arguments that a server is started with for it."""
 
-    def __init__(self, servers: list[Connection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
+    def __init__(self, servers: list[VLLMConnection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
         super().__init__(servers, setup, folder)
         self.own = own
-        self._sent = Sent({}, {})
+        self._sent = SentFingerprints({}, {})
 
     def _writes(self) -> bool:
         """Whether this process writes weights: the first of the run, or of each machine that has servers of its own."""
         accelerator = self.setup.accelerator
         return accelerator is None or (accelerator.is_local_main_process if self.own else accelerator.is_main_process)
 
-    def _tell(self, work: Callable[[Host], object]) -> None:
+    def _tell(self, work: Callable[[VLLMHost], object]) -> None:
         accelerator = self.setup.accelerator
         if self.own or accelerator is None or accelerator.is_main_process:
             at_once(self.hosts, work)
 
-    def _ask(self, version: int) -> dict[Host, Answers]:
-        answers: dict[Host, Answers] = {}
+    def _ask(self, version: int) -> dict[VLLMHost, Answers]:
+        answers: dict[VLLMHost, Answers] = {}
         at_once(self.hosts, lambda server: answers.update({server: self._probe_host(server, version)}))
         return answers
 
     def _prepare(self, weights: Weights, folder: Path) -> None:
-        self._sent, writes, alone = Sent({}, {}), self._writes(), self.adapter_alone
+        self._sent, writes, alone = SentFingerprints({}, {}), self._writes(), self.adapter_alone
         whole = iter(self._base() if alone else weights)
         if alone and self.has_base:
             whole = iter(())
@@ -87,28 +87,30 @@ class FileUpdate(WeightUpdate[Connection]):
         model, dtype = setup.model, getattr(torch, setup.config.compute_dtype)
         return adapter_bytes(model) + (0 if is_adapted(model) and has_base else whole_bytes(model, dtype))
 
-    def _write_files(self, whole: Weights, adapter: Mapping[str, Tensor], folder: Path) -> Sent:
+    def _write_files(self, whole: Weights, adapter: Mapping[str, Tensor], folder: Path) -> SentFingerprints:
         for path in (folder, folder / WHOLE, folder / ADAPTER):
             path.mkdir()
         fingerprints = write_weights(whole, folder / WHOLE, self.torch_dtype)
         if not adapter:
-            return Sent(fingerprints, {})
-        return Sent(fingerprints, write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype))
+            return SentFingerprints(fingerprints, {})
+        return SentFingerprints(
+            fingerprints, write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype)
+        )
 
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
         fingerprints = self._first_value(self._sent)
         self._tell(lambda server: self._let_in(server, folder, version, fingerprints))
 
-    def _let_in(self, server: Host, folder: Path, version: int, fingerprints: Sent) -> None:
+    def _let_in(self, server: VLLMHost, folder: Path, version: int, fingerprints: SentFingerprints) -> None:
         """Has a server load the weights; where it has had none yet, the others go on without it if it cannot."""
         try:
             self._load_files(server, folder, version, fingerprints)
-        except (EngineFailed, Refused) as error:
+        except (EngineFailed, VLLMRefused) as error:
             if server.version is not None:
                 raise
-            raise Gone(str(error) if isinstance(error, EngineFailed) else f"{server.name}: {error}") from error
+            raise HostGone(str(error) if isinstance(error, EngineFailed) else f"{server.name}: {error}") from error
 
-    def _load_files(self, server: Host, folder: Path, version: int, fingerprints: Sent) -> None:
+    def _load_files(self, server: VLLMHost, folder: Path, version: int, fingerprints: SentFingerprints) -> None:
         if fingerprints.whole and not (fingerprints.adapter and server.version):  # what is below an adapter, once
             answers = server.call("envsuite_load", str(folder / WHOLE), str(version))
             self._compare(server, version, answers, fingerprints.whole)

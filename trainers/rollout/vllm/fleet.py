@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from envsuite.remote.places import News, Places, tell
-from envsuite.remote.transport import Unreachable
+from envsuite.remote.transport import ServerUnreachable
 from trainers.processes.distributed import all_gather_object, first_value
 from trainers.rollout.engine import EngineFailed, EngineSetup
-from trainers.rollout.vllm.connection import Connection
-from trainers.rollout.vllm.host import Gone, Refused
+from trainers.rollout.vllm.connection import VLLMConnection
+from trainers.rollout.vllm.host import HostGone, VLLMRefused
 from trainers.rollout.vllm.proof import check_host
 from trainers.settings import ConfigError
 
@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 _LOCK = threading.Lock()
 
 
-def drop(servers: list[Connection], server: Connection, error: Gone) -> None:
+def drop(servers: list[VLLMConnection], server: VLLMConnection, error: HostGone) -> None:
     """Goes on without a server that is gone.
 
     Raises:
@@ -52,7 +52,7 @@ class Fleet:
     """
 
     def __init__(
-        self, servers: list[Connection], places: Places, setup: EngineSetup, make: Callable[[str], Connection]
+        self, servers: list[VLLMConnection], places: Places, setup: EngineSetup, make: Callable[[str], VLLMConnection]
     ) -> None:
         self.servers, self._places, self._setup, self._make = servers, places, setup, make
         self.longest = 0
@@ -67,7 +67,7 @@ class Fleet:
         """
         try:
             self.servers += [self._make(url) for url in self._first(self._places.some())]
-        except Unreachable as error:
+        except ServerUnreachable as error:
             raise EngineFailed(str(error)) from error
 
     def agree(self) -> None:
@@ -82,7 +82,7 @@ class Fleet:
         if not self.servers:
             raise EngineFailed(f"vLLM servers ({self._places}): none is left that answers all processes")
 
-    def renew(self) -> list[Connection]:
+    def renew(self) -> list[VLLMConnection]:
         """Lets servers join that are named now; every process must call this.
 
         Returns:
@@ -109,21 +109,21 @@ class Fleet:
             server.patience = min(server.patience, 1.0)
         return leaving
 
-    def dismiss(self, leaving: list[Connection]) -> None:
+    def dismiss(self, leaving: list[VLLMConnection]) -> None:
         """Goes on without servers, whose requests have been cut off."""
         for server in leaving:
             if server in self.servers:
-                with contextlib.suppress(EngineFailed, Refused):
+                with contextlib.suppress(EngineFailed, VLLMRefused):
                     server.resume()
                 self._leave(server, f"{self._places} names it no more")
 
-    def _leave(self, server: Connection, why: str) -> None:
+    def _leave(self, server: VLLMConnection, why: str) -> None:
         with _LOCK, contextlib.suppress(ValueError):  # another thread has done so
             self.servers.remove(server)
         server.give_up()
         tell(News(server.url, "vLLM", False, why))
 
-    def _open_server(self, url: str) -> Connection | None:
+    def _open_server(self, url: str) -> VLLMConnection | None:
         """The server at ``url``, if it answers now and computes as the trainer does."""
         if time.monotonic() < self._again.get(url, 0.0):
             return None
@@ -134,7 +134,7 @@ class Fleet:
             longest = check_host(server, setup.model, setup.config.compute_dtype)
             if longest < self.longest:
                 raise server.failure(f"it takes {longest} tokens, and the others {self.longest}")
-        except (EngineFailed, ConfigError, Refused) as error:
+        except (EngineFailed, ConfigError, VLLMRefused) as error:
             _LOG.warning("%s gets no requests: %s", url, error)
             server.close()
             return None

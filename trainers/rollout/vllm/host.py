@@ -14,7 +14,7 @@ Sleeping = Literal["weights", "kv_cache"]
 """Memory that sleep gives back, in vLLM's words."""
 
 
-class Refused(Exception):
+class VLLMRefused(Exception):
     """Raised for an answer that the same call would get again; vLLM itself works.
 
     Args:
@@ -27,12 +27,12 @@ class Refused(Exception):
         self.status = status
 
 
-class Gone(EngineFailed):
+class HostGone(EngineFailed):
     """Raised where a vLLM does not answer any more, or has lost its weights; others can go on without it."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class VLLMAnswer:
     """The tokens that were sampled for one prompt."""
 
     ids: list[int]
@@ -41,7 +41,7 @@ class Answer:
     """``"stop"``, ``"length"``, or ``"abort"`` where it was cut off."""
 
 
-class Host(ABC):
+class VLLMHost(ABC):
     """One vLLM: a server, or one inside this process.
 
     Each call raises :class:`EngineFailed` where vLLM cannot go on, and :class:`Refused` where it declines.
@@ -74,7 +74,7 @@ class Host(ABC):
         """Learns the name of its model; returns the most tokens of a sequence that it takes."""
 
     @abstractmethod
-    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[Answer]:
+    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[VLLMAnswer]:
         """Continues prompts, and waits for all of them."""
 
     @abstractmethod
@@ -101,9 +101,9 @@ class Host(ABC):
     def close(self) -> None:
         """Ends what was started for it."""
 
-    def loss(self, reason: str) -> Gone:
+    def loss(self, reason: str) -> HostGone:
         """The error that ends the run unless there are others."""
-        return Gone(f"{self.name}: {reason}")
+        return HostGone(f"{self.name}: {reason}")
 
     def failure(self, reason: str) -> EngineFailed:
         """The error that ends the run."""

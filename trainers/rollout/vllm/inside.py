@@ -20,13 +20,13 @@ import torch
 from envsuite.core.errors import UsageError
 from trainers.rollout.engine import Completion, EngineFailed, EngineSetup, Sampling
 from trainers.rollout.vllm.completions import settings_of
-from trainers.rollout.vllm.host import Answer, Host, Refused, Sleeping
-from trainers.rollout.vllm.rows import Row, Rows, refusal_completion
+from trainers.rollout.vllm.host import Sleeping, VLLMAnswer, VLLMHost, VLLMRefused
+from trainers.rollout.vllm.rows import VLLMRow, VLLMRows, refusal_completion
 from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, write_configuration
 from trainers.settings import ConfigError
 
 
-class Inside(Host):
+class InProcessHost(VLLMHost):
     """vLLM in this process, on the device of the trainer.
 
     It is vLLM's ``LLMEngine`` with its core in the process itself. Where the run has several processes each has one of
@@ -82,9 +82,9 @@ class Inside(Host):
                     key, TokensPrompt(prompt_token_ids=[*prompt]), params, lora_request=self._adapter_request()
                 )
             except ValueError as error:
-                raise Refused(400, str(error)) from error
+                raise VLLMRefused(400, str(error)) from error
 
-    def step(self) -> list[tuple[str, Answer, bool]]:
+    def step(self) -> list[tuple[str, VLLMAnswer, bool]]:
         """Samples a token of each request under way; returns keys, what is new, and whether that was the last."""
         with self._failing("it cannot go on"):
             outputs = self._engine.step()
@@ -95,7 +95,9 @@ class Inside(Host):
             logprobs = [
                 float(candidates[token].logprob) for token, candidates in zip(ids, new.logprobs or (), strict=True)
             ]
-            answers.append((output.request_id, Answer(ids, logprobs, str(new.finish_reason)), bool(output.finished)))
+            answers.append(
+                (output.request_id, VLLMAnswer(ids, logprobs, str(new.finish_reason)), bool(output.finished))
+            )
         return answers
 
     def drop(self, keys: Sequence[str]) -> None:
@@ -103,9 +105,9 @@ class Inside(Host):
         with self._failing("it cannot end requests"):
             self._engine.abort_request([*keys])
 
-    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[Answer]:
+    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[VLLMAnswer]:
         """Continues prompts; nothing else may be under way."""
-        parts: dict[str, list[Answer]] = {f"asked-{i}": [] for i in range(len(prompts))}
+        parts: dict[str, list[VLLMAnswer]] = {f"asked-{i}": [] for i in range(len(prompts))}
         for key, prompt in zip(parts, prompts, strict=True):
             self.begin(key, prompt, sampling, seed)
         open_keys = set(parts)
@@ -114,7 +116,9 @@ class Inside(Host):
                 parts[key].append(answer)
                 open_keys -= {key} if last else set()
         return [
-            Answer([i for part in own for i in part.ids], [x for part in own for x in part.logprobs], own[-1].reason)
+            VLLMAnswer(
+                [i for part in own for i in part.ids], [x for part in own for x in part.logprobs], own[-1].reason
+            )
             for own in parts.values()
         ]
 
@@ -179,7 +183,7 @@ class Inside(Host):
         """Raises what vLLM raises in the block as :class:`EngineFailed`, so that the run writes a checkpoint."""
         try:
             yield
-        except (Refused, ConfigError):
+        except (VLLMRefused, ConfigError):
             raise
         except Exception as error:  # vLLM's and torch's own, of many classes, such as memory that runs out
             raise self.failure(f"{how}: {type(error).__name__}: {error}") from error
@@ -190,20 +194,20 @@ class Inside(Host):
         return LoRARequest(self.adapter, self._adapters, "loaded") if self.adapter else None
 
 
-class Steps(Rows[Inside]):
+class InProcessRows(VLLMRows[InProcessHost]):
     """Completes rows step by step, while somebody polls.
 
     Args:
         inside: Has nothing under way.
     """
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: InProcessHost) -> None:
         self._inside = inside
-        self._rows: dict[str, Row[Inside]] = {}
+        self._rows: dict[str, VLLMRow[InProcessHost]] = {}
         self._done: list[Completion] = []
         self._held, self._number = False, 0
 
-    def submit(self, row: Row[Inside]) -> None:
+    def submit(self, row: VLLMRow[InProcessHost]) -> None:
         """Queues a row."""
         self._number += 1
         self._rows[str(self._number)] = row
@@ -248,10 +252,10 @@ class Steps(Rows[Inside]):
         """Ends rows under way."""
         self._rows = {}
 
-    def _begin(self, key: str, row: Row[Inside]) -> None:
+    def _begin(self, key: str, row: VLLMRow[InProcessHost]) -> None:
         try:
             self._inside.begin(key, *row.remaining())
-        except Refused as error:
+        except VLLMRefused as error:
             del self._rows[key]
             self._done.append(refusal_completion(row.request, "error", f"{self._inside.name}: {error}"))
 

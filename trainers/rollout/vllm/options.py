@@ -73,7 +73,7 @@ _MOST = 0.9  # where it gives it back
 
 
 @dataclass(frozen=True)
-class Options:
+class VLLMOptions:
     """The settings ``rollout.engine_options`` of the engine vllm.
 
     Raises:

@@ -18,7 +18,7 @@ from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights
 from trainers.policy.sharding import gathered_outside_layers
 from trainers.rollout.engine import Sampling
-from trainers.rollout.vllm.host import Host
+from trainers.rollout.vllm.host import VLLMHost
 from trainers.settings import ConfigError
 
 PROBE = Sampling(temperature=0.7, max_tokens=16, ignore_eos=True)
@@ -119,7 +119,7 @@ def other_model(model: PreTrainedModel, served: Mapping[str, Any]) -> str:
     return ""
 
 
-def check_host(host: Host, model: PreTrainedModel, dtype: ComputeDtype) -> int:
+def check_host(host: VLLMHost, model: PreTrainedModel, dtype: ComputeDtype) -> int:
     """Asks a vLLM about itself; returns the most tokens of a sequence that it takes.
 
     Args:

@@ -10,14 +10,14 @@ import numpy as np
 
 from trainers.rollout.engine import Completion, Request, Sampling
 from trainers.rollout.sampling import mix
-from trainers.rollout.vllm.host import Answer, Host
+from trainers.rollout.vllm.host import VLLMAnswer, VLLMHost
 
-H = TypeVar("H", bound=Host)
+H = TypeVar("H", bound=VLLMHost)
 _SEED_BITS = 63
 
 
 @dataclass
-class Row(Generic[H]):
+class VLLMRow(Generic[H]):
     """A request on its way, with what was sampled of it so far."""
 
     request: Request
@@ -35,7 +35,7 @@ class Row(Generic[H]):
         seed = mix(self.seed, len(self.ids)) % (1 << _SEED_BITS)
         return [*self.request.prompt_ids.tolist(), *self.ids], sampling, seed
 
-    def add(self, answer: Answer, version: int) -> None:
+    def add(self, answer: VLLMAnswer, version: int) -> None:
         """Appends tokens that weights of ``version`` sampled."""
         self.ids += answer.ids
         self.logprobs += answer.logprobs
@@ -57,14 +57,14 @@ class Row(Generic[H]):
         )
 
 
-class Rows(ABC, Generic[H]):
+class VLLMRows(ABC, Generic[H]):
     """Has vLLM complete rows."""
 
     version = 0
     """Version of the weights that sample; changes only between :meth:`hold` and :meth:`go_on`."""
 
     @abstractmethod
-    def submit(self, row: Row[H]) -> None:
+    def submit(self, row: VLLMRow[H]) -> None:
         """Queues a row."""
 
     @abstractmethod

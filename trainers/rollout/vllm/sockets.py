@@ -16,9 +16,9 @@ from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-de
 from trainers.policy.adapter import is_adapted
 from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.calls import at_once
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.files import FileUpdate
-from trainers.rollout.vllm.host import Refused
+from trainers.rollout.vllm.host import VLLMRefused
 from trainers.rollout.vllm.server.envsuite_stream import address_towards, join_group, send
 from trainers.rollout.vllm.transfer import round_weights
 from trainers.rollout.vllm.weights import Weights
@@ -45,14 +45,14 @@ class SocketUpdate(FileUpdate):
 
     ARGUMENTS: ClassVar[Mapping[str, str]] = {"weight-transfer-config": json.dumps({"backend": BACKEND})}
 
-    def __init__(self, servers: list[Connection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
+    def __init__(self, servers: list[VLLMConnection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
         if is_adapted(setup.model):
             raise ConfigError(
                 "rollout.engine_options.transfer is gloo, but vLLM reads an adapter (model.adapter) from files; leave "
                 "it out"
             )
         super().__init__(servers, setup, own=own, folder=folder)
-        self._groups: dict[Connection, tuple[TCPStore, ProcessGroupGloo]] = {}
+        self._groups: dict[VLLMConnection, tuple[TCPStore, ProcessGroupGloo]] = {}
 
     @staticmethod
     def bytes_written(setup: EngineSetup, has_base: bool = False) -> int:
@@ -79,7 +79,7 @@ class SocketUpdate(FileUpdate):
             for _ in stream:  # gathering a sharded weight is a matter of all processes
                 pass
 
-    def _meet(self, server: Connection) -> None:
+    def _meet(self, server: VLLMConnection) -> None:
         """Makes the group with a server's workers, where there is none.
 
         Raises:
@@ -102,7 +102,7 @@ class SocketUpdate(FileUpdate):
             answer = _post(server, "/init_weight_transfer_engine", {"init_info": info})
             group = join_group(store, 0, size, own, seconds)
             answer.result()
-        except (OSError, RuntimeError, Refused) as error:
+        except (OSError, RuntimeError, VLLMRefused) as error:
             why = (
                 answer.exception() if answer is not None and answer.done() else None
             ) or error  # its own reason first
@@ -129,11 +129,11 @@ class SocketUpdate(FileUpdate):
             answer.result()
         at_once(self.hosts, lambda server: server.once("/finish_weight_update", {}))
 
-    def _compare_taken(self, server: Connection, version: int, fingerprints: Mapping[str, int]) -> None:
+    def _compare_taken(self, server: VLLMConnection, version: int, fingerprints: Mapping[str, int]) -> None:
         self._compare(server, version, server.call("envsuite_taken", str(version)), fingerprints)
 
 
-def _post(server: Connection, path: str, body: Mapping[str, Any]) -> Future[None]:
+def _post(server: VLLMConnection, path: str, body: Mapping[str, Any]) -> Future[None]:
     """Posts in a thread that does not keep the program from ending."""
     future: Future[None] = Future()
 

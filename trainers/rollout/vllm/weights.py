@@ -18,7 +18,7 @@ from trainers.policy.sharding import each_whole, kept_whole
 from trainers.processes.distributed import all_gather_object, first_value
 from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.fleet import Fleet
-from trainers.rollout.vllm.host import Host, Refused
+from trainers.rollout.vllm.host import VLLMHost, VLLMRefused
 from trainers.rollout.vllm.proof import (
     CALIBRATION,
     PROBE,
@@ -28,11 +28,11 @@ from trainers.rollout.vllm.proof import (
     probe_prompts,
     wrong_groups,
 )
-from trainers.rollout.vllm.rows import Rows
+from trainers.rollout.vllm.rows import VLLMRows
 from trainers.rollout.vllm.transfer import tied_groups
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Host)
+H = TypeVar("H", bound=VLLMHost)
 Weights = Iterable[tuple[str, Tensor]]
 Answers = list[tuple[list[int], list[float]]]
 _LOG = logging.getLogger(__name__)
@@ -59,14 +59,14 @@ class WeightUpdate(ABC, Generic[H]):
         """Lets hosts join and leave."""
         vocabulary = setup.model.config.get_text_config(decoder=True).vocab_size
         self._probes = probe_prompts(setup.tokenizer, vocabulary)
-        self._limits: dict[Host, ProbeLimit] = {}
+        self._limits: dict[VLLMHost, ProbeLimit] = {}
 
     @property
     def adapter_alone(self) -> bool:
         """Whether an adapter is sent, as it is in the policy, and what is below it once."""
         return is_adapted(self.setup.model)
 
-    def __call__(self, weights: Weights, version: int, rows: Rows[H], *, wake: bool) -> None:
+    def __call__(self, weights: Weights, version: int, rows: VLLMRows[H], *, wake: bool) -> None:
         """Holds rows up, loads the weights and has it proven; every process of the run must call this.
 
         Args:
@@ -100,7 +100,7 @@ class WeightUpdate(ABC, Generic[H]):
                     host.model = host.adapter = name
             self.has_base = True
             self._together(lambda: self._tell(lambda host: host.resume()))
-            answers: dict[Host, Answers] = {}
+            answers: dict[VLLMHost, Answers] = {}
             self._together(lambda: answers.update(self._ask(version)))
             self._agree()
             self._together(lambda: self._compare_probe(answers, version))
@@ -140,11 +140,11 @@ class WeightUpdate(ABC, Generic[H]):
         """Removes what is left of weights on their way."""
 
     @abstractmethod
-    def _tell(self, work: Callable[[Host], object]) -> None:
+    def _tell(self, work: Callable[[VLLMHost], object]) -> None:
         """Has this process's part of the hosts do something."""
 
     def _compare(
-        self, host: Host, version: int, answers: Sequence[Mapping[str, Any]], fingerprints: Mapping[str, int]
+        self, host: VLLMHost, version: int, answers: Sequence[Mapping[str, Any]], fingerprints: Mapping[str, int]
     ) -> None:
         """Compares the fingerprints that the workers of a host answered with those of what was sent.
 
@@ -156,8 +156,8 @@ class WeightUpdate(ABC, Generic[H]):
         group_prints = {group: int(value) for group, value in answers[0]["fingerprints"].items()}
         if wrong := wrong_groups(fingerprints, tied_groups(self.setup.model), group_prints):
             raise host.failure(
-                f"after the update to version {version} its weights are not the trainer's in {name_groups(wrong)}: they "
-                "are stale, loaded in part, or tied to others. Nothing was sampled with them"
+                f"after the update to version {version} its weights are not the trainer's in {name_groups(wrong)}: "
+                "they are stale, loaded in part, or tied to others. Nothing was sampled with them"
             )
 
     def _agree(self) -> None:
@@ -165,15 +165,15 @@ class WeightUpdate(ABC, Generic[H]):
         if self.fleet is not None:
             self.fleet.agree()
 
-    def _ask(self, version: int) -> dict[Host, Answers]:
+    def _ask(self, version: int) -> dict[VLLMHost, Answers]:
         """The answers of each host to the probe."""
         return {host: self._probe_host(host, version) for host in self.hosts}
 
-    def _probe_host(self, host: Host, version: int) -> Answers:
+    def _probe_host(self, host: VLLMHost, version: int) -> Answers:
         """The answers of a host to the probe: token ids and log-probabilities."""
         return [(answer.ids, answer.logprobs) for answer in host.ask(self._probes, PROBE, version)]
 
-    def _compare_probe(self, answers: Mapping[Host, Answers], version: int) -> None:
+    def _compare_probe(self, answers: Mapping[VLLMHost, Answers], version: int) -> None:
         """Compares the log-probabilities of the probe in hosts and trainer, which may be sharded."""
         self._limits = {host: limit for host, limit in self._limits.items() if host in answers}  # not those that left
         gaps = [probe_gap(self.setup.model, self.dtype, self._probes, answers[host]) for host in self.hosts]
@@ -202,7 +202,7 @@ class WeightUpdate(ABC, Generic[H]):
             work()
         except EngineFailed as error:
             failure = str(error)
-        except Refused as error:
+        except VLLMRefused as error:
             failure = f"vLLM refused a part of the update (HTTP {error.status}: {error})"
         failures = [failure] if self.setup.accelerator is None else all_gather_object(self.setup.accelerator, failure)
         if reason := next((failure for failure in failures if failure is not None), None):

@@ -11,7 +11,7 @@ import numpy as np
 from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
-from trainers.policy.stateful import Mismatch
+from trainers.policy.stateful import StateMismatch
 from trainers.processes.distributed import all_gather_object
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.episode import EpisodePlan
@@ -20,7 +20,7 @@ from trainers.steps.parquet import as_bytes, from_bytes
 
 
 @dataclass(frozen=True)
-class Group:
+class OpenGroup:
     """A group that was started and that no update has taken."""
 
     number: int
@@ -50,10 +50,10 @@ class GroupPool:
         self.staleness = staleness
         self.ended = 0
         """Episodes that have entered since this process began."""
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, OpenGroup] = {}
         self._episodes: dict[int, dict[int, Episode]] = {}
         """Episodes of this process's groups that have ended, by group and id."""
-        self._taken: list[tuple[Group, dict[int, Episode] | None]] = []
+        self._taken: list[tuple[OpenGroup, dict[int, Episode] | None]] = []
         """Groups that were taken for the next update, with their episodes where they are this process's."""
         self._versions: list[int] = []
         """Versions of the last weights that updates started from; at most ``staleness + 2``."""
@@ -87,7 +87,7 @@ class GroupPool:
         for number, plans in groups:
             if number in self._groups:
                 raise UsageError(f"group {number} was started twice")
-            self._groups[number] = Group(number, tuple(plans), self._versions[-1])
+            self._groups[number] = OpenGroup(number, tuple(plans), self._versions[-1])
             if self._own(number):
                 self._episodes[number] = {}
                 mine += plans
@@ -203,13 +203,15 @@ class GroupPool:
         for body in state["groups"]:
             number = int(body["number"])
             plans = tuple(EpisodePlan(i, number, env, task, greedy) for i, env, task, greedy in body["plans"])
-            self._groups[number] = Group(number, plans, int(body["version"]))
+            self._groups[number] = OpenGroup(number, plans, int(body["version"]))
             if self._own(number):
                 self._episodes[number] = {}
         for part in state["episodes"]:
             for episode in from_bytes(part.tobytes(), "the checkpoint's episodes"):
                 if episode.group_id not in self._groups:
-                    raise Mismatch(f"episode {episode.episode_id} is of group {episode.group_id}, which is not there")
+                    raise StateMismatch(
+                        f"episode {episode.episode_id} is of group {episode.group_id}, which is not there"
+                    )
                 if self._own(episode.group_id):
                     self.enter(episode)
         self.ended = 0

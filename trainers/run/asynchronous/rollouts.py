@@ -15,7 +15,7 @@ from trainers.rollout.manager import Watcher
 from trainers.rollout.rollout import Rollout
 from trainers.rollout.timing import Timing
 from trainers.run.asynchronous.pool import GroupPool
-from trainers.run.rollouts import Rolled, Rollouts
+from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.run.shortage import OutOfMemory
 from trainers.run.stopping import Abandoned
 from trainers.steps import Episode
@@ -36,7 +36,7 @@ class _Meter:
 
 
 @dataclass
-class AsynchronousRollouts(Rollouts):
+class AsynchronousRollouts(RolloutSource):
     """Takes the groups of an iteration from a pool in which those of the next iterations are played as well.
 
     Episodes are played while an iteration waits for its groups; those of later groups go on after its update, under
@@ -55,7 +55,7 @@ class AsynchronousRollouts(Rollouts):
     _playing: bool = field(default=False, init=False)
     """Whether the rollout has been given what the pool holds."""
 
-    def __call__(self, iteration: int) -> Rolled:
+    def __call__(self, iteration: int) -> IterationRollout:
         """Takes ``rollout.tasks`` groups, and further ones for those without a signal; starts as many as there is room.
 
         Raises:

@@ -17,7 +17,7 @@ from vllm.model_executor.model_loader.reload.inplace import reload_weights
 
 
 @dataclass
-class Meeting(WeightTransferInitInfo):  # type: ignore[misc]
+class GlooMeeting(WeightTransferInitInfo):  # type: ignore[misc]
     """Where a server's workers and the trainer meet."""
 
     address: str
@@ -30,22 +30,22 @@ class Meeting(WeightTransferInitInfo):  # type: ignore[misc]
 
 
 @dataclass
-class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
+class GlooUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     """An update; all that there is to know comes through the sockets."""
 
 
-class GlooTransfer(WeightTransferEngine[Meeting, Update]):  # type: ignore[misc]
+class GlooTransfer(WeightTransferEngine[GlooMeeting, GlooUpdate]):  # type: ignore[misc]
     """Loads weights as they come.
 
     An error is kept, not raised, as in :meth:`~envsuite_worker.TakesWeights.envsuite_take`: the trainer asks for it.
     """
 
-    init_info_cls, update_info_cls = Meeting, Update
+    init_info_cls, update_info_cls = GlooMeeting, GlooUpdate
     failure: str | None = "it has had no update"
     """Why the last update has not come; ``None`` if it has."""
     _group: ProcessGroupGloo | None = None
 
-    def init_transfer_engine(self, init_info: Meeting) -> None:
+    def init_transfer_engine(self, init_info: GlooMeeting) -> None:
         """Joins the trainer."""
         place = self.parallel_config
         rank = 1 + place.data_parallel_index * place.world_size + place.rank
@@ -66,7 +66,7 @@ class GlooTransfer(WeightTransferEngine[Meeting, Update]):  # type: ignore[misc]
             self.shutdown()  # so that the trainer waits no longer
             self.failure = f"{type(error).__name__}: {error}"
 
-    def receive_weights(self, update_info: Update) -> None:
+    def receive_weights(self, update_info: GlooUpdate) -> None:
         """Receives and loads them."""
         if self._group is None:
             raise RuntimeError("it has not joined the trainer since it was started")

@@ -25,15 +25,15 @@ from transformers import AutoTokenizer
 
 from trainers.gateway.app import serve
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.sequences import SequenceWriter
-from trainers.gateway.session import SessionLimits
+from trainers.gateway.sequences import Writer
+from trainers.gateway.session import Limits
 from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model
 from trainers.rollout.engine import Completion, Engine, Request, Sampling
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.settings.shipped import locate_path
+from trainers.settings.shipped import located
 
 TEXT = "Crafting commands: craft 4 planks using 1 log. Goal: craft 2 sticks. " * 6
 
@@ -89,10 +89,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--engine", choices=["scripted", "hf"], default="scripted")
     name = parser.parse_args().engine
-    tokenizer = AutoTokenizer.from_pretrained(locate_path("models/craft-1m"))
+    tokenizer = AutoTokenizer.from_pretrained(located("models/craft-1m"))
     config, engine = ModelConfig(path="models/craft-1m"), ScriptedEngine(lambda request: [5] * 32)
     made: Engine = engine if name == "scripted" else HFEngine(load_model(config), max_batch=64)
-    gateway = Timed(SequenceWriter(tokenizer), Sampling(max_tokens=32, ignore_eos=True), 0)
+    gateway = Timed(Writer(tokenizer), Sampling(max_tokens=32, ignore_eos=True), 0)
     took, over = gateway.timed(made), threading.Event()
     table = Table("sessions", "requests", "p50 ms", "p99 ms", "engine p50 ms", "share of the rest", title=name)
 
@@ -104,7 +104,7 @@ def main() -> None:
         threading.Thread(target=pump, daemon=True).start()
         for count in (1, 1, 16, 256):  # the first to warm up
             rounds, number = max(4, 256 // count), iter(range(1000))
-            sessions = [gateway.open(EpisodePlan(next(number), 0, 0, ""), SessionLimits(10**6)) for _ in range(count)]
+            sessions = [gateway.open(EpisodePlan(next(number), 0, 0, ""), Limits(10**6)) for _ in range(count)]
             took.clear()
             times = np.array(clients.submit(load, url, [one.key for one in sessions], rounds).result()) * 1e3
             inside = np.array(list(took.values())) * 1e3

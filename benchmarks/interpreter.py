@@ -21,13 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 
 from envsuite.interpreter import Interpreter, InterpreterSession, open_interpreter
-from envsuite.interpreter.base import InterpreterLimits
+from envsuite.interpreter.base import Limits
 from envsuite.interpreter.registry import close_interpreters
 from envsuite.interpreter.server import InterpreterSettings, serving
 
 SECONDS = 3.0
 """Seconds of each measurement."""
-LIMITS = InterpreterLimits(seconds=30.0)
+LIMITS = Limits(seconds=30.0)
 CALLS = {
     "1 + 1": "1 + 1",
     "numpy": "import numpy\nnumpy.linalg.inv(numpy.eye(20) * 2).trace()",

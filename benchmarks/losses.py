@@ -48,7 +48,7 @@ from envsuite.remote.places import LOOK_SECONDS
 from trainers.programs.launching.roles import JobSizes
 from trainers.programs.launching.vllm import with_vllm
 from trainers.run.config import TrainConfig
-from trainers.settings import convert_values
+from trainers.settings import checked
 
 ROLES = {"rank": 8, "node": 6, "server": 6}
 """How many of twenty kills each gets."""
@@ -296,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 changes |= {"model.path": str(CRAFT), "rollout.engine": "vllm", "rollout.engine_deadline": 300.0}
                 changes["rollout.engine_options"] = {"python": given.vllm, "patience": 30.0}
                 config, role = with_vllm(
-                    convert_values(TrainConfig, settings(shared, **changes)),
+                    checked(TrainConfig, settings(shared, **changes)),
                     JobSizes(TRAINING, vllm=VLLM), str(shared / "weights"), (shared / f"{name}.samplers").as_uri(),
                 )  # fmt: skip
                 changes["rollout.engine_options"], command = config.rollout.engine_options, role.command

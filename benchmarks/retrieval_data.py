@@ -15,7 +15,7 @@ from envsuite.core.errors import MissingExtra
 from envsuite.papersearch.source import source_of
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import DocumentSource
+from envsuite.retrieval.documents import Source
 from envsuite.retrieval.hybrid import CONSTANT, fuse_rankings
 from envsuite.retrieval.sentence import SentenceEncoder
 from envsuite.searchqa.source import QuestionFiles
@@ -38,7 +38,7 @@ def judged_corpora(data: Path, folder: Path) -> list[JudgedCorpus]:
     """The corpora in ``data``, built in ``folder``."""
     papers, questions = data / "papersearch", data / "questions"
     pasa = [papers / "pasa_queries" / "AutoScholarQuery_dev.jsonl"]
-    sources: list[tuple[str, DocumentSource, bool, tuple[int, ...]]] = [
+    sources: list[tuple[str, Source, bool, tuple[int, ...]]] = [
         ("papers_12k", source_of(papers / "papers_12k.jsonl.gz", pasa), False, (20, 100)),
         ("CACM", source_of(papers / "cacm"), False, (20, 100)),
         ("IEEE VIS", source_of(papers / "ieee_vis_1990_2015"), False, (20, 100)),
@@ -49,7 +49,7 @@ def judged_corpora(data: Path, folder: Path) -> list[JudgedCorpus]:
     return [_built(folder, *source) for source in sources]
 
 
-def _built(folder: Path, name: str, source: DocumentSource, questions: bool, cuts: tuple[int, ...]) -> JudgedCorpus:
+def _built(folder: Path, name: str, source: Source, questions: bool, cuts: tuple[int, ...]) -> JudgedCorpus:
     path = folder / f"{name.replace(' ', '_')}.corpus"
     if not path.is_file() or Corpus(path).digest != source.digest():
         build(source, path)

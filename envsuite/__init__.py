@@ -17,12 +17,12 @@ __all__ = ["EnvSpec", "Environment", "__version__", "register", "register_envs"]
 
 
 def __getattr__(name: str) -> type:
-    """Imports :class:`~envsuite.core.functions.FunctionEnvironment` where a file asks for it."""
+    """Imports :class:`~envsuite.core.functions.Environment` where a file asks for it."""
     if name != "Environment":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from envsuite.core.functions import FunctionEnvironment
+    from envsuite.core.functions import Environment
 
-    return FunctionEnvironment
+    return Environment
 
 
 register_all()

@@ -57,7 +57,7 @@ _ARGUMENT = re.compile(r"^\s+(\w+)(?: \([^)]*\))?:\s*(.+(?:\n\s{8,}\S.*)*)", re.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class FunctionEnvironment:
+class Environment:
     """The parts of an environment of functions; each method that takes a function is a decorator.
 
     Args:
@@ -219,7 +219,7 @@ class FunctionEnvironment:
 class FunctionEnv(ToolEnv):
     """An environment of functions; see :class:`Environment`."""
 
-    functions: ClassVar[FunctionEnvironment]
+    functions: ClassVar[Environment]
     task_set: ClassVar[TaskSet]
 
     def __init__(self, **given: object) -> None:
@@ -332,7 +332,7 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
     """Registers the environment of a Python file under an id; as :func:`load`."""
     source = file.read_bytes()
     module = import_file(file)
-    there = [value for value in vars(module).values() if isinstance(value, FunctionEnvironment)]
+    there = [value for value in vars(module).values() if isinstance(value, Environment)]
     if len(there) != 1:
         raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
     kind = there[0].make_class(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])

@@ -22,7 +22,7 @@ def resolve_id(name: str) -> str:
 
     Args:
         name: An id; a short name, e.g. ``sokoban``; the path of a file with an
-            :class:`~envsuite.core.functions.FunctionEnvironment`; the name of another package's environment, e.g.
+            :class:`~envsuite.core.functions.Environment`; the name of another package's environment, e.g.
             ``reasoning_gym/chain_sum``; ``module:ID`` or ``gymnasium/module:ID``, of an id that the module registers.
 
     Raises:

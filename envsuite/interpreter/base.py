@@ -18,7 +18,7 @@ SOURCE = 2**20
 
 
 @dataclass(frozen=True)
-class InterpreterLimits:
+class Limits:
     """Bounds of what the code of a session may use.
 
     Raises:

@@ -7,7 +7,7 @@ import logging
 
 from envsuite.core.errors import MissingExtra
 from envsuite.core.escaping import log_to_stderr
-from envsuite.interpreter.base import InterpreterLimits
+from envsuite.interpreter.base import Limits
 from envsuite.interpreter.registry import NAMES
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
@@ -15,7 +15,7 @@ from envsuite.remote.tokens import read_token
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    most = InterpreterLimits()
+    most = Limits()
     parser.add_argument("--interpreter", choices=NAMES, default="auto", help="the sandbox (default: %(default)s)")
     add_server_arguments(parser, port=8080, sessions=1024)
     parser.add_argument(
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             host=arguments.host,
             port=arguments.port,
             token=read_token(arguments.token_file),
-            limits=InterpreterLimits(seconds=arguments.seconds, memory=arguments.memory * 2**20),
+            limits=Limits(seconds=arguments.seconds, memory=arguments.memory * 2**20),
             max_sessions=arguments.max_sessions,
             idle_seconds=arguments.idle_seconds,
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterLimits, InterpreterSession, unfit
+from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterSession, Limits, unfit
 from envsuite.interpreter.inside.launch import LAUNCH
 from envsuite.interpreter.inside.root import SandboxFiles
 from envsuite.interpreter.inside.wire import GarbledMessage, receive, send
@@ -77,7 +77,7 @@ class Zygote:
         self._control: socket.socket | None = None
         self._closed = False
 
-    def open(self, limits: InterpreterLimits) -> socket.socket:
+    def open(self, limits: Limits) -> socket.socket:
         """Starts a session; returns the socket of its guard.
 
         Raises:
@@ -93,7 +93,7 @@ class Zygote:
         except EOFError as error:
             raise StartFailed("a session ended before it began: too many processes, or no memory") from error
 
-    def _open(self, limits: InterpreterLimits) -> socket.socket:
+    def _open(self, limits: Limits) -> socket.socket:
         ours, theirs = socket.socketpair()
         try:
             with theirs, self._lock:
@@ -184,7 +184,7 @@ class LocalInterpreter(Interpreter):
         limits: What each may use.
     """
 
-    def __init__(self, zygote: Zygote, limits: InterpreterLimits) -> None:
+    def __init__(self, zygote: Zygote, limits: Limits) -> None:
         super().__init__()
         self.name, self.limits, self._zygote = zygote.mode, limits, zygote
 
@@ -288,7 +288,7 @@ ENVIRONMENT = {
 """All environment variables of the sandbox; nothing of the program's own gets in."""
 
 
-def _cut(answer: dict[str, Any], name: str, limits: InterpreterLimits) -> str:
+def _cut(answer: dict[str, Any], name: str, limits: Limits) -> str:
     text = answer.get(name)
     if not isinstance(text, str):
         raise GarbledMessage(f"an answer without {name}")

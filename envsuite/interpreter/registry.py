@@ -9,7 +9,7 @@ import sys
 import threading
 
 from envsuite.core.errors import UsageError, WorkerLost, unknown
-from envsuite.interpreter.base import Interpreter, InterpreterLimits
+from envsuite.interpreter.base import Interpreter, Limits
 from envsuite.interpreter.local import LocalInterpreter, StartFailed, Zygote
 from envsuite.interpreter.remote import ServerInterpreter
 
@@ -47,12 +47,12 @@ done
 """Lists what of this a session can do; the fork is its second process where one is allowed."""
 _LOCK = threading.RLock()
 _ZYGOTES: dict[str, Zygote] = {}
-_OPEN: dict[tuple[str, InterpreterLimits], Interpreter] = {}
+_OPEN: dict[tuple[str, Limits], Interpreter] = {}
 _FAILED: dict[str, str] = {}
 """Why sandboxes do not work on this machine."""
 
 
-def open_interpreter(name: str = "auto", limits: InterpreterLimits | None = None) -> Interpreter:
+def open_interpreter(name: str = "auto", limits: Limits | None = None) -> Interpreter:
     """Returns the interpreter of that name and these limits: one per process, closed when the process ends.
 
     Args:
@@ -65,7 +65,7 @@ def open_interpreter(name: str = "auto", limits: InterpreterLimits | None = None
         UsageError: The sandbox does not work on this machine, or the address is none of an interpreter.
         WorkerLost: The server does not answer.
     """
-    limits = limits or InterpreterLimits()
+    limits = limits or Limits()
     with _LOCK:
         if (cached_interpreter := _OPEN.get((name, limits))) is not None:
             return cached_interpreter
@@ -92,7 +92,7 @@ def close_interpreters() -> None:
         _FAILED.clear()
 
 
-def _first(limits: InterpreterLimits) -> Interpreter:
+def _first(limits: Limits) -> Interpreter:
     for name in ISOLATED:
         try:
             return open_interpreter(name, limits)
@@ -104,7 +104,7 @@ def _first(limits: InterpreterLimits) -> Interpreter:
     )
 
 
-def _local(name: str, limits: InterpreterLimits) -> Interpreter:
+def _local(name: str, limits: Limits) -> Interpreter:
     if name in _FAILED:
         raise UsageError(f"the interpreter {name!r} does not work on this machine: {_FAILED[name]}. {_remedy()}")
     if name not in _ZYGOTES:
@@ -128,7 +128,7 @@ def _try(zygote: Zygote) -> None:
     """
     if sys.platform != "linux":
         raise StartFailed("it needs Linux")
-    interpreter = LocalInterpreter(zygote, InterpreterLimits(seconds=60.0, processes=1))
+    interpreter = LocalInterpreter(zygote, Limits(seconds=60.0, processes=1))
     with contextlib.closing(interpreter), interpreter.open() as session:
         result = session.run(_TRIALS)
     if (result.stdout, result.status) != ("[]\n", "ok"):

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterLimits, InterpreterSession, unfit
+from envsuite.interpreter.base import STATUSES, CodeResult, Interpreter, InterpreterSession, Limits, unfit
 from envsuite.remote.transport import RequestRefused, ServerUnreachable, server
 
 LOST = ("unknown-session", "session-ended", "session-lost")
@@ -31,7 +31,7 @@ class ServerInterpreter(Interpreter):
         WorkerLost: Nothing answers there.
     """
 
-    def __init__(self, url: str, limits: InterpreterLimits) -> None:
+    def __init__(self, url: str, limits: Limits) -> None:
         super().__init__()
         self.name, self.limits = url, limits
         health = self.ask("GET", "/healthz", None)

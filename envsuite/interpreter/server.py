@@ -18,7 +18,7 @@ from werkzeug.exceptions import HTTPException
 
 from envsuite.core.addresses import is_private
 from envsuite.core.errors import UsageError
-from envsuite.interpreter.base import SOURCE, InterpreterLimits
+from envsuite.interpreter.base import SOURCE, Limits
 from envsuite.interpreter.inside.kernel import hide_from_equals
 from envsuite.interpreter.sessions import InterpreterSessions
 from envsuite.remote.guard import RequestGuard
@@ -49,7 +49,7 @@ class InterpreterSettings:
     """Port; 0 for any free one."""
     token: str | None = field(default=None, repr=False)
     """Token required from clients; ``None`` for none."""
-    limits: InterpreterLimits = field(default_factory=InterpreterLimits)
+    limits: Limits = field(default_factory=Limits)
     """The most that a session may use."""
     max_sessions: int = 1024
     """Most sessions at a time."""

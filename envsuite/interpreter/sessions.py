@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import Interpreter, InterpreterLimits, InterpreterSession
+from envsuite.interpreter.base import Interpreter, InterpreterSession, Limits
 from envsuite.interpreter.registry import open_interpreter
 from envsuite.remote.protocol import HttpProblem
 
@@ -52,7 +52,7 @@ class InterpreterSessions:
         UsageError: The interpreter does not work here.
     """
 
-    def __init__(self, name: str, most: InterpreterLimits, max_sessions: int, idle_seconds: float) -> None:
+    def __init__(self, name: str, most: Limits, max_sessions: int, idle_seconds: float) -> None:
         self.interpreter: Interpreter = open_interpreter(name, most)
         self.most, self.max_sessions, self.idle_seconds = most, max_sessions, idle_seconds
         self._lock = threading.Lock()
@@ -101,14 +101,14 @@ class InterpreterSessions:
             entry.session.close()
         return name
 
-    def _open_session(self, limits: InterpreterLimits) -> ServedSession:
+    def _open_session(self, limits: Limits) -> ServedSession:
         try:
             return ServedSession(open_interpreter(self.interpreter.name, limits).open())
         except WorkerLost as error:
             raise HttpProblem(503, "capacity", str(error), error="WorkerLost", wait=RETRY_SECONDS) from error
 
-    def _check_limits(self, limits: Mapping[str, Any]) -> InterpreterLimits:
-        fields = {field.name: getattr(self.most, field.name) for field in dataclasses.fields(InterpreterLimits)}
+    def _check_limits(self, limits: Mapping[str, Any]) -> Limits:
+        fields = {field.name: getattr(self.most, field.name) for field in dataclasses.fields(Limits)}
         for name, value in limits.items():
             if name not in fields:
                 raise HttpProblem(422, "invalid", f"limits.{name} does not exist", field=f"limits.{name}")
@@ -119,7 +119,7 @@ class InterpreterSessions:
                 detail = f"limits.{name} is {value}; this server allows {fields[name]}"
                 raise HttpProblem(422, "invalid", detail, field=f"limits.{name}")
         try:
-            return InterpreterLimits(**{**fields, **limits})
+            return Limits(**{**fields, **limits})
         except UsageError as error:
             raise HttpProblem(422, "invalid", str(error), field="limits") from error
 

@@ -14,7 +14,7 @@ from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.core.options import SEED, EnvOptions, option, source
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.interpreter import Interpreter, InterpreterLimits, InterpreterSession, open_interpreter
+from envsuite.interpreter import Interpreter, InterpreterSession, Limits, open_interpreter
 from envsuite.interpreter.registry import ISOLATED
 from envsuite.mathematics import answers, dapo, judge, prompts
 from envsuite.mathematics.answers import MOST_CHARACTERS
@@ -102,9 +102,7 @@ class PythonMathEnv(ToolEnv):
         self.reward, self.scorer, self.max_calls = options.reward, options.scorer, options.max_calls
         library = {} if self.scorer == "dapo" else {"math-verify": judge.version()}
         versions = library | ({} if self.scorer == "value" else {"scorer": self.scorer})
-        self._interpreter: Interpreter = open_interpreter(
-            options.interpreter, InterpreterLimits(seconds=float(options.seconds))
-        )
+        self._interpreter: Interpreter = open_interpreter(options.interpreter, Limits(seconds=float(options.seconds)))
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode, versions)
         self._session: InterpreterSession | None = None
         self._problem: MathProblem | None = None

@@ -9,7 +9,7 @@ from envsuite.core.errors import UsageError
 from envsuite.papersearch.literature import Literature
 from envsuite.papersearch.source import official_source, source_of
 from envsuite.retrieval import build_command
-from envsuite.retrieval.documents import DocumentSource
+from envsuite.retrieval.documents import Source
 
 HELP = "a corpus for PaperSearch-v0: papers, citations, index and queries in one file"
 EXAMPLES = """examples:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     return build_command.run(arguments, _source, Literature, ("path", "queries"))
 
 
-def _source(arguments: argparse.Namespace) -> DocumentSource:
+def _source(arguments: argparse.Namespace) -> Source:
     if arguments.path is not None:
         return source_of(arguments.path, arguments.queries)
     if arguments.queries:

@@ -27,7 +27,7 @@ Entry = tuple[str, str, dict[str, list[str]]]
 
 
 class Cacm:
-    """The CACM collection; a :class:`~envsuite.retrieval.documents.DocumentSource`.
+    """The CACM collection; a :class:`~envsuite.retrieval.documents.Source`.
 
     Keys are the numbers of the articles. The collection does not say which of two linked articles cites the other: here
     the newer one does, and of one month the one with the larger number. The judged queries are tasks of the split test

@@ -31,7 +31,7 @@ LEAST_GOLD = 5
 
 
 class IeeeVis:
-    """The papers of IEEE VIS; a :class:`~envsuite.retrieval.documents.DocumentSource`.
+    """The papers of IEEE VIS; a :class:`~envsuite.retrieval.documents.Source`.
 
     Keys are IEEE Xplore's article numbers, by which the file cites. A task is the title of a paper; its gold papers are
     those that the paper cites, of earlier years; its date is the last day of the year before. So the paper itself is

@@ -69,7 +69,7 @@ class Field:
 
 
 class Literature:
-    """Papers and queries from a seed; a :class:`~envsuite.retrieval.documents.DocumentSource`.
+    """Papers and queries from a seed; a :class:`~envsuite.retrieval.documents.Source`.
 
     Of ten topics seven are of the split train, one of validation and two of test; queries follow their topics. A task
     has, besides the usual fields, ``hidden``: the gold papers that use no word of the names in the query.

@@ -34,7 +34,7 @@ _ARXIV = re.compile(r"(?:arxiv:)?((\d\d)(\d\d)\.\d{4,5}|[a-z-]+(?:\.[A-Za-z-]+)?
 
 
 class PaperFiles:
-    """Papers in files of JSON lines, gzipped or not; a :class:`~envsuite.retrieval.documents.DocumentSource`.
+    """Papers in files of JSON lines, gzipped or not; a :class:`~envsuite.retrieval.documents.Source`.
 
     A line has an id (:data:`IDS`), ``title`` and ``abstract``, and may have a date (:data:`DATES`, ``versions``,
     ``update_date`` or ``year``), ``references`` (ids, or objects that have them), ``authors`` and ``venue``: the fields

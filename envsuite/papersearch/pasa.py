@@ -10,7 +10,7 @@ from typing import Any
 
 from envsuite.papersearch.lines import Tell, clean, digest_of, records
 from envsuite.papersearch.paper_files import plain_arxiv_id
-from envsuite.retrieval.documents import Document, DocumentSource, day
+from envsuite.retrieval.documents import Document, Source, day
 
 READER = "pasa 1"
 """Name and version of what reads these files; part of the digest."""
@@ -48,7 +48,7 @@ class PapersWithQueries:
             ``source_meta.published_time``.
     """
 
-    def __init__(self, papers: DocumentSource, queries: Sequence[Path]) -> None:
+    def __init__(self, papers: Source, queries: Sequence[Path]) -> None:
         self.problems = papers.problems
         self._papers, self._queries = papers, tuple(queries)
 

@@ -12,7 +12,7 @@ from envsuite.papersearch.cacm import Cacm
 from envsuite.papersearch.ieee_vis import IeeeVis
 from envsuite.papersearch.paper_files import PaperFiles
 from envsuite.papersearch.pasa import PapersWithQueries
-from envsuite.retrieval.documents import DocumentSource
+from envsuite.retrieval.documents import Source
 
 QUERIES = "*Query*.jsonl"
 """Names of PaSa's files in the official folder."""
@@ -20,7 +20,7 @@ PAPERS = ("papers.jsonl", "papers.jsonl.gz")
 """Names of the file of papers in the official folder."""
 
 
-def source_of(path: Path, queries: Sequence[Path] = (), strict: bool = False) -> DocumentSource:
+def source_of(path: Path, queries: Sequence[Path] = (), strict: bool = False) -> Source:
     """Returns the papers in a file or folder, by its layout.
 
     Args:
@@ -32,7 +32,7 @@ def source_of(path: Path, queries: Sequence[Path] = (), strict: bool = False) ->
     Raises:
         DataError: There is no such file, or it has none of these layouts.
     """
-    source: DocumentSource
+    source: Source
     if path.is_dir() and (path / cacm.FILES[0]).is_file():
         source = Cacm(path, strict)
     elif path.suffix == ".tsv" or (path.is_dir() and any(path.glob("*.tsv"))):
@@ -44,7 +44,7 @@ def source_of(path: Path, queries: Sequence[Path] = (), strict: bool = False) ->
     return PapersWithQueries(source, queries) if queries else source
 
 
-def official_source() -> DocumentSource:
+def official_source() -> Source:
     """Returns the papers and queries in the folder ``papersearch`` of ``$ENVSUITE_DATA``.
 
     Raises:

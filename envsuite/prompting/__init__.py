@@ -1,6 +1,6 @@
 """Turns observations into chat messages and completions into tool calls."""
 
-from envsuite.prompting.chat import Chat, ModelAnswer, RawCall
+from envsuite.prompting.chat import Answer, Chat, RawCall
 from envsuite.prompting.codecs import (
     CODECS,
     BracketsCodec,
@@ -21,6 +21,7 @@ from envsuite.prompting.spec import PromptSpec
 
 __all__ = [
     "CODECS",
+    "Answer",
     "BracketsCodec",
     "Chat",
     "ChatTokenizer",
@@ -30,7 +31,6 @@ __all__ = [
     "EndpointCodec",
     "FullMemory",
     "Memory",
-    "ModelAnswer",
     "NativeCodec",
     "ParseResult",
     "PromptFile",

@@ -34,7 +34,7 @@ class RawCall:
 
 
 @dataclass(frozen=True)
-class ModelAnswer:
+class Answer:
     """The answer of an endpoint."""
 
     content: str
@@ -126,7 +126,7 @@ class Chat:
             for message in messages
         ]
 
-    def parse(self, answer: ModelAnswer) -> ParseResult:
+    def parse(self, answer: Answer) -> ParseResult:
         """Parses the action of an answer: its calls if tools were given, else its text. Never raises.
 
         One call that is not well-formed makes the answer invalid, since the others were made along with it.
@@ -142,7 +142,7 @@ class Chat:
         action = tuple(call for call in calls if isinstance(call, ToolCall))
         return ParseResult(action, None) if problem is None else ParseResult(None, problem)
 
-    def add(self, answer: ModelAnswer, observation: Observation, parsed: ParseResult | None = None) -> None:
+    def add(self, answer: Answer, observation: Observation, parsed: ParseResult | None = None) -> None:
         """Records an answer of the endpoint and the environment's.
 
         Args:
@@ -159,14 +159,14 @@ class Chat:
             text = self._history.answer_text(self._history.observation(self._history.steps))
             self._turns.append(_ChatTurn(message, ids, text))
 
-    def _answer_message(self, answer: ModelAnswer) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _answer_message(self, answer: Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Returns the message of an answer, and the ids of its calls.
 
         Calls that are not well-formed are text in it: servers read the calls of earlier messages, and fail at those.
         """
         sound = not any(isinstance(_read(call), MalformedText) for call in answer.calls)
         if self.chat_tools is None or not answer.calls or not sound:
-            text = answer.content if self.chat_tools is None else ModelAnswer(answer.content, answer.calls).text
+            text = answer.content if self.chat_tools is None else Answer(answer.content, answer.calls).text
             return {"role": "assistant", "content": text.strip() or _NOTHING}, ()
         ids, calls = [], []
         for call in answer.calls:

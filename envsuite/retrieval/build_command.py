@@ -13,7 +13,7 @@ from envsuite.core.errors import UsageError
 from envsuite.data.progress import DownloadDisplay, format_size
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build, place
-from envsuite.retrieval.documents import DocumentProblems, DocumentSource
+from envsuite.retrieval.documents import DocumentProblems, Source
 from envsuite.retrieval.vectors import encoder
 
 
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser, examples: str, documents: str
 
 def run(
     arguments: argparse.Namespace,
-    read: Callable[[argparse.Namespace], DocumentSource],
-    generate: Callable[[int, int], DocumentSource],
+    read: Callable[[argparse.Namespace], Source],
+    generate: Callable[[int, int], Source],
     of_files: Sequence[str],
 ) -> int:
     """Builds the corpus; returns the exit code.

@@ -32,7 +32,7 @@ from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import GENERATED, bound_generated
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER, Corpus
-from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, DocumentSource
+from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, Source
 from envsuite.retrieval.encoders import Encoder
 from envsuite.retrieval.vectors import write_vectors
 
@@ -48,7 +48,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
 def build(
-    source: DocumentSource, out: Path, progress: ProgressReceiver | None = None, encoders: Sequence[Encoder] = ()
+    source: Source, out: Path, progress: ProgressReceiver | None = None, encoders: Sequence[Encoder] = ()
 ) -> Path:
     """Builds the corpus ``out``; replaces an existing file.
 
@@ -73,20 +73,20 @@ def build(
     return out
 
 
-def ensure_corpus(source: DocumentSource) -> Path:
+def ensure_corpus(source: Source) -> Path:
     """Returns the corpus of ``source`` in the cache; one process builds it for all if it is missing."""
     path = place(source)
     _ensure(source, path)
     return path
 
 
-def place(source: DocumentSource, is_generated: bool = False) -> Path:
+def place(source: Source, is_generated: bool = False) -> Path:
     """Returns the path of the corpus of ``source`` in the cache; with ``is_generated``, of one that is generated."""
     folder = cache_root() / "corpora"
     return (folder / "generated" if is_generated else folder) / f"{FORMAT}-{source.digest()[:20]}.corpus"
 
 
-def open_generated(source: DocumentSource) -> Corpus:
+def open_generated(source: Source) -> Corpus:
     """Opens the corpus of ``source``, which is generated; one process builds it for all if it is missing.
 
     Of generated data the cache keeps :data:`GENERATED` bytes: those that were opened last, and always the one returned.
@@ -108,7 +108,7 @@ def open_generated(source: DocumentSource) -> Corpus:
                 raise  # else it was removed before it was open
 
 
-def _ensure(source: DocumentSource, path: Path) -> None:
+def _ensure(source: Source, path: Path) -> None:
     """Builds the corpus ``path`` if it is missing."""
     if not path.is_file():
         with _lock(path):
@@ -117,7 +117,7 @@ def _ensure(source: DocumentSource, path: Path) -> None:
                 _build(source, path, SilentProgress())
 
 
-def _build(source: DocumentSource, out: Path, progress: ProgressReceiver, encoders: Sequence[Encoder] = ()) -> None:
+def _build(source: Source, out: Path, progress: ProgressReceiver, encoders: Sequence[Encoder] = ()) -> None:
     folder = out.parent / f".{out.name}.building"
     record = hashlib.sha256(f"{FORMAT} {source.digest()}".encode()).hexdigest()
     try:
@@ -140,7 +140,7 @@ class _Stage:
     It begins empty unless the build that left the folder had the same ``record``.
     """
 
-    def __init__(self, folder: Path, record: str, source: DocumentSource) -> None:
+    def __init__(self, folder: Path, record: str, source: Source) -> None:
         self.result = folder / "corpus"
         self._folder, self._record, self._source = folder, record, source
         self._texts: BinaryIO

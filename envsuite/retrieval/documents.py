@@ -82,7 +82,7 @@ class DocumentProblems:
         ]
 
 
-class DocumentSource(Protocol):
+class Source(Protocol):
     """Documents, and the tasks that come with them."""
 
     problems: DocumentProblems
@@ -118,7 +118,7 @@ class DocumentSource(Protocol):
         """
 
 
-class InMemorySource:
+class InMemory:
     """Documents and tasks that are in memory; a :class:`Source`.
 
     Args:

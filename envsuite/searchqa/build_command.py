@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from envsuite.retrieval import build_command
-from envsuite.retrieval.documents import DocumentSource
+from envsuite.retrieval.documents import Source
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.source import SPLITS, QuestionFiles
 
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
     return build_command.run(arguments, _files, lambda pages, seed: Encyclopaedia(pages, seed=seed), of_files)
 
 
-def _files(arguments: argparse.Namespace) -> DocumentSource:
+def _files(arguments: argparse.Namespace) -> Source:
     return QuestionFiles(arguments.files, arguments.corpus, arguments.split)

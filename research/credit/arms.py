@@ -15,7 +15,7 @@ from envsuite.core.errors import UsageError, unknown
 from research.credit.cells import ROOT, Cell
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.recipes import recipe
-from trainers.settings import convert_values
+from trainers.settings import checked
 from trainers.settings.words import read_file
 
 OBJECTIVE: Mapping[str, Any] = {
@@ -73,7 +73,7 @@ def arm_of(name: str) -> Arm:
         ConfigError: The file describes no arm.
     """
     if name.endswith(".yaml"):
-        return convert_values(Arm, {"recipe": REFERENCE, **read_file(name)})
+        return checked(Arm, {"recipe": REFERENCE, **read_file(name)})
     if name not in ARMS:
         raise unknown("arm", name, ARMS)
     return ARMS[name]

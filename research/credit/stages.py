@@ -11,7 +11,7 @@ from envsuite.core.errors import UsageError
 from research.credit.arms import CEILING, CLAIMED, MAPPED, REFERENCE, SAMPLED, Trial
 from research.credit.cells import MAP, RATES, TUNING, Cell, cell_of
 from research.credit.results import Result
-from trainers.settings import AtLeastOne, ConfigError, convert_values
+from trainers.settings import AtLeastOne, ConfigError, checked
 from trainers.settings.words import read_file
 
 STAGES = ("tune", "map", "confirm", "board")
@@ -78,7 +78,7 @@ def registration() -> Registration:
     """
     if not REGISTERED.exists():
         raise UsageError(f"nothing is registered: {REGISTERED} is written after stage 1, and before stage 2")
-    return convert_values(Registration, read_file(str(REGISTERED)))
+    return checked(Registration, read_file(str(REGISTERED)))
 
 
 def tuning(asked: Sequence[str] = (), cells: Sequence[str] = ()) -> list[Trial]:

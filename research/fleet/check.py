@@ -17,7 +17,7 @@ from research.fleet.outcome import ROLLOUT_PROCESS
 from research.fleet.simulation import Simulation
 from trainers.report.run import RunData
 from trainers.run.config import TrainConfig
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 
 REPEATS = 20
 """Simulated iterations for each of the run's."""
@@ -55,7 +55,7 @@ def checked_against(folder: Path, constants: Constants, clock: str = "cpu") -> l
         DataError: The run has no episodes.
     """
     run = RunData.load(folder)
-    config = convert_values(TrainConfig, run.config)
+    config = checked(TrainConfig, run.config)
     if config.rollout.engine != "hf":
         raise ConfigError(
             f"--check {folder}: rollout.engine is {config.rollout.engine!r}; only runs of hf are compared"

@@ -14,7 +14,7 @@ from envsuite.core.errors import DataError, EnvsuiteError, UnknownName, nearest
 from envsuite.data.files import write_atomically
 from research.fleet.model import EnvironmentSpeed, Lognormal, counts_distance, kolmogorov_distance
 from trainers.planning.plan import EngineSpeed
-from trainers.settings import AtLeastOne, Count, Fraction, NotNegative, Text, convert_values
+from trainers.settings import AtLeastOne, Count, Fraction, NotNegative, Text, checked
 
 SHIPPED = Path(__file__).with_name("constants.json")
 """Those of the machine that docs/benchmarks.md describes."""
@@ -131,7 +131,7 @@ class Constants:
         if not isinstance(body, dict):
             raise DataError(f"--constants {path}: keys and values were expected, like those of {SHIPPED.name}")
         try:
-            return convert_values(cls, body, "constant")
+            return checked(cls, body, "constant")
         except EnvsuiteError as error:
             raise DataError(
                 f"--constants {path}: {error}\n`python -m research.fleet.measure --help` measures them"

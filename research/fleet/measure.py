@@ -36,7 +36,7 @@ from research.fleet.measure_serving import serving
 from trainers.report.run import RunData
 from trainers.rollout.environments import factory_of
 from trainers.run.config import TrainConfig
-from trainers.settings import convert_values
+from trainers.settings import checked
 from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         environments = dict(known.environments) if known else {}
         for folder in arguments.runs:
             run = RunData.load(folder)
-            config = convert_values(TrainConfig, run.config)
+            config = checked(TrainConfig, run.config)
             environments[config.envs[0].id] = found = environment(run, config)
             sys.stderr.write(f"{config.envs[0].id}: {found}\n")
         engine = known.engine if known else None
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def engine_of(run: RunData) -> EngineConstants:
     """The engine's speed with a run's model on this machine."""
-    config = convert_values(TrainConfig, run.config)
+    config = checked(TrainConfig, run.config)
     return EngineConstants(config.model.path, measured_engine(config))
 
 

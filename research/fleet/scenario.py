@@ -22,7 +22,7 @@ from trainers.planning.plan import RunPlanner
 from trainers.planning.program import check, shape_of
 from trainers.planning.workload import Workload as Tokens
 from trainers.run.config import TrainConfig
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 
 SPREAD = 0.5
 """Assumed standard deviation of the logarithm of a response's tokens."""
@@ -205,7 +205,7 @@ def _failures(config: TrainConfig, text: str | None) -> Failures:
         raise ConfigError(f"--failures {text}: write it like {{gpu_hours: 20000, hung: 1.0e-5}}")
     given = {"deadline": config.rollout.deadline, "checkpoint": config.checkpoint_every} | body
     try:
-        return convert_values(Failures, {**asdict(Failures()), **given}, "failure")
+        return checked(Failures, {**asdict(Failures()), **given}, "failure")
     except (ConfigError, UnknownName) as error:
         raise type(error)(f"--failures: {error}") from None
 

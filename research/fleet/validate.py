@@ -26,7 +26,7 @@ from research.fleet.measure import engine_of, environment
 from research.fleet.measure_serving import serving
 from trainers.report.run import RunData
 from trainers.run.config import TrainConfig
-from trainers.settings import convert_values
+from trainers.settings import checked
 
 CONFIG = Path("configs/quickstart.yaml")
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 def constants_of(run: RunData) -> Constants:
     """Returns what a simulation of the run needs, measured now."""
-    config = convert_values(TrainConfig, run.config)
+    config = checked(TrainConfig, run.config)
     here = replace(config, envs=[replace(env, url=None) for env in config.envs])
     found = {config.envs[0].id: environment(run, here)}
     return Constants("this machine", "now", "python -m research.fleet.validate", serving(), found, engine_of(run))

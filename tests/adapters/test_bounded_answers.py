@@ -20,7 +20,7 @@ from adapted import made
 
 from envsuite.core import UsageError, WorkerLost, http
 from envsuite.core.errors import EnvsuiteError
-from envsuite.interpreter.base import InterpreterLimits
+from envsuite.interpreter.base import Limits
 from envsuite.interpreter.remote import ServerInterpreter
 from envsuite.prompting.endpoints.endpoint import EndpointUnavailable, ModelEndpoint
 from envsuite.prompting.endpoints.options import EndpointOptions
@@ -66,7 +66,7 @@ def _environment(url: str) -> None:
 
 
 def _interpreter(url: str) -> None:
-    ServerInterpreter(url, InterpreterLimits())
+    ServerInterpreter(url, Limits())
 
 
 def _openenv(url: str) -> None:

@@ -22,7 +22,7 @@ from envsuite.core.errors import DataError
 from envsuite.remote.protocol import HttpProblem
 from envsuite.remote.session import described_anew
 from envsuite.serving.schemas import Checker
-from trainers.gateway.messages import GatewayRefused
+from trainers.gateway.messages import Refused
 from trainers.gateway.reading import Fields
 
 ROOT = Path(__file__).parents[2]
@@ -184,7 +184,7 @@ def test_a_schema_that_refers_outside_of_itself_is_refused_unread(
 def test_the_gateway_reads_a_schema_without_what_it_refers_to(name: str, rogue: Rogue, tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text(json.dumps({"enum": [SECRET]}))
     rogue.asked.clear()
-    with contextlib.suppress(GatewayRefused):
+    with contextlib.suppress(Refused):
         _by_gateway(outside(rogue.url, tmp_path)[name], rogue, tmp_path)
     assert rogue.asked == []
 
@@ -197,7 +197,7 @@ def test_any_json_is_a_schema_or_a_data_error(value: object) -> None:
     tool = Tool("t", "", value)  # type: ignore[arg-type]
     with contextlib.suppress(DataError):
         tool.check().problem({"a": 1})
-    with contextlib.suppress(GatewayRefused):
+    with contextlib.suppress(Refused):
         Fields({"name": "t", "parameters": value}).tool("parameters")
 
 

@@ -13,7 +13,7 @@ from envsuite.core.addresses import address, redact_address
 from envsuite.core.errors import UsageError
 from envsuite.data.catalog import data_sets
 from envsuite.data.manager import fetch
-from envsuite.interpreter.base import InterpreterLimits
+from envsuite.interpreter.base import Limits
 from envsuite.interpreter.remote import ServerInterpreter
 from envsuite.prompting.endpoints.options import EndpointOptions
 from envsuite.remote import RemoteEnv
@@ -38,7 +38,7 @@ WITH_A_SECRET = (
     "use",
     [
         lambda url: RemoteEnv(url, "TextCraft-v0"),
-        lambda url: ServerInterpreter(url, InterpreterLimits()),
+        lambda url: ServerInterpreter(url, Limits()),
         JsonServer,
         lambda url: EndpointOptions(url=url, model="m"),
         lambda url: fetch(data_sets()[0], mirrors=[url]),

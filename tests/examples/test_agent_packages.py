@@ -21,7 +21,7 @@ from envsuite.vector import EnvFactory
 from trainers.gateway.agents import AgentManager, FunctionAgent
 from trainers.gateway.app import serve
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.sequences import SequenceWriter
+from trainers.gateway.sequences import Writer
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import Sampling
 from trainers.rollout.episode import EpisodePlan
@@ -66,7 +66,7 @@ def test_an_agent_plays_a_game_to_its_end(name: str, smol: PreTrainedTokenizerBa
 
     lines = says()
     engine = ScriptedEngine(lambda request: [*smol.encode(next(lines), add_special_tokens=False), smol.eos_token_id])
-    gateway = Gateway(SequenceWriter(smol), Sampling(), 0, masking="ignore")
+    gateway = Gateway(Writer(smol), Sampling(), 0, masking="ignore")
     with serve(gateway) as url:
         agent, config = FunctionAgent(f"{FILE}:{name}"), AgentConfig(function="agents.py:f")
         manager = AgentManager(engine, gateway, url, agent, config, [FACTORY], 1, 1)

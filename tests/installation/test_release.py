@@ -17,7 +17,7 @@ from docs.build import FENCE
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import prompt_file_of
 from trainers.settings import ConfigError
-from trainers.settings.shipped import locate_path, shipped_configs
+from trainers.settings.shipped import located, shipped_configs
 from trainers.settings.words import read_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,8 +34,8 @@ def test_one_version_everywhere() -> None:
 
 def test_a_file_of_this_folder_is_taken_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert locate_path("configs/quickstart.yaml") == ROOT / "configs/quickstart.yaml"
-    assert locate_path("models/craft-1m") == ROOT / "trainers/models/craft-1m"
+    assert located("configs/quickstart.yaml") == ROOT / "configs/quickstart.yaml"
+    assert located("models/craft-1m") == ROOT / "trainers/models/craft-1m"
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/quickstart.yaml").write_text("name: mine\n")
     assert read_file("configs/quickstart.yaml") == {"name": "mine"}
@@ -58,7 +58,7 @@ def test_only_names_that_are_shipped_are_looked_for_there_and_others_answered_wi
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("other/quickstart.yaml", "configs/../pyproject.toml", "quickstart", "", "configs/no"):
-        assert locate_path(name) == Path(name)
+        assert located(name) == Path(name)
     with pytest.raises(ConfigError, match=r"Nearest .* configs/quickstart\.yaml.*--list-configs"):
         read_file("configs/quickstrat.yaml")
 

@@ -8,14 +8,14 @@ import psutil
 import pytest
 
 from envsuite.core.errors import UsageError
-from envsuite.interpreter import Interpreter, InterpreterLimits, open_interpreter
+from envsuite.interpreter import Interpreter, Limits, open_interpreter
 
-LIMITS = InterpreterLimits(seconds=5.0, memory=128 * 2**20, processes=8, disk=2**20, output=2000)
-QUICK = InterpreterLimits(seconds=0.5, memory=128 * 2**20, processes=8, disk=2**20, output=2000)
+LIMITS = Limits(seconds=5.0, memory=128 * 2**20, processes=8, disk=2**20, output=2000)
+QUICK = Limits(seconds=0.5, memory=128 * 2**20, processes=8, disk=2**20, output=2000)
 """For code that never ends by itself."""
 
 
-def opened(name: str, limits: InterpreterLimits = LIMITS) -> Interpreter:
+def opened(name: str, limits: Limits = LIMITS) -> Interpreter:
     """The interpreter of that name, or a skipped test where this machine cannot have it."""
     try:
         return open_interpreter(name, limits)

@@ -16,7 +16,7 @@ from hoarding import HELD, WAYS
 from sandboxes import opened, processes
 from waiting import until
 
-from envsuite.interpreter import Interpreter, InterpreterLimits, InterpreterSession
+from envsuite.interpreter import Interpreter, InterpreterSession, Limits
 
 DEAF = """
 import signal
@@ -64,7 +64,7 @@ except OSError as error:
 @pytest.mark.seconds
 def test_memory_is_limited_whether_it_is_taken_at_once_or_in_pieces(box: Interpreter, sandbox: str) -> None:
     pieces = ("x = []\nwhile True: x.append(bytearray(2**20))", "x = 1\nwhile True: x = [x] * 2")
-    with opened(sandbox, InterpreterLimits(seconds=60.0, memory=128 * 2**20)).open() as session:
+    with opened(sandbox, Limits(seconds=60.0, memory=128 * 2**20)).open() as session:
         for code in ("x = bytearray(2**30)", *pieces):
             result = session.run(code)
             assert result.status == "memory"
@@ -73,7 +73,7 @@ def test_memory_is_limited_whether_it_is_taken_at_once_or_in_pieces(box: Interpr
 
 
 def test_memory_is_limited_for_all_processes_of_a_session_together() -> None:
-    box = opened("namespaces", InterpreterLimits(seconds=20.0, memory=64 * 2**20))
+    box = opened("namespaces", Limits(seconds=20.0, memory=64 * 2**20))
     code = """
 import os, time
 for _ in range(6):
@@ -111,7 +111,7 @@ def test_memory_is_looked_at_after_short_calls_too() -> None:
     code = "import os, time\nfor _ in range(6):\n    if os.fork() == 0:\n        x = []\n" + (
         "        while True: time.sleep(0.001); x.append(b'x' * 2**20)\n"
     )
-    with opened("namespaces", InterpreterLimits(seconds=20.0, memory=64 * 2**20)).open() as session:
+    with opened("namespaces", Limits(seconds=20.0, memory=64 * 2**20)).open() as session:
         results = [session.run(code)] + [session.run("time.sleep(0.004)") for _ in range(200)]
         assert "memory" in [result.status for result in results]
 
@@ -231,7 +231,7 @@ def test_a_session_that_kills_itself_or_everything_says_so(session: InterpreterS
 @pytest.mark.seconds
 def test_a_gigabyte_of_output_is_cut_and_fills_no_memory_here(box: Interpreter, sandbox: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with opened(sandbox, InterpreterLimits(seconds=60.0, output=2000)).open() as session:
+    with opened(sandbox, Limits(seconds=60.0, output=2000)).open() as session:
         code = "import sys\nprint('begin')\nfor _ in range(1024): sys.stdout.write('x' * 2**20)\nprint('end')"
         result = session.run(code)
     assert result.status == "ok"
@@ -243,7 +243,7 @@ def test_a_gigabyte_of_output_is_cut_and_fills_no_memory_here(box: Interpreter, 
 
 @pytest.mark.seconds
 def test_sleep_ends_with_the_clock(box: Interpreter, sandbox: str) -> None:
-    with opened(sandbox, InterpreterLimits(seconds=2.0, memory=128 * 2**20)).open() as session:
+    with opened(sandbox, Limits(seconds=2.0, memory=128 * 2**20)).open() as session:
         began = time.monotonic()
         result = session.run("import time\nprint('before')\ntime.sleep(600)")
         assert (result.stdout, result.status) == ("before\n", "timeout")
@@ -364,7 +364,7 @@ threading.Thread(target=work, daemon=True).start()
 @pytest.mark.parametrize("delay", ["0", "0.004", "0.012", "0.03"])
 def test_no_orphan_goes_on_between_calls(root: Path, delay: str) -> None:
     code, count = case(root, "orphan_cont.py"), "struct.unpack('<Q', shared[:8])[0]"
-    with opened("namespaces", InterpreterLimits(seconds=30.0)).open() as session:
+    with opened("namespaces", Limits(seconds=30.0)).open() as session:
         assert session.run(code.replace("DELAY", delay)).status == "ok"
         first = int(session.run(count).stdout)
         time.sleep(1.0)

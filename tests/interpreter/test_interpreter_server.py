@@ -21,14 +21,14 @@ from sandboxes import processes
 from waiting import until
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter import InterpreterLimits, open_interpreter
+from envsuite.interpreter import Limits, open_interpreter
 from envsuite.interpreter.remote import ServerInterpreter
 from envsuite.interpreter.server import InterpreterServer, InterpreterSettings, serving
 from envsuite.interpreter.sessions import InterpreterSessions
 from envsuite.remote.protocol import HttpProblem
 
-MOST = InterpreterLimits(seconds=10.0, memory=256 * 2**20)
-LIMITS = InterpreterLimits(seconds=5.0, memory=128 * 2**20, disk=2**20, output=2000)
+MOST = Limits(seconds=10.0, memory=256 * 2**20)
+LIMITS = Limits(seconds=5.0, memory=128 * 2**20, disk=2**20, output=2000)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_session_on_a_server_is_as_one_here(server: InterpreterServer) -> None
         "print('y' * 10**6)", "bytearray(2**30)", "import time\ntime.sleep(60)",
         "import numpy, sympy\nsympy.pi.evalf(30)",
     )  # fmt: skip
-    limits = InterpreterLimits(seconds=1.0, memory=128 * 2**20, output=1000)
+    limits = Limits(seconds=1.0, memory=128 * 2**20, output=1000)
     with open_interpreter(server.url, limits).open() as there, open_interpreter("auto", limits).open() as here:
         for code in codes:
             assert there.run(code) == here.run(code), code
@@ -135,7 +135,7 @@ def test_limits_beyond_the_server_s_are_refused(server: InterpreterServer) -> No
         status, told = created(server, f"limits {wrong}", **wrong)
         assert status == 422 and told["detail"], wrong
     with pytest.raises(UsageError, match="seconds is 60"):
-        open_interpreter(server.url, InterpreterLimits(seconds=60.0, memory=2**26)).open()
+        open_interpreter(server.url, Limits(seconds=60.0, memory=2**26)).open()
 
 
 def test_a_server_with_a_token_answers_nobody_else() -> None:

@@ -22,8 +22,8 @@ from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.interpreter import (
     CodeResult,
     Interpreter,
-    InterpreterLimits,
     InterpreterSession,
+    Limits,
     open_interpreter,
     registry,
 )
@@ -218,7 +218,7 @@ def test_many_sessions_run_at_once_from_many_threads(box: Interpreter) -> None:
 @pytest.mark.seconds
 def test_interpreters_are_shared_by_name_and_limits_and_end_with_the_process(sandbox: str) -> None:
     assert open_interpreter(sandbox, LIMITS) is open_interpreter(sandbox, LIMITS)
-    assert open_interpreter(sandbox, InterpreterLimits(seconds=1.0)) is not open_interpreter(sandbox, LIMITS)
+    assert open_interpreter(sandbox, Limits(seconds=1.0)) is not open_interpreter(sandbox, LIMITS)
     program = (
         "import os, sys, time\nfrom envsuite.interpreter import open_interpreter\n"
         "s = open_interpreter(sys.argv[1]).open()\ns.run('import os\\nos.fork()')\nprint(os.getpid(), flush=True)\n"
@@ -248,21 +248,21 @@ def test_unknown_names_and_limits_out_of_range_are_refused_with_what_there_is() 
     limits: list[tuple[str, Any]] = [("seconds", 0), ("seconds", float("nan")), ("memory", 10), ("processes", 0)]
     for name, wrong in (*limits, ("disk", 1), ("output", 0)):
         with pytest.raises(UsageError, match=name):
-            InterpreterLimits(**{name: wrong})
+            Limits(**{name: wrong})
 
 
 def test_where_one_sandbox_does_not_work_the_next_is_taken_and_where_none_does_it_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "_FAILED", {"namespaces": "not permitted"})
-    limits = InterpreterLimits(seconds=1.25)
+    limits = Limits(seconds=1.25)
     opened("landlock")
     assert open_interpreter("auto", limits).name == "landlock"
     monkeypatch.setattr(registry, "_FAILED", {"namespaces": "not permitted", "landlock": "not there"})
     with pytest.raises(UsageError, match=r"namespaces: not permitted; landlock: not there.*sysctl.*'unisolated'"):
-        open_interpreter("auto", InterpreterLimits(seconds=1.5))
+        open_interpreter("auto", Limits(seconds=1.5))
     with pytest.raises(UsageError, match=r"'namespaces' does not work on this machine: not permitted.*compose"):
-        open_interpreter("namespaces", InterpreterLimits(seconds=1.5))
+        open_interpreter("namespaces", Limits(seconds=1.5))
 
 
 def test_a_sandbox_is_tried_before_it_is_used() -> None:
@@ -284,7 +284,7 @@ def test_who_names_it_gets_an_interpreter_without_isolation_and_nobody_else() ->
 
 @cache
 def small() -> InterpreterSession:
-    return opened("auto", InterpreterLimits(seconds=1.0, memory=64 * 2**20, output=500)).open()
+    return opened("auto", Limits(seconds=1.0, memory=64 * 2**20, output=500)).open()
 
 
 @settings(max_examples=30)

@@ -15,7 +15,7 @@ import gymnasium
 import pytest
 
 from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError, WorkerLost
-from envsuite.interpreter import InterpreterLimits, open_interpreter
+from envsuite.interpreter import Limits, open_interpreter
 from envsuite.mathematics import judge, prompts
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.expert import MathExpert
@@ -293,7 +293,7 @@ def test_clients_of_a_server_cannot_do_without_isolation(server: str) -> None:
 
 def test_environments_of_a_process_share_an_interpreter(made: Callable[..., PythonMathEnv]) -> None:
     one, other = begun(made()), begun(made())
-    assert one._interpreter is other._interpreter is open_interpreter("auto", InterpreterLimits(seconds=5.0))
+    assert one._interpreter is other._interpreter is open_interpreter("auto", Limits(seconds=5.0))
     one.step(python("x = 1"))
     assert "NameError" in other.step(python("x"))[0]["text"]
 

@@ -33,7 +33,7 @@ from envsuite.serving.settings import ServerSettings
 from trainers.credit.estimators import ESTIMATORS
 from trainers.imitation.config import ImitateConfig
 from trainers.run.config import TrainConfig
-from trainers.settings import convert_values
+from trainers.settings import checked
 
 COMMANDS = [(block, line) for block in of_kind("commands") for line in lines(block.text)]
 RUN = list(dict.fromkeys(block.page for block in of_kind("run")))
@@ -209,7 +209,7 @@ def test_settings_are_accepted(block: Block) -> None:
         settings = {"method": settings}
     if " --from " in block.first:
         settings["demonstrations"] = block.first.split(" --from ")[1].split()[0]
-    convert_values(ImitateConfig if "envsuite imitate" in block.first else TrainConfig, settings)
+    checked(ImitateConfig if "envsuite imitate" in block.first else TrainConfig, settings)
 
 
 @shown(of_kind("data"))

@@ -22,7 +22,7 @@ from envsuite.papersearch.lexical import PaperSearchLexical
 from envsuite.papersearch.milestones import PaperSearchMilestones
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import InMemorySource
+from envsuite.retrieval.documents import InMemory
 
 SMALL: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1}
 
@@ -99,7 +99,7 @@ def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str) -> None:
 
 
 def test_the_list_under_gold_is_the_same_whatever_is_gold(tmp_path: Path, seven: Path) -> None:
-    other = build(InMemorySource("x", DOCUMENTS, [{**TASKS[0], "gold": ["old"]}]), tmp_path / "other.corpus")
+    other = build(InMemory("x", DOCUMENTS, [{**TASKS[0], "gold": ["old"]}]), tmp_path / "other.corpus")
     seen = []
     for path in (seven, other):
         env = PaperSearchEnv(source=path, end_when_found=False)

@@ -22,7 +22,7 @@ from envsuite.papersearch.pasa import PapersWithQueries, alike
 from envsuite.papersearch.source import official_source, source_of
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, DocumentSource
+from envsuite.retrieval.documents import Document, Source
 
 TODAY = 20261124
 
@@ -200,7 +200,7 @@ def test_versions_of_arxiv_ids_are_taken_off(written: str, plain: str) -> None:
     assert plain_arxiv_id(written) == plain
 
 
-def _queries(folder: Path, rows: list[Any], name: str = "AutoScholarQuery_dev.jsonl") -> DocumentSource:
+def _queries(folder: Path, rows: list[Any], name: str = "AutoScholarQuery_dev.jsonl") -> Source:
     papers = [
         {"paper_id": "a", "title": "On Graphs!", "abstract": "A", "year": 2019, "arxiv_id": "1901.00001"},
         {"paper_id": "b", "title": "Trees: a Survey", "abstract": "B", "year": 2020},

@@ -18,7 +18,7 @@ from envsuite.papersearch.tasks import PaperCollection
 from envsuite.papersearch.world import LONGEST_QUERY, LiteratureSearch, PaperLibrary, Rules
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, InMemorySource
+from envsuite.retrieval.documents import Document, InMemory
 
 SCORES = {"g1": 0.9, "g2": 0.8, "g3": 0.7, "g4": 0.005, "old": 0.4, "side": 0.6, "late": 1.0}
 TITLES = {"g1": "Alpha beta", "g2": "Alpha", "g3": "Gamma", "g4": "Delta beta", "old": "Beta", "side": "Alpha omega"}
@@ -231,7 +231,7 @@ def star(tmp_path: Path) -> PaperLibrary:
     ]
     old = [Document(f"r{n:03}", f"Cited {n}", "Text", 19900101) for n in range(120)]
     hub = Document("hub", "Hub", "Text", 20000101, tuple(paper.key for paper in old))
-    return PaperLibrary(Corpus(build(InMemorySource("star", [*many, *fans, *old, hub]), tmp_path / "star.corpus")))
+    return PaperLibrary(Corpus(build(InMemory("star", [*many, *fans, *old, hub]), tmp_path / "star.corpus")))
 
 
 def test_an_expansion_returns_the_30_most_cited_citing_papers_and_99_cited_ones(tmp_path: Path) -> None:
@@ -285,6 +285,6 @@ QUERY = {"id": "q", "text": "t", "gold": ["x"], "date": 0, "kind": "k", "split":
 def test_a_corpus_without_queries_or_their_gold_is_refused(
     tasks: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
-    path = build(InMemorySource("one", [Document("x", "T", "A")], tasks), tmp_path / "one.corpus")
+    path = build(InMemory("one", [Document("x", "T", "A")], tasks), tmp_path / "one.corpus")
     with pytest.raises(DataError, match=message):
         PaperCollection(Corpus(path), "test").question("q")

@@ -20,7 +20,7 @@ from envsuite.core.agents import aec_env, parallel_env
 from envsuite.papersearch.team import PaperSearchTeam
 from envsuite.papersearch.team_expert import TeamExpert
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, InMemorySource
+from envsuite.retrieval.documents import Document, InMemory
 from envsuite.serving.server import serving
 from envsuite.serving.settings import ServerSettings
 
@@ -39,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     ]
     task = {"text": "walking robots", "gold": [*GOLD], "date": 20200101, "kind": "test"}
     tasks = [{**task, "id": f"{split}-0", "split": split} for split in ("train", "validation", "test")]
-    return str(build(InMemorySource("team", papers, tasks), tmp_path_factory.mktemp("team") / "team.corpus"))
+    return str(build(InMemory("team", papers, tasks), tmp_path_factory.mktemp("team") / "team.corpus"))
 
 
 def _made(corpus: str, **arguments: Any) -> PaperSearchTeam:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from envsuite.core import Observation, Tool, ToolCall, UsageError
 from envsuite.core.tools import check_action
 from envsuite.prompting import (
+    Answer,
     Chat,
     Codec,
     CompactMemory,
     EndpointCodec,
     FullMemory,
     Memory,
-    ModelAnswer,
     ParseResult,
     PromptFile,
     PromptSpec,
@@ -47,7 +47,7 @@ def _chat(codec: Codec | None = None, memory: Memory | None = None, max_calls: i
 def test_tools_and_calls_go_apart_from_the_text_and_each_call_gets_a_result_under_its_id() -> None:
     chat = _chat()
     assert chat.chat_tools == [tool.as_openai() for tool in TOOLS]
-    answer = ModelAnswer("Two.", (RawCall("act", '{"command": "go"}', "a1"), RawCall("look", "", "a2")), thought="Hm.")
+    answer = Answer("Two.", (RawCall("act", '{"command": "go"}', "a1"), RawCall("look", "", "a2")), thought="Hm.")
     assert chat.parse(answer) == ParseResult((ToolCall("act", {"command": "go"}), ToolCall("look", {})), None)
     chat.add(answer, said("A hall."))
     assert chat.messages() == [
@@ -70,7 +70,7 @@ def test_calls_without_ids_or_with_one_twice_get_their_own() -> None:
     chat = _chat()
     for _ in range(2):
         chat.add(
-            ModelAnswer("", (RawCall("look", "{}", ""), RawCall("look", "{}", "x"), RawCall("look", "{}", "x"))),
+            Answer("", (RawCall("look", "{}", ""), RawCall("look", "{}", "x"), RawCall("look", "{}", "x"))),
             said("."),
         )
     ids = [one["tool_call_id"] for one in chat.messages() if one["role"] == "tool"]
@@ -80,24 +80,24 @@ def test_calls_without_ids_or_with_one_twice_get_their_own() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason", "shown"),
     [
-        (ModelAnswer("I wait."), "no tool call in the completion", "I wait."),
-        (ModelAnswer(""), "no tool call in the completion", "(empty)"),
-        (ModelAnswer("", (RawCall("", "{}"),)), "the call has no name", None),
-        (ModelAnswer("", (RawCall("act", '{"command": "g'),)), "arguments of act: not JSON: ", None),
-        (ModelAnswer("", (RawCall("act", "[1]"),)), "arguments of act: not a JSON object", None),
-        (ModelAnswer("", (RawCall("act", '{"n": NaN}'),)), "arguments of act: not JSON: NaN is not JSON", None),
-        (ModelAnswer("", (RawCall("act", "[" * 9999),)), "arguments of act: the JSON is nested too deeply", None),
-        (ModelAnswer("", (RawCall("act", '"\\ud800"'),)), "arguments of act: not a JSON object", None),
+        (Answer("I wait."), "no tool call in the completion", "I wait."),
+        (Answer(""), "no tool call in the completion", "(empty)"),
+        (Answer("", (RawCall("", "{}"),)), "the call has no name", None),
+        (Answer("", (RawCall("act", '{"command": "g'),)), "arguments of act: not JSON: ", None),
+        (Answer("", (RawCall("act", "[1]"),)), "arguments of act: not a JSON object", None),
+        (Answer("", (RawCall("act", '{"n": NaN}'),)), "arguments of act: not JSON: NaN is not JSON", None),
+        (Answer("", (RawCall("act", "[" * 9999),)), "arguments of act: the JSON is nested too deeply", None),
+        (Answer("", (RawCall("act", '"\\ud800"'),)), "arguments of act: not a JSON object", None),
         (
-            ModelAnswer("", (RawCall("act", '{"n": "\\ud800"}'),)),
+            Answer("", (RawCall("act", '{"n": "\\ud800"}'),)),
             "arguments of act: the call is not valid Unicode",
             None,
         ),
-        (ModelAnswer("", (RawCall("look", "{}"), RawCall("act", "{"))), "arguments of act: not JSON", None),
+        (Answer("", (RawCall("look", "{}"), RawCall("act", "{"))), "arguments of act: not JSON", None),
     ],
 )
 def test_an_answer_without_a_sound_call_is_invalid_and_text_in_later_messages(
-    answer: ModelAnswer, reason: str, shown: str | None
+    answer: Answer, reason: str, shown: str | None
 ) -> None:
     chat = _chat()
     parsed = chat.parse(answer)
@@ -111,7 +111,7 @@ def test_an_answer_without_a_sound_call_is_invalid_and_text_in_later_messages(
 
 def test_more_calls_than_allowed_are_invalid_but_keep_their_form() -> None:
     chat = _chat(max_calls=1)
-    answer = ModelAnswer("", tuple(RawCall("look", "{}", f"i{n}") for n in range(2)))
+    answer = Answer("", tuple(RawCall("look", "{}", f"i{n}") for n in range(2)))
     assert chat.parse(answer).error == "2 calls in one step, at most 1 allowed"
     chat.add(answer, said("Invalid action."))
     assert [one["role"] for one in chat.messages()[2:]] == ["assistant", "tool", "tool"]
@@ -123,8 +123,8 @@ def test_other_codecs_read_the_text_and_send_no_tools(name: str) -> None:
     chat = _chat(codec)
     action = (ToolCall("act", {"command": "go"}),)
     content = codec.write(action, "Hm.", TOOLS)
-    assert chat.chat_tools is None and chat.parse(ModelAnswer(content)).action == action
-    apart = ModelAnswer(codec.write(action, "", TOOLS), thought="<action>never</action> Hm.</think>")
+    assert chat.chat_tools is None and chat.parse(Answer(content)).action == action
+    apart = Answer(codec.write(action, "", TOOLS), thought="<action>never</action> Hm.</think>")
     assert chat.parse(apart).action == action, "a thought that the endpoint gives apart is no action"
     chat.add(apart, said("A hall."))
     first, _, assistant, user = chat.messages()
@@ -136,8 +136,8 @@ def test_other_codecs_read_the_text_and_send_no_tools(name: str) -> None:
 def test_a_window_is_one_user_message_with_the_last_actions() -> None:
     chat = _chat(memory=Window(1))
     for n in range(3):
-        chat.add(ModelAnswer("", (RawCall("act", json.dumps({"command": f"go {n}"})),)), said(f"Room {n}.", "back"))
-    chat.add(ModelAnswer("what?"), said("Invalid action.", "back"))
+        chat.add(Answer("", (RawCall("act", json.dumps({"command": f"go {n}"})),)), said(f"Room {n}.", "back"))
+    chat.add(Answer("what?"), said("Invalid action.", "back"))
     _, user = chat.messages()
     shown = "Observation: Room 2.\nAction: none\nObservation: Invalid action.\nCommands: back"
     assert user == {"role": "user", "content": f"Find the key.\n\n{shown}"}
@@ -146,7 +146,7 @@ def test_a_window_is_one_user_message_with_the_last_actions() -> None:
 def test_a_summary_is_kept_and_a_prompt_file_rendered_with_the_examples() -> None:
     file = PromptFile("{{ examples }}|{{ instructions }}|{{ summary }}|{{ observation }}", "f")
     chat = _chat(make_codec("tags", think=False), Summary(0), prompt_file=file, examples="One.")
-    chat.add(ModelAnswer("<summary>The key is here.</summary><action>look</action>"), said("A hall."))
+    chat.add(Answer("<summary>The key is here.</summary><action>look</action>"), said("A hall."))
     ((role, content),) = [(one["role"], one["content"]) for one in chat.messages()]
     examples, told, summary, seen = content.split("|")
     assert (role, examples, summary, seen) == ("user", "One.", "The key is here.", "A hall.")
@@ -174,7 +174,7 @@ TEXT = st.text(st.characters(), max_size=20)  # lone surrogates included
 def test_any_answers_give_messages_in_which_every_call_has_a_result(turns: list[tuple[str, str, Any]]) -> None:
     chat = _chat()
     for content, thought, calls in turns:
-        answer = ModelAnswer(content, tuple(RawCall(*call) for call in calls), thought)
+        answer = Answer(content, tuple(RawCall(*call) for call in calls), thought)
         parsed = chat.parse(answer)
         assert (parsed.action is None) != (parsed.error is None)
         if parsed.action is not None:

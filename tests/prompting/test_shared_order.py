@@ -8,9 +8,9 @@ from test_conversation import LOOSE, TAGS, TEXTS, TOOL, UNICODE, conversation_of
 
 from envsuite.core import Observation, ToolCall
 from envsuite.prompting import (
+    Answer,
     Chat,
     Conversation,
-    ModelAnswer,
     PromptSpec,
     Summary,
     ToolsCodec,
@@ -81,5 +81,5 @@ def test_an_endpoint_gets_the_messages_of_the_conversation(words, memory):
     for step in range(6):
         assert chat.messages() == conversation.messages()
         text = f"<summary>Room {step}.</summary>{said(f'go {step}')}"
-        chat.add(ModelAnswer(text), observation(f"room {step + 1}"))
+        chat.add(Answer(text), observation(f"room {step + 1}"))
         conversation.add((), text, observation(f"room {step + 1}"))

@@ -18,7 +18,7 @@ from envsuite.core.errors import DataError
 from envsuite.retrieval import corpus_build
 from envsuite.retrieval.corpus import REMEDY, Corpus
 from envsuite.retrieval.corpus_build import build, ensure_corpus, open_generated
-from envsuite.retrieval.documents import Document, DocumentProblems, InMemorySource, day
+from envsuite.retrieval.documents import Document, DocumentProblems, InMemory, day
 
 PAPERS = (
     Document("new", "Graph search", "We search graphs of graphs.", 20240301, ("old", "mid"), {"venue": "V"}),
@@ -29,7 +29,7 @@ PAPERS = (
 
 
 def _built(folder: Path, *documents: Document, tasks: tuple[dict[str, object], ...] = ()) -> Corpus:
-    return Corpus(build(InMemorySource("test", documents, tasks), folder / "test.corpus"))
+    return Corpus(build(InMemory("test", documents, tasks), folder / "test.corpus"))
 
 
 def test_documents_are_numbered_by_date_and_hold_everything(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_search_before_a_date_is_search_without_what_is_newer(
 
 
 def test_problems_of_documents_are_counted(tmp_path: Path) -> None:
-    source = InMemorySource(
+    source = InMemory(
         "test",
         [
             Document("a", "one", "x" * 100_001, 20240101, ("a", "b", "nowhere")),
@@ -107,7 +107,7 @@ def test_problems_of_documents_are_counted(tmp_path: Path) -> None:
 
 def test_a_strict_build_stops_at_the_first_problem_and_leaves_the_old_corpus(tmp_path: Path) -> None:
     old = _built(tmp_path, *PAPERS).path.read_bytes()
-    source = InMemorySource("test", [Document("a", "", ""), Document("a", "", "")])
+    source = InMemory("test", [Document("a", "", ""), Document("a", "", "")])
     source.problems = DocumentProblems(strict=True)
     with pytest.raises(DataError, match=r"^a: another document with the same key .* --strict"):
         build(source, tmp_path / "test.corpus")
@@ -117,10 +117,10 @@ def test_a_strict_build_stops_at_the_first_problem_and_leaves_the_old_corpus(tmp
 
 def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^empty: has no document$"):
-        build(InMemorySource("empty", []), tmp_path / "test.corpus")
+        build(InMemory("empty", []), tmp_path / "test.corpus")
 
 
-class _Watched(InMemorySource):
+class _Watched(InMemory):
     """A source that knows where it was read from, and whose reader may be killed after some documents."""
 
     def __init__(self, *arguments: object, after: int = -1) -> None:
@@ -148,7 +148,7 @@ def test_a_killed_build_resumes_and_gives_the_same_bytes(
         for i in range(100)
     ]
     tasks = [{"id": "q"}]
-    whole = build(InMemorySource("test", papers, tasks), tmp_path / "whole.corpus")
+    whole = build(InMemory("test", papers, tasks), tmp_path / "whole.corpus")
     with pytest.raises(KeyboardInterrupt):
         build(_Watched("test", papers, tasks, after=after), tmp_path / "test.corpus")
     assert not (tmp_path / "test.corpus").exists()
@@ -158,7 +158,7 @@ def test_a_killed_build_resumes_and_gives_the_same_bytes(
 
 
 def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path: Path) -> None:
-    class Same(InMemorySource):
+    class Same(InMemory):
         def digest(self) -> str:
             return "same"
 
@@ -169,18 +169,18 @@ def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path: Path) -> N
 
 def test_a_corpus_in_the_cache_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    path = ensure_corpus(InMemorySource("test", PAPERS))
+    path = ensure_corpus(InMemory("test", PAPERS))
     before = path.stat().st_ino
-    assert ensure_corpus(InMemorySource("test", PAPERS)) == path
+    assert ensure_corpus(InMemory("test", PAPERS)) == path
     assert path.stat().st_ino == before
-    assert ensure_corpus(InMemorySource("test", PAPERS[:2])) != path
+    assert ensure_corpus(InMemory("test", PAPERS[:2])) != path
 
 
 def test_generated_corpora_take_no_more_than_their_share_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    sources = [InMemorySource("test", (*PAPERS, Document(f"k{number}", "Gamma", "rays"))) for number in range(3)]
+    sources = [InMemory("test", (*PAPERS, Document(f"k{number}", "Gamma", "rays"))) for number in range(3)]
     first = open_generated(sources[0])
     size, titles = first.path.stat().st_size, _titles(first)
     monkeypatch.setattr(corpus_build, "GENERATED", 2 * size + 100)
@@ -201,14 +201,14 @@ def test_a_cache_that_cannot_be_made_is_named_with_the_remedy(tmp_path: Path, mo
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "file" / "data"))
     for build_once in (open_generated, ensure_corpus):
         with pytest.raises(DataError, match=r"cannot be written .*set ENVSUITE_DATA to a folder"):
-            build_once(InMemorySource("test", PAPERS))
+            build_once(InMemory("test", PAPERS))
 
 
 def test_a_corpus_that_is_removed_before_it_is_open_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    source, removed = InMemorySource("test", PAPERS), []
+    source, removed = InMemory("test", PAPERS), []
 
     def late(path: Path) -> Corpus:
         if not removed:

@@ -17,7 +17,7 @@ from envsuite.retrieval import vectors
 from envsuite.retrieval.approximate import build_index
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, InMemorySource
+from envsuite.retrieval.documents import Document, InMemory
 from envsuite.retrieval.hybrid import Hybrid
 from envsuite.retrieval.retrievers import (
     FaissSearch,
@@ -133,7 +133,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corpus]:
     path = tmp_path_factory.mktemp("corpus") / "animals.corpus"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectors, "open_encoder", lambda facts: Drawn(8))
-        yield Corpus(build(InMemorySource("animals", pages), path, encoders=[Drawn(8)]))
+        yield Corpus(build(InMemory("animals", pages), path, encoders=[Drawn(8)]))
 
 
 def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, tmp_path: Path) -> None:

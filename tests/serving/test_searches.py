@@ -18,12 +18,12 @@ from envsuite.core import ToolCall, UsageError
 from envsuite.core.errors import DataError, UnknownName
 from envsuite.papersearch.literature import Literature
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import DocumentSource
+from envsuite.retrieval.documents import Source
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.serving.server import EnvServer
 
 Start = Callable[..., EnvServer]
-SOURCES: dict[str, Callable[[], DocumentSource]] = {
+SOURCES: dict[str, Callable[[], Source]] = {
     "PaperSearch-v0": lambda: Literature(300, 0),
     "PaperSearchTeam-v0": lambda: Literature(300, 0),
     "SearchQA-v0": lambda: Encyclopaedia(120, 30, 0),

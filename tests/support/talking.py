@@ -16,8 +16,8 @@ import orjson
 
 from trainers.gateway.app import serve
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.sequences import SequenceWriter
-from trainers.gateway.session import GatewaySession
+from trainers.gateway.sequences import Writer
+from trainers.gateway.session import Session
 from trainers.rollout.engine import Completion, Request, Sampling, refusal
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.scripted import ScriptedEngine
@@ -65,11 +65,11 @@ class Place:
 
     def __init__(self, tokenizer: Any, says: Callable[[str], str] = lambda prompt: "Well.", **settings: Any) -> None:
         self.engine = Speaker(tokenizer, says)
-        self.gateway = Gateway(SequenceWriter(tokenizer), Sampling(max_tokens=64), 0, **settings)
+        self.gateway = Gateway(Writer(tokenizer), Sampling(max_tokens=64), 0, **settings)
         self.url = ""
         self._episodes = itertools.count()
 
-    def open(self, *arguments: Any) -> GatewaySession:
+    def open(self, *arguments: Any) -> Session:
         return self.gateway.open(EpisodePlan(next(self._episodes), 0, 0, "task"), *arguments)
 
     @contextlib.contextmanager
@@ -151,6 +151,6 @@ class Wire:
         self.socket.close()
 
 
-def recorded(session: GatewaySession) -> list[list[float]]:
+def recorded(session: Session) -> list[list[float]]:
     """Log-probabilities of the steps of a session's record."""
     return [np.asarray(step.response_logprobs).tolist() for step in session.episode().steps]

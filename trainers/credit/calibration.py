@@ -24,7 +24,7 @@ from trainers.credit.estimators.groups import Ints, group_codes
 from trainers.policy.config import ModelConfig, Pooling
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_model
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 from trainers.steps import Episode, StepTable
 from trainers.steps.columns import EMBEDDING
 from trainers.steps.parquet import episode_files, read_episodes
@@ -166,7 +166,7 @@ def _model_of(run: Path, path: str | None) -> ModelConfig:
         settings: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["model"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise ConfigError(f"{file}: cannot be read ({error}); give the folder of a run") from error
-    return convert_values(ModelConfig, {**settings, "path": path} if path is not None else settings)
+    return checked(ModelConfig, {**settings, "path": path} if path is not None else settings)
 
 
 def _markdown(candidates: Sequence[Candidate], choice: Candidate) -> str:

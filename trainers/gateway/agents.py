@@ -25,8 +25,8 @@ from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
 from trainers.gateway.credit import EnvStep
 from trainers.gateway.gateway import CONTEXT, MODEL, Gateway
-from trainers.gateway.messages import GatewayRefused
-from trainers.gateway.session import GatewaySession, SessionLimits
+from trainers.gateway.messages import Refused
+from trainers.gateway.session import Limits, Session
 from trainers.gateway.teaching import TYPED, ExpertEngine
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import BaseEngine, Sampling
@@ -36,7 +36,7 @@ from trainers.rollout.manager import Watcher
 from trainers.rollout.rollout import Keeper
 from trainers.rollout.timing import Timing
 from trainers.settings import ConfigError
-from trainers.settings.shipped import locate_path
+from trainers.settings.shipped import located
 from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class AgentEpisode:
         self._env, self._gateway = env, gateway
         world = env.unwrapped
         assert isinstance(world, ToolEnv)
-        self._session: GatewaySession | None = None
+        self._session: Session | None = None
         self._stepping = threading.Lock()
         observation, self._info = env.reset(options={"task_id": task_id})
         self.goal: str = observation["task"]
@@ -78,7 +78,7 @@ class AgentEpisode:
         self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
         """The same as OpenAI's function schemas."""
 
-    def join_session(self, session: GatewaySession) -> None:
+    def join_session(self, session: Session) -> None:
         """Has what happens belong to a session."""
         self._session = session
         session.played = self
@@ -199,7 +199,7 @@ class AgentJob:
 
     task: AgentTask
     client: Client
-    session: GatewaySession
+    session: Session
     ended: Future[AgentOutcome] = field(default_factory=Future)
     """Answered by the agent's end."""
     stop: Callable[[], None] = lambda: None
@@ -239,7 +239,7 @@ class FunctionAgent(Agent):
         self.place = place
         try:
             file, _, name = place.rpartition(":")
-            self.function = function_in(f"{locate_path(file)}:{name}" if file else place)
+            self.function = function_in(f"{located(file)}:{name}" if file else place)
         except UsageError as error:
             raise ConfigError(f"rollout.agent.function: {error}") from error
 
@@ -254,7 +254,7 @@ class FunctionAgent(Agent):
                 reward = None if result is None else number(result, f"what {self.place} returned")
         except BaseException as error:  # of somebody's agent: anything; this thread is its own
             message = f"{self.place} raised {reason(error)}"
-            job.ended.set_result(AgentOutcome(error=None if isinstance(error, GatewayRefused) else message))
+            job.ended.set_result(AgentOutcome(error=None if isinstance(error, Refused) else message))
             return
         job.ended.set_result(AgentOutcome(reward))
 
@@ -381,7 +381,7 @@ class AgentManager:
             about |= world.about
         except Exception as error:  # of an environment: a lost server, a fault of its own
             text, failure = "", f"{env_id}: {reason(error)}"
-        limits = SessionLimits(config.requests, config.tokens, config.seconds, config.reward_limit)
+        limits = Limits(config.requests, config.tokens, config.seconds, config.reward_limit)
         session = self.gateway.open(plan, limits, {**about, "task": text})
         game = world if self.agent.plays and config.environment else None
         job = AgentJob(
@@ -418,7 +418,7 @@ class AgentManager:
             try:
                 if outcome.reward is not None:
                     session.post(outcome.reward)
-            except GatewayRefused as error:
+            except Refused as error:
                 return AgentOutcome(error=str(error))
             # An agent whose requests are refused beyond its limits may fail at that, which is no failure of its own.
             return replace(outcome, error=None) if session.limited and session.steps else outcome

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from envsuite.core.tools import Tool, ToolCall
-from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
+from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.openai_api import pieces, strict
 from trainers.gateway.reading import Fields, canonical, episode_of, wrong
-from trainers.gateway.session import AnswerChoice, AnsweredRequest, GatewaySession
+from trainers.gateway.session import AnswerChoice, AnsweredRequest, Session
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _STREAMED = {
@@ -107,7 +107,7 @@ def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def answer(
-    session: GatewaySession,
+    session: Session,
     request: AnsweredRequest,
     choices: Sequence[AnswerChoice],
     shown: Mapping[str, Any] | None = None,
@@ -118,7 +118,7 @@ def answer(
 
 
 def chunks(
-    session: GatewaySession, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
+    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
 ) -> Iterator[bytes]:
     """The answer as a stream of events."""
     (choice,) = choices
@@ -145,7 +145,7 @@ def _event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: ".encode() + orjson.dumps({"type": kind, **fields}) + b"\n\n"
 
 
-def _head(session: GatewaySession, request: AnsweredRequest) -> dict[str, Any]:
+def _head(session: Session, request: AnsweredRequest) -> dict[str, Any]:
     name = f"msg_{session.name}_{request.number}"
     return {"id": name, "type": "message", "role": "assistant", "model": request.ask.model}
 
@@ -171,7 +171,7 @@ def _usage(request: AnsweredRequest, choice: AnswerChoice) -> dict[str, Any]:
     return {"input_tokens": len(request.prompt.ids), "output_tokens": choice.completion.count}
 
 
-def problem(error: GatewayRefused) -> dict[str, Any]:
+def problem(error: Refused) -> dict[str, Any]:
     """An error as Anthropic's clients read it."""
     kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     text = f"prompt is too long: {error}" if error.code == "context_length_exceeded" else str(error)

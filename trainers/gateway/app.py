@@ -36,9 +36,9 @@ from envsuite.remote.tokens import check_token
 from trainers.gateway import anthropic_api, openai_api, responses_api
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import listener
-from trainers.gateway.messages import GatewayRefused, ParsedRequest
+from trainers.gateway.messages import ParsedRequest, Refused
 from trainers.gateway.reading import Fields, read_json, size_of
-from trainers.gateway.session import AnswerChoice, AnsweredRequest, GatewaySession, Playable
+from trainers.gateway.session import AnswerChoice, AnsweredRequest, Playable, Session
 
 try:
     import httpx2
@@ -70,7 +70,7 @@ class _Connection(TimedConnection, H11Protocol):
     """One connection of a client, which knows whether it has got its answers."""
 
     gateway: Gateway
-    waiting: list[tuple[GatewaySession, AnsweredRequest]]
+    waiting: list[tuple[Session, AnsweredRequest]]
     """Requests whose answers were sent, and are not yet known to have arrived."""
     over = False
 
@@ -81,7 +81,7 @@ class _Connection(TimedConnection, H11Protocol):
         transport.set_write_buffer_limits(0)  # what is sent has left this process when the next part is
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def note_sent(self, session: GatewaySession, record: AnsweredRequest) -> None:
+    def note_sent(self, session: Session, record: AnsweredRequest) -> None:
         """An answer was handed to the system."""
         with self.gateway.lock:
             if not self.over:
@@ -127,7 +127,7 @@ class _Connection(TimedConnection, H11Protocol):
 class _HTTPAnswer(Response):
     """An answer of the model."""
 
-    def __init__(self, content: bytes, kind: str, session: GatewaySession, record: AnsweredRequest) -> None:
+    def __init__(self, content: bytes, kind: str, session: Session, record: AnsweredRequest) -> None:
         super().__init__(content, media_type=kind)
         self.session, self.asked = session, record
 
@@ -149,7 +149,7 @@ class _App:
 
     def __init__(self, gateway: Gateway, most_bytes: int, guard: RequestGuard) -> None:
         self.gateway, self.most_bytes, self.guard = gateway, most_bytes, guard
-        self.threads: WeakKeyDictionary[GatewaySession, CapacityLimiter] = WeakKeyDictionary()
+        self.threads: WeakKeyDictionary[Session, CapacityLimiter] = WeakKeyDictionary()
         self.turns: WeakKeyDictionary[Playable, CapacityLimiter] = WeakKeyDictionary()
         routes = [
             *(Route(path, self.ask, methods=["POST"]) for path in _APIS),
@@ -162,7 +162,7 @@ class _App:
             Route("/sessions/{number:int}/reward", self.operate, methods=["POST"]),
             Route("/sessions/{number:int}/end", self.operate, methods=["POST"]),
         ]
-        kinds = (GatewayRefused, HTTPException, ClientDisconnect, Exception)
+        kinds = (Refused, HTTPException, ClientDisconnect, Exception)
         self.app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _error_response))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,9 +170,7 @@ class _App:
         _connection(scope).settle(True)
         request = Request(scope)
         if (refusal := self.guard.refusal(request.method, request.url.path, request.headers.get)) is not None:
-            await _error_response(request, GatewayRefused(refusal.status, "forbidden", refusal.detail))(
-                scope, receive, send
-            )
+            await _error_response(request, Refused(refusal.status, "forbidden", refusal.detail))(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -199,7 +197,7 @@ class _App:
         whole = orjson.dumps(api.answer(session, record, choices, ask.shown))
         return _HTTPAnswer(whole, "application/json", session, record)
 
-    async def in_thread(self, session: GatewaySession, function: Callable[[], T]) -> T:
+    async def in_thread(self, session: Session, function: Callable[[], T]) -> T:
         """Runs a function in a thread; the threads of one session leave those of others free."""
         limiter = self.threads.setdefault(session, CapacityLimiter(_THREADS))
         return await to_thread.run_sync(function, limiter=limiter)
@@ -207,7 +205,7 @@ class _App:
     async def play(self, request: Request) -> ASGIApp:
         """Plays the environment of a session, by MCP, whose package the first agent that asks for one imports."""
         if (environment := self.gateway.environment(_key(request))) is None:
-            raise GatewayRefused(404, "no_environment", "this episode has no environment to play; only ask the model")
+            raise Refused(404, "no_environment", "this episode has no environment to play; only ask the model")
         from trainers.gateway.environment import AgentEnvironment
 
         return AgentEnvironment(environment, self.turns.setdefault(environment, CapacityLimiter(1)))
@@ -224,9 +222,7 @@ class _App:
             async with httpx2.AsyncClient(timeout=_PROXY_SECONDS, trust_env=by_proxy, **http.answer_limits()) as client:
                 reply = await client.post(place, content=body, headers=headers)
         except httpx2.HTTPError as error:
-            raise GatewayRefused(
-                502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0
-            ) from error
+            raise Refused(502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0) from error
         return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))
 
     async def count(self, request: Request) -> Response:
@@ -255,7 +251,7 @@ class _App:
     def _check_operator(self, request: Request) -> None:
         if not self.gateway.is_operator(key := _key(request)):
             self.gateway.session(key)
-            raise GatewayRefused(403, "operator_only", "this is for the operator's key; an agent's does not open it")
+            raise Refused(403, "operator_only", "this is for the operator's key; an agent's does not open it")
 
     async def next(self, request: Request) -> Response:
         """Gives a service the session that has been offered longest."""
@@ -311,7 +307,7 @@ class _App:
                 if (size := len(content)) > most:
                     break
         if size > most:
-            raise GatewayRefused(413, "request_too_large", f"the body has more than {most:,} bytes; send less")
+            raise Refused(413, "request_too_large", f"the body has more than {most:,} bytes; send less")
         return bytes(content)
 
 
@@ -358,9 +354,9 @@ def _error_response(request: Request, error: Exception) -> Response:
     """The answer to a request that failed, in the form of its interface."""
     if isinstance(error, HTTPException):
         text = f"{request.method} {request.url.path[:200]}: {error.detail}; agents ask at {', '.join(_APIS)}"
-        error = GatewayRefused(error.status_code, "unknown_url", text)
-    elif not isinstance(error, GatewayRefused):
-        error = GatewayRefused(500, "internal_error", "the gateway failed; its log says how")
+        error = Refused(error.status_code, "unknown_url", text)
+    elif not isinstance(error, Refused):
+        error = Refused(500, "internal_error", "the gateway failed; its log says how")
     anthropic = request.url.path.startswith(_MESSAGES) or "anthropic-version" in request.headers
     api = anthropic_api if anthropic else openai_api
     later = {} if error.retry_after is None else {"Retry-After": f"{math.ceil(error.retry_after)}"}

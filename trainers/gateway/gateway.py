@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from trainers.gateway.listening import Listen
-from trainers.gateway.messages import GatewayRefused, ParsedRequest
-from trainers.gateway.sequences import SequenceWriter
-from trainers.gateway.session import AnsweredRequest, GatewaySession, Playable, SessionLimits
+from trainers.gateway.messages import ParsedRequest, Refused
+from trainers.gateway.sequences import Writer
+from trainers.gateway.session import AnsweredRequest, Limits, Playable, Session
 from trainers.gateway.teaching import asked_in_text, in_tokens
 from trainers.rollout.engine import BaseEngine, ChatCompletion, Engine, Request, Sampling
 from trainers.rollout.episode import EpisodePlan
@@ -48,7 +48,7 @@ class Gateway:
 
     def __init__(
         self,
-        writer: SequenceWriter,
+        writer: Writer,
         sampling: Sampling,
         seed: int,
         *,
@@ -72,26 +72,24 @@ class Gateway:
         self.lock = threading.RLock()
         """Held while sessions change."""
         self._arrived = threading.Condition(self.lock)
-        self._sessions: dict[str, GatewaySession] = {}
+        self._sessions: dict[str, Session] = {}
         self._waiting: list[Request] = []
-        self._asked: dict[int, tuple[GatewaySession, AnsweredRequest, int]] = {}
+        self._asked: dict[int, tuple[Session, AnsweredRequest, int]] = {}
         self._released: list[int] = []
-        self._offered: deque[GatewaySession] = deque()
+        self._offered: deque[Session] = deque()
         self._told: set[str] = set()
         self._opened = itertools.count()
 
-    def open(
-        self, plan: EpisodePlan, limits: SessionLimits | None = None, about: dict[str, str] | None = None
-    ) -> GatewaySession:
-        """Begins a session; its :attr:`~trainers.gateway.session.GatewaySession.key` is the agent's."""
+    def open(self, plan: EpisodePlan, limits: Limits | None = None, about: dict[str, str] | None = None) -> Session:
+        """Begins a session; its :attr:`~trainers.gateway.session.Session.key` is the agent's."""
         with self.lock:
             key = f"agent-{secrets.token_urlsafe(24)}"
-            session = GatewaySession(plan, key, self.writer, limits or SessionLimits(), self.clock(), about)
+            session = Session(plan, key, self.writer, limits or Limits(), self.clock(), about)
             session.number = next(self._opened)
             self._sessions[key] = session
             return session
 
-    def session(self, key: str) -> GatewaySession:
+    def session(self, key: str) -> Session:
         """The session of an agent's key.
 
         Raises:
@@ -100,7 +98,7 @@ class Gateway:
         with self.lock:
             session = self._sessions.get(key)
         if session is None:
-            raise GatewayRefused(
+            raise Refused(
                 401, "invalid_api_key", "no session has this key; it comes with the episode, and ends with it"
             )
         return session
@@ -128,9 +126,7 @@ class Gateway:
         """
         if max(characters / self.writer.longest, tokens) > self.context:
             size = f"{characters:,} characters, and {tokens:,} tokens at least beside them, "
-            raise GatewayRefused(
-                400, "context_length_exceeded", f"{size}exceed the {self.context:,} tokens of the context"
-            )
+            raise Refused(400, "context_length_exceeded", f"{size}exceed the {self.context:,} tokens of the context")
 
     def forward(self, key: str) -> None:
         """Counts a request of an agent that another endpoint is to answer.
@@ -142,7 +138,7 @@ class Gateway:
             self._spend(key).forwarded += 1
             self.counts["forwarded"] += 1
 
-    def _spend(self, key: str) -> GatewaySession:
+    def _spend(self, key: str) -> Session:
         """The session of an agent's key, in which one request more counts."""
         session = self.session(key)
         session.check(self.clock())
@@ -166,7 +162,7 @@ class Gateway:
 
     def ask(
         self, key: str, ask: ParsedRequest, client: Callable[[], bool] = lambda: True
-    ) -> tuple[GatewaySession, AnsweredRequest]:
+    ) -> tuple[Session, AnsweredRequest]:
         """Takes a request of an agent; :attr:`~trainers.gateway.session.AnsweredRequest.done` has the answer.
 
         Args:
@@ -186,7 +182,7 @@ class Gateway:
                 return session, request
         try:
             if len(self._asked) + ask.count > self.most:
-                raise GatewayRefused(429, "rate_limited", f"{self.most} requests are under way; try again later", 1.0)
+                raise Refused(429, "rate_limited", f"{self.most} requests are under way; try again later", 1.0)
             prompt = session.sequences.prompt(ask.messages, ask.tools)  # others are served meanwhile
         except Exception as error:
             with self.lock:
@@ -200,7 +196,7 @@ class Gateway:
                 self._arrived.notify_all()
             return session, request
 
-    def _submit(self, session: GatewaySession, request: AnsweredRequest, choice: int) -> None:
+    def _submit(self, session: Session, request: AnsweredRequest, choice: int) -> None:
         episode = session.plan.episode_id
         sampling = replace(self.sampling, max_tokens=request.most)
         if session.plan.greedy:
@@ -217,14 +213,14 @@ class Gateway:
         """
         if name not in (*self.names, *extra):
             names = ", ".join((*self.names, *self.proxied))
-            raise GatewayRefused(404, "model_not_found", f"there is no model {name[:80]!r}; there is {names}")
+            raise Refused(404, "model_not_found", f"there is no model {name[:80]!r}; there is {names}")
 
     def _check(self, ask: ParsedRequest) -> None:
         self.check_model(ask.model)
         if ask.masking:
             what = ", ".join(ask.masking)
             if self.masking == "refuse":
-                raise GatewayRefused(
+                raise Refused(
                     400, "unsupported_parameter",
                     f"{what} would mask the distribution that is trained on; leave it out, or set "
                     "rollout.agent.masking to ignore, and the request is answered as if it were not there",
@@ -243,17 +239,17 @@ class Gateway:
             self._told.add(text)
             _LOG.warning("gateway: %s", text)
 
-    def deliver(self, session: GatewaySession, request: AnsweredRequest) -> None:
+    def deliver(self, session: Session, request: AnsweredRequest) -> None:
         """Says that a client has got the answer."""
         with self.lock:
             session.deliver(request)
 
-    def offer(self, session: GatewaySession) -> None:
+    def offer(self, session: Session) -> None:
         """Has a service elsewhere play the session: it asks for one with :meth:`next`."""
         with self.lock:
             self._offered.append(session)
 
-    def next(self) -> GatewaySession | None:
+    def next(self) -> Session | None:
         """The session that has been offered longest, and is offered no more; ``None`` where none is."""
         with self.lock:
             while self._offered:
@@ -281,7 +277,7 @@ class Gateway:
             self.session_of(number).end("the agent is done", truncated=False)
             self._arrived.notify_all()
 
-    def session_of(self, number: int) -> GatewaySession:
+    def session_of(self, number: int) -> Session:
         """The session of a number; episodes of training and of evaluation have the same ids.
 
         Raises:
@@ -291,9 +287,9 @@ class Gateway:
             sessions = [session for session in self._sessions.values() if session.number == number]
         if sessions:
             return sessions[0]
-        raise GatewayRefused(404, "no_session", f"there is no session {number}, or its episode is over")
+        raise Refused(404, "no_session", f"there is no session {number}, or its episode is over")
 
-    def end(self, session: GatewaySession) -> None:
+    def end(self, session: Session) -> None:
         """Ends a session: its key is worth nothing any more, and its record is whole."""
         with self.lock:
             if session.ended is None:

@@ -16,7 +16,7 @@ from envsuite.vector import EnvFactory
 from trainers.gateway.agents import Agent, AgentManager, FunctionAgent, ServiceAgent
 from trainers.gateway.command import CommandAgent
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.sequences import SequenceWriter
+from trainers.gateway.sequences import Writer
 from trainers.gateway.teaching import ExpertEngine
 from trainers.rollout.config import AgentConfig, EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import BaseEngine, Sampling
@@ -80,7 +80,7 @@ def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenize
     from trainers.gateway.app import listen  # its packages are installed where agents are wanted
 
     try:
-        writer = SequenceWriter(tokenizer, prompt.template_arguments)
+        writer = Writer(tokenizer, prompt.template_arguments)
     except EnvsuiteError as error:
         raise ConfigError(f"rollout.agent: {error}") from error
     token = read_token(None)

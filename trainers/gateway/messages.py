@@ -18,7 +18,7 @@ _THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-class GatewayRefused(EnvsuiteError):
+class Refused(EnvsuiteError):
     """A request that is not served; :attr:`status` and :attr:`code` are those of the answer over HTTP.
 
     Args:
@@ -111,13 +111,11 @@ class ParsedRequest:
         messages = tuple(m for m in self.messages if m.role != "system" or m.text)  # an empty one says nothing
         object.__setattr__(self, "messages", messages)
         if not messages:
-            raise GatewayRefused(400, "missing_required_parameter", "must have at least one message", param="messages")
+            raise Refused(400, "missing_required_parameter", "must have at least one message", param="messages")
         try:
             [message.key for message in self.messages]
         except TypeError as error:
-            raise GatewayRefused(
-                400, "invalid_value", f"a call cannot be written again: {error}", param="messages"
-            ) from error
+            raise Refused(400, "invalid_value", f"a call cannot be written again: {error}", param="messages") from error
 
     @property
     def observation(self) -> str:

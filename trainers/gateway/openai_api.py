@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from envsuite.core.tools import Tool, ToolCall
-from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
+from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.reading import Fields, canonical, episode_of, wrong
-from trainers.gateway.session import AnswerChoice, AnsweredRequest, GatewaySession
+from trainers.gateway.session import AnswerChoice, AnsweredRequest, Session
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
 """Settings in place of which those of the run are taken."""
@@ -108,7 +108,7 @@ def masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def answer(
-    session: GatewaySession,
+    session: Session,
     request: AnsweredRequest,
     choices: Sequence[AnswerChoice],
     shown: Mapping[str, Any] | None = None,
@@ -136,7 +136,7 @@ def answer(
 
 
 def chunks(
-    session: GatewaySession, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
+    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
 ) -> Iterator[bytes]:
     """The answer as a stream of events: the engine gives it whole, here it comes in pieces."""
     about = head(session, request, choices, "chat.completion.chunk")
@@ -171,9 +171,7 @@ def pieces(text: str, length: int = 64) -> Iterator[str]:
     return (text[at : at + length] for at in range(0, len(text), length))
 
 
-def head(
-    session: GatewaySession, request: AnsweredRequest, choices: Sequence[AnswerChoice], kind: str
-) -> dict[str, Any]:
+def head(session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], kind: str) -> dict[str, Any]:
     """The fields with which answers begin."""
     version = max((int(v) for choice in choices for v in choice.completion.policy_version), default=0)
     return {
@@ -212,7 +210,7 @@ def _answer_message(message: Message) -> dict[str, Any]:
     return {"role": "assistant", "content": content, "refusal": None, **thought, **calls}
 
 
-def _logprobs(session: GatewaySession, choice: AnswerChoice) -> dict[str, Any]:
+def _logprobs(session: Session, choice: AnswerChoice) -> dict[str, Any]:
     parts = session.writer.token_bytes(choice.completion.token_ids.tolist())
     tokens = [
         {"token": part.decode("utf-8", "replace"), "logprob": float(logprob), "bytes": list(part), "top_logprobs": []}
@@ -226,7 +224,7 @@ def _usage(request: AnsweredRequest, choices: Sequence[AnswerChoice]) -> dict[st
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def problem(error: GatewayRefused) -> dict[str, Any]:
+def problem(error: Refused) -> dict[str, Any]:
     """An error as OpenAI's clients read it."""
     kind = "server_error" if error.status >= 500 else _TYPES.get(error.status, "invalid_request_error")
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}

@@ -10,7 +10,7 @@ import orjson
 from envsuite.core.errors import DataError
 from envsuite.core.schemas import check_schema
 from envsuite.core.tools import Tool
-from trainers.gateway.messages import GatewayRefused
+from trainers.gateway.messages import Refused
 
 T = TypeVar("T")
 _INF = float("inf")
@@ -20,9 +20,9 @@ _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal"
 """Parts of a message that are texts, and the field that has each."""
 
 
-def wrong(where: str, what: str, code: str = "invalid_value") -> GatewayRefused:
+def wrong(where: str, what: str, code: str = "invalid_value") -> Refused:
     """The error of a field: ``where`` is its path, ``what`` says what it must be."""
-    return GatewayRefused(400, code, what, param=where)
+    return Refused(400, code, what, param=where)
 
 
 class Fields:
@@ -148,7 +148,7 @@ def read_json(body: bytes) -> Fields:
     try:
         return Fields(orjson.loads(body))
     except orjson.JSONDecodeError as error:
-        raise GatewayRefused(400, "invalid_json", f"the body is no JSON: {error}") from error
+        raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from error
 
 
 def episode_of(fields: Fields) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from envsuite.core.tools import ToolCall
 from trainers.gateway.messages import Message, ParsedRequest
 from trainers.gateway.openai_api import head, json_of, masking, message_in, pieces, problem, strict, tool
 from trainers.gateway.reading import Fields, canonical, episode_of, wrong
-from trainers.gateway.session import AnswerChoice, AnsweredRequest, GatewaySession
+from trainers.gateway.session import AnswerChoice, AnsweredRequest, Session
 
 __all__ = ["answer", "chunks", "problem", "read"]
 _STATE = ("previous_response_id", "conversation", "prompt", "background")
@@ -90,7 +90,7 @@ def _message(item: Fields) -> Message:
 
 
 def answer(
-    session: GatewaySession,
+    session: Session,
     request: AnsweredRequest,
     choices: Sequence[AnswerChoice],
     shown: Mapping[str, Any] | None = None,
@@ -128,7 +128,7 @@ def _items(message: Message, name: str, status: str) -> Iterator[dict[str, Any]]
 
 
 def chunks(
-    session: GatewaySession, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
+    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
 ) -> Iterator[bytes]:
     """The answer as a stream of events."""
     numbers = itertools.count()

@@ -17,7 +17,7 @@ from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
 from envsuite.prompting.rendering import ChatTokenizer, TemplateRenderer, specials_of, vocabulary_of
 from envsuite.prompting.rendering import TemplateRefused as Unrenderable
 from envsuite.prompting.template import MARK
-from trainers.gateway.messages import GatewayRefused, Message, Role, digests
+from trainers.gateway.messages import Message, Refused, Role, digests
 from trainers.steps.records import Tokens, as_tokens
 
 _SHAPES = 256
@@ -38,7 +38,7 @@ class _Vocabulary(Protocol):
         """Returns the name of a token."""
 
 
-class SequenceWriter:
+class Writer:
     """Renders conversations with the policy's chat template, and reads its answers.
 
     Args:
@@ -87,7 +87,7 @@ class SequenceWriter:
         text = self.conversation(messages, tools, prompt=True)
         shape = tuple((message.role, bool(message.text.strip()), bool(message.calls)) for message in messages)
         if (missing := self._missing_message(shape, bool(tools))) is not None:
-            raise GatewayRefused(
+            raise Refused(
                 400, "invalid_messages", f"the model's chat template shows no {messages[missing].role} message there; "
                 "put its text into another message, or give the model another template (model.chat_template)",
                 param=f"messages.{missing}",
@@ -128,13 +128,13 @@ class SequenceWriter:
             Refused: The chat template has no place for the tools, or for the messages as they are.
         """
         if tools and self.codec is None:
-            raise GatewayRefused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
+            raise Refused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
         ordinary = [self.added.break_message(self._message(message, self.added.break_tokens)) for message in messages]
         functions = self.added.break_fields([tool.as_openai() for tool in tools]) or None
         try:
             return self.render([*ordinary, *map(self._message, tail)], functions, prompt=prompt)
         except Unrenderable as error:
-            raise GatewayRefused(400, "invalid_messages", str(error)) from error
+            raise Refused(400, "invalid_messages", str(error)) from error
 
     def has_end(self, ids: Sequence[int]) -> bool:
         """Whether an answer ends with a control token that ends it."""
@@ -183,9 +183,7 @@ class SequenceWriter:
             if self.read(ids, prompt.tools)[0].key == message.key:
                 return ids
         excerpt = repr(answer.text or [call.name for call, _ in answer.calls])[:80]
-        raise GatewayRefused(
-            502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {excerpt}"
-        )
+        raise Refused(502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {excerpt}")
 
     def _answer(self, prompt: RequestPrompt, answer: Message) -> str | None:
         """An answer's text, broken, after the generation prompt, with what the chat template writes after it."""
@@ -262,7 +260,7 @@ class Sequences:
         writer: Renders and reads.
     """
 
-    def __init__(self, writer: SequenceWriter) -> None:
+    def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self._ends: dict[bytes, _End] = {}
         self._seen: dict[bytes, int] = {}

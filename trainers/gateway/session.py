@@ -14,8 +14,8 @@ from envsuite.core import Action
 from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
 from trainers.gateway.credit import EnvStep, Place, actions_by_answer
-from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
-from trainers.gateway.sequences import RequestPrompt, Sequences, SequenceWriter
+from trainers.gateway.messages import Message, ParsedRequest, Refused
+from trainers.gateway.sequences import RequestPrompt, Sequences, Writer
 from trainers.rollout.engine import Completion
 from trainers.rollout.episode import EpisodePlan
 from trainers.steps import Episode, Step
@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the mo
 
 
 @dataclass(frozen=True)
-class SessionLimits:
+class Limits:
     """Limits of one episode."""
 
     requests: int = 200
@@ -71,7 +71,7 @@ class AnsweredRequest:
     most: int = 0
     """Most tokens of each choice, which are kept for it until it is answered."""
     done: Future[list[AnswerChoice]] = field(default_factory=Future)
-    """Done when all choices are there; a :class:`~trainers.gateway.messages.GatewayRefused` where there are none."""
+    """Done when all choices are there; a :class:`~trainers.gateway.messages.Refused` where there are none."""
     choices: dict[int, AnswerChoice] = field(default_factory=dict)
     delivered: bool = False
     """Whether a client has got the answer: only then is it a step."""
@@ -104,7 +104,7 @@ class Playable(Protocol):
         ...
 
 
-class GatewaySession:
+class Session:
     """The requests of one episode. Not thread-safe: the gateway holds its lock.
 
     Args:
@@ -120,8 +120,8 @@ class GatewaySession:
         self,
         plan: EpisodePlan,
         key: str,
-        writer: SequenceWriter,
-        limits: SessionLimits,
+        writer: Writer,
+        limits: Limits,
         now: float,
         about: dict[str, str] | None = None,
     ) -> None:
@@ -188,7 +188,7 @@ class GatewaySession:
             original.clients.append(client)
             return original, False
         if ask.parent and re.fullmatch(rf"[a-z]+[-_]{self.name}[-_]\d+", ask.parent) is None:
-            raise GatewayRefused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
+            raise Refused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
         most = self._most(ask, most)
         self.spend(ask.count)
         self.kept += most * ask.count
@@ -212,13 +212,11 @@ class GatewaySession:
         if self.limits.tokens is not None:
             most = min(most, (self.limits.tokens - self.tokens - self.kept) // ask.count)
         if most < 1 and self.kept:
-            raise GatewayRefused(
-                429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0
-            )
+            raise Refused(429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0)
         if most < 1:
             self.end("the session has used its tokens")
             text = f"the session may sample {self.limits.tokens} tokens; end the episode"
-            raise GatewayRefused(403, "session_limit", text)
+            raise Refused(403, "session_limit", text)
         return most
 
     def begin(self, request: AnsweredRequest, prompt: RequestPrompt) -> bool:
@@ -251,7 +249,7 @@ class GatewaySession:
         if self.ended is None and now > self.until:
             self.end(f"it lasted longer than its {self.limits.seconds:g} s")
         if self.ended is not None:
-            raise GatewayRefused(401, "session_ended", f"this key's session has ended: {self.ended}")
+            raise Refused(401, "session_ended", f"this key's session has ended: {self.ended}")
 
     def spend(self, count: int = 1) -> None:
         """Counts a request; refuses one beyond the limits.
@@ -265,7 +263,7 @@ class GatewaySession:
         if self.used + count > self.limits.requests:
             self.end("the session has made its last request")
             text = f"the session may make {self.limits.requests} requests (each choice counts as one)"
-            raise GatewayRefused(403, "session_limit", text)
+            raise Refused(403, "session_limit", text)
         self.used += count
 
     def post(self, reward: float) -> None:
@@ -276,7 +274,7 @@ class GatewaySession:
         """
         if not abs(reward) <= (most := self.limits.reward):  # nor is nan
             limits = f"no finite number from {-most:g} to {most:g}; rollout.agent.reward_limit sets the bound"
-            raise GatewayRefused(400, "invalid_reward", f"the reward is {reward}, which is {limits}")
+            raise Refused(400, "invalid_reward", f"the reward is {reward}, which is {limits}")
         self.reward = reward
 
     def end(self, why: str, truncated: bool = True) -> None:
@@ -286,7 +284,7 @@ class GatewaySession:
         self.truncated = self.truncated or truncated
         for request in self.asked:
             if not request.done.done():
-                request.done.set_exception(GatewayRefused(401, "session_ended", f"this key's session has ended: {why}"))
+                request.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
 
     def take_answer(self, request: AnsweredRequest, number: int, completion: Completion) -> None:
         """Takes the engine's answer."""
@@ -296,9 +294,9 @@ class GatewaySession:
             return
         if completion.error is not None:
             request.done.set_exception(
-                GatewayRefused(400, "context_length_exceeded", completion.error)
+                Refused(400, "context_length_exceeded", completion.error)
                 if completion.finish_reason == "context"
-                else GatewayRefused(503, "engine_failed", completion.error, 1.0)
+                else Refused(503, "engine_failed", completion.error, 1.0)
             )
             return
         request.choices[number] = self._choice(request.ask, completion)
@@ -442,7 +440,7 @@ def _key(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _stop_place(writer: SequenceWriter, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str, str] | None:
+def _stop_place(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str, str] | None:
     """Where a text of ``stop`` ends an answer.
 
     Returns:

@@ -15,10 +15,10 @@ from envsuite.core.errors import EnvsuiteError
 from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
 from envsuite.prompting import make_codec
-from envsuite.prompting.chat import ModelAnswer, RawCall
-from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
+from envsuite.prompting.chat import Answer, RawCall
+from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.openai_api import json_of, message_of
-from trainers.gateway.sequences import RequestPrompt, SequenceWriter
+from trainers.gateway.sequences import RequestPrompt, Writer
 from trainers.gateway.session import Playable
 from trainers.rollout.engine import ChatCompletion, ChatEngine, ChatRequest, Completion, Request
 
@@ -36,28 +36,26 @@ def asked_in_text(request: Request, ask: ParsedRequest) -> ChatRequest:
     return ChatRequest(request.request_id, messages, tools, request.sampling, request.session, request.seed)
 
 
-def in_tokens(completion: ChatCompletion, prompt: RequestPrompt, writer: SequenceWriter) -> Completion:
+def in_tokens(completion: ChatCompletion, prompt: RequestPrompt, writer: Writer) -> Completion:
     """A teacher's answer in the policy's tokens; one with an error where the policy could not have written it."""
     error, ids = completion.error, list[int]()
     if error is None:
         try:
             ids = writer.write(prompt, _message(completion.answer))
-        except GatewayRefused as refused:
+        except Refused as refused:
             error = str(refused)
     reason = completion.finish_reason if error is None or completion.error is not None else "error"
     return Completion(completion.request_id, ids, [0.0] * len(ids), reason, TAUGHT, error)  # type: ignore[arg-type]
 
 
-def _message(answer: ModelAnswer) -> Message:
+def _message(answer: Answer) -> Message:
     try:
         calls = [(call, orjson.loads(call.arguments or "{}")) for call in answer.calls]
     except orjson.JSONDecodeError as error:
-        raise GatewayRefused(502, "teacher_failed", f"the teacher's call has no JSON for arguments: {error}") from error
+        raise Refused(502, "teacher_failed", f"the teacher's call has no JSON for arguments: {error}") from error
     for call, arguments in calls:
         if not isinstance(arguments, dict):
-            raise GatewayRefused(
-                502, "teacher_failed", f"the teacher's call has no object for arguments: {call.arguments}"
-            )
+            raise Refused(502, "teacher_failed", f"the teacher's call has no object for arguments: {call.arguments}")
     tool_calls = tuple((ToolCall(call.name, arguments), call.id) for call, arguments in calls)
     return Message("assistant", answer.content, tool_calls, answer.thought)
 
@@ -94,19 +92,19 @@ class ExpertEngine(ChatEngine):
 
     def _answer(self, request: ChatRequest) -> ChatCompletion:
         if request.session not in self._games:
-            return ChatCompletion(request.request_id, ModelAnswer(""), "error", _OVER)
+            return ChatCompletion(request.request_id, Answer(""), "error", _OVER)
         game, expert = self._games[request.session]
         try:
             action = game.advise(expert)
         except EnvsuiteError as error:  # it knows no move from here
-            return ChatCompletion(request.request_id, ModelAnswer(""), "error", f"the expert: {error}")
+            return ChatCompletion(request.request_id, Answer(""), "error", f"the expert: {error}")
         if action is None:
-            return ChatCompletion(request.request_id, ModelAnswer(_OVER), "stop")
+            return ChatCompletion(request.request_id, Answer(_OVER), "stop")
         names = {tool["function"]["name"] for tool in request.tools or ()}
         if names.issuperset(call.name for call in action):
             calls = tuple(RawCall(call.name, json_of(call)) for call in action)
-            return ChatCompletion(request.request_id, ModelAnswer("", calls), "stop")
-        return ChatCompletion(request.request_id, ModelAnswer(TYPED.write(action)), "stop")
+            return ChatCompletion(request.request_id, Answer("", calls), "stop")
+        return ChatCompletion(request.request_id, Answer(TYPED.write(action)), "stop")
 
     def poll(self, timeout: float | None = None) -> list[ChatCompletion]:
         """Returns all answers."""

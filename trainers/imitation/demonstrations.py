@@ -17,7 +17,7 @@ from envsuite.core import Action, Move, Observation, ToolEnv, UnparsedAction
 from envsuite.core.errors import DataError, UnknownTask, UsageError
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations
 from trainers.imitation.play import ImitationGame, TranscriptBuilder
-from trainers.pool import DataPool
+from trainers.pool import Pool
 from trainers.pool.database import FILE
 from trainers.steps import Episode, Step
 from trainers.steps.parquet import episode_files, read_episodes
@@ -140,7 +140,7 @@ def episodes_in(folder: Path) -> list[Episode]:
         DataError: A file is damaged.
     """
     if (folder / FILE).exists():
-        with DataPool(folder) as pool:
+        with Pool(folder) as pool:
             return pool.episodes()
     folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
     return [episode for subfolder in folders for file in episode_files(subfolder) for episode in read_episodes(file)]

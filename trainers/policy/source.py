@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 
 from envsuite.core.errors import DataError
 from trainers.policy.adapter import CONFIG, WEIGHTS
-from trainers.settings.shipped import locate_path
+from trainers.settings.shipped import located
 
 IN_PACKAGE = "package:"
 """Prefix of a name that says: the model lies in an installed package."""
@@ -96,7 +96,7 @@ def _is_local(name: str) -> bool:
 
 
 def _here(name: str, key: str) -> ModelSource:
-    path = locate_path(name)
+    path = located(name)
     if path.is_file() and path.suffix == ".gguf":
         return ModelSource(path.parent.resolve(), str(path.resolve()), gguf=path.name)
     if not path.is_dir():

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from envsuite.core.errors import UsageError
 from trainers.pool.database import SEGMENTS, connect, naming_errors
 from trainers.pool.deltas import Row, decode
-from trainers.pool.query import TRAINABLE, PoolQuery, candidates, choose_sessions
+from trainers.pool.query import TRAINABLE, Query, candidates, choose_sessions
 from trainers.pool.records import PooledSession
 from trainers.pool.segments import SegmentGone, read_group
 from trainers.steps import Episode
@@ -24,7 +24,7 @@ _SESSION = """SELECT *, (SELECT json_group_array(tag) FROM tags WHERE tags.numbe
 FROM sessions s WHERE number = ?"""
 
 
-class DataPool:
+class Pool:
     """A pool, as any number of processes read it, also while one writes it.
 
     Args:
@@ -58,9 +58,9 @@ class DataPool:
         """Number of sessions that have ended so far, those that were deleted since included."""
         return self._read(lambda: int(self._rows("SELECT endings FROM pool")[0]["endings"]))
 
-    def sessions(self, query: PoolQuery | None = None, seed: int = 0) -> list[PooledSession]:
+    def sessions(self, query: Query | None = None, seed: int = 0) -> list[PooledSession]:
         """Returns the sessions that a query finds, in its order; without one, all of them as they began."""
-        return self._read(lambda: self._find_sessions(query or PoolQuery(ended=None, order="oldest"), seed))
+        return self._read(lambda: self._find_sessions(query or Query(ended=None, order="oldest"), seed))
 
     def session(self, session: str) -> PooledSession:
         """Returns the session of a name.
@@ -68,7 +68,7 @@ class DataPool:
         Raises:
             UsageError: There is none.
         """
-        if not (matches := self.sessions(PoolQuery(session=session, ended=None))):
+        if not (matches := self.sessions(Query(session=session, ended=None))):
             raise UsageError(f"{self.folder} has no session {session!r}; envsuite pool list {self.folder} lists them")
         return matches[0]
 
@@ -81,16 +81,16 @@ class DataPool:
         """
         return self._read(lambda: self._episodes([self.session(session)])[0])
 
-    def episodes(self, query: PoolQuery | None = None, seed: int = 0) -> list[Episode]:
+    def episodes(self, query: Query | None = None, seed: int = 0) -> list[Episode]:
         """Returns the episodes of the sessions that a query finds, in its order; without one, of all that have ended.
 
         Raises:
             DataError: One is damaged.
         """
-        return self._read(lambda: self._episodes(self._find_sessions(query or PoolQuery(order="oldest"), seed)))
+        return self._read(lambda: self._episodes(self._find_sessions(query or Query(order="oldest"), seed)))
 
     def take(
-        self, query: PoolQuery, count: int, seed: int, state: Mapping[str, Any] | None = None, until: int | None = None
+        self, query: Query, count: int, seed: int, state: Mapping[str, Any] | None = None, until: int | None = None
     ) -> tuple[list[Episode], dict[str, Any]]:
         """Takes episodes to train on: sessions that have ended without error, whose every step has tokens.
 
@@ -126,7 +126,7 @@ class DataPool:
 
         return self._read(read)
 
-    def _find_sessions(self, query: PoolQuery, seed: int) -> list[PooledSession]:
+    def _find_sessions(self, query: Query, seed: int) -> list[PooledSession]:
         sql, values = candidates(query, self.mark)
         return self._of([*choose_sessions(map(tuple, self._rows(sql, *values)), query, seed)])
 

@@ -12,7 +12,7 @@ from trainers.settings import AtLeastOne, Count, Fraction, Text
 
 
 @dataclass(frozen=True)
-class PoolQuery:
+class Query:
     """Conditions that a session must meet, all of them, and how many are taken in which order."""
 
     session: Text | None = None
@@ -66,7 +66,7 @@ TRAINABLE = "ended <= :until AND NOT failed AND NOT greedy AND steps > 0 AND bar
 """The condition of sessions that can be trained on: weights of the run have sampled every token, no teacher."""
 
 
-def candidates(query: PoolQuery, until: int, also: str = "1") -> tuple[str, list[Any]]:
+def candidates(query: Query, until: int, also: str = "1") -> tuple[str, list[Any]]:
     """Returns SQL that selects a :data:`Candidate` for each session that meets the conditions, and its values.
 
     Args:
@@ -84,7 +84,7 @@ Candidate = tuple[int, int, str, str]
 """Number, group, environment and task of a session."""
 
 
-def choose_sessions(rows: Iterable[Candidate], query: PoolQuery, seed: int, count: int | None = None) -> Iterator[int]:
+def choose_sessions(rows: Iterable[Candidate], query: Query, seed: int, count: int | None = None) -> Iterator[int]:
     """Yields the numbers of the sessions that a query takes, in its order.
 
     Two takes of one seed, the second without what the first took, are one take of both, but for ``per_task``.
@@ -117,7 +117,7 @@ def _units(rows: Iterable[Candidate], size: int | None) -> Iterable[Sequence[Can
     return [group[:size] for group in groups.values() if len(group) >= size]
 
 
-def _rank(number: int, query: PoolQuery, seed: int) -> int | bytes:
+def _rank(number: int, query: Query, seed: int) -> int | bytes:
     if query.order == "random":
         return blake2b(b"%d %d" % (seed, number), digest_size=8).digest()
     return number if query.order == "oldest" else -number

@@ -19,10 +19,10 @@ from envsuite.core.functions import function_in
 from envsuite.core.tools import ToolCall
 from trainers.pool.database import FILE, SEGMENTS, connect, naming_errors, no_room, write_lock
 from trainers.pool.deltas import COLUMNS, Row, StepPrefix, decode, digest, encode
-from trainers.pool.pool import DataPool
+from trainers.pool.pool import Pool
 from trainers.pool.records import SHARED, PooledSession, Ruling, SessionAbout, SessionEnding
 from trainers.pool.segments import flush, write_segment
-from trainers.settings import convert_values
+from trainers.settings import checked
 from trainers.steps import Episode, Step
 
 Hook = Callable[[Any], Any]
@@ -83,7 +83,7 @@ _GROUP = 2**20
 """Bytes of a row group, which is read as a whole; the session that reaches them is the last one in it."""
 
 
-class PoolWriter(DataPool):
+class PoolWriter(Pool):
     """A pool, as the one process that writes it has it; its threads may share it.
 
     What a method has stored is on the disk when it returns. A call that is repeated stores nothing a second time, so
@@ -146,7 +146,7 @@ class PoolWriter(DataPool):
             UnknownName, ConfigError: A field does not exist, or has no such value.
             UsageError: There is a session of this name which began otherwise.
         """
-        values = asdict(convert_values(SessionAbout, about, "field of a session"))
+        values = asdict(checked(SessionAbout, about, "field of a session"))
         task, values["task"] = values["task"], self._hook(values["task"])
         with self.together():
             if old := self._rows("SELECT about FROM sessions WHERE session = ?", session):
@@ -192,7 +192,7 @@ class PoolWriter(DataPool):
             UnknownName, ConfigError: A field does not exist, or has no such value.
             UsageError: There is no such session, or it ended otherwise before.
         """
-        values = asdict(convert_values(SessionEnding, ending, "field of an ending"))
+        values = asdict(checked(SessionEnding, ending, "field of an ending"))
         values |= {name: self._hook(values[name]) for name in ("error", "last_observation")}
         with self.together():
             if (old := self._row(session)["ending"]) is not None:
@@ -242,7 +242,7 @@ class PoolWriter(DataPool):
             ConfigError: A value is not allowed.
             UsageError: There is no such session.
         """
-        ruling = asdict(convert_values(Ruling, {"reward": value, "success": success, "score": score}))
+        ruling = asdict(checked(Ruling, {"reward": value, "success": success, "score": score}))
         change = "reward = :reward, success = COALESCE(:success, success), score = COALESCE(:score, score)"
         with self.together():
             self._do(

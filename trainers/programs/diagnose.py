@@ -23,7 +23,7 @@ from trainers.gateway.managers import manager_of
 from trainers.policy.coupling import gradient_cosines
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
-from trainers.pool import DataPool
+from trainers.pool import Pool
 from trainers.pool.database import FILE
 from trainers.processes.distributed import make_accelerator, run_guarded
 from trainers.rollout.engines import answers_in_text
@@ -113,7 +113,7 @@ def load_episodes(source: Path) -> list[Episode]:
     if source.suffix == ".parquet":
         episodes = read_episodes(source)
     elif (source / FILE).is_file():
-        with DataPool(source) as pool:
+        with Pool(source) as pool:
             episodes = pool.episodes()
     else:
         episodes = []

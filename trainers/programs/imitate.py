@@ -30,7 +30,7 @@ from trainers.run.cli import check_names
 from trainers.run.config import TrainConfig
 from trainers.run.evaluation import evaluate
 from trainers.run.lock import hold_folder
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 from trainers.settings.words import parse_settings
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def _play_teacher(config: ImitateConfig) -> None:
             "evaluation: {envs: […]}}"
         )
     if config.teacher is not None:
-        settings = convert_values(TrainConfig, config.teacher)
+        settings = checked(TrainConfig, config.teacher)
         check_names(settings)
         for result in evaluate(settings, make_accelerator(settings.process_timeout), folder):
             _LOG.info(

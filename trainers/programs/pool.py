@@ -19,9 +19,9 @@ from rich.table import Table
 from envsuite.core.errors import UsageError
 from envsuite.data import write_atomically
 from envsuite.exits import status_of
-from trainers.pool import DataPool, PoolQuery, PoolWriter
+from trainers.pool import Pool, PoolWriter, Query
 from trainers.report.html import printable
-from trainers.settings import convert_values
+from trainers.settings import checked
 from trainers.settings.console import EscapingConsole
 from trainers.settings.words import describe_settings, over
 from trainers.steps import Episode
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
             subparser.add_argument(word, help=meaning)
         for option, action in _OPTIONS.get(command, {}).items():
             subparser.add_argument(option, action=action)
-        for setting in describe_settings(PoolQuery) if "name" not in words else ():
+        for setting in describe_settings(Query) if "name" not in words else ():
             subparser.add_argument(f"--{setting.path}", nargs="?", const="true", metavar="VALUE", help=setting.text)
     options = parser.parse_args(arguments)
     return status_of(lambda: _run(options, EscapingConsole(highlight=False)))
@@ -59,10 +59,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace, out: Console) -> int:
     command = options.command
-    settings = [(f"--{setting.path}", vars(options).get(setting.path)) for setting in describe_settings(PoolQuery)]
+    settings = [(f"--{setting.path}", vars(options).get(setting.path)) for setting in describe_settings(Query)]
     base = {"order": "oldest", "ended": None if command == "list" else True}
-    query = convert_values(PoolQuery, over(PoolQuery, base, [pair for pair in settings if pair[1] is not None]))
-    with DataPool(options.folder) as pool:
+    query = checked(Query, over(Query, base, [pair for pair in settings if pair[1] is not None]))
+    with Pool(options.folder) as pool:
         if command == "list":
             rows = _rows(pool, query)
             if options.json:
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace, out: Console) -> int:
     return 0
 
 
-def _rows(pool: DataPool, query: PoolQuery) -> list[dict[str, Any]]:
+def _rows(pool: Pool, query: Query) -> list[dict[str, Any]]:
     """The sessions that a query finds, as JSON."""
     return [
         {
@@ -111,7 +111,7 @@ def _list(rows: list[dict[str, Any]], out: Console) -> None:
     out.print(table)
 
 
-def _show(pool: DataPool, name: str, out: Console) -> None:
+def _show(pool: Pool, name: str, out: Console) -> None:
     episode = pool.episode(name)
     lines = [f"{episode.env_id} {episode.task_id}: {episode.task}"]
     for step in episode.steps:

@@ -16,7 +16,7 @@ from trainers.policy.source import find
 from trainers.programs.train import launch
 from trainers.run.cli import TRAIN, parse
 from trainers.run.lock import hold_folder
-from trainers.settings.shipped import locate_path
+from trainers.settings.shipped import located
 
 CONFIG = "configs/quickstart.yaml"
 LAUNCH = ("configs/accelerate/cpu1.yaml", "configs/accelerate/cpu2.yaml")
@@ -58,7 +58,7 @@ def _main(words: Sequence[str]) -> int:
         return 0
     threads = os.environ.get("OMP_NUM_THREADS") or "1"
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    settings = str(locate_path(LAUNCH[cores > 1]))
+    settings = str(located(LAUNCH[cores > 1]))
     options = ["--config_file", settings, "--num_cpu_threads_per_process", threads, "-m", "trainers.train"]
     os.environ["ACCELERATE_USE_CPU"] = "true"
     return launch([*options, *words, *(["--resume"] if has_run else [])])
@@ -74,7 +74,7 @@ def _check(words: Sequence[str], model: bool) -> bool:
     if model:
         find(command.config.model.path, "model.path")
         for settings in LAUNCH:
-            locate_path(settings).read_bytes()
+            located(settings).read_bytes()
     folder = Path(command.config.output) / command.config.name
     if folder.exists():
         with hold_folder(

@@ -30,7 +30,7 @@ from trainers.run.cli import TRAIN, parse
 from trainers.run.restarts import final_status
 from trainers.run.training import main as train
 from trainers.settings import ConfigError
-from trainers.settings.shipped import locate_path
+from trainers.settings.shipped import located
 
 PROCESSES, LAUNCH, RESTARTS = "processes", "launch-config", "max-restarts"
 _CHECKPOINT_SECONDS = 280
@@ -56,7 +56,7 @@ def _main(arguments: Sequence[str]) -> int:
     place = place_of(command.options)
     end_status = partial(_report_end, int(restarts), Path(command.config.output) / command.config.name, time.time())
     if launch_config is not None:
-        options = ["--config_file", str(locate_path(launch_config))]
+        options = ["--config_file", str(located(launch_config))]
         if int(restarts) and load_config_from_file(options[1]).distributed_type == DistributedType.NO:
             raise ConfigError(
                 f"--max-restarts {restarts}: accelerate starts the one process of {launch_config} without torch's "
@@ -70,7 +70,7 @@ def _main(arguments: Sequence[str]) -> int:
     elif torch.cuda.is_available():
         options = ["--multi_gpu", "--mixed_precision", "no"]
     else:
-        options = ["--config_file", str(locate_path("configs/accelerate/cpu2.yaml"))]
+        options = ["--config_file", str(located("configs/accelerate/cpu2.yaml"))]
         os.environ["ACCELERATE_USE_CPU"] = "true"
     if launch_config is None or PROCESSES in command.options:
         options += ["--num_processes", str(int(processes) * (1 if place is None else place.nodes))]

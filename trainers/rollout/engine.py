@@ -11,7 +11,7 @@ import numpy as np
 
 from envsuite.core.errors import EnvsuiteError
 from envsuite.core.images import Pixels
-from envsuite.prompting import ModelAnswer
+from envsuite.prompting import Answer
 from envsuite.prompting.images import images_of
 from trainers.settings import ConfigError
 from trainers.settings.registry import Registry
@@ -191,7 +191,7 @@ class ChatCompletion:
     """The answer to messages."""
 
     request_id: int
-    answer: ModelAnswer
+    answer: Answer
     finish_reason: str
     """As that of a :class:`Completion`; ``"error"``: there is no answer, through no fault of the model."""
     error: str | None = None

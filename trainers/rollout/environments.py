@@ -43,7 +43,7 @@ from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
 from trainers.rollout.exchange import answer_text, conversation_of
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
-from trainers.settings.shipped import locate_path
+from trainers.settings.shipped import located
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -284,7 +284,7 @@ def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:
     if prompt.template is None:
         return None
     try:
-        file = load_prompt_file(str(locate_path(prompt.template)))
+        file = load_prompt_file(str(located(prompt.template)))
     except EnvsuiteError as error:
         raise ConfigError(f"prompt.template: {error}") from error
     if prompt.examples and "examples" not in file.variables:

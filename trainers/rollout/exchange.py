@@ -10,7 +10,7 @@ from typing import Any
 from envsuite.core import Observation, Tool
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
-from envsuite.prompting import Chat, Codec, Conversation, ModelAnswer, NativeCodec, ParseResult, PromptSpec, RawCall
+from envsuite.prompting import Answer, Chat, Codec, Conversation, NativeCodec, ParseResult, PromptSpec, RawCall
 from envsuite.prompting.conversation import ChatTokenizer
 from trainers.rollout.engine import ChatCompletion, ChatRequest, Completion, Request, Sampling
 from trainers.steps.records import Tokens, as_tokens
@@ -30,7 +30,7 @@ def answer_text(tokenizer: ChatTokenizer, codec: Codec, ids: Sequence[int]) -> s
         return text
     turn = codec.split_completion(text, ())
     calls = tuple(RawCall(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in turn.called)
-    return ModelAnswer(turn.text, calls, turn.thought).text
+    return Answer(turn.text, calls, turn.thought).text
 
 
 class Dialog(ABC):

@@ -35,7 +35,7 @@ from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
 from trainers.policy.stateful import OptimizerState, Stateful
 from trainers.policy.tree import one_token
 from trainers.policy.update import Updater
-from trainers.pool import DataPool
+from trainers.pool import Pool
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import keep_freed_memory
 from trainers.processes.distributed import data_parallel, first_value, on_main, sharing_failures
@@ -233,7 +233,7 @@ class Run:
         config, rollout = self.config, self.config.rollout
         common = (config, self.accelerator, self.sampler, self.crediting.informative, self.counters, self.stop)
         if config.pool is not None and config.pool.take is not None:
-            return PooledRollouts(*common, DataPool(config.pool.folder), config.pool.take)
+            return PooledRollouts(*common, Pool(config.pool.folder), config.pool.take)
         sampling = sampling_of(rollout.sampling, ends)
         slots = training_slots(config, self.accelerator.num_processes)
         examples = [examples_of(env, config.prompt) for env in config.envs]

@@ -21,7 +21,7 @@ from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
 from trainers.run.help_page import here, on_page
 from trainers.run.tracker import check_trackers
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 from trainers.settings.shipped import shipped_configs
 from trainers.settings.words import help_text, merge, over, read_file, split
 
@@ -161,7 +161,7 @@ def parse(arguments: Sequence[str] | None = None, program: TrainerProgram = TRAI
             (f"{name}: " for name, body in reversed(files.items()) if path and not is_typed and _has(body, path)), ""
         )
 
-    config = convert_values(TrainConfig, settings, origin=origin)
+    config = checked(TrainConfig, settings, origin=origin)
     if program.trains and answers_in_text(config.rollout.engine):
         raise ConfigError(no_training(config.rollout.engine))
     check_names(config)
@@ -314,10 +314,10 @@ def shorten_settings(config: TrainConfig) -> str:
     Raises:
         ConfigError: A setting leaves out what the recipe has, which a file cannot say.
     """
-    below = convert_values(TrainConfig, _recipe_below({}, [config.recipe]))
+    below = checked(TrainConfig, _recipe_below({}, [config.recipe]))
     own = {"name": config.name, "recipe": config.recipe, **_own(config, below)}
     text = yaml.safe_dump(own, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
-    if dump(convert_values(TrainConfig, _recipe_below({"": own}, []))) != dump(config):
+    if dump(checked(TrainConfig, _recipe_below({"": own}, []))) != dump(config):
         raise ConfigError(f"the settings leave out some of recipe {config.recipe}'s; start from another recipe")
     return text
 

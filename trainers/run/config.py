@@ -10,7 +10,7 @@ from pydantic import Field
 from envsuite.core.errors import unknown
 from trainers.credit.config import MethodConfig
 from trainers.policy.config import ModelConfig, OptimConfig
-from trainers.pool.query import PoolQuery
+from trainers.pool.query import Query
 from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig
 from trainers.run.alarm_rules import RULES
 from trainers.settings import AtLeastOne, ConfigError, Count, FolderName, Positive, Seed, Text
@@ -103,7 +103,7 @@ class PoolConfig:
     """Its folder, on a disk of this machine."""
     hook: Text | None = None
     """file.py:function, which sees each text before it is stored, and may change or drop it."""
-    take: PoolQuery | None = None
+    take: Query | None = None
     """Train on what this query finds there, in whole groups of rollout.group_size, and play nothing; null: play, and
     store every episode."""
 

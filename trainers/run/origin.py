@@ -14,7 +14,7 @@ from envsuite.core.errors import DataError
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.checkpoint import MANIFEST, STATE, CheckpointError
-from trainers.settings.shipped import locate_path
+from trainers.settings.shipped import located
 
 _TOKENIZER = "tokenizer"
 _WEIGHTS = ("*.safetensors", "*.gguf")
@@ -80,7 +80,7 @@ def weights_of(path: str) -> str | None:
     Raises:
         DataError: A file cannot be read.
     """
-    place = locate_path(path)
+    place = located(path)
     files = sorted(file for kind in _WEIGHTS for file in place.glob(kind)) if place.is_dir() else [place]
     try:
         digests = [(file.name, _digest(file)) for file in files if file.is_file()]

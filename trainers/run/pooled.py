@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from envsuite.core.errors import DataError
-from trainers.pool import DataPool, PoolQuery, PoolWriter
+from trainers.pool import Pool, PoolWriter, Query
 from trainers.rollout.episode import EpisodeCost, EpisodePlan
 from trainers.rollout.timing import Timing
 from trainers.run.config import PoolConfig
@@ -50,10 +50,10 @@ class EpisodeStore:
 class PooledRollouts(RolloutSource):
     """Takes the episodes of an iteration from a pool, each once; every process its share of the groups."""
 
-    pool: DataPool
-    query: PoolQuery
+    pool: Pool
+    query: Query
     taken: dict[str, Any] | None = None
-    """Counts of what was taken, as :meth:`~trainers.pool.pool.DataPool.take` says it; ``None`` before."""
+    """Counts of what was taken, as :meth:`~trainers.pool.pool.Pool.take` says it; ``None`` before."""
 
     def __call__(self, iteration: int) -> IterationRollout:
         """Takes the groups."""

@@ -13,7 +13,7 @@ from trainers.settings.check import (
     Share,
     Text,
     check_fields,
-    convert_values,
+    checked,
     make,
 )
 
@@ -30,6 +30,6 @@ __all__ = [
     "Share",
     "Text",
     "check_fields",
-    "convert_values",
+    "checked",
     "make",
 ]

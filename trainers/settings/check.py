@@ -54,9 +54,7 @@ Origin = Callable[[Sequence[str | int]], str]
 """Function from the path of a setting to the prefix of messages about it, e.g. the name of a file."""
 
 
-def convert_values(
-    cls: type[C], values: Mapping[str, Any], kind: str = "setting", origin: Origin = lambda path: ""
-) -> C:
+def checked(cls: type[C], values: Mapping[str, Any], kind: str = "setting", origin: Origin = lambda path: "") -> C:
     """Makes an object of the dataclass ``cls`` from ``values``, which may be nested, converted to its fields' types.
 
     Args:
@@ -100,7 +98,7 @@ def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
         UnknownName: An option does not exist; the message lists what does.
         ConfigError: An option has a value of the wrong type, or one that is not allowed.
     """
-    return convert_values(cls, options, kind)
+    return checked(cls, options, kind)
 
 
 def check_fields(instance: Any) -> None:

@@ -17,7 +17,7 @@ _NOT_SETTINGS = ("papers/index.yaml", "papers/plans.yaml")
 """Sources of the configurations of ``papers``; only in a clone."""
 
 
-def locate_path(name: str) -> Path:
+def located(name: str) -> Path:
     """The file or folder that a relative path names: here, or else among those that are shipped.
 
     ``configs/quickstart.yaml`` is the file of the working folder if there is one, and otherwise the one that is

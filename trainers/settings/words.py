@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from envsuite.core.errors import UnknownName, nearest
-from trainers.settings.check import LARGEST, ConfigError, adapter, alternatives, convert_values, section, shape_at
-from trainers.settings.shipped import locate_path, shipped_configs
+from trainers.settings.check import LARGEST, ConfigError, adapter, alternatives, checked, section, shape_at
+from trainers.settings.shipped import located, shipped_configs
 
 C = TypeVar("C")
 SEE = "\nSee --help for the settings."
@@ -74,7 +74,7 @@ def read_file(name: str) -> dict[str, Any]:
         ConfigError: It cannot be read, or holds something else.
     """
     try:
-        settings = yaml.load(locate_path(name).read_text(encoding="utf-8"), Loader)
+        settings = yaml.load(located(name).read_text(encoding="utf-8"), Loader)
     except FileNotFoundError as error:
         near = nearest(name, shipped_configs(), 1)
         hint = f" Nearest of those that are installed: {near[0]}." if near else ""
@@ -262,7 +262,7 @@ def parse_settings(cls: type[C], arguments: Sequence[str] | None, program: str, 
         sys.stdout.write(help_text(cls, head, {"--config FILE": "YAML file of settings; may be given several times."}))
         raise SystemExit(0)
     values: dict[str, Any] = functools.reduce(merge, map(read_file, options.get("--config", [])), {})
-    return convert_values(cls, over(cls, values, words))
+    return checked(cls, over(cls, values, words))
 
 
 def help_text(

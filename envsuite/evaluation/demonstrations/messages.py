@@ -8,7 +8,7 @@ import orjson
 
 from envsuite.core.tools import UnparsedAction
 from envsuite.evaluation.demonstrations.demonstration import Demonstration, DemonstrationStep
-from envsuite.prompting import Chat, Codec, EndpointCodec, FullMemory, ModelAnswer, PromptSpec, RawCall, make_codec
+from envsuite.prompting import Answer, Chat, Codec, EndpointCodec, FullMemory, PromptSpec, RawCall, make_codec
 from envsuite.prompting.rendering import Messages
 
 Form = Literal["native", "tags", "brackets", "tools"]
@@ -50,11 +50,11 @@ def _codec(form: Form, thinks: bool) -> Codec:
     return make_codec(form) if form == "tools" else make_codec(form, think=thinks)
 
 
-def _answer(step: DemonstrationStep, codec: Codec, demonstration: Demonstration, native: bool) -> ModelAnswer:
+def _answer(step: DemonstrationStep, codec: Codec, demonstration: Demonstration, native: bool) -> Answer:
     if not native:
-        return ModelAnswer(codec.write(step.action, step.thought, tools=demonstration.tools))
+        return Answer(codec.write(step.action, step.thought, tools=demonstration.tools))
     calls = (RawCall(call.name, orjson.dumps(dict(call.arguments)).decode()) for call in step.action)
-    return ModelAnswer(step.thought, tuple(calls))
+    return Answer(step.thought, tuple(calls))
 
 
 def _as_templates_take(messages: Messages) -> Messages:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from envsuite.prompting import ModelAnswer, RawCall
+from envsuite.prompting import Answer, RawCall
 
 _REASONING = ("reasoning_content", "reasoning")
 """Fields in which endpoints give a model's thought."""
@@ -34,7 +34,7 @@ class AnswerTokens:
 class Reply:
     """A chat completion."""
 
-    answer: ModelAnswer
+    answer: Answer
     finish_reason: str
     """``"stop"`` or ``"length"``."""
     model: str
@@ -68,7 +68,7 @@ def read(body: object) -> Reply:
         raise MalformedAnswer(f"tool_calls that are no list: {_brief(calls)}")
     model = _field(body, "model")
     return Reply(
-        ModelAnswer(content, tuple(_read_call(call) for call in calls), thought),
+        Answer(content, tuple(_read_call(call) for call in calls), thought),
         "length" if reason == "length" else "stop",
         model if isinstance(model, str) else "",
         _tokens(_field(body, "usage")),

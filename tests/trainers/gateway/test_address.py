@@ -22,7 +22,7 @@ from talking import CHAT, TOOL, Place, Wire, ask, body, raw
 
 from envsuite.core.errors import UsageError
 from trainers.gateway.app import serve
-from trainers.gateway.session import SessionLimits
+from trainers.gateway.session import Limits
 from trainers.rollout.config import AgentConfig
 
 Made = Callable[..., Place]
@@ -227,7 +227,7 @@ def test_bytes_that_are_no_request_are_refused(made: Made) -> None:
 
 def test_a_key_opens_its_own_session_until_that_ends(made: Made) -> None:
     place = made(serve={"token": "secret"})
-    one, other = place.open(SessionLimits(requests=2)), place.open(SessionLimits(seconds=-1.0))
+    one, other = place.open(Limits(requests=2)), place.open(Limits(seconds=-1.0))
     statuses = [ask(place, CHAT, key, body()).status_code for key in (one.key, "agent-no", "-", "secret", other.key)]
     assert statuses == [200, 401, 401, 401, 401]
     assert ask(place, f"/sessions/{one.number}/reward", one.key, {"reward": 1.0}).status_code == 403
@@ -292,7 +292,7 @@ def test_a_model_that_another_endpoint_has_is_asked_there_and_nothing_of_it_is_r
         place = made(
             proxied={"judge": there.url.replace("http://", "http://its-key@"), "gone": "http://127.0.0.1:9/v1"}
         )
-        session = place.open(SessionLimits(requests=2))
+        session = place.open(Limits(requests=2))
         reply = ask(place, CHAT, session.key, body(model="judge", tool_choice="required"))
         assert reply.json()["choices"][0]["message"]["content"] == "From there."
         assert there.asked[0]["tool_choice"] == "required" and there.headers[0]["authorization"] == "Bearer its-key"

@@ -20,8 +20,8 @@ from envsuite.textcraft.env import TextCraft
 from envsuite.vector import EnvFactory, make_vector
 from trainers.gateway.agents import AgentManager, AgentTask, Client, FunctionAgent, ServiceAgent
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
-from trainers.gateway.sequences import SequenceWriter
+from trainers.gateway.messages import Message, ParsedRequest, Refused
+from trainers.gateway.sequences import Writer
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import Sampling
@@ -76,7 +76,7 @@ def made() -> Iterator[Callable[..., AgentManager]]:
     managers = []
 
     def make(play: Play | None, **settings: Any) -> AgentManager:
-        gateway = Gateway(SequenceWriter(tokenizer()), _sampling(), 0)
+        gateway = Gateway(Writer(tokenizer()), _sampling(), 0)
         config = AgentConfig(function="agent.py:play", **settings)
         agent = ServiceAgent(gateway) if play is None else FunctionAgent.__new__(FunctionAgent)
         if isinstance(agent, FunctionAgent):
@@ -155,13 +155,13 @@ def test_an_agent_that_asks_nothing_or_fails_is_told(made: Callable[..., AgentMa
 
 
 def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., AgentManager]) -> None:
-    refused: list[GatewayRefused] = []
+    refused: list[Refused] = []
 
     def talks(task: AgentTask, client: Client) -> None:
         try:
             for number in range(100):
                 asked(client, [Message("user", f"{number}")])
-        except GatewayRefused as error:
+        except Refused as error:
             refused.append(error)
             raise RuntimeError("the client of some package says so in its own words") from error
 
@@ -173,7 +173,7 @@ def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., Agen
 
 
 def test_an_agent_that_outlives_its_time_holds_nobody_up(made: Callable[..., AgentManager]) -> None:
-    late: list[GatewayRefused] = []
+    late: list[Refused] = []
     over, asked_again = threading.Event(), threading.Event()
 
     def sleeps(task: AgentTask, client: Client) -> None:
@@ -181,7 +181,7 @@ def test_an_agent_that_outlives_its_time_holds_nobody_up(made: Callable[..., Age
         over.wait(60.0)
         try:
             asked(client, [Message("user", "b")])
-        except GatewayRefused as error:
+        except Refused as error:
             late.append(error)
         asked_again.set()
 

@@ -29,7 +29,7 @@ from trainers.gateway.app import serve
 from trainers.gateway.command import CommandAgent
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.listening import CONNECTIONS
-from trainers.gateway.sequences import SequenceWriter
+from trainers.gateway.sequences import Writer
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import AgentConfig
 from trainers.rollout.engine import Sampling
@@ -59,7 +59,7 @@ Made = Callable[..., AgentManager]
 @pytest.fixture
 def address() -> Iterator[tuple[Gateway, str]]:
     """A gateway that listens."""
-    gateway = Gateway(SequenceWriter(tokenizer()), Sampling(), 0)
+    gateway = Gateway(Writer(tokenizer()), Sampling(), 0)
     with serve(gateway) as url:
         yield gateway, url
 

@@ -14,8 +14,8 @@ from talking import CHAT, Place, ask, body
 
 from envsuite.core.tools import Tool
 from trainers.gateway.agents import Client
-from trainers.gateway.messages import GatewayRefused, Message
-from trainers.gateway.session import GatewaySession, SessionLimits
+from trainers.gateway.messages import Message, Refused
+from trainers.gateway.session import Limits, Session
 from trainers.rollout.engine import Sampling
 from trainers.rollout.episode import EpisodePlan
 
@@ -35,13 +35,13 @@ def _sent(how: str, text: str = "Hello", **more: Any) -> dict[str, Any]:
     return {named.get(field, field): value for field, value in made.items()}
 
 
-def _status(place: Place, session: GatewaySession, how: str, text: str = "Hello", **more: Any) -> int:
+def _status(place: Place, session: Session, how: str, text: str = "Hello", **more: Any) -> int:
     """Status of a request."""
     if how in PATHS:
         return ask(place, PATHS[how], session.key, _sent(how, text, **more)).status_code
     try:
         Client(place.gateway, "", session.key, None).chat(body(text)["messages"], **more)
-    except GatewayRefused as error:
+    except Refused as error:
         return error.status
     return 200
 
@@ -49,7 +49,7 @@ def _status(place: Place, session: GatewaySession, how: str, text: str = "Hello"
 @pytest.mark.parametrize(("how", "count"), [*((how, 1) for how in WAYS), ("chat", 5), ("in process", 5)])
 def test_requests_at_once_sample_no_more_tokens_than_the_episode_has(made: Made, how: str, count: int) -> None:
     place = made(lambda prompt: "word " * 100)
-    session = place.open(SessionLimits(tokens=448))
+    session = place.open(Limits(tokens=448))
     more = {"n": count} if count > 1 else {}
     with ThreadPoolExecutor(30) as pool:
         statuses = list(pool.map(lambda number: _status(place, session, how, f"{number}", **more), range(30)))
@@ -62,7 +62,7 @@ def test_requests_at_once_sample_no_more_tokens_than_the_episode_has(made: Made,
 @everywhere
 def test_a_choice_counts_as_a_request_and_so_does_counting_tokens(made: Made, how: str) -> None:
     place = made()
-    session = place.open(SessionLimits(requests=3))
+    session = place.open(Limits(requests=3))
     if how == "messages":
         assert ask(place, "/v1/messages/count_tokens", session.key, body()).status_code == 200
         assert [_status(place, session, how, str(n)) for n in range(3)] == [200, 200, 403]
@@ -71,7 +71,7 @@ def test_a_choice_counts_as_a_request_and_so_does_counting_tokens(made: Made, ho
         assert [_status(place, session, how, str(n)) for n in range(4)] == [200, 200, 200, 403]
         return
     assert _status(place, session, how, n=2) == 200 and _status(place, session, how, n=2) == 403
-    assert _status(place, place.open(SessionLimits(requests=3)), how, n=128) == 403 and len(place.engine.asked) == 2
+    assert _status(place, place.open(Limits(requests=3)), how, n=128) == 403 and len(place.engine.asked) == 2
 
 
 @everywhere

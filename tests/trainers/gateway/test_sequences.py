@@ -14,9 +14,9 @@ from talking import CALL, TOOL, Place
 
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.ordinary import added_tokens, unbroken
-from trainers.gateway.messages import GatewayRefused, Message, ParsedRequest
-from trainers.gateway.sequences import SequenceWriter
-from trainers.gateway.session import GatewaySession
+from trainers.gateway.messages import Message, ParsedRequest, Refused
+from trainers.gateway.sequences import Writer
+from trainers.gateway.session import Session
 from trainers.steps import Step
 
 FAMILIES = ("Qwen2.5", "Qwen3", "Llama 3.1", "Mistral Nemo", "GLM 4.6", "gpt-oss")
@@ -53,7 +53,7 @@ class Talk:
 def family(request: pytest.FixtureRequest, smol: Any) -> Place:
     one = BY_NAME[request.param]
     place = Place(tokenizer_of(smol, one.file, one.ends))
-    place.gateway.writer = SequenceWriter(place.engine.tokenizer, one.arguments)
+    place.gateway.writer = Writer(place.engine.tokenizer, one.arguments)
     return place
 
 
@@ -155,7 +155,7 @@ def test_a_call_with_a_number_that_no_client_can_read_is_text(talk: Talk) -> Non
 
 def test_stop_texts_cut_tokens_and_text_alike(speaks: Any) -> None:
     place = Place(speaks)
-    session: GatewaySession = place.open()
+    session: Session = place.open()
     place.engine.answer = lambda request: place.engine.ids("one two three four")
     _, asked = place.gateway.ask(session.key, ParsedRequest("policy", (USER,), stop=("four", "thr")))
     place.gateway.pump(place.engine, 0.0)
@@ -169,7 +169,7 @@ def test_stop_texts_cut_tokens_and_text_alike(speaks: Any) -> None:
 def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: str) -> None:
     family = BY_NAME[name]
     tokenizer = tokenizer_of(smol, family.file, family.ends)
-    writer = SequenceWriter(tokenizer, family.arguments)
+    writer = Writer(tokenizer, family.arguments)
     added = added_tokens(tokenizer)
     attack = "".join(added.contents)
 
@@ -195,7 +195,7 @@ def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: s
 @pytest.mark.parametrize("name", published()[::40])
 def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any, name: str) -> None:
     tokenizer = tokenizer_of(smol, name)
-    writer = SequenceWriter(tokenizer)
+    writer = Writer(tokenizer)
     system, first, answer, later = (
         Message(role, f"{role}text{n}") for n, role in enumerate(("system", "user", "assistant", "user"))
     )
@@ -203,7 +203,7 @@ def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any
     for messages in cases:
         try:
             shown = unbroken(writer.prompt_text(messages, ()))
-        except GatewayRefused as refused:
+        except Refused as refused:
             assert refused.status == 400
         else:
             assert all(shown.count(message.text) >= messages.count(message) for message in messages)
@@ -223,7 +223,7 @@ def test_a_stop_text_cuts_before_thoughts_and_calls_are_read(
 ) -> None:
     place = Place(speaks)
     place.engine.answer = lambda request: place.engine.ids(said)
-    session: GatewaySession = place.open()
+    session: Session = place.open()
     _, asked = place.gateway.ask(session.key, ParsedRequest("policy", (USER,), (LOOK,), stop=(stop,)))
     place.gateway.pump(place.engine, 0.0)
     (choice,) = asked.done.result()

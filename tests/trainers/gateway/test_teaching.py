@@ -22,13 +22,13 @@ from envsuite.textcraft.expert import TextCraftExpert
 from envsuite.vector import EnvFactory
 from trainers.gateway.agents import AgentManager, AgentTask, Client, FunctionAgent
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.messages import GatewayRefused, Message
-from trainers.gateway.sequences import Sequences, SequenceWriter
+from trainers.gateway.messages import Message, Refused
+from trainers.gateway.sequences import Sequences, Writer
 from trainers.gateway.teaching import TAUGHT, ExpertEngine
 from trainers.imitation.demonstrations import demonstrations, transcribe_requests
 from trainers.imitation.play import ANSWER, PROMPT, RESPONSE
-from trainers.pool import PoolQuery
 from trainers.pool import PoolWriter as PoolWriter
+from trainers.pool import Query
 from trainers.programs import evaluate
 from trainers.rollout.config import AgentConfig, RolloutConfig
 from trainers.rollout.engine import BaseEngine, Sampling
@@ -45,14 +45,14 @@ USER = Message("user", "Where?")
 AT = ToolCall("look", {"at": 'the <b>"é"</b>'})
 
 
-_WRITERS: dict[str, SequenceWriter] = {}
+_WRITERS: dict[str, Writer] = {}
 
 
-def writer_of(smol: Any, name: str) -> SequenceWriter:
+def writer_of(smol: Any, name: str) -> Writer:
     if name not in _WRITERS:
         family = BY_NAME.get(name)
         file, arguments = (name, {}) if family is None else (family.file, family.arguments)
-        _WRITERS[name] = SequenceWriter(tokenizer_of(smol, file), arguments)
+        _WRITERS[name] = Writer(tokenizer_of(smol, file), arguments)
     return _WRITERS[name]
 
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_read_back_is_refused(text: str, at: str, smol: Any) -> N
     for said in (Message("assistant", text), Message("assistant", "", ((ToolCall("look", {"at": at}), "c"),))):
         try:
             ids = writer.write(prompt, said)
-        except GatewayRefused as refused:
+        except Refused as refused:
             assert "cannot write" in str(refused)
             continue
         assert writer.read(ids, (LOOK,))[0].key == said.key
@@ -197,7 +197,7 @@ def test_what_the_model_cannot_write_fails_the_episode_and_says_why(play: Callab
         def agent(task: AgentTask, client: Client) -> None:
             try:
                 client.chat([{"role": "user", "content": "Hello"}])
-            except GatewayRefused as refused:
+            except Refused as refused:
                 told.append(str(refused))
 
         episode = play(agent, engine)
@@ -287,7 +287,7 @@ def test_mistakes_and_answers_that_were_cut_are_context(kept: Path) -> None:
 @pytest.mark.seconds
 def test_tokens_of_another_tokenizer_and_two_kinds_of_episodes_are_refused(kept: Path, tmp_path: Path) -> None:
     episode = demonstrations(kept / "kept", "TextCraft-v0").asked[0]
-    other = SequenceWriter(tokenizer()).vocabulary
+    other = Writer(tokenizer()).vocabulary
     with pytest.raises(DataError, match="have the tokens of another tokenizer"):
         transcribe_requests(episode, 9, other)
     plain = replace(episode, steps=tuple(replace(step, info={}) for step in episode.steps))
@@ -307,8 +307,8 @@ def test_what_a_teacher_said_is_never_taken_to_train_on(kept: Path, tmp_path: Pa
         pool.store("taught", episode)
         pool.store("mixed", replace(episode, steps=(*own[:-1], episode.steps[-1])))
         pool.store("sampled", replace(episode, steps=tuple(own)))
-        assert len(pool.sessions(PoolQuery())) == 3
-        (taken,), _ = pool.take(PoolQuery(), 9, 0)
+        assert len(pool.sessions(Query())) == 3
+        (taken,), _ = pool.take(Query(), 9, 0)
     assert taken.versions == (0, 0)
 
 

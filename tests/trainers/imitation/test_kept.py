@@ -31,7 +31,7 @@ from trainers.rollout.exchange import answer_text
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 from trainers.run.episode_folder import EpisodeFolder
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 from trainers.steps import Episode, Step
 from trainers.steps.parquet import write_episodes
 
@@ -140,7 +140,7 @@ def test_what_an_engine_played_is_imitated_token_by_token(
         assert [str(tokenizer.decode(ids)).replace("> <", "><") for ids in answers] == wanted
     stage = {"steps": 1, "games": [{"kwargs": {**BOOK, "split": "train"}}]}
     student = {"model": model, "prompt": PROMPT, "stages": [stage], "batch": 1, "output": str(tmp_path / "student")}
-    config = convert_values(ImitateConfig, {**student, "demonstrations": str(kept)})
+    config = checked(ImitateConfig, {**student, "demonstrations": str(kept)})
     (first, *_) = next(Transcripts(config, tokenizer).batches(config.stages[0]))
     assert first.tokens[first.parts == RESPONSE].tolist() == [token for ids in answers for token in ids]
     if name == "expert":

@@ -14,7 +14,7 @@ from trainers.planning.hardware import GIB, Device, Machines, machines
 from trainers.planning.plan import RunPlanner
 from trainers.planning.program import PLAN, check
 from trainers.run.cli import parse
-from trainers.settings.shipped import locate_path, shipped_configs
+from trainers.settings.shipped import located, shipped_configs
 
 LAPTOP = Machines(1, 1, Device("cpu", 1e11, 1e11, 16 * GIB, 1e10, 1e9, measured=True))
 ON_CPU = [
@@ -55,7 +55,7 @@ def test_the_kept_plans_of_papers_files_are_what_the_planner_says() -> None:
 def shape(name: str) -> PreTrainedConfig:
     """The model's shape: SmolLM2-135M's by its card, else that of the model from which the others begin."""
     if "smollm2" not in name:
-        return AutoConfig.from_pretrained(locate_path("models/craft-1m"))
+        return AutoConfig.from_pretrained(located("models/craft-1m"))
     width = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3}
     return LlamaConfig(
         vocab_size=49152, num_hidden_layers=30, max_position_embeddings=8192, tie_word_embeddings=True, **width

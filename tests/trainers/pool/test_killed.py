@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pool_stream import STEPS, made, write
 
-from trainers.pool import DataPool, PoolQuery, PoolWriter
+from trainers.pool import Pool, PoolWriter, Query
 
 KILLS = 20
 
@@ -54,10 +54,10 @@ def _acknowledged(notes: Path) -> dict[str, Any]:
 def test_a_writer_killed_at_twenty_moments_loses_nothing_and_nothing_is_taken_twice(tmp_path: Path) -> None:
     folder, notes, moments = tmp_path / "pool", tmp_path / "notes", random.Random(7)
     notes.touch()
-    query, state, takes, seen = PoolQuery(), None, [], set[int]()
+    query, state, takes, seen = Query(), None, [], set[int]()
     for generation in range(KILLS):
         _killed(folder, notes, generation, moments)
-        with DataPool(folder) as pool:  # a reader comes first, and recovers what the killed process left
+        with Pool(folder) as pool:  # a reader comes first, and recovers what the killed process left
             before = {one.session: one.steps for one in pool.sessions()}
         with PoolWriter(folder) as pool:
             sessions = {one.session: one for one in pool.sessions()}
@@ -82,7 +82,7 @@ def test_a_writer_killed_at_twenty_moments_loses_nothing_and_nothing_is_taken_tw
                 seen |= {*numbers}
                 takes.append((state, mark, episodes))
                 state = json.loads(json.dumps(after))
-    with DataPool(folder) as pool:
+    with Pool(folder) as pool:
         assert len(seen) >= 2 * KILLS
         for state, mark, episodes in takes:
             assert pool.take(query, len(episodes), 5, state, mark)[0] == episodes, "going back takes the same again"

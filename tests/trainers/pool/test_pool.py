@@ -23,7 +23,7 @@ from played_episodes import episodes
 
 from envsuite.core import ToolCall
 from envsuite.core.errors import DataError, UnknownName, UsageError
-from trainers.pool import DataPool, PoolQuery, PoolWriter
+from trainers.pool import Pool, PoolWriter, Query
 from trainers.settings import ConfigError
 from trainers.steps import Episode, Step
 from trainers.steps.parquet import write_episodes
@@ -61,7 +61,7 @@ def filled(folder: Path, count: int = 12) -> PoolWriter:
 @given(st.lists(played(), min_size=1, max_size=3), st.booleans())
 def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, batch: list[Episode], moved: bool) -> None:
     folder = tmp_path_factory.mktemp("pool")
-    with PoolWriter(folder) as pool, DataPool(folder) as reader:
+    with PoolWriter(folder) as pool, Pool(folder) as reader:
         for number, one in enumerate(batch):
             pool.store(f"s{number}", one, group_id=None)
         if moved:
@@ -157,7 +157,7 @@ QUERIES: dict[str, tuple[Any, list[int]]] = {
 def test_a_query_finds_what_it_says(tmp_path: Path, name: str) -> None:
     with filled(tmp_path) as pool:
         asked, wanted = QUERIES[name]
-        found = pool.sessions(PoolQuery(**{"order": "oldest", **asked}))
+        found = pool.sessions(Query(**{"order": "oldest", **asked}))
         assert [one.session for one in found] == [f"s{n}" for n in wanted]
 
 
@@ -167,10 +167,10 @@ def test_takes_are_equal_for_equal_arguments_and_never_repeat(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     asked = st.sampled_from([{}, {"order": "oldest"}, {"per_task": 2}, {"group_size": 2}, {"success": True}])
-    query, seed = PoolQuery(**data.draw(asked)), data.draw(st.integers(0, 3))
+    query, seed = Query(**data.draw(asked)), data.draw(st.integers(0, 3))
     counts = data.draw(st.lists(st.integers(0, 5), max_size=4))
     folder = tmp_path_factory.mktemp("pool")
-    with filled(folder) as pool, DataPool(folder) as reader:
+    with filled(folder) as pool, Pool(folder) as reader:
         pool.store("failed", short(90, error="lost"))
         pool.store("greedy", short(91, greedy=True))
         pool.store("endpoint", episode(92, step(prompt_ids=(), response_ids=(), response_logprobs=())))
@@ -188,13 +188,13 @@ def test_takes_are_equal_for_equal_arguments_and_never_repeat(
         pool.compact()
         for state, found, mark in takes:
             assert reader.take(query, len(found), seed, state, mark)[0] == found
-        if query == PoolQuery() and counts:
+        if query == Query() and counts:
             whole, _ = reader.take(query, sum(counts), seed, None, mark)
             assert [one.episode_id for one in whole] == numbers
 
 
 def test_readers_go_on_while_the_writer_replaces_segments(tmp_path: Path) -> None:
-    with filled(tmp_path) as pool, DataPool(tmp_path) as reader, ThreadPoolExecutor() as threads:
+    with filled(tmp_path) as pool, Pool(tmp_path) as reader, ThreadPoolExecutor() as threads:
         pool.compact()
         whole = {one.episode_id: one for one in reader.episodes()}
         ended = threading.Event()
@@ -215,10 +215,10 @@ def test_readers_go_on_while_the_writer_replaces_segments(tmp_path: Path) -> Non
 
 def test_a_state_of_another_pool_is_refused(tmp_path: Path) -> None:
     with filled(tmp_path / "a") as one, filled(tmp_path / "b") as other:
-        _, state = one.take(PoolQuery(), 1, 0)
+        _, state = one.take(Query(), 1, 0)
         with pytest.raises(UsageError, match="another pool"):
-            other.take(PoolQuery(), 1, 0, state)
-        assert len(one.take(PoolQuery(), 99, 0, state)[0]) == 11
+            other.take(Query(), 1, 0, state)
+        assert len(one.take(Query(), 99, 0, state)[0]) == 11
 
 
 def test_deleted_sessions_are_gone_from_the_files_and_others_stay(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path
         assert second.action == (ToolCall("say", {"text": "Hi somebody", "n": 1}),) and second.response_text == ""
         assert pool.episode("s").last_observation == "Bye somebody" and pool.session("s").bare == 2
         assert pool.episode("task").task == "Find somebody" and not len(pool.episode("task").steps[0].response_ids)
-        assert [one.episode_id for one in pool.take(PoolQuery(), 9, 0)[0]] == [3], "others are never trained on"
+        assert [one.episode_id for one in pool.take(Query(), 9, 0)[0]] == [3], "others are never trained on"
     said = {"wrong": "it returned int", "fails": "KeyError: ''; nothing was stored", "none": "no function none"}
     for name, message in said.items():
         with (
@@ -293,7 +293,7 @@ def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stdout.readline()
         with pytest.raises(UsageError, match=rf"in use by the gateway \(pid {process.pid}\); one process"):
             PoolWriter(tmp_path)
-        with DataPool(tmp_path) as reader:
+        with Pool(tmp_path) as reader:
             assert [one.session for one in reader.sessions()] == ["s"]
         process.kill()
     with PoolWriter(tmp_path) as pool:
@@ -302,7 +302,7 @@ def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
 
 
 def test_what_is_no_pool_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
-    def error(folder: Path, kind: type[DataPool] = DataPool) -> str:
+    def error(folder: Path, kind: type[Pool] = Pool) -> str:
         with pytest.raises(DataError) as caught, kind(folder) as pool:
             pool.episodes()
         assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ from console import Console
 from episodes import episode, step
 
 from trainers.imitation.demonstrations import episodes_in
-from trainers.pool import DataPool, PoolWriter
+from trainers.pool import Pool, PoolWriter
 from trainers.steps.parquet import read_episodes
 
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _names(folder: Path) -> list[str]:
-    with DataPool(folder) as pool:
+    with Pool(folder) as pool:
         return [one.session for one in pool.sessions()]
 
 
@@ -59,7 +59,7 @@ def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
     assert console(f"pool tag {folder} good --min_score 0.5")[0] == "tag: 2 sessions\n"
     console(f"pool tag {folder} good --session s2 --remove")
     console(f"pool reward {folder} s3 -1.5 --success false --score 1")
-    with DataPool(folder) as pool:
+    with Pool(folder) as pool:
         assert [one.tags for one in pool.sessions()] == [(), (), (), ("good",), ()]
         assert (pool.session("s3").success, pool.session("s3").score) == (False, 1.0)
         assert pool.episode("s3").total_reward == -0.5
@@ -68,7 +68,7 @@ def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
 def test_export_writes_what_report_and_imitation_read(folder: Path, console: Console) -> None:
     console(f"pool export {folder} {folder.parent / 'two.parquet'} --limit 2")
     console(f"pool export {folder} {folder.parent / 'run'} --group_size 2")
-    with DataPool(folder) as pool:
+    with Pool(folder) as pool:
         stored = pool.episodes()
     assert episodes_in(folder) == stored and len(stored) == 4
     texts = [tuple((one.observation, one.reward) for one in each.steps) for each in stored]

@@ -26,7 +26,7 @@ from trainers.programs.report import main
 from trainers.report.methods import DEFAULT, Advantages, MethodDescription, step_means
 from trainers.report.pack import pack, pack_advantages
 from trainers.report.run import RunData
-from trainers.settings import ConfigError, convert_values, make
+from trainers.settings import ConfigError, checked, make
 from trainers.steps import Episode
 from trainers.steps.parquet import write_episodes
 
@@ -46,7 +46,7 @@ def episodes_of(iteration: int, greedy: bool = False) -> list[Episode]:
 
 def crediting_of(method: dict[str, Any]) -> Crediting:
     """What training computes advantages with."""
-    config = convert_values(MethodConfig, method)
+    config = checked(MethodConfig, method)
     providers = [GreedyReturn()] if config.greedy_baseline else []
     return Crediting(TrainingMethod.of(config), Accelerator(cpu=True), providers)
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
-from envsuite.prompting import ModelAnswer, RawCall
+from envsuite.prompting import Answer, RawCall
 from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, MalformedAnswer, Reply, read
 from trainers.rollout.engine import ChatCompletion, ChatRequest, Sampling
 from trainers.rollout.engines import engine_class
@@ -64,7 +64,7 @@ def test_a_request_says_how_to_sample_and_the_answer_comes_back() -> None:
             "tools": tools, "reasoning_effort": "low",
         }
     ]  # fmt: skip
-    assert (done.answer, done.finish_reason) == (ModelAnswer("so", (RawCall("act", '{"a": 1}', "call_0"),)), "stop")
+    assert (done.answer, done.finish_reason) == (Answer("so", (RawCall("act", '{"a": 1}', "call_0"),)), "stop")
     assert done.error is None
 
 
@@ -284,5 +284,5 @@ def test_what_an_endpoint_says_is_read_back(content: str, thought: str, calls: l
         "tool_calls": [{"id": given, "function": {"name": name, "arguments": text}} for name, text, given in calls],
     }
     reply = read(json.loads(json.dumps(body)))
-    assert reply.answer == ModelAnswer(content, tuple(RawCall(*call) for call in calls), thought)
+    assert reply.answer == Answer(content, tuple(RawCall(*call) for call in calls), thought)
     assert reply.tokens == AnswerTokens(3, 0, 4)

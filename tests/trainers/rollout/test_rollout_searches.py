@@ -12,7 +12,7 @@ from byte_tokens import byte_tokenizer
 
 from envsuite.core.errors import UsageError
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, InMemorySource
+from envsuite.retrieval.documents import Document, InMemory
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.environments import make_manager
@@ -53,7 +53,7 @@ def played(tmp_path: Path) -> tuple[Team, list[Episode]]:
         {"id": f"{split}-0", "text": "walking robots", "gold": ["g1"], "date": 0, "kind": "test", "split": split}
         for split in ("train", "validation", "test")
     ]
-    corpus = build(InMemorySource("team", papers, tasks), tmp_path / "team.corpus")
+    corpus = build(InMemory("team", papers, tasks), tmp_path / "team.corpus")
     env = EnvConfig(
         "PaperSearchTeam-v0", "train", {"source": str(corpus), "end_when_found": False}, max_episode_steps=4
     )
@@ -107,7 +107,7 @@ def test_an_episode_in_the_format_of_search_r1(tmp_path: Path) -> None:
     }  # fmt: skip
     tasks = [{**task, "id": f"{split}-0", "split": split} for split in ("train", "validation", "test")]
     pages = [Document("Mill", "Mill", "Ada built the mill."), Document("Dam", "Dam", "Nobody built the dam.")]
-    corpus = build(InMemorySource("pages", pages, tasks), tmp_path / "pages.corpus")
+    corpus = build(InMemory("pages", pages, tasks), tmp_path / "pages.corpus")
     env = EnvConfig("SearchQA-v0", "train", {"source": str(corpus), "observation": "search-r1"}, max_episode_steps=4)
     engine = Searcher()
     prompt = PromptConfig(codec="search-r1", memory="full")

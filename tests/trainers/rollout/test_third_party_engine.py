@@ -24,7 +24,7 @@ from trainers.rollout.engine import ENGINES, Engine, Request
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import TrainConfig
 from trainers.run.evaluation import Evaluator
-from trainers.settings import convert_values
+from trainers.settings import checked
 from trainers.settings.registry import Registry
 from trainers.steps.parquet import write_episodes
 
@@ -59,7 +59,7 @@ def _recorded(place: Path) -> EvalResult:
         commands = plan(book, goal) if request.session % 2 else ["inventory"] * 50
         return [*tokenizer().encode(f"<action>{commands[number]}</action>", add_special_tokens=False), 1]
 
-    config = convert_values(TrainConfig, settings(place, **CHANGES))
+    config = checked(TrainConfig, settings(place, **CHANGES))
     evaluator = Evaluator(config, make_accelerator(), ScriptedEngine(answer), tokenizer(), [1])
     plans = {plan.episode_id: plan for plan in evaluator.plans[0]}
     episodes = evaluator.play(0)

@@ -21,7 +21,7 @@ from envsuite.core import EnvsuiteError
 from trainers.run import checkpoint
 from trainers.run.cli import TRAIN, dump, parse
 from trainers.run.config import TrainConfig
-from trainers.settings import convert_values
+from trainers.settings import checked
 from trainers.settings.check import numbers
 from trainers.settings.words import describe_settings
 from trainers.train import main
@@ -335,7 +335,7 @@ def test_whatever_is_typed_the_settings_are_usable_or_the_error_has_a_message(wo
     except EnvsuiteError as error:
         assert str(error)
         return
-    assert convert_values(TrainConfig, yaml.safe_load(dump(config))) == config, "and can be written and read again"
+    assert checked(TrainConfig, yaml.safe_load(dump(config))) == config, "and can be written and read again"
     assert all(math.isfinite(number) for _, number in numbers(config))
 
 
@@ -345,7 +345,7 @@ def test_whatever_is_typed_the_settings_are_usable_or_the_error_has_a_message(wo
 ))  # fmt: skip
 def test_whatever_a_file_holds_it_is_taken_or_refused_with_a_message(content: Any) -> None:
     try:
-        convert_values(TrainConfig, content if isinstance(content, dict) else {"optim": content})
+        checked(TrainConfig, content if isinstance(content, dict) else {"optim": content})
     except EnvsuiteError as error:
         assert str(error)
         assert not re.search("it must be [A-Z]", str(error)), "a sentence within a sentence"

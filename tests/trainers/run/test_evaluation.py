@@ -26,7 +26,7 @@ from trainers.run.assembly import Run
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.evaluation import Evaluator, chosen_tasks
 from trainers.run.progress import RunProgress
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 
 _, TASKS = load("generated", BOOK["book_seed"], BOOK["goals"])
 ENV = {"id": "TextCraft-v0", "split": "test", "kwargs": dict(BOOK), "max_episode_steps": 2}
@@ -44,7 +44,7 @@ class Process:
 def _evaluator(engine: Engine, process: Process | None = None, **changes: Any) -> Evaluator:
     values = settings(Path("nowhere"), **{"seed": 5, "evaluation.episodes": None})
     values["evaluation"] |= {"envs": [ENV], **changes}
-    return Evaluator(convert_values(TrainConfig, values), process or Process(), engine, tokenizer(), [1, 2])  # type: ignore
+    return Evaluator(checked(TrainConfig, values), process or Process(), engine, tokenizer(), [1, 2])  # type: ignore
 
 
 class Notes(ScriptedEngine):
@@ -108,7 +108,7 @@ def test_all_evaluations_of_a_run_play_the_same_episodes() -> None:
     policy = model("qwen2", len(tokenizer()))
     made = []
     for slots in (2, 5):
-        setup = EngineSetup(policy, tokenizer(), convert_values(TrainConfig, settings(Path("x"))).model, slots)
+        setup = EngineSetup(policy, tokenizer(), checked(TrainConfig, settings(Path("x"))).model, slots)
         engine = make_engine("hf", setup, {})
         for _ in range(2):
             engine.sync(policy.named_parameters(), 0)
@@ -130,7 +130,7 @@ def test_the_result_is_over_the_episodes_that_were_played_and_clustered_by_task(
 
 def test_episodes_that_outgrow_the_context_are_counted_and_not_solved() -> None:
     policy = model("qwen2", len(tokenizer()))
-    setup = EngineSetup(policy, tokenizer(), convert_values(TrainConfig, settings(Path("x"))).model, 4)
+    setup = EngineSetup(policy, tokenizer(), checked(TrainConfig, settings(Path("x"))).model, 4)
     evaluator = _evaluator(make_engine("hf", setup, {"max_length": 90}), envs=[{**ENV, "max_episode_steps": 9}])
     result = evaluator.result("before", 0, evaluator.play(0), 1.0)
     assert result.context_truncated > 0 == result.all.successes
@@ -147,6 +147,6 @@ def test_the_engine_of_a_run_has_room_for_the_episodes_that_are_played_at_a_time
         "evaluation.repeats": episodes // 2,
     }  # 2 tasks of 3 episodes
     with RunProgress(1, console=Console(quiet=True)) as progress:
-        run = Run(convert_values(TrainConfig, settings(place, **changes)), Accelerator(cpu=True), progress)
+        run = Run(checked(TrainConfig, settings(place, **changes)), Accelerator(cpu=True), progress)
         with closing(run.rollouts), closing(run.engine):
             assert isinstance(run.engine, HFEngine) and run.engine.max_batch == rows

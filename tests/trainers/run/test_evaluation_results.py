@@ -19,7 +19,7 @@ from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.evaluation import Evaluator
 from trainers.run.origin import origin_of, weights_of
 from trainers.run.results import with_seeds
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 from trainers.train import main as train
 
 
@@ -176,7 +176,7 @@ def test_cached_tokens_have_a_price_of_their_own_and_answers_without_counts_no_c
 def evaluated(accelerator: Any, folder: str, out: str) -> list[tuple[str, bool]]:
     """Records an evaluation on this process."""
     values = settings(Path(folder), **{"evaluation.episodes": None, "evaluation.repeats": 3})
-    config = convert_values(TrainConfig, values)
+    config = checked(TrainConfig, values)
     engine = ScriptedEngine(lambda request: [3 + (request.seed or 0) % 7, 4, 2])
     evaluator = Evaluator(config, accelerator, engine, tokenizer(), [1, 2], out=Path(out), name="scripted")
     outcomes = evaluator.record(0)
@@ -198,11 +198,11 @@ def test_the_number_of_processes_changes_no_result_and_one_goes_on_where_two_sto
 
 
 def test_seeds_are_repeats_and_a_number_of_tasks_is_one_of_each_seed() -> None:
-    plain = convert_values(TrainConfig, {"evaluation": {"episodes": 4}})
+    plain = checked(TrainConfig, {"evaluation": {"episodes": 4}})
     assert with_seeds(plain, None, False) is plain
     assert with_seeds(plain, None, True).evaluation == replace(plain.evaluation, repeats=5, episodes=20)
     assert with_seeds(plain, 2, False).evaluation == replace(plain.evaluation, repeats=2, episodes=8)
-    greedy = convert_values(TrainConfig, {"evaluation": {"sampling": {"temperature": 0}}})
+    greedy = checked(TrainConfig, {"evaluation": {"sampling": {"temperature": 0}}})
     assert with_seeds(greedy, None, True).evaluation.repeats == 1
     set_already = replace(plain, evaluation=EvalConfig(repeats=3))
     assert with_seeds(set_already, None, True) is set_already and with_seeds(set_already, 3, True) is set_already

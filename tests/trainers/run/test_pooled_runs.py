@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tiny_runs import ROOT, environment, save_model, train, write_settings
 
-from trainers.pool import DataPool
+from trainers.pool import Pool
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.settings import ConfigError
@@ -54,7 +54,7 @@ def test_a_run_trains_on_what_another_has_stored_as_that_one_did(tmp_path: Path)
         save_model(folder / "model")
     pool = str(tmp_path / "pool")
     own = _trained(played, **{"pool": {"folder": pool}, "iterations": 2, "optim.minibatches": 1})
-    with DataPool(pool) as stored:
+    with Pool(pool) as stored:
         assert [episode.error for episode in stored.episodes()] == [None] * 12
         assert {session.about.source for session in stored.sessions()} == {"tiny"}
     # In the order in which they were played, the first iteration is the same one.
@@ -83,7 +83,7 @@ def test_consumption_goes_back_with_the_checkpoint_and_ends_with_the_pool(tmp_pa
     assert done.returncode == 0, done.stderr[-3000:]
     files = sorted((tmp_path / "runs/tiny/episodes").glob("iteration-*.parquet"))
     seen = [tuple(step.response_ids.tolist()) for file in files for e in read_episodes(file) for step in e.steps]
-    with DataPool(pool["folder"]) as stored:
+    with Pool(pool["folder"]) as stored:
         all_of_them = [tuple(step.response_ids.tolist()) for e in stored.episodes() for step in e.steps]
     assert sorted(seen) == sorted(all_of_them), "each once"
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path: Pa
     (tmp_path / "runs/tiny").rename(tmp_path / "runs/first")
     changes: dict[str, Any] = {"pool": {**pool, "take": {"source": "tiny"}}, "checkpoint_every": 1, "iterations": 6}
     taken = _killed_and_resumed(tmp_path, 20, None, **changes)
-    with DataPool(pool["folder"]) as stored:
+    with Pool(pool["folder"]) as stored:
         assert taken == sorted(map(_said, stored.episodes()))
 
 
@@ -138,7 +138,7 @@ def test_a_gateway_that_is_killed_at_any_moment_loses_no_episode_that_it_trained
         "pool": {"folder": str(tmp_path / "pool")}, "checkpoint_every": 1, "episodes_every": 1, "iterations": 40,
         "rollout.agent": agent, "evaluation": {"envs": []},
     })  # fmt: skip
-    with DataPool(tmp_path / "pool") as stored:
+    with Pool(tmp_path / "pool") as stored:
         sessions = stored.sessions()
         there = Counter(str(_said(episode)) for episode in stored.episodes())
         starts = {session.session.split("/")[1] for session in sessions}

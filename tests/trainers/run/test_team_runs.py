@@ -16,7 +16,7 @@ from tokenizers import AddedToken
 
 from envsuite.papersearch.team import SEARCHER, SELECTOR
 from envsuite.retrieval.corpus_build import build
-from envsuite.retrieval.documents import Document, InMemorySource
+from envsuite.retrieval.documents import Document, InMemory
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.recipes import recipe
 from trainers.credit.rows import unshaped_steps
@@ -53,7 +53,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for split in ("train", "validation", "test")
         for key in ("g1", "x1")
     ]
-    build(InMemorySource("team", PAPERS, tasks), folder / "team.corpus")
+    build(InMemory("team", PAPERS, tasks), folder / "team.corpus")
     tokenizer = word_tokenizer([paper.title for paper in PAPERS], 512)
     tokenizer.add_tokens([AddedToken(answer, special=False, normalized=False) for answer in ANSWERS])
     save_taught(folder / "model", ANSWERS, tokenizer)

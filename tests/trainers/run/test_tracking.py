@@ -26,7 +26,7 @@ from trainers.run.config import TrainConfig
 from trainers.run.folder import RunFolder
 from trainers.run.tracker import TRACKERS, TrackedRun, Tracker, WandB
 from trainers.run.tracking import Trackers
-from trainers.settings import ConfigError, convert_values
+from trainers.settings import ConfigError, checked
 from trainers.steps import Episode, Step
 
 os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()  # read when trackio is imported
@@ -48,7 +48,7 @@ class Followed:
 
     def __init__(self, place: Path, names: Sequence[str], **tracking: Any) -> None:
         body = settings(place, tracking={"trackers": [*names], "project": place.name, **tracking})
-        self.config: TrainConfig = convert_values(TrainConfig, body)
+        self.config: TrainConfig = checked(TrainConfig, body)
         self.accelerator = Accelerator(cpu=True)
         self.place = place / "runs" / "tiny"
 

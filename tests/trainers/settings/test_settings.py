@@ -24,7 +24,7 @@ from trainers.settings import (
     NotNegative,
     Positive,
     Share,
-    convert_values,
+    checked,
     make,
 )
 from trainers.settings.words import describe_settings, merge, over, split
@@ -74,16 +74,16 @@ class Outer:
 )
 def test_a_kind_of_setting_has_its_bounds(key: str, allowed: list[Any], refused: list[Any]) -> None:
     for value in allowed:
-        assert getattr(convert_values(Outer, {key: value}), key) == type(getattr(Outer(), key))(value)
+        assert getattr(checked(Outer, {key: value}), key) == type(getattr(Outer(), key))(value)
     for value in refused:
         with pytest.raises(ConfigError, match=key):
-            convert_values(Outer, {key: value})
+            checked(Outer, {key: value})
 
 
 def test_every_wrong_setting_has_a_line_with_its_path_and_value() -> None:
     wrong = {"least": 0, "inner": {"rate": -1, "kind": "tow"}, "many": [{}, {"rate": 0}], "maybe": {"rte": 1}}
     with pytest.raises(ConfigError) as refused:
-        convert_values(Outer, wrong)
+        checked(Outer, wrong)
     lines = str(refused.value).splitlines()
     assert len(lines) == 5
     for words in ("least is 0", "inner.rate is -1", "many[1].rate is 0", "maybe 'rte'", "inner.kind 'tow'"):
@@ -94,8 +94,8 @@ def test_every_wrong_setting_has_a_line_with_its_path_and_value() -> None:
 
 def test_a_number_in_a_free_section_is_finite_too() -> None:
     with pytest.raises(ConfigError, match=r"free\.a\.b\[1\] is nan; it must be a finite number"):
-        convert_values(Outer, {"free": {"a": {"b": [1, math.nan]}}})
-    assert convert_values(Outer, {"free": {"a": True, "b": None}}).free == {"a": True, "b": None}
+        checked(Outer, {"free": {"a": {"b": [1, math.nan]}}})
+    assert checked(Outer, {"free": {"a": True, "b": None}}).free == {"a": True, "b": None}
 
 
 def test_words_go_over_files_key_by_key_but_replace_what_has_free_keys() -> None:
@@ -112,9 +112,7 @@ def test_words_go_over_files_key_by_key_but_replace_what_has_free_keys() -> None
 
 
 def test_a_setting_of_evaluation_leaves_its_temperature_as_it_is() -> None:
-    assert convert_values(EvalConfig, {"sampling": {"max_tokens": 64}}).sampling == EvalSamplingConfig(
-        0.4, max_tokens=64
-    )
+    assert checked(EvalConfig, {"sampling": {"max_tokens": 64}}).sampling == EvalSamplingConfig(0.4, max_tokens=64)
     assert EvalConfig().sampling.temperature == 0.4 and SamplingConfig().temperature == 1.0
 
 

@@ -14,7 +14,7 @@ from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.starting import words_for
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
-from trainers.settings.shipped import locate_path
+from trainers.settings.shipped import located
 
 _CORES = 8
 _STARTED = ("python", "arguments", "memory", "sleep", "place")
@@ -79,7 +79,7 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, w
     )
     folder = _python_output("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
     model = shlex.quote(config.model.path)
-    if str(locate_path(config.model.path)) != config.model.path:  # one that is installed with the trainer
+    if str(located(config.model.path)) != config.model.path:  # one that is installed with the trainer
         model = _python_output(
             "import sys; from trainers.settings.shipped import located; print(located(sys.argv[1]))", model
         )

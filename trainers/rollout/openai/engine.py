@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envsuite.core.errors import UsageError
-from envsuite.prompting import ModelAnswer
+from envsuite.prompting import Answer
 from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, RequestResult, body_of
 from envsuite.prompting.endpoints.pool import RequestPool
 from trainers.rollout.engine import ChatCompletion, ChatEngine, ChatRequest
@@ -112,7 +112,7 @@ def _completion(replied: RequestResult) -> ChatCompletion:
     reply = replied.reply
     if reply is None:
         return ChatCompletion(
-            replied.request_id, ModelAnswer(""), "context" if replied.no_room else "error", replied.error
+            replied.request_id, Answer(""), "context" if replied.no_room else "error", replied.error
         )  # fmt: skip
     tokens = reply.tokens or AnswerTokens()
     return ChatCompletion(

@@ -20,7 +20,7 @@ LAPTOP = Machines(1, 1, Device("cpu", 1e11, 1e11, 16 * GIB, 1e10, 1e9, measured=
 ON_CPU = [
     name
     for name, file in shipped_configs().items()
-    if not name.startswith(("configs/accelerate/", "configs/own-")) and name != "configs/one-gpu.yaml"
+    if not name.startswith(("configs/accelerate/", "configs/own-", "configs/one-gpu"))
     if "\nstages:" not in file.read_text(encoding="utf-8")  # of an imitation, which is not planned
 ]
 

@@ -137,8 +137,8 @@ def _row(paper: str, table: Mapping[str, Any], entry: Mapping[str, Any], reasons
         texts = {env: texts for env in metrics if env not in missing}
     runs = {env: _run(paper, number, env, model, text) for env, text in texts.items()}
     missing = {env: reasons[reason] for env, reason in missing.items()}
-    more = map(entry.get, ("evaluate", "metric", "source", "note"))
-    return Row(paper, number, model, entry["row"], figures, runs, missing, *more)
+    details = map(entry.get, ("evaluate", "metric", "source", "note"))
+    return Row(paper, number, model, entry["row"], figures, runs, missing, *details)
 
 
 def _run(paper: str, table: str, env: str, model: str, text: str) -> Run:

@@ -67,12 +67,12 @@ def run_named(name: str) -> Run:
 def setting_of(run: Run) -> Setting:
     """How a run is trained: the layers of ``settings.yaml`` that apply to it, in their order."""
     layers = [layer for layer in read_data("settings.yaml")["layers"] if applies(layer, run)]
-    last = {key: layer[key] for layer in layers for key in ("recipe", "gpus") if key in layer}
-    names = {"name": run.name.removeprefix(FOLDER).replace("/", "-"), "recipe": last["recipe"].format(env=run.env)}
+    values = {key: layer[key] for layer in layers for key in ("recipe", "gpus") if key in layer}
+    names = {"name": run.name.removeprefix(FOLDER).replace("/", "-"), "recipe": values["recipe"].format(env=run.env)}
     settings: dict[str, Any] = reduce(merge, (layer.get("settings", {}) for layer in layers), names)
     stated, taken = (tuple(note for layer in layers for note in layer.get(key, ())) for key in ("stated", "taken"))
-    ordered = {key: settings[key] for key in (*SECTIONS, *settings) if key in settings}
-    return Setting(last["gpus"], ordered, stated, taken)
+    sections = {key: settings[key] for key in (*SECTIONS, *settings) if key in settings}
+    return Setting(values["gpus"], sections, stated, taken)
 
 
 def applies(layer: Mapping[str, Any], run: Run) -> bool:
@@ -85,21 +85,21 @@ def applies(layer: Mapping[str, Any], run: Run) -> bool:
 def text_of(run: Run) -> str:
     """The run as a file: figures that were published, settings that are stated or were taken, and the settings."""
     setting, rows = setting_of(run), published_rows()[run]
-    what = f"{display_name(run.paper)}, {display_name(run.env)}, {setting.settings['model']['path']}: {rows[0].label}"
+    title = f"{display_name(run.paper)}, {display_name(run.env)}, {setting.settings['model']['path']}: {rows[0].label}"
     notes = {
-        "Published": [published(row, run.env) for row in rows],
+        "Published": [citation(row, run.env) for row in rows],
         "Stated": setting.stated,
         "Not stated, or not as here": setting.taken,
     }
-    lines = [f"# {what}.", f"# Printed by `envsuite papers show {run.name}`.", "#"]
-    for title, texts in notes.items():
-        lines.append(f"# {title}:")
+    lines = [f"# {title}.", f"# Printed by `envsuite papers show {run.name}`.", "#"]
+    for heading, texts in notes.items():
+        lines.append(f"# {heading}:")
         for text in texts:
             lines += textwrap.wrap(text, 118, initial_indent="# - ", subsequent_indent="#   ", break_on_hyphens=False)
     return "\n".join([*lines, "#", f"#   {command(run)}", "", *_yaml(setting.settings)]) + "\n"
 
 
-def published(row: Row, env: str) -> str:
+def citation(row: Row, env: str) -> str:
     """Place, label and figures of a row in one environment."""
     figures = row.figures_in(env) or "the figure is not in the text that was read"
     text = f'{display_name(row.paper)}, table {row.table}, "{row.label}": {figures}'

@@ -22,8 +22,8 @@ def list_runs(arguments: Sequence[str]) -> int:
     paper = parser.parse_args(arguments).paper
     for run, (row, *_) in published_rows().items():
         if paper in (None, run.paper):
-            what = f"{row.label}: {row.figures_in(run.env) or 'no figure'}"
-            sys.stdout.write(f"{run.name}\t{what}\t{setting_of(run).gpus}\n")
+            figures = f"{row.label}: {row.figures_in(run.env) or 'no figure'}"
+            sys.stdout.write(f"{run.name}\t{figures}\t{setting_of(run).gpus}\n")
     return 0
 
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SOURCES = (Path("configs/papers/index.yaml"), Path("configs/papers/plans.yaml"))
-"""Sources of other configurations and of a page; not settings themselves."""
-
 
 class WithConfigs(build_py):
     """Copies the shipped configurations into the wheel; an editable installation reads them where they are."""
@@ -35,7 +32,7 @@ class WithConfigs(build_py):
     def _configs(self) -> dict[str, str]:
         """Returns each configuration with the file that it is copied to."""
         target = Path(self.build_lib or "build/lib") / "trainers"
-        files = (file for file in sorted(Path("configs").rglob("*")) if file.is_file() and file not in SOURCES)
+        files = (file for file in sorted(Path("configs").rglob("*")) if file.is_file())
         return {str(file): str(target / file) for file in (*files, Path("examples/agents.py"))}
 
 

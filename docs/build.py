@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainers.papers.index import published_rows
+
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = ROOT / "docs" / "README.md"
 MADE_BY = re.compile(r"This page is made by `python (-m [^`>]+?) > (docs/[\w./-]+\.md)`")
@@ -91,13 +93,14 @@ def _anchors(page: Path) -> set[str]:
 def _broken_command(line: str) -> Iterator[str]:
     words = shlex.split(line, comments=True)
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    runs = {run.name for run in published_rows()}
     for before, word in itertools.pairwise(words):
         if before == "make" and "=" not in word and word not in targets:
             yield f"make {word}: no such target"
         if before == "-m" and word.split(".")[0] in OWN:
             if not is_module(word):
                 yield f"python -m {word}: no such module"
-        if before in OPTIONS_WITH_FILES and "/" in word and not (ROOT / word).exists():
+        if before in OPTIONS_WITH_FILES and "/" in word and not (ROOT / word).exists() and word not in runs:
             yield f"{before} {word}: no such file"
 
 

@@ -29,6 +29,7 @@ LAYERS = {
     ),
     "trainers": (
         {"settings"},
+        {"papers"},
         {"processes", "steps"},
         {"policy", "pool"},
         {"rollout", "credit"},

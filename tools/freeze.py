@@ -117,8 +117,10 @@ def prompts() -> Iterator[tuple[str, Any]]:
 
 
 def configs() -> Iterator[tuple[str, Any]]:
-    """Yields the effective settings of every shipped file."""
+    """Yields the effective settings of every shipped file and of every run of a paper."""
     from trainers.imitation.config import ImitateConfig
+    from trainers.papers.index import published_rows
+    from trainers.planning.program import PLAN
     from trainers.run.cli import dump, parse
     from trainers.settings.shipped import shipped_configs
     from trainers.settings.words import parse_settings
@@ -133,6 +135,8 @@ def configs() -> Iterator[tuple[str, Any]]:
                 yield name, dump(parse(["--config", name]).config)
         except EnvsuiteError as error:
             yield name, f"{type(error).__name__}: {error}"
+    for run in published_rows():
+        yield run.name, dump(parse(["--config", run.name], PLAN).config)
 
 
 def files() -> Iterator[tuple[str, Any]]:

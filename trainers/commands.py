@@ -15,6 +15,8 @@ COMMANDS = {
     "diagnose": Command("what credit assignment has to deal with in an environment", "trainers.programs.diagnose:main"),
     "pool": Command("look into what agents did, judge, export and delete it", "trainers.programs.pool:main"),
     "calibrate": Command("the layer and radius by which BiPACE sees states best", "trainers.programs.calibrate:main"),
+    "papers list": Command("list the runs of papers' tables", "trainers.programs.papers:list_runs"),
+    "papers show": Command("print the settings of such a run as a file", "trainers.programs.papers:show_run"),
     "report": Command("pages that show, compare or follow runs", "trainers.programs.report:main"),
     "eval model": Command("measure a model or a checkpoint of a run", "trainers.programs.evaluate:main"),
     "export model": Command("write a run's model for transformers and vLLM", "trainers.programs.export_model:main"),

@@ -1,1 +1,1 @@
-"""The settings that five papers published, as files that run, with plans, and docs/papers.md."""
+"""docs/papers.md, and the plans of the papers' runs that it shows."""

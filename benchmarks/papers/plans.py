@@ -1,4 +1,4 @@
-"""Plans of all trainings on their papers' hardware, kept in ``configs/papers/plans.yaml``."""
+"""Plans of all runs on their papers' hardware, kept in ``plans.yaml``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.papers.index import FOLDER, Run
-from benchmarks.papers.settings import setting_of
+from trainers.papers.index import Run, published_rows
+from trainers.papers.settings import setting_of
 from trainers.planning.hardware import GIB, machines
 from trainers.planning.plan import RunPlanner
 from trainers.planning.program import PLAN, check, shape_of
 from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
 
-PLANS = FOLDER / "plans.yaml"
+PLANS = Path(__file__).with_name("plans.yaml")
 MEANS = {
     "alfworld": (30, 900, 128), "webshop": (8, 1500, 128), "textcraft": (15, 1000, 128), "mathematics": (4, 4000, 1500),
 }  # fmt: skip
@@ -28,7 +28,7 @@ STEPPO_STEPS = 20
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan of one training."""
+    """The plan of one run."""
 
     gpus: str
     gib: float
@@ -54,11 +54,11 @@ class Planned:
 
 
 def config_of(run: Run) -> TrainConfig:
-    """The settings of the run's file, resolved; an engine that is not installed here is no error."""
-    return parse(["--config", str(FOLDER / run.path)], PLAN).config
+    """The settings of the run, resolved; an engine that is not installed here is no error."""
+    return parse(["--config", run.name], PLAN).config
 
 
-def plan(runs: Iterable[Run]) -> Iterator[tuple[Run, Planned]]:
+def plan_runs(runs: Iterable[Run]) -> Iterator[tuple[Run, Planned]]:
     """Plans of these runs; passes of a model on the same hardware and of the same lengths are computed once."""
     planners: dict[tuple[str, str, str], RunPlanner] = {}
     warnings.simplefilter("ignore")  # of passes on fake tensors
@@ -68,15 +68,15 @@ def plan(runs: Iterable[Run]) -> Iterator[tuple[Run, Planned]]:
         check(config, shape, where, run.model)
         steps, prompt, response = MEANS[run.env]
         steps = min(steps, STEPPO_STEPS) if run.paper == "steppo" else steps
-        made = planners.setdefault((run.model, gpus, run.env), RunPlanner(shape, where, steps, prompt, response))
-        found = made.plan(config)
-        yield run, Planned(gpus, round(found.peak / GIB, 1), round(found.room / GIB, 1), round(found.iteration, 1))
+        planner = planners.setdefault((run.model, gpus, run.env), RunPlanner(shape, where, steps, prompt, response))
+        plan = planner.plan(config)
+        yield run, Planned(gpus, round(plan.peak / GIB, 1), round(plan.room / GIB, 1), round(plan.iteration, 1))
 
 
 def read_plans(path: Path = PLANS) -> dict[Run, Planned]:
     """The kept plans, by run."""
     body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {Run(*key.split(" ")): Planned(**entry) for key, entry in body.items()}
+    return {run: Planned(**body[run.name]) for run in published_rows() if run.name in body}
 
 
 def text_of(plans: dict[Run, Planned]) -> str:
@@ -86,6 +86,6 @@ def text_of(plans: dict[Run, Planned]) -> str:
         "# Made by `python -m benchmarks.papers --plan`; docs/papers.md states the assumptions.",
     ]
     for run in sorted(plans):
-        made, key = plans[run], f"{run.paper} {run.table} {run.env} {run.model} {run.name}"
-        lines.append(f"{key}: {{gpus: {made.gpus}, gib: {made.gib}, room: {made.room}, seconds: {made.seconds}}}")
+        plan = plans[run]
+        lines.append(f"{run.name}: {{gpus: {plan.gpus}, gib: {plan.gib}, room: {plan.room}, seconds: {plan.seconds}}}")
     return "\n".join(lines) + "\n"

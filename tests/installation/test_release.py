@@ -46,7 +46,6 @@ def test_every_shipped_configuration_is_read_from_any_folder(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     configs = shipped_configs()
     assert {"configs/quickstart.yaml", "configs/accelerate/cpu1.yaml"} <= configs.keys()
-    assert not {"configs/papers/index.yaml", "configs/papers/plans.yaml"} & configs.keys()
     for name in configs:
         settings = read_file(name)
         template = settings.get("prompt", {}).get("template")

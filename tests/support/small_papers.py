@@ -11,9 +11,9 @@ import torch
 from tiny_runs import model
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.papers.index import FOLDER, Run
 from benchmarks.papers.plans import config_of
 from trainers.imitation.vocabulary import word_tokenizer
+from trainers.papers.index import Run
 
 WORLDS: dict[str, dict[str, Any]] = {
     "ALFWorld-v0": {"source": "builtin", "games": 18},
@@ -61,7 +61,7 @@ def save_taught(folder: Path, answers: Sequence[str], tokenizer: PreTrainedToken
 
 
 def overrides(run: Run, model: Path, output: Path) -> dict[str, Any]:
-    """Settings that are replaced, by their dotted names; everything else is the file's."""
+    """Settings that are replaced, by their dotted names; everything else is the run's."""
     config = config_of(run)
     many = config.rollout.group_size > 1
     small: dict[str, Any] = {
@@ -93,7 +93,7 @@ def overrides(run: Run, model: Path, output: Path) -> dict[str, Any]:
 
 def arguments(run: Run, model: Path, output: Path) -> list[str]:
     """The command line of the small run."""
-    words = ["--config", str(FOLDER / run.path)]
+    words = ["--config", run.name]
     for name, value in overrides(run, model, output).items():
         words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
     return words

@@ -16,6 +16,7 @@ from envsuite.prompting import make_memory
 from trainers.credit.method import CreditMethod
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.shapers import KLPenalty
+from trainers.papers.settings import read_settings
 from trainers.rollout.engines import AUTO, answers_in_text, check_engine, check_machine, no_training
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
@@ -23,7 +24,7 @@ from trainers.run.help_page import here, on_page
 from trainers.run.tracker import check_trackers
 from trainers.settings import ConfigError, checked
 from trainers.settings.shipped import shipped_configs
-from trainers.settings.words import help_text, merge, over, read_file, split
+from trainers.settings.words import help_text, merge, over, split
 
 ORDER = """
 Settings come from, later ones winning: the defaults below, the recipe, the files given with --config in their order,
@@ -113,7 +114,7 @@ class CommandLine:
 OPTIONS = {
     "--help [SECTION]": "Show the settings that people change, or those of a section: --help rollout.",
     "--help-all": "Show all settings.",
-    "--config FILE": "YAML file of settings; may be given several times, later ones win.",
+    "--config FILE": "YAML file of settings, or a paper's run (envsuite papers list); of several, later ones win.",
     "--resume [FOLDER]": "Go on from the newest checkpoint, or from the folder given.",
     "--print-config": "Print the resolved settings as YAML, and stop.",
     "--list-recipes": "List the recipes, and stop.",
@@ -147,7 +148,7 @@ def parse(arguments: Sequence[str] | None = None, program: TrainerProgram = TRAI
     if "--list-configs" in values:
         _list_configs()
         raise SystemExit(0)
-    files = {name: read_file(name) for name in values.get("--config", [])}
+    files = {name: read_settings(name) for name in values.get("--config", [])}
     for name, body in files.items():
         for key in body:
             if key not in TrainConfig.__dataclass_fields__ and (own := here((str(key),))) is not None:
@@ -215,17 +216,15 @@ def _recipe_below(files: Mapping[str, Mapping[str, Any]], recipes: Sequence[str]
     if not isinstance(file_recipe, str):
         raise ConfigError(f"recipe must be a name, got {file_recipe!r}")
     name = recipes[-1] if recipes else file_recipe
-    method = recipe(name).method
-    own = settings.get("method")
+    base, own = recipe(name), settings.get("method")
     if (
         "recipe" in settings
         and isinstance(own, dict)
-        and method["estimator"] != recipe(file_recipe).method["estimator"]
+        and base.method["estimator"] != recipe(file_recipe).method["estimator"]
     ):
         settings["method"] = {key: value for key, value in own.items() if key != "options"}  # of the file's estimator
     other_settings = {key: value for key, value in settings.items() if key != "recipe"}
-    base = recipe(name)
-    sections = {"method": method, "optim": base.optim, "rollout": base.rollout}
+    sections = {"method": base.method, "optim": base.optim, "rollout": base.rollout}
     return merge({"recipe": name, **sections}, other_settings)
 
 

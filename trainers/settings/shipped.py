@@ -13,8 +13,6 @@ _FOLDERS = {
         for name in ("configs", "examples")
     },
 }
-_NOT_SETTINGS = ("papers/index.yaml", "papers/plans.yaml")
-"""Sources of the configurations of ``papers``; only in a clone."""
 
 
 def located(name: str) -> Path:
@@ -37,5 +35,4 @@ def shipped_configs() -> dict[str, Path]:
     folder = _FOLDERS["configs"]
     if folder is None:
         return {}
-    names = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
-    return {f"configs/{name}": file for name, file in names.items() if name not in _NOT_SETTINGS}
+    return {f"configs/{file.relative_to(folder).as_posix()}": file for file in sorted(folder.rglob("*.yaml"))}

@@ -1,11 +1,11 @@
-"""docs/originals.md: each option that it names exists, and has the value that it states in every file that it names."""
+"""docs/originals.md: each option that it names exists, and has the value that it states in every run that it names."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
@@ -13,11 +13,12 @@ import pytest
 import yaml
 from gymnasium.envs.registration import load_env_creator
 
-from benchmarks.papers.index import FOLDER, ROOT, read_index
 from benchmarks.papers.plans import config_of
+from docs.build import ROOT
 from envsuite.core.registration import ENVIRONMENTS
+from trainers.papers.index import published_rows
 
-RUNS = {run.path.as_posix(): run for run in read_index().runs}
+RUNS = {run.name.removeprefix("papers/"): run for run in published_rows()}
 CODE = re.compile(r"`([^`]+)`")
 
 
@@ -28,36 +29,34 @@ class Row:
     section: str
     setting: str
     ours: str
-    files: tuple[str, ...]
-    """Patterns of files below configs/papers, or ids of environments."""
+    runs: tuple[str, ...]
+    """Patterns of the names of runs after ``papers/``, or ids of environments."""
     verdict: str
 
 
 def rows() -> Iterator[Row]:
-    """The rows of the page; the files of ``all`` are those that the section names before its table."""
+    """The rows of the page; the runs of ``all`` are those that the section names before its table."""
     for section in (ROOT / "docs" / "originals.md").read_text(encoding="utf-8").split("\n## ")[1:]:
         title, _, body = section.partition("\n")
         named = tuple(CODE.findall(body.partition("\n|")[0]))
         for line in body.splitlines():
             if line.startswith("| ") and not line.startswith("| setting |"):
-                setting, _, ours, files, verdict = line.strip("| ").split(" | ")
-                yield Row(title, setting, ours, named if files == "all" else tuple(CODE.findall(files)), verdict)
+                setting, _, ours, runs, verdict = line.strip("| ").split(" | ")
+                yield Row(title, setting, ours, named if runs == "all" else tuple(CODE.findall(runs)), verdict)
 
 
 ROWS = list(rows())
 
 
 def matched(row: Row) -> list[str]:
-    """The files of a row."""
-    return [
-        path for path in RUNS if any(fnmatch(path, f"{pattern.removesuffix('.yaml')}.yaml") for pattern in row.files)
-    ]
+    """The names of a row's runs."""
+    return [name for pattern in row.runs for name in fnmatch.filter(RUNS, pattern)]
 
 
 @cache
-def settings(path: str) -> dict[str, Any]:
-    """The settings of a file, resolved."""
-    return asdict(config_of(RUNS[path]))
+def settings(name: str) -> dict[str, Any]:
+    """The settings of a run, resolved."""
+    return asdict(config_of(RUNS[name]))
 
 
 def defaults(env_id: str) -> dict[str, Any]:
@@ -80,20 +79,19 @@ def value(found: Any, key: str) -> Any:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.section}: {row.setting}")
 def test_every_option_on_the_page_exists_and_has_the_stated_value(row: Row) -> None:
     stated = [text for text in CODE.findall(row.ours) if re.match(r"[a-z_.]+: ", text)]
-    environments = [name for name in row.files if name in ENVIRONMENTS]
-    paths = matched(row)
-    assert environments or paths, row.files
+    environments = [name for name in row.runs if name in ENVIRONMENTS]
+    names = matched(row)
+    assert environments or names, row.runs
     for text in stated:
         ((key, wanted),) = yaml.safe_load(text).items()
-        for where in (*environments, *paths):
+        for where in (*environments, *names):
             found = value(defaults(where) if where in environments else settings(where), key)
             assert found == wanted, f"{where}: {key} is {found!r}, not {wanted!r}"
     assert row.ours and row.verdict.partition(":")[0] in ("same", "differs")
 
 
-def test_every_file_and_every_pattern_is_on_the_page() -> None:
-    assert not RUNS.keys() - {path for row in ROWS for path in matched(row)}
+def test_every_run_and_every_pattern_is_on_the_page() -> None:
+    assert not RUNS.keys() - {name for row in ROWS for name in matched(row)}
     for row in ROWS:
-        for pattern in row.files:
-            assert pattern in ENVIRONMENTS or matched(Row("", "", "", (pattern,), "")), f"{row.setting}: {pattern}"
-    assert {path.name for path in FOLDER.iterdir() if path.is_dir()} == {path.partition("/")[0] for path in RUNS}
+        for pattern in row.runs:
+            assert pattern in ENVIRONMENTS or fnmatch.filter(RUNS, pattern), f"{row.setting}: {pattern}"

@@ -1,32 +1,39 @@
-"""configs/papers and docs/papers.md: every row of the papers' tables, and the files that run them."""
+"""The papers' tables, the settings of the runs that train their rows, ``envsuite papers``, and docs/papers.md."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchmarks.papers.__main__ import main, problems
-from benchmarks.papers.configs import settings_of
-from benchmarks.papers.index import FOLDER, INDEX, ROOT, VALUE, Run, read_index
+from benchmarks.papers.__main__ import PAGE
 from benchmarks.papers.page import page
-from benchmarks.papers.plans import Planned, config_of, plan, read_plans
+from benchmarks.papers.plans import PLANS, config_of, read_plans
 from benchmarks.papers.plans import text_of as plans_text
-from benchmarks.papers.setting import MODELS
-from benchmarks.papers.settings import setting_of
-from envsuite.core.errors import DataError
+from docs.build import ROOT
+from envsuite.cli import main
 from envsuite.core.registration import ENVIRONMENTS
-from trainers.credit.recipes import recipe
-from trainers.run.config import TrainConfig
+from tools.freeze import digest
+from trainers.papers.index import Row, Run, published_rows, read_data, read_papers
+from trainers.papers.settings import applies, read_settings, setting_of, text_of
+from trainers.run.cli import dump
 
+FROZEN = Path(__file__).with_name("papers.json")
+"""Hashes of the resolved settings of every run."""
+ROW, TABLE, KINDS, STYLES = map(
+    str.split,
+    ("model row run evaluate missing metric source note", "table caption kind body metrics uncovered rows",
+     "results formulas settings calibration", "direct react reflexion"),
+)  # fmt: skip
+VALUE = re.compile(r"[-+]?\d+(\.\d+)?%?(±\d+(\.\d+)?)?")
 DASHES = ("-", "\N{EN DASH}")
 PAPERS = ROOT.parent / "shared" / "papers"
-RUNS = read_index().runs
+RUNS = published_rows()
+with_texts = pytest.mark.skipif(not PAPERS.is_dir(), reason=f"the papers' texts are not in {PAPERS}")
 
 BODIES = {
     ("hgpo", "1"): ("Table 1:", "**Comparing", 4), ("hgpo", "2"): ("Table 2:", "Table 3:", 5),
@@ -43,10 +50,15 @@ BODIES = {
 """Tables in the papers' texts: beginnings of the lines before and after their rows, and the number of their columns."""
 
 
+def figures_of(rows: Iterable[Row]) -> list[str]:
+    """All figures of rows, in their order."""
+    return [value for row in rows for figures in row.figures.values() for value in figures.values()]
+
+
 def printed(paper: str, number: str) -> list[list[str]]:
     """The figures of each row of a table, as the paper's text has them."""
     first, last, columns = BODIES[paper, number]
-    lines = (PAPERS / f"{paper}.txt").read_text(encoding="utf-8").split("\n")
+    lines = (PAPERS / f"{paper}.txt").read_text("utf-8").split("\n")
     begin = next(place for place, line in enumerate(lines) if line.startswith(first))
     end = next(place for place, line in enumerate(lines) if place > begin and line.startswith(last))
     found = []
@@ -59,134 +71,116 @@ def printed(paper: str, number: str) -> list[list[str]]:
     return [figures for figures in found if figures]
 
 
-def test_every_file_is_what_settings_and_index_say_and_no_other_is_there() -> None:
-    assert not list(problems(read_index()))
-    assert main(["--check"]) == 0
+def test_every_entry_of_the_index_is_well_formed() -> None:
+    papers = read_data("index.yaml")["papers"]
+    for key, table in ((key, table) for key, paper in papers.items() for table in paper["tables"]):
+        metrics, rows, kind = table.get("metrics", {}), table.get("rows", []), table.get("kind", "results")
+        place = f"{key}, table {table['table']}"
+        assert {*table} <= {*TABLE} and kind in KINDS and bool(rows) == (kind == "results"), place
+        assert len({(row.get("model"), row["row"]) for row in rows}) == len(rows), f"{place}: two rows have one name"
+        for row in rows:
+            assert {*row} <= {*ROW, *metrics} and len({*row} & {"run", "evaluate", "missing"}) == 1, (place, row)
+            assert row.get("evaluate", "direct") in STYLES, (place, row)
+            words = " ".join(row.get(env, "-") for env in metrics).split()
+            assert all(word == "-" or VALUE.fullmatch(word) for word in words), (place, row)
 
 
-def test_every_file_says_what_is_run_and_resolves_and_names_are_unique() -> None:
-    for run in RUNS:
-        config, entry = config_of(run), setting_of(run)
-        assert config.recipe == entry.recipe and recipe(entry.recipe).method["estimator"] == config.method.estimator
-        assert config.model.path == MODELS[run.model], run.path
+def test_every_layer_applies_to_a_run_with_each_of_its_words() -> None:
+    parts = [field.name for field in fields(Run)]
+    for layer in read_data("settings.yaml")["layers"]:
+        assert layer.keys() <= {*parts, "settings", "recipe", "gpus", "stated", "taken"}, layer
+        narrower = [{**layer, key: word} for key in parts if key in layer for word in layer[key].split()]
+        assert all(any(applies(part, run) for run in RUNS) for part in narrower), layer
+
+
+def test_the_settings_of_every_run_are_the_frozen_ones_and_what_the_index_says() -> None:
+    configs = {run: config_of(run) for run in RUNS}
+    assert {run.name: digest(dump(config)) for run, config in configs.items()} == json.loads(FROZEN.read_bytes())
+    for run, config in configs.items():
+        setting = setting_of(run)
+        assert config.model.path.lower().startswith(f"qwen/{run.model}"), run.name
         assert all(env.id in ENVIRONMENTS and env.kwargs["source"].startswith("official") for env in config.envs)
-        assert all(env.split != "train" for env in config.evaluation.envs) and config.evaluation.envs, run.path
-        assert set(settings_of(run)) <= {field.name for field in fields(TrainConfig)}
-        assert entry.stated and entry.taken, run.path
-        assert run.path.as_posix() == f"{run.paper}/{run.table}-{run.env}-{run.model}-{run.name}.yaml"
+        assert all(env.split != "train" for env in config.evaluation.envs) and config.evaluation.envs, run.name
+        assert setting.stated and setting.taken, run.name
         if run.env == "webshop":
             named = {(env.kwargs["source"], env.kwargs["goals"]) for env in (*config.envs, *config.evaluation.envs)}
             wanted = ("official-full", "human") if run.paper == "steppo" else ("official-1k", "synthetic")
-            said = any("not of held-out goals" in note for note in entry.taken)
-            assert named == {wanted} and said == (run.paper != "steppo"), run.path
-    assert len({settings_of(run)["name"] for run in RUNS}) == len(RUNS)
-    for run, rows in read_index().published.items():
-        assert all(row.model == run.model and row.runs[run.env] == run for row in rows), run.path
+            noted = any("not of held-out goals" in note for note in setting.taken)
+            assert named == {wanted} and noted == (run.paper != "steppo"), run.name
+    assert len({setting_of(run).settings["name"] for run in RUNS}) == len(RUNS)
+    for run, rows in RUNS.items():
+        assert all(row.model == run.model and row.runs[run.env] == run for row in rows), run.name
 
 
-def test_every_figure_of_a_file_and_of_the_page_is_one_of_the_index() -> None:
-    index = read_index()
-    known = {value for row in index.rows for values in row.values.values() for value in values if value is not None}
-    text = page(index, read_plans())
-    for value in known:
-        assert value in text, value
-    cells = [
-        line.split(" | ")[2].replace("<br>", " ")
-        for line in text.splitlines()
-        if line.startswith("| ") and " | " in line
-    ][1:]
-    shown = [word.rstrip(",") for cell in cells for word in cell.split() if "±" in word]
-    assert shown and set(shown) <= known
-    for run in RUNS:
-        head = (FOLDER / run.path).read_text(encoding="utf-8").split("# Stated:")[0]
-        assert {word.rstrip(",;") for word in head.split() if "±" in word} <= known, run.path
+def test_the_page_is_what_index_and_plans_say_and_has_all_figures_of_the_index_and_no_other() -> None:
+    known = {value for paper in read_papers() for table in paper.tables for value in figures_of(table.rows)}
+    text = PAGE.read_text("utf-8")
+    assert text == page(read_plans())
+    assert all(value in text for value in known)
+    assert {*re.findall(r"[-.\d]+%?±[.\d]+", text)} <= known
 
 
-@pytest.mark.skipif(not PAPERS.is_dir(), reason=f"the papers' texts are not in {PAPERS}")
+@with_texts
 @pytest.mark.parametrize("place", BODIES, ids=lambda place: "-".join(place))
 def test_every_row_of_a_table_is_accounted_for_with_its_figures(place: tuple[str, str]) -> None:
-    (table,) = (table for table in read_index().tables if (table.paper, table.number) == place)
-    ours = [
-        [value for env in table.metrics for value in row.values.get(env, ()) if value is not None] for row in table.rows
-    ]
-    assert ours == printed(*place)
+    tables = {(paper.key, table.number): table for paper in read_papers() for table in paper.tables}
+    assert [figures_of([row]) for row in tables[place].rows] == printed(*place)
 
 
-@pytest.mark.skipif(not PAPERS.is_dir(), reason=f"the papers' texts are not in {PAPERS}")
+@with_texts
 def test_the_tables_that_the_papers_have_are_in_the_index() -> None:
-    for paper in read_index().papers:
-        text = (PAPERS / f"{paper.key}.txt").read_text(encoding="utf-8")
+    for paper in read_papers():
+        text = (PAPERS / f"{paper.key}.txt").read_text("utf-8")
         captions = set(re.findall(r"Table ?([A-Z]\\?\.\d|\d+):", text))
         assert {caption.replace("\\", "") for caption in captions} == {table.number for table in paper.tables}
 
 
-@pytest.mark.skipif(not PAPERS.is_dir(), reason=f"the papers' texts are not in {PAPERS}")
+@with_texts
 def test_the_figures_of_bipace_stand_in_its_text_which_has_lost_most_cells() -> None:
-    text = (PAPERS / "bipace.txt").read_text(encoding="utf-8").replace("\\", "")
-    (paper,) = (paper for paper in read_index().papers if paper.key == "bipace")
+    text = (PAPERS / "bipace.txt").read_text("utf-8").replace("\\", "")
+    (paper,) = (paper for paper in read_papers() if paper.key == "bipace")
     line = next(line for line in text.split("\n") if line.startswith("Table 2:"))
     at = 0
-    for row in next(table for table in paper.tables if table.number == "2").rows:
-        for value in (value for values in row.values.values() for value in values if value is not None):
-            at = line.find(value, at)
-            assert at >= 0, (row.label, value)
-            at += len(value)
+    for value in figures_of(next(table for table in paper.tables if table.number == "2").rows):
+        at = line.find(value, at)
+        assert at >= 0, value
+        at += len(value)
     for table in paper.tables:
-        assert all(value in text for row in table.rows for values in row.values.values() for value in values if value)
-        assert not table.absent or all(row.source for row in table.rows if row.values)
+        assert all(value in text for value in figures_of(table.rows))
+        assert not table.absent or all(row.source for row in table.rows if row.figures)
 
 
-def test_plans_are_those_of_the_files() -> None:
+def test_every_run_has_a_plan_that_fits_its_paper_s_hardware() -> None:
     plans = read_plans()
+    assert plans.keys() == RUNS.keys() and plans_text(plans) == PLANS.read_text("utf-8")
+    for run, plan in plans.items():
+        assert plan.fits and plan.gpus == setting_of(run).gpus and plan.seconds > 0.0, run.name
+        assert f"--num_processes {plan.ranks} " in text_of(run), run.name
+        assert setting_of(run).settings["rollout"]["tasks"] % plan.ranks == 0, run.name
+
+
+def test_papers_list_has_a_line_for_each_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, runs in ([], RUNS), (["hgpo"], [run for run in RUNS if run.paper == "hgpo"]):
+        assert main(["papers", "list", *words]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split("\t")[::2] for line in lines] == [[run.name, setting_of(run).gpus] for run in runs]
+        assert "papers/hgpo/table1-webshop-qwen2.5-7b-rloo\tRLOO: score 80.3±3.2, success 65.7±4.0\t4xH100" in lines
+
+
+def test_what_papers_show_prints_is_a_file_with_the_settings_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for run in RUNS:
-        found = plans[run]
-        assert found.gpus == setting_of(run).gpus and found.seconds > 0.0
-        assert found.fits, f"{run.path}: {found} does not fit the paper's hardware"
-        assert settings_of(run)["rollout"]["tasks"] % found.ranks == 0, run.path
-    assert plans_text(plans) == (FOLDER / "plans.yaml").read_text(encoding="utf-8")
+        assert main(["papers", "show", run.name]) == 0
+        Path("run.yaml").write_text(text := capsys.readouterr().out, encoding="utf-8")
+        assert read_settings("run.yaml") == read_settings(run.name), run.name
+        notes = " ".join(text.replace("\n#", "").split())
+        assert all(note in notes for note in (*setting_of(run).stated, *setting_of(run).taken)), run.name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hgpo table1 alfworld qwen2.5-1.5b hgpo-k2", "scpo table1 webshop qwen2.5-1.5b scpo"])
-def test_a_kept_plan_is_what_the_planner_says_now(name: str) -> None:
-    run = Run(*name.split(" "))
-    ((_, made),) = plan([run])
-    assert made == read_plans()[run]
-
-
-TENTHS = st.floats(0.1, 1e4).map(lambda number: round(number, 1))
-
-
-@given(st.builds(Planned, st.sampled_from(["2xH100", "4x8xH100"]), TENTHS, TENTHS, TENTHS))
-def test_plans_survive_their_file(made: Planned) -> None:
-    run = RUNS[0]
-    (key, entry) = next(iter(yaml.safe_load(plans_text({run: made})).items()))
-    assert Run(*key.split(" ")) == run and Planned(**entry) == made
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ('evaluate: direct, alfworld: "48.0 46.0"', 'alfworld: "48.0 46.0"', ["one of run, evaluate and missing"]),
-        ("evaluate: direct", "evaluate: cot", ["'cot'", "direct, react, reflexion"]),
-        ('alfworld: "48.0 46.0"', 'alfworld: "48.0"', ["'48.0' is not 2 figures (seen, unseen)"]),
-        ('alfworld: "48.0 46.0"', 'alfworld: "48,0 46.0"', ["'48,0 46.0' is not 2 figures"]),
-        ('alfworld: "48.0 46.0"', 'sokoban: "48.0"', ["unknown keys ['sokoban']"]),
-        ("row: Gemini-2.5-Pro, evaluate: direct", "row: GPT-4o, evaluate: direct", []),
-        ("model: gemini-2.5-pro, row: Gemini-2.5-Pro", "model: gpt-4o, row: GPT-4o", ["two rows have the same name"]),
-        ("missing: estimator-memory", "missing: memory", ["no reason is named ['memory']"]),
-        ("kind: formulas", "kind: formula", ["formula"]),
-        ("kind: formulas", "kind: results", ["a table of results has rows"]),
-    ],
-)
-def test_a_faulty_index_is_refused_by_the_name_of_the_row(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
-    text = INDEX.read_text(encoding="utf-8")
-    assert old in text
-    path = tmp_path / "index.yaml"
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    if not words:
-        read_index(path)
-        return
-    with pytest.raises(DataError) as caught:
-        read_index(path)
-    assert "table " in str(caught.value) and all(word in str(caught.value) for word in words), str(caught.value)
+def test_a_wrong_name_is_answered_in_one_line_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ["train", "--config"], ["plan", "--config"], ["papers", "show"]:
+        assert main([*words, "papers/hgpo/table1-alfworld-qwen2.5-1.5b-hgpo-k3"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "hgpo-k3: no paper's run has this name" in line and "qwen2.5-1.5b-hgpo-k2," in line

@@ -22,7 +22,7 @@ from trainers.train import main
 
 PAGE = ROOT / "docs" / "one-gpu.md"
 CONFIG = "configs/one-gpu.yaml"
-PAPER = "configs/papers/gigpo/quoted-alfworld-qwen2.5-1.5b-gigpo-std.yaml"
+PAPER = "papers/gigpo/quoted-alfworld-qwen2.5-1.5b-gigpo-std"
 
 
 def commands(name: str) -> list[list[str]]:

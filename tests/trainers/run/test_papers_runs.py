@@ -1,4 +1,4 @@
-"""Every file of configs/papers runs: two iterations with a tiny model on built-in tasks."""
+"""Every run of the papers' tables trains: two iterations with a tiny model on built-in tasks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from small_papers import ANSWERS, arguments, save_model
 
-from benchmarks.papers.index import Run, read_index
 from benchmarks.papers.plans import config_of
+from trainers.papers.index import Run, published_rows
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.train import main
@@ -22,7 +22,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", read_index().runs, ids=lambda run: str(run.path))
+@pytest.mark.parametrize("run", published_rows(), ids=lambda run: run.name)
 def test_a_published_setting_runs(run: Run, models: dict[str, Path], tmp_path: Path) -> None:
     published = config_of(run)
     words = arguments(run, models[published.envs[0].id], tmp_path)

@@ -1,0 +1,1 @@
+"""The settings that papers published, as data: ``--config papers/PAPER/…`` and ``envsuite papers`` read them."""

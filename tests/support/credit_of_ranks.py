@@ -22,7 +22,7 @@ from envsuite.core import ToolCall
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
-from trainers.credit.method import CreditMethod
+from trainers.credit.method import Method
 from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.rows import as_played
@@ -186,7 +186,7 @@ def main(folder: Path, team: bool) -> int:
     )
     for name, config in methods():
         seen.add(config.estimator)
-        method = CreditMethod.of(config)
+        method = Method.of(config)
         updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=150), config.objective)
         greedy = [GreedyReturn()] if config.greedy_baseline else []
         crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator), Signals()])

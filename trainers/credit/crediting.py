@@ -19,7 +19,7 @@ from trainers.credit.estimators import Advantage, Calibrating, Estimator, ValueB
 from trainers.credit.filters import ZeroVariance
 from trainers.credit.hindsight import Hindsight, HindsightPrompts
 from trainers.credit.inertness import IdleTermMonitor, term_metrics
-from trainers.credit.method import CreditMethod
+from trainers.credit.method import Method
 from trainers.credit.providers import Entropy, GreedyReturn, HiddenStates, OldLogprobs, Provider, Reference
 from trainers.credit.rows import estimation_order, unshaped_steps
 from trainers.policy.config import ModelConfig, OptimConfig
@@ -135,7 +135,7 @@ class Crediting:
 
     def __init__(
         self,
-        method: CreditMethod,
+        method: Method,
         accelerator: Accelerator,
         providers: Sequence[Provider] = (),
         environments: Sequence[str] = (),

@@ -14,7 +14,7 @@ from trainers.steps.columns import check_supply
 
 
 @dataclass(frozen=True)
-class CreditMethod:
+class Method:
     """Estimator, shapers and filters of a run, made from their settings."""
 
     estimator: Estimator
@@ -25,7 +25,7 @@ class CreditMethod:
     """The estimator's, for messages."""
 
     @classmethod
-    def of(cls, config: MethodConfig) -> CreditMethod:
+    def of(cls, config: MethodConfig) -> Method:
         """The method that the settings describe.
 
         Raises:

@@ -23,7 +23,7 @@ from envsuite.prompting import TemplateRenderer
 from envsuite.remote.places import News
 from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
-from trainers.credit.method import CreditMethod
+from trainers.credit.method import Method
 from trainers.credit.spear.self_imitation import SelfImitation
 from trainers.gateway.managers import check_agent, manager_of
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
@@ -157,7 +157,7 @@ class Run:
         if (reason := rows_reason(self.model)) is not None:
             progress.message(f"{config.model.path} is trained row by row, not in a tree of tokens: {reason}")
 
-        credit_method = CreditMethod.of(method)
+        credit_method = Method.of(method)
         recompute = config.optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness)
         providers = make_providers(
             method, credit_method.estimator, accelerator=accelerator, policy=policy, model=config.model,

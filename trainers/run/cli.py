@@ -13,7 +13,7 @@ import yaml
 from envsuite.core.errors import UnknownName
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.prompting import make_memory
-from trainers.credit.method import CreditMethod
+from trainers.credit.method import Method
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.shapers import KLPenalty
 from trainers.papers.settings import read_settings
@@ -241,7 +241,7 @@ def check_names(config: TrainConfig) -> None:
     prompt_file_of(config.prompt)
     check_engine(config.rollout.engine, config.rollout.engine_options)
     _check_minibatches(config)
-    method, objective = CreditMethod.of(config.method), config.method.objective
+    method, objective = Method.of(config.method), config.method.objective
     if config.rollout.episodes == 1 and not method.estimator.credits_lone_episodes:
         raise ConfigError(
             f"rollout.group_size is 1, but estimator {config.method.estimator} compares the episodes of a group, and a "

@@ -29,7 +29,7 @@ from envsuite.core.registration import ENVIRONMENTS
 from trainers.credit.config import EmbeddingConfig, MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.inertness import PATIENCE
-from trainers.credit.method import CreditMethod
+from trainers.credit.method import Method
 from trainers.credit.providers import GreedyReturn
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.scpo import SCPO
@@ -110,7 +110,7 @@ def _episodes(
 
 def _crediting(name: str = "gigpo", options: Mapping[str, Any] | None = None, **method: Any) -> Crediting:
     config = make(MethodConfig, {"estimator": name, "options": dict(options or {}), **method}, "method")
-    return Crediting(CreditMethod.of(config), Accelerator(cpu=True), [], ["Tiny-v0"])
+    return Crediting(Method.of(config), Accelerator(cpu=True), [], ["Tiny-v0"])
 
 
 def _said(crediting: Crediting, caplog: pytest.LogCaptureFixture, iterations: int = PATIENCE, **world: Any) -> str:
@@ -245,7 +245,7 @@ def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, g
 
 
 def _silent(method: MethodConfig, rounds: Iterator[list[Episode]], caplog: pytest.LogCaptureFixture) -> None:
-    made = CreditMethod.of(method)
+    made = Method.of(method)
     greedy = [GreedyReturn()] if method.greedy_baseline else []
     crediting = Crediting(made, Accelerator(cpu=True), [Random(made.estimator, by_state), Signals(), *greedy])
     watched = set()

@@ -21,7 +21,7 @@ from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.oracle_mc import OracleMC
-from trainers.credit.method import CreditMethod
+from trainers.credit.method import Method
 from trainers.credit.rows import unshaped_steps
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.report.metrics import read_metrics
@@ -70,7 +70,7 @@ def _rolled(
     memory: str, each: int, gamma: float = 1.0, workers: int = 0, members: int = 4, pooled: bool = False
 ) -> tuple[StepTable, Continuations, list[Episode]]:
     """Steps of two groups of episodes with their values, and the continuations."""
-    crediting = Crediting(CreditMethod.of(METHOD), Accelerator(cpu=True))
+    crediting = Crediting(Method.of(METHOD), Accelerator(cpu=True))
     plans = {i: EpisodePlan(i, i // members, 0, ("one", "two")[i // members]) for i in range(2 * members)}
     branches: Branches = {}
     with (playing := manager(memory, workers)).vector:
@@ -272,7 +272,7 @@ def test_the_oracle_measures_the_states_of_a_tree_once() -> None:
     shared = sum(episode.shared for episode in rolled.episodes)
     steps = _steps(rolled)
     assert shared > 0 and rolled.metrics["oracle/states"] <= len(steps) - shared
-    crediting = Crediting(CreditMethod.of(make(MethodConfig, oracle, "method")), Accelerator(cpu=True))
+    crediting = Crediting(Method.of(make(MethodConfig, oracle, "method")), Accelerator(cpu=True))
     assert "mc_value" in crediting(rolled.episodes, 1, rolled.continued).table.extra
 
 

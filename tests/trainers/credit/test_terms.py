@@ -20,7 +20,7 @@ from trainers.credit.estimators.bipace import BiPACE
 from trainers.credit.estimators.comparison import CENTRED, PRESETS, Comparing, StateComparison
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.inertness import term_metrics
-from trainers.credit.method import CreditMethod
+from trainers.credit.method import Method
 from trainers.credit.recipes import recipe, recipes
 from trainers.settings import make
 from trainers.steps import StepTable
@@ -148,7 +148,7 @@ def test_gigpo_compares_steps_as_episodes_unless_it_is_told_otherwise(steps: Ste
 
 def test_a_checkpoint_keeps_how_a_calibrated_method_compares() -> None:
     calibrated = BiPACE(radius=0.2, compare=StateComparison.from_preset("verl-agent"))
-    state = json.loads(json.dumps(Crediting(CreditMethod(calibrated, {}, {}), Accelerator(cpu=True)).state()))
-    resumed = Crediting(CreditMethod(BiPACE(radius=None), {}, {}), Accelerator(cpu=True))
+    state = json.loads(json.dumps(Crediting(Method(calibrated, {}, {}), Accelerator(cpu=True)).state()))
+    resumed = Crediting(Method(BiPACE(radius=None), {}, {}), Accelerator(cpu=True))
     resumed.load(state)
     assert resumed.estimator == calibrated

@@ -18,7 +18,7 @@ from synthetic_run import make_episodes
 from envsuite.core.errors import UnknownName, UsageError
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Credit, Crediting
-from trainers.credit.crediting import CreditMethod as TrainingMethod
+from trainers.credit.crediting import Method as TrainingMethod
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.providers import GreedyReturn
 from trainers.credit.recipes import recipes

@@ -83,8 +83,8 @@ def _planned(case: Case, steps: StepTable) -> StepTable:
 def _levels(estimator: HiPER, steps: StepTable) -> dict[str, Floats]:
     found = estimator.segments(steps)
     return {
-        "low_advantage_per_row": estimator._scaled(found.low),
-        "high_advantage_per_row": np.where(found.starts, estimator._scaled(found.high, found.starts), 0.0),
+        "low_advantage_per_row": estimator._normalise(found.low),
+        "high_advantage_per_row": np.where(found.starts, estimator._normalise(found.high, found.starts), 0.0),
     }
 
 
@@ -110,7 +110,7 @@ def _(case: Case) -> Outcome:
         "advantage": _dense(case, estimator(steps).tokens(steps)),
     }
     if switch:
-        values["term_advantage_per_row"] = estimator._scaled(estimator.switching(steps))
+        values["term_advantage_per_row"] = estimator._normalise(estimator.switching(steps))
         values["term_return_per_row"] = switch[0]
     return Outcome(values, f"{shaper} {estimator}")
 

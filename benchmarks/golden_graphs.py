@@ -207,7 +207,7 @@ def _(case: Case) -> Outcome:
     estimator = RewardFlow(gamma, weight, "first", longest, penalise=True, compare=compare)
     case.params.done()
     values = {
-        "step_reward_per_row": estimator.earned(steps, StateGraph.of(steps, "success")),
+        "step_reward_per_row": estimator.value_gains(steps, StateGraph.of(steps, "success")),
         "advantage_per_row": estimator(steps).per_step,
     }
     return Outcome(values, f"{shaper} {estimator}")
@@ -221,7 +221,7 @@ def _(case: Case) -> Outcome:
         float(take("step_advantage_w")), float(take("gamma")), float(take("milestone_reward")), True, _settings(case)
     )
     case.params.done()
-    values = {"step_reward_per_row": estimator.earned(steps), "advantage_per_row": estimator(steps).per_step}
+    values = {"step_reward_per_row": estimator.milestone_returns(steps), "advantage_per_row": estimator(steps).per_step}
     return Outcome(values, f"{shaper} {estimator}")
 
 
@@ -234,7 +234,7 @@ def _(case: Case) -> Outcome:
     advantage = estimator(steps)
     values = {
         "segment_per_row": estimator.segments(steps),
-        "step_reward_per_row": estimator.earned(steps),
+        "step_reward_per_row": estimator.milestone_returns(steps),
         "segment_part_per_row": advantage.terms["segment"] / estimator.segment_weight,
         "episode_part_per_row": advantage.terms["episode"],
         "advantage_per_row": advantage.per_step,
@@ -281,7 +281,7 @@ def _matched_milestones(case: Json, _: list[Json]) -> Outcome:
     segment, places = estimator.segments(steps), np.flatnonzero(reached).tolist()
     values = {
         "match_indices": places + [-1] * (len(wanted) - len(places)),
-        "rewards": estimator.earned(steps),
+        "rewards": estimator.milestone_returns(steps),
         "segment_ids": np.where(segment == len(wanted), -1, segment),
     }
     return Outcome(values, f"Listed(similarity={case['threshold']}) {estimator}")

@@ -92,7 +92,7 @@ def test_a_single_reward_at_success_spreads_as_a_power_of_the_distance(steps: St
     steps = terminal(steps)
     graph = StateGraph.of(steps, "success")
     value = np.where(graph.reachable, 10.0 * 0.9**graph.distance, 0.0)
-    earned = RewardFlow().earned(steps, graph)
+    earned = RewardFlow().value_gains(steps, graph)
     assert_allclose(earned, value[graph.following] - value[graph.node], atol=1e-12)
 
 
@@ -190,7 +190,7 @@ def test_leaving_ones_own_visit_out_leaves_the_mean_of_the_others(steps: StepTab
 def test_milestones_cut_episodes_into_segments(steps: StepTable, flags: int):
     reached = np.random.default_rng(flags).random(len(steps)) < 0.4
     steps, method = steps.with_columns(**{MILESTONE: reached}), BEACON(gamma=0.5)
-    segment, earned = method.segments(steps), method.earned(steps)
+    segment, earned = method.segments(steps), method.milestone_returns(steps)
     for row in range(len(steps)):
         own = [k for k in range(len(steps)) if steps.episode_id[k] == steps.episode_id[row]]
         assert segment[row] == sum(reached[k] for k in own if steps.t[k] < steps.t[row])

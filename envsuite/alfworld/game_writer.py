@@ -10,16 +10,7 @@ from importlib.resources import files
 from envsuite.alfworld.families import FamilyGoal
 from envsuite.alfworld.names import spoken_names
 from envsuite.alfworld.scenes import Scene
-from envsuite.alfworld.vocabulary import (
-    CLEANABLE,
-    CONTAINS,
-    COOLABLE,
-    FIXED,
-    HEATABLE,
-    LAMP,
-    SLICEABLE,
-    VESSELS,
-)
+from envsuite.alfworld.vocabulary import CLEANABLE, CONTAINS, COOLABLE, FIXED, HEATABLE, LAMP, SLICEABLE, VESSELS
 
 AGENT = "agent1"
 NAMED_BY_DOMAIN = (("SinkBasinType", "MicrowaveType", "FridgeType"), ("KnifeType", "ButterKnifeType"))

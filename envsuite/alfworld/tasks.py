@@ -25,10 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def load(
-    source: str | Path | None = None,
-    scene_seed: int = 0,
-    games: int = 600,
-    difficulty: SceneDifficulty = DEFAULT,
+    source: str | Path | None = None, scene_seed: int = 0, games: int = 600, difficulty: SceneDifficulty = DEFAULT
 ) -> tuple[Games, TaskSet]:
     """Loads the games of a source and its task set.
 

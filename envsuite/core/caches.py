@@ -51,9 +51,7 @@ def made_once(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
-def cache_by_owner(
-    most: int,
-) -> Callable[[Callable[Concatenate[Owner, P], T]], Callable[Concatenate[Owner, P], T]]:
+def cache_by_owner(most: int) -> Callable[[Callable[Concatenate[Owner, P], T]], Callable[Concatenate[Owner, P], T]]:
     """Remembers a function's last ``most`` results for each first argument, and forgets them with that.
 
     ``functools.lru_cache`` would keep the first argument alive, however large, as long as one result is remembered.

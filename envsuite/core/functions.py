@@ -72,11 +72,7 @@ class Environment:
     """
 
     def __init__(
-        self,
-        tasks: Mapping[str, Iterable[Any]] | Iterable[Any],
-        *,
-        goal: str | Callable[[Any], str],
-        steps: int = 30,
+        self, tasks: Mapping[str, Iterable[Any]] | Iterable[Any], *, goal: str | Callable[[Any], str], steps: int = 30
     ) -> None:
         splits = tasks if isinstance(tasks, Mapping) else {"train": tasks}
         self._tasks: dict[str, tuple[str, str, Any]] = {}

@@ -88,8 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", help="only this split, e.g. test")
     parser.add_argument("--type", help="only tasks of this type, e.g. depth-3")
     parser.add_argument(
-        "--source",
-        help="source of the tasks: builtin, generated, official or a path (default: the environment's own)",
+        "--source", help="source of the tasks: builtin, generated, official or a path (default: the environment's own)"
     )
 
 

@@ -22,12 +22,7 @@ _JSON = {int: "integer", float: "number", str: "string", bool: "boolean", type(N
 
 
 def option(
-    default: Any,
-    about: str,
-    *,
-    clients: Mapping[str, Any] | None = None,
-    offered: bool = True,
-    **limits: Any,
+    default: Any, about: str, *, clients: Mapping[str, Any] | None = None, offered: bool = True, **limits: Any
 ) -> Any:
     """Declares an option in a subclass of :class:`Options`, where its annotation says its type.
 

@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommands to ``parser``; those of ``build`` are the environments' own."""
     commands = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
     commands.add_parser(
-        "list",
-        help="list the data sets",
-        description="Lists the data sets with state, size, version and folder.",
+        "list", help="list the data sets", description="Lists the data sets with state, size, version and folder."
     )
     names = ", ".join(data.name for data in catalog.data_sets())
     fetching = commands.add_parser(

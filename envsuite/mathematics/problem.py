@@ -49,9 +49,7 @@ class ProblemFamily:
     def problem(self, parameters: Mapping[str, int], wording: int = 0) -> MathProblem:
         """Returns the problem with these numbers, in one of the wordings."""
         return MathProblem(
-            self.wordings[wording].format(**parameters),
-            str(self.answer(**parameters)),
-            self.code.format(**parameters),
+            self.wordings[wording].format(**parameters), str(self.answer(**parameters)), self.code.format(**parameters)
         )
 
 

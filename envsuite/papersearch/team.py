@@ -115,11 +115,7 @@ class PaperSearchTeam(PaperSearchEnv):
             {
                 "type": "object",
                 "properties": {
-                    "paper_ids": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "description": prompts.PAPER_IDS,
-                    }
+                    "paper_ids": {"type": "array", "items": {"type": "string"}, "description": prompts.PAPER_IDS}
                 },
                 "required": ["paper_ids"],
                 "additionalProperties": False,

@@ -33,16 +33,7 @@ EPISODE = ("task_id", "task_type", "split", "versions")
 
 ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
-    for kind in (
-        UnknownTask,
-        UnknownName,
-        DataError,
-        MissingExtra,
-        WorkerLost,
-        UsageError,
-        TypeError,
-        ValueError,
-    )
+    for kind in (UnknownTask, UnknownName, DataError, MissingExtra, WorkerLost, UsageError, TypeError, ValueError)
 }
 """Exceptions that a client raises as a local environment would."""
 STATUS: Mapping[type[Exception], int] = {

@@ -208,11 +208,7 @@ class QuestionSearch:
     def save(self) -> SavedQuestion:
         """Returns the state as plain data."""
         return SavedQuestion(
-            seen=[*self.seen],
-            queries=[*self.queries],
-            opened=[*self.opened],
-            invalid=self.invalid,
-            answer=self.answer,
+            seen=[*self.seen], queries=[*self.queries], opened=[*self.opened], invalid=self.invalid, answer=self.answer
         )
 
     def load(self, saved: SavedQuestion) -> None:

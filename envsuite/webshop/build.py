@@ -28,12 +28,7 @@ from envsuite.webshop.source import CatalogueFiles, Stock
 LOG = logging.getLogger(__name__)
 
 
-def build(
-    stock: Stock,
-    out: Path,
-    find_nouns: Tagger | None = None,
-    progress: ProgressReceiver | None = None,
-) -> Path:
+def build(stock: Stock, out: Path, find_nouns: Tagger | None = None, progress: ProgressReceiver | None = None) -> Path:
     """Builds the catalogue ``out`` from ``stock``; replaces an existing file.
 
     It is written in the folder ``.NAME.building`` beside ``out`` and renamed once complete. A killed build leaves that

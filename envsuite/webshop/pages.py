@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import json
 
-from envsuite.webshop.world import (
-    BACK,
-    BUY,
-    NEXT,
-    PREVIOUS,
-    SEARCH,
-    SHOWN,
-    SUB_PAGES,
-    ShopVisit,
-)
+from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SEARCH, SHOWN, SUB_PAGES, ShopVisit
 
 _SPACES = " \n\t\f\r"
 

@@ -19,10 +19,7 @@ HORIZON = 15
 
 
 def load(
-    source: str | Path | None = None,
-    shop_seed: int = 0,
-    products: int = 1000,
-    difficulty: ShopDifficulty = DEFAULT,
+    source: str | Path | None = None, shop_seed: int = 0, products: int = 1000, difficulty: ShopDifficulty = DEFAULT
 ) -> Catalogue:
     """Returns the catalogue of a source; builds it if it is missing.
 

@@ -14,15 +14,7 @@ from envsuite.prompting.plan import read_plan
 from trainers.credit.estimators.returns import steps_in_order
 from trainers.credit.providers import Provider
 from trainers.steps import StepTable
-from trainers.steps.columns import (
-    BLOCK,
-    BLOCKS,
-    LOW_START,
-    PLANNED,
-    SEGMENT,
-    SWITCH,
-    SWITCH_PROBABILITY,
-)
+from trainers.steps.columns import BLOCK, BLOCKS, LOW_START, PLANNED, SEGMENT, SWITCH, SWITCH_PROBABILITY
 
 _BROKEN = "\ufffd"
 

@@ -136,10 +136,7 @@ NO_SUCCESS = Cause(
     "Without a success there is nothing to credit: try easier tasks, a better model, or a reward for parts of a task",
 )
 SOLVED = Cause(
-    "solved tasks",
-    "all {episodes:,} episodes succeeded",
-    "There is nothing left to learn on these tasks",
-    passing=True,
+    "solved tasks", "all {episodes:,} episodes succeeded", "There is nothing left to learn on these tasks", passing=True
 )
 EQUAL_RETURNS = Cause(
     "equal returns",

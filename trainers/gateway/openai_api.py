@@ -108,10 +108,7 @@ def masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def answer(
-    session: Session,
-    request: AnsweredRequest,
-    choices: Sequence[AnswerChoice],
-    shown: Mapping[str, Any] | None = None,
+    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The answer as a whole.
 

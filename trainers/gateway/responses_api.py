@@ -90,10 +90,7 @@ def _message(item: Fields) -> Message:
 
 
 def answer(
-    session: Session,
-    request: AnsweredRequest,
-    choices: Sequence[AnswerChoice],
-    shown: Mapping[str, Any] | None = None,
+    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The answer as a whole; the arguments are those of :func:`trainers.gateway.openai_api.answer`."""
     (choice,) = choices

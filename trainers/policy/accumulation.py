@@ -139,11 +139,7 @@ class Accumulator:
     """
 
     def __init__(
-        self,
-        accelerator: Accelerator,
-        policy: nn.Module,
-        config: OptimConfig,
-        objective: ObjectiveConfig,
+        self, accelerator: Accelerator, policy: nn.Module, config: OptimConfig, objective: ObjectiveConfig
     ) -> None:
         self.accelerator = accelerator
         self.policy = policy

@@ -49,12 +49,7 @@ class Rollout:
     """One rollout: gives slots to waiting plans, and passes on what environments and engine have answered."""
 
     def __init__(
-        self,
-        manager: Resources,
-        sampling: Sampling,
-        seed: int,
-        keep: Keeper | None,
-        branches: Branches | None = None,
+        self, manager: Resources, sampling: Sampling, seed: int, keep: Keeper | None, branches: Branches | None = None
     ) -> None:
         self.manager = manager
         self.sampling = sampling

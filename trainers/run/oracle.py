@@ -45,12 +45,7 @@ class Continuations:
 
     @classmethod
     def of(
-        cls,
-        steps: StepTable,
-        each: int,
-        plans: Mapping[int, EpisodePlan],
-        branches: Branches,
-        pooled: bool = False,
+        cls, steps: StepTable, each: int, plans: Mapping[int, EpisodePlan], branches: Branches, pooled: bool = False
     ) -> Continuations:
         """Plans the continuations of ``steps``.
 

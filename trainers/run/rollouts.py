@@ -208,9 +208,7 @@ class SynchronousRollouts(RolloutSource):
         branches = None if config.method.oracle is None and config.rollout.tree is None else self.branches
         self.plans |= {plan.episode_id: plan for plan in plans}
         episodes = self.stop.phase(
-            name,
-            len(plans),
-            lambda watch: self.manager.run(plans, self.sampling, seed, watch, self.store, branches),
+            name, len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch, self.store, branches)
         )
         return episodes, self.manager.timing
 

@@ -148,12 +148,7 @@ def write_episodes(
 
 def _write(table: pa.Table, where: Path | pa.BufferOutputStream) -> None:
     pq.write_table(
-        table,
-        where,
-        compression="zstd",
-        use_dictionary=_DICTIONARY,
-        column_encoding=_SPLIT,
-        write_page_checksum=True,
+        table, where, compression="zstd", use_dictionary=_DICTIONARY, column_encoding=_SPLIT, write_page_checksum=True
     )
 
 

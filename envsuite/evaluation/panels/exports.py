@@ -87,11 +87,7 @@ def _agentgym_webshop(panel: Panel) -> Rows:
             f"others. {_INSTEAD}"
         )
     return [
-        {
-            "item_id": f"webshop_{task.identity['goal_index']}",
-            "asin": task.identity["asin"],
-            "instruction": task.goal,
-        }
+        {"item_id": f"webshop_{task.identity['goal_index']}", "asin": task.identity["asin"], "instruction": task.goal}
         for task in panel.tasks
     ]
 

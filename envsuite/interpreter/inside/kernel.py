@@ -68,11 +68,7 @@ def map_own_ids(uid: int, gid: int, inside: int) -> None:
     Raises:
         OSError: The kernel does not allow it.
     """
-    for file, line in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{inside} {uid} 1"),
-        ("gid_map", f"{inside} {gid} 1"),
-    ):
+    for file, line in (("setgroups", "deny"), ("uid_map", f"{inside} {uid} 1"), ("gid_map", f"{inside} {gid} 1")):
         try:
             with open(f"/proc/self/{file}", "w", encoding="ascii") as stream:
                 stream.write(line)

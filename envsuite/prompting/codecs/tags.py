@@ -135,12 +135,7 @@ class BracketsCodec(TagsCodec):
         if len(forms) < len(tools):
             return super().system(tools, max_calls)
         return "\n".join(
-            (
-                "You act by calling tools:",
-                *forms,
-                "Answer each observation in this form:",
-                self._form("tool[argument]"),
-            )
+            ("You act by calling tools:", *forms, "Answer each observation in this form:", self._form("tool[argument]"))
         )
 
     def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | MalformedText:

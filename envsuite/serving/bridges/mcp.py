@@ -226,10 +226,7 @@ def make_server(offer: BridgeOffer, player: Callable[[ServerRequestContext[Any]]
     """
     tools = [
         types.Tool(
-            name=tool.name,
-            description=tool.description,
-            input_schema=dict(tool.parameters),
-            output_schema=OUTPUT,
+            name=tool.name, description=tool.description, input_schema=dict(tool.parameters), output_schema=OUTPUT
         )
         for tool in (RESET, *offer.tools)
     ]
@@ -245,11 +242,7 @@ def make_server(offer: BridgeOffer, player: Callable[[ServerRequestContext[Any]]
         return await _call_tool(player(context), ToolCall(params.name, params.arguments or {}))
 
     return Server(
-        offer.env_id,
-        version=__version__,
-        instructions=offer.about,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
+        offer.env_id, version=__version__, instructions=offer.about, on_list_tools=list_tools, on_call_tool=call_tool
     )
 
 

@@ -36,22 +36,14 @@ SPLIT = Tool(
     "Body of a request for the tasks of a split.",
     {
         "type": "object",
-        "properties": {
-            "split": _TEXT,
-            "start": {"type": ["integer", "null"]},
-            "stop": {"type": ["integer", "null"]},
-        },
+        "properties": {"split": _TEXT, "start": {"type": ["integer", "null"]}, "stop": {"type": ["integer", "null"]}},
         "required": ["split"],
     },
 )
 TASK = Tool(
     "task",
     "Body of a request for one task.",
-    {
-        "type": "object",
-        "properties": {"split": _TEXT, "index": {"type": "integer"}},
-        "required": ["split", "index"],
-    },
+    {"type": "object", "properties": {"split": _TEXT, "index": {"type": "integer"}}, "required": ["split", "index"]},
 )
 STEP = Tool(
     "step",

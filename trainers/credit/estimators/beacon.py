@@ -10,14 +10,7 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import CENTRED, Comparing, StateComparison, laid_over
-from trainers.credit.estimators.groups import (
-    Floats,
-    Ints,
-    episode_codes,
-    first_rows,
-    group_codes,
-    group_diagnostics,
-)
+from trainers.credit.estimators.groups import Floats, Ints, episode_codes, first_rows, group_codes, group_diagnostics
 from trainers.credit.estimators.returns import row_score, steps_in_order
 from trainers.settings import Fraction
 from trainers.steps import StepTable

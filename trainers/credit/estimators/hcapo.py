@@ -9,13 +9,7 @@ import numpy as np
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import Comparing, StateComparison, laid_over
-from trainers.credit.estimators.groups import (
-    Floats,
-    episode_codes,
-    group_codes,
-    group_diagnostics,
-    group_statistics,
-)
+from trainers.credit.estimators.groups import Floats, episode_codes, group_codes, group_diagnostics, group_statistics
 from trainers.credit.estimators.returns import episode_totals, steps_in_order, steps_to_go
 from trainers.credit.estimators.tokens import token_means
 from trainers.settings import Fraction, NotNegative, Positive

@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import STANDARD, Compared, Comparing
-from trainers.credit.estimators.groups import (
-    Ints,
-    episode_codes,
-    first_rows,
-    group_codes,
-    group_diagnostics,
-)
+from trainers.credit.estimators.groups import Ints, episode_codes, first_rows, group_codes, group_diagnostics
 from trainers.credit.estimators.returns import episode_returns
 from trainers.steps import StepTable
 from trainers.steps.columns import SUPPLIERS, TREE

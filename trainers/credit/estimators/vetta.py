@@ -66,10 +66,7 @@ class VETTA(ValueBased):
             UsageError: A value is not finite, or a step is there twice.
         """
         (of_turn, of_token), (turn, token) = self._read(steps), self.levels(steps)
-        terms = {
-            "turn": np.repeat(turn, steps.response.lengths),
-            "token": self.alpha * self.residual(steps, token),
-        }
+        terms = {"turn": np.repeat(turn, steps.response.lengths), "token": self.alpha * self.residual(steps, token)}
         return Advantage(
             per_token=terms["turn"] + terms["token"],
             diagnostics={

@@ -16,15 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from envsuite.core.errors import UsageError
-from trainers.rollout.engine import (
-    Completion,
-    Engine,
-    EngineFailed,
-    EngineSetup,
-    Request,
-    check_length,
-    refusal,
-)
+from trainers.rollout.engine import Completion, Engine, EngineFailed, EngineSetup, Request, check_length, refusal
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import ServerRows
 from trainers.rollout.vllm.child import ChildServer

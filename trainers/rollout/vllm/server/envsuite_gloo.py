@@ -8,11 +8,7 @@ from typing import Any
 
 from envsuite_stream import address_towards, join_group, receive
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.model_loader.reload.inplace import reload_weights
 
 

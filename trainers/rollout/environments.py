@@ -39,8 +39,8 @@ from envsuite.vector import EnvFactory, make_vector
 from envsuite.vector.milestones import Kind, MilestoneFactory
 from trainers.processes.activity import ACTIVITY
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
+from trainers.rollout.dialog import answer_text, conversation_of
 from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
-from trainers.rollout.exchange import answer_text, conversation_of
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located

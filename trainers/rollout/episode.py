@@ -11,7 +11,7 @@ from envsuite.core import Observation
 from envsuite.core.errors import EnvsuiteError
 from envsuite.prompting import ParseResult, PromptTooLong
 from envsuite.vector import VectorEvent, VectorSnapshot
-from trainers.rollout.exchange import Dialog
+from trainers.rollout.dialog import Dialog
 from trainers.steps import Episode, Step
 
 
@@ -24,7 +24,7 @@ class Branch:
     world: VectorSnapshot
     """State of the environment."""
     said: tuple[Any, ...]
-    """The exchange with the engine (:meth:`~trainers.rollout.exchange.Dialog.snapshot`), the step's prompt included.
+    """The exchange with the engine (:meth:`~trainers.rollout.dialog.Dialog.snapshot`), the step's prompt included.
     """
     observation: Observation
     """The observation that the step answers."""

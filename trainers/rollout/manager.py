@@ -12,9 +12,9 @@ from envsuite.core.errors import UsageError
 from envsuite.prompting import Chat, PromptSpec
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Vector, Wait
+from trainers.rollout.dialog import ChatExchange, Dialog, TokenExchange, conversation_of
 from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
 from trainers.rollout.episode import Branches, EpisodePlan
-from trainers.rollout.exchange import ChatExchange, Dialog, TokenExchange, conversation_of
 from trainers.rollout.rollout import Keeper, Rollout
 from trainers.rollout.timing import Timing
 from trainers.steps import Episode

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from envsuite.vector import Vector, VectorEvent, Wait
 from trainers.processes.activity import ACTIVITY
+from trainers.rollout.dialog import Dialog
 from trainers.rollout.engine import BaseEngine, Sampling
 from trainers.rollout.episode import Branches, EpisodeCost, EpisodeEnding, EpisodePlan, RunningEpisode
-from trainers.rollout.exchange import Dialog
 from trainers.rollout.ledger import Ledger
 from trainers.rollout.timing import Part, Stopwatch, Timing
 from trainers.steps import Episode

@@ -66,9 +66,9 @@ from trainers.run.cli import dump
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.evaluation import Evaluator, evaluation_slots
+from trainers.run.event_log import EventLog
 from trainers.run.examples import examples_of
 from trainers.run.folder import RunFolder
-from trainers.run.happenings import EventLog
 from trainers.run.origin import prompt_settings
 from trainers.run.pooled import EpisodeStore, PooledRollouts
 from trainers.run.progress import RunProgress

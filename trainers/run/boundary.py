@@ -22,24 +22,24 @@ class Boundary:
 
     def __init__(self, parts: Mapping[str, Stateful], begun: Callable[[], int], alone: bool) -> None:
         self._parts, self._begun, self._alone = parts, begun, alone
-        self.reach()
+        self.commit()
 
-    def reach(self) -> None:
+    def commit(self) -> None:
         """Marks the end of an iteration."""
         self._states: dict[str, Mapping[str, Any]] | None = {}
         self._steps = self._begun()
 
-    def leave(self) -> None:
+    def begin(self) -> None:
         """Marks the begin of an iteration; the way back is kept but where episodes are replayed or wait for updates."""
         large = {"replay", "pool"} & self._parts.keys()
         can_return = self._alone and not large
         self._states = {name: self._parts[name].state() for name in _CHANGED} if can_return else None
 
-    def lose(self) -> None:
+    def drop(self) -> None:
         """Marks that optimisers take steps: there is no way back."""
         self._states = None
 
-    def back(self) -> bool:
+    def undo(self) -> bool:
         """Restores the end of the last iteration; returns whether it could, so that a checkpoint can be written."""
         if not self._alone or self._states is None or self._begun() != self._steps:
             return False

@@ -16,7 +16,7 @@ from trainers.processes.memory import ran_out
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineFailed
 from trainers.run.activity_file import ActivityFile
-from trainers.run.answering import answer
+from trainers.run.alarm_actions import apply_alarm_actions
 from trainers.run.assembly import Run
 from trainers.run.iteration_metrics import Clock, iteration_metrics
 from trainers.run.shortage import OutOfMemory, describe_shortage, remedies
@@ -65,7 +65,7 @@ def _to_the_end(run: Run) -> None:
     except (RuntimeError, MemoryError) as error:
         if not ran_out(error):
             raise
-        message, playing, whole = describe_shortage(ACTIVITY.now().phase, error), False, run.boundary.back()
+        message, playing, whole = describe_shortage(ACTIVITY.now().phase, error), False, run.boundary.undo()
     else:
         return
     # The error has gone, and with it the tensors of what it broke off.
@@ -88,7 +88,7 @@ def _loop(run: Run) -> None:
     elif run.evaluation_is_due():
         run.evaluate(f"iteration {counters.iteration}")
     while counters.iteration < config.iterations and not run.out_of_time():
-        answer(run)
+        apply_alarm_actions(run)
         iterate(run)
         if run.evaluation_is_due():
             run.evaluate(f"iteration {counters.iteration}")
@@ -107,7 +107,7 @@ def iterate(run: Run) -> None:
     """
     clock, seed, iteration = Clock(), run.config.seed, run.counters.iteration + 1
 
-    run.boundary.leave()
+    run.boundary.begin()
     rollout = run.rollouts(iteration)
     run.engine.rest()
     clock.book("rollout")
@@ -124,7 +124,7 @@ def iterate(run: Run) -> None:
     update = run.updater.update(
         batch, np.random.default_rng([seed, iteration]), imitation, iteration=iteration, sampled=credit.table
     )
-    run.boundary.lose()
+    run.boundary.drop()
     learnt = run.crediting.learn(credit, np.random.default_rng([seed, iteration, 1]))
     clock.book("update")
 
@@ -139,7 +139,7 @@ def iterate(run: Run) -> None:
     )  # fmt: skip
     run.counters.iteration = iteration
     run.counters.tokens += figures.sampled
-    run.boundary.reach()
+    run.boundary.commit()
     if run.config.episodes_every and iteration % run.config.episodes_every == 0:
         run.folder.write_episodes(f"iteration-{iteration:05d}", rollout.episodes, credit)
     times = clock.metrics(rollout.timing, figures, rollout.seconds, rollout.covered)

@@ -25,9 +25,9 @@ from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.programs import evaluate, imitate
 from trainers.rollout.config import EnvConfig, PromptConfig
+from trainers.rollout.dialog import answer_text
 from trainers.rollout.environments import answers_of, check_vocabulary
 from trainers.rollout.episode import EpisodePlan
-from trainers.rollout.exchange import answer_text
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 from trainers.run.episode_folder import EpisodeFolder

@@ -21,7 +21,7 @@ from trainers.report.metrics import is_metric
 from trainers.run.alarm_rules import RULES, AlarmRule, documentation
 from trainers.run.alarms import START, Alarms, best_iteration
 from trainers.run.config import AlarmConfig, AlarmRuleConfig
-from trainers.run.happenings import EventLog
+from trainers.run.event_log import EventLog
 from trainers.settings import ConfigError
 from trainers.train import main
 

@@ -12,7 +12,7 @@ _GO_ON = ("updater", "sampler", "random", "counters", "alarms", "taken")
 """Parts that do not go back: iterations are counted on, and other tasks and tokens are drawn than the first time."""
 
 
-def answer(run: Run) -> None:
+def apply_alarm_actions(run: Run) -> None:
     """Does what the settings say about the alarms that were raised; every process must call this.
 
     Raises:

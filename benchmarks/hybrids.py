@@ -94,7 +94,9 @@ def main() -> None:
             folder = made(name, Path(place))
             for memory in given.memories:
                 for turns in given.turns:
-                    rows = record(Cell("TextCraft", memory, turns, 8), folder).renumbered(SHAPES["small"]["vocab_size"])
+                    rows = record(Cell("TextCraft", memory, turns, 8), folder).renumber_images(
+                        SHAPES["small"]["vocab_size"]
+                    )
                     ways = [Ours(folder, rows, 4096), ByRows(folder, rows, 4096)]
                     seconds: list[list[float]] = [[], []]
                     for _ in range(given.rounds):

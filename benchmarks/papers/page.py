@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.papers.plans import MEANS, STEPPO_STEPS, Planned
-from trainers.papers.index import Paper, Row, Run, Table, display_name, published_rows, read_papers
+from trainers.papers.index import Paper, PaperRun, Row, Table, display_name, published_rows, read_papers
 from trainers.papers.settings import setting_of
 
 INTRODUCTION = Path(__file__).with_name("introduction.md")
@@ -19,13 +19,13 @@ SCPO_HOURS = {
 """Hours of a run that SCPO states (appendix A.2), for 150 iterations."""
 
 
-def page(plans: Mapping[Run, Planned]) -> str:
+def page(plans: Mapping[PaperRun, Planned]) -> str:
     """The whole page."""
     means = ", ".join(f"{display_name(env)} {a} / {b:,} / {c}" for env, (a, b, c) in MEANS.items())
     stated = "; ".join(
         f"{_models()[model]} on {display_name(env)} {hours} hours, planned {plans[run].hours(150):.0f}"
         for (model, env), hours in SCPO_HOURS.items()
-        for run in [Run("scpo", "table1", env, model, "scpo")]
+        for run in [PaperRun("scpo", "table1", env, model, "scpo")]
     )
     text = INTRODUCTION.read_text(encoding="utf-8")
     text = text.format(means=means, steppo=STEPPO_STEPS, plans=len(plans), stated=stated)
@@ -51,7 +51,7 @@ def _models() -> Mapping[str, str]:
     return {run.model: setting_of(run).settings["model"]["path"].rpartition("/")[2] for run in published_rows()}
 
 
-def _paper(paper: Paper, plans: Mapping[Run, Planned]) -> Iterator[str]:
+def _paper(paper: Paper, plans: Mapping[PaperRun, Planned]) -> Iterator[str]:
     where = f", [arXiv {paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})" if paper.arxiv else ""
     name = display_name(paper.key)
     yield f"## {name}"
@@ -78,7 +78,7 @@ _KINDS = {
 }
 
 
-def _row(row: Row, table: Table, plans: Mapping[Run, Planned]) -> str:
+def _row(row: Row, table: Table, plans: Mapping[PaperRun, Planned]) -> str:
     model = _models().get(row.model, row.model) or "none"
     label = row.label.replace("|", "\\|") + (f" ({row.note})" if row.note else "")
     metric = f"`{row.metric}`: " if row.metric else ""
@@ -99,7 +99,7 @@ def _row(row: Row, table: Table, plans: Mapping[Run, Planned]) -> str:
     return f"| {model} | {label} | {published} | {runs} | {ours_of} |"
 
 
-def _needs(run: Run, plan: Planned) -> str:
+def _needs(run: PaperRun, plan: Planned) -> str:
     hours = plan.hours(setting_of(run).settings["iterations"])
     memory = "" if plan.fits else f", which have {plan.room:.1f} GiB each where it needs {plan.gib:.1f}"
     return f"not run: needs {plan.ranks} GPUs x {hours:,.0f} hours ({plan.gpus}){memory}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from trainers.papers.index import Run, published_rows
+from trainers.papers.index import PaperRun, published_rows
 from trainers.papers.settings import setting_of
 from trainers.planning.hardware import GIB, machines
 from trainers.planning.plan import RunPlanner
@@ -53,12 +53,12 @@ class Planned:
         return self.seconds * iterations / 3600
 
 
-def config_of(run: Run) -> TrainConfig:
+def config_of(run: PaperRun) -> TrainConfig:
     """The settings of the run, resolved; an engine that is not installed here is no error."""
     return parse(["--config", run.name], PLAN).config
 
 
-def plan_runs(runs: Iterable[Run]) -> Iterator[tuple[Run, Planned]]:
+def plan_runs(runs: Iterable[PaperRun]) -> Iterator[tuple[PaperRun, Planned]]:
     """Plans of these runs; passes of a model on the same hardware and of the same lengths are computed once."""
     planners: dict[tuple[str, str, str], RunPlanner] = {}
     warnings.simplefilter("ignore")  # of passes on fake tensors
@@ -73,13 +73,13 @@ def plan_runs(runs: Iterable[Run]) -> Iterator[tuple[Run, Planned]]:
         yield run, Planned(gpus, round(plan.peak / GIB, 1), round(plan.room / GIB, 1), round(plan.iteration, 1))
 
 
-def read_plans(path: Path = PLANS) -> dict[Run, Planned]:
+def read_plans(path: Path = PLANS) -> dict[PaperRun, Planned]:
     """The kept plans, by run."""
     body = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {run: Planned(**body[run.name]) for run in published_rows() if run.name in body}
 
 
-def text_of(plans: dict[Run, Planned]) -> str:
+def text_of(plans: dict[PaperRun, Planned]) -> str:
     """The kept plans as a file."""
     lines = [
         "# Memory of one GPU and seconds of an iteration, as envsuite plan estimates them: no measurements.",

@@ -148,7 +148,7 @@ def _measured(given: argparse.Namespace, results: Results) -> Iterator[Record]:
                 continue
             rows = record(cell, folder)
             if (size := SHAPES[given.model].get("vocab_size")) is not None:
-                rows = rows.renumbered(size)
+                rows = rows.renumber_images(size)
             rows.save(file := Path(place) / "rows.npz")
             tokens = SharedTokens.of(step_table(rows))
             counts = {"rows": tokens.rows, "distinct": tokens.distinct, "completion": rows.completion}

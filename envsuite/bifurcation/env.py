@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from envsuite.bifurcation.world import ALIASING, DOORS, MISTAKES, REWARDS, DoorKind, DoorState, Walk
+from envsuite.bifurcation.world import ALIASING, DOORS, MISTAKES, REWARDS, DoorState, Kind, Walk
 from envsuite.core.caches import made_once
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.options import SEED, EnvOptions, option
@@ -23,7 +23,7 @@ ARRIVED, LOST = "You have arrived.", "The walk ends here, astray."
 
 @dataclass(frozen=True, kw_only=True)
 class BifurcationOptions(EnvOptions):
-    """The options of ``Bifurcation-v0``: the dials of :class:`~envsuite.bifurcation.world.DoorKind`."""
+    """The options of ``Bifurcation-v0``: the dials of :class:`~envsuite.bifurcation.world.Kind`."""
 
     env_id: ClassVar[str] = ENV_ID
     horizon: int = option(10, "places of a walk, at each of which a door is taken", minimum=1, maximum=40)
@@ -59,7 +59,7 @@ class BifurcationOptions(EnvOptions):
 
 
 @made_once(8)
-def task_set(kind: DoorKind, source: str) -> TaskSet:
+def task_set(kind: Kind, source: str) -> TaskSet:
     """Returns the walks of all splits; each follows from its id and the numbers of places, forks, and their kinds."""
     seed = f"{kind.map_seed}/" if source == "generated" else ""
     splits = {split: tuple(f"{seed}{split}-{n}" for n in range(count)) for split, count in COUNTS.items()}
@@ -82,7 +82,7 @@ class Bifurcation(ToolEnv):
 
     def __init__(self, **given: Any) -> None:
         options = BifurcationOptions.of(given)
-        self.kind = DoorKind(**{field.name: getattr(options, field.name) for field in fields(DoorKind)})
+        self.kind = Kind(**{field.name: getattr(options, field.name) for field in fields(Kind)})
         self.commands = DOORS[: self.kind.doors]
         self.tools = (
             Tool(

@@ -33,7 +33,7 @@ ALIASING = ("none", "alike", "different")
 
 
 @dataclass(frozen=True)
-class DoorKind:
+class Kind:
     """The dials.
 
     Raises:
@@ -126,7 +126,7 @@ class Walk:
         key: Draws the places.
     """
 
-    def __init__(self, kind: DoorKind, key: str) -> None:
+    def __init__(self, kind: Kind, key: str) -> None:
         draw = Draw(f"bifurcation {kind.horizon} {kind.decisions} {kind.forks} {key}")
         at = {*draw.sample(range(kind.horizon), kind.decisions)}
         forks = iter(draw.sample(range(kind.forks), kind.decisions))

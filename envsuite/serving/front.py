@@ -415,7 +415,7 @@ def _offer(env_id: str, workers: int) -> EnvOffer:
             env_id,
             own_spec.max_episode_steps,
             entry.takes,
-            entry.offered(),
+            entry.argument_schemas(),
             own_spec.inline or workers == 0,
             own_spec.inline,
         )

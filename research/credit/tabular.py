@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.bifurcation.world import PLAINS, DoorKind, Floats, Walk
+from envsuite.bifurcation.world import PLAINS, Floats, Kind, Walk
 from research.credit.cells import Cell
 
 Shares = Literal["nothing", "kind", "parts"]
@@ -51,7 +51,7 @@ def train(cell: Cell, seed: int, rate: float, exact: bool, shares: Shares) -> Fl
     Returns:
         The expected success before each update and after the last, exact.
     """
-    kind = DoorKind(**cell.kwargs)
+    kind = Kind(**cell.kwargs)
     count = kind.forks + PLAINS
     kinds = np.array([Walk(kind, task).places for task in cell.panel(seed)])
     right = np.array([*kind.right, *[-1] * PLAINS])

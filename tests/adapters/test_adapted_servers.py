@@ -259,7 +259,7 @@ def test_a_tool_that_vanishes_and_a_reward_that_raises_are_told(folder: Path) ->
 def test_clients_of_a_server_cannot_say_what_it_starts_or_asks() -> None:
     for env_id in ("mcp/sums", "openenv/sums"):
         kind: Any = load_env_creator(spec_of(env_id).entry_point)
-        assert {"deadline", "split"} == kind.offered().keys() & {
+        assert {"deadline", "split"} == kind.argument_schemas().keys() & {
             "deadline",
             "split",
             "command",

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.bifurcation.env import Bifurcation
-from envsuite.bifurcation.world import ALIASING, MISTAKES, REWARDS, DoorKind, Floats, Walk
+from envsuite.bifurcation.world import ALIASING, MISTAKES, REWARDS, Floats, Kind, Walk
 from envsuite.core import ToolCall, UsageError
 
 
-def random_policy(kind: DoorKind, seed: int) -> Floats:
+def random_policy(kind: Kind, seed: int) -> Floats:
     """Chances of the doors; what is left to 1 is an action that is none."""
     rng = np.random.default_rng(seed)
     return rng.dirichlet(np.full(kind.doors + 1, 0.7), (kind.horizon, 2, kind.names))[..., :-1]
@@ -58,11 +58,11 @@ class Enumeration:
 
 
 @st.composite
-def kinds(draw: st.DrawFn, aliasing: str = "none") -> DoorKind:
+def kinds(draw: st.DrawFn, aliasing: str = "none") -> Kind:
     horizon = draw(st.integers(1, 3 if aliasing == "different" else 4))
     reward = draw(st.sampled_from(REWARDS))
     decisions = draw(st.integers(int(reward == "each"), horizon))
-    return DoorKind(
+    return Kind(
         horizon, decisions, draw(st.integers(2, 3)), 6, draw(st.sampled_from(MISTAKES)), reward,
         aliasing, slip=draw(st.sampled_from((0.0, 0.25, 0.9))),
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_values_are_those_of_every_sequence_of_doors(aliasing: str, data: st.Dat
 
 
 @given(st.sampled_from(ALIASING).flatmap(kinds), st.integers(0, 99))
-def test_the_advantage_of_a_policy_s_doors_has_the_mean_zero(kind: DoorKind, seed: int) -> None:
+def test_the_advantage_of_a_policy_s_doors_has_the_mean_zero(kind: Kind, seed: int) -> None:
     policy = random_policy(kind, seed)
     q, v = Walk(kind, "test-0").values(policy, kind.horizon + 2)
     whole = np.concatenate([policy, 1.0 - policy.sum(-1, keepdims=True)], -1)
@@ -135,4 +135,4 @@ def test_values_are_the_means_of_episodes_that_are_played(dials: dict[str, Any])
 
 def test_a_policy_of_another_shape_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match=r"shape \(3, 2, 1, 3\); that of this walk's places is \(10, 2, 1, 3\)$"):
-        Walk(DoorKind(), "train-0").values(np.zeros((3, 2, 1, 3)), 5)
+        Walk(Kind(), "train-0").values(np.zeros((3, 2, 1, 3)), 5)

@@ -134,7 +134,7 @@ WRONG = [
     (
         "milestones",
         TextCraftMilestones,
-        "reached",
+        "count_reached",
         lambda milestones, action, info: 0,
         "the last step reaches a milestone",
     ),

@@ -51,7 +51,7 @@ def lock(root: Path, tmp_path: Path) -> str:
 
 def world_of(env: Environment, split: str = "train") -> ToolEnv:
     """An environment that no file has."""
-    made: Any = env.made("file.py", "file.py", "1")
+    made: Any = env.make_class("file.py", "file.py", "1")
     world: ToolEnv = made(split=split)
     return world
 

@@ -114,7 +114,7 @@ def test_every_option_of_every_environment_says_what_it_means_and_its_default_ma
         assert values_of(kind.takes.schema()[one.name])
     default = kind.takes()
     assert kind.takes.of({one.name: getattr(default, one.name) for one in fields(default)}) == default
-    for name in kind.offered():
+    for name in kind.argument_schemas():
         kind.takes.check({name: getattr(default, name)}, client=True)
     with pytest.raises(UnknownName, match=f"unknown argument of {env_id} 'soruce'"):
         make(env_id, soruce="builtin")

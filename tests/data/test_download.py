@@ -317,10 +317,11 @@ def test_a_killed_process_is_gone_on_with(server: Faulty, tmp_path: Path) -> Non
 import os, pathlib
 from envsuite.data.catalog import RemoteFile
 from envsuite.data.download import Patience, download
-from envsuite.data.progress import Silent
+from envsuite.data.progress import SilentProgress
 os.environ["NO_PROXY"] = "127.0.0.1"
 die = lambda _: os.kill(os.getpid(), 9)
-download({UNKNOWN!r}, ["{server.url}/a/set.zip"], pathlib.Path({str(tmp_path)!r}), Patience(sleep=die), Silent())
+folder = pathlib.Path({str(tmp_path)!r})
+download({UNKNOWN!r}, ["{server.url}/a/set.zip"], folder, Patience(sleep=die), SilentProgress())
 """
     server.script = deque(["drops"])
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9

@@ -154,12 +154,12 @@ from pathlib import Path
 from envsuite.evaluation.demonstrations import collecting
 
 def add(partial, shown, add=collecting._Partial.add):
-    if partial.kept == 5:
+    if partial.demonstration_count == 5:
         os.kill(os.getpid(), 9)
     add(partial, shown)
 
 collecting._Partial.add = add
-collecting.collect(collecting.Order("TextCraft-v0", 40), Path(sys.argv[1]))
+collecting.collect(collecting.CollectionOrder("TextCraft-v0", 40), Path(sys.argv[1]))
 """
 
 

@@ -157,7 +157,7 @@ def test_the_published_recipes_give_disjoint_goals(shared: Path) -> None:
         "builtin": (gymnasium.make("TextCraft-v0", split=None).unwrapped.book, builtin("TextCraft-v0")),  # type: ignore[attr-defined]
     }.items():
         train = {task.identity["item"] for task in split["train"].tasks}
-        made = [{recipe.output for recipe in book.needed(t.identity["item"])} for t in split["test"].tasks]
+        made = [{recipe.output for recipe in book.needed_recipes(t.identity["item"])} for t in split["test"].tasks]
         needing[name] = (sum(bool(items & train) for items in made), len(made))
     assert needing == {"official": (38, 210), "builtin": (40, 211)}, "goals of test whose parts are goals of training"
 

@@ -29,14 +29,14 @@ METHODS = {
         branch = credit_q(returns, cluster, key)[1]
         size = np.where(size > 1, size, 2)
     """,
-    "dr_grpo": "from trainers.credit.estimators.comparison import Comparison",
+    "dr_grpo": "from trainers.credit.estimators.comparison import StateComparison",
     "gpg": UNITS
     + """
         from trainers.credit.estimators.groups import group_statistics
         counted = group_statistics(returns, group, samples=units.samples).std[once] > 0.0
         class centred: per_step = compare.episodes(steps)[0]
     """,
-    "grpo": "from trainers.credit.estimators.comparison import Comparison",
+    "grpo": "from trainers.credit.estimators.comparison import StateComparison",
     "hgpo": """
         returns, (_, _) = discounted_returns(steps, gamma), method.levels(steps)
         weights = method.weights()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envsuite.bifurcation.world import DoorKind, DoorState, Walk
+from envsuite.bifurcation.world import DoorState, Kind, Walk
 from research.credit.cells import Cell
 from research.credit.tabular import SHARES, Shares, pairs, train
 
@@ -25,7 +25,7 @@ def parts(kind: int, place: int, lost: int, shares: Shares) -> list[Any]:
 
 def plainly(cell: Cell, seed: int, rate: float, exact: bool, shares: Shares) -> float:
     """Expected success after one update, step by step."""
-    kind, walks = DoorKind(**cell.kwargs), {task: Walk(DoorKind(**cell.kwargs), task) for task in cell.panel(seed)}
+    kind, walks = Kind(**cell.kwargs), {task: Walk(Kind(**cell.kwargs), task) for task in cell.panel(seed)}
     odds, weights = cell.start ** (1.0 / cell.decisions), defaultdict[Any, Any](lambda: np.zeros(3))
 
     def chances(walk: Walk, state: DoorState) -> Any:

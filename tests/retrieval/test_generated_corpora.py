@@ -46,7 +46,7 @@ def test_disk_and_memory_do_not_grow_with_the_number_of_seeds(
     gc.collect()
     assert sum(reference() is not None for reference in known) == corpus_build.OPEN
     for module in (papers, questions):
-        module._generated.cache_clear()
+        module._generate_collection.cache_clear()
 
 
 def test_an_encyclopaedia_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ def test_progress_counts_every_document(tmp_path: Path) -> None:
 
         def note(self, text: str) -> None: ...
 
-        def done(self, name: str, size: int) -> None:
+        def finish(self, name: str, size: int) -> None:
             told.append((name, size))
 
     with (tmp_path / "file").open("wb") as file:

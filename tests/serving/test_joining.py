@@ -192,7 +192,7 @@ def test_where_no_server_is_named_a_vector_waits_for_one_and_then_says_so(
         for _ in range(2):
             began = time.monotonic()
             errors = {event.error for event in reset_all(vector, seed=0).values()}
-            assert errors == {f"Unreachable: {file.url} has had no server for 1 s; start one, or name one there"}
+            assert errors == {f"ServerUnreachable: {file.url} has had no server for 1 s; start one, or name one there"}
         assert time.monotonic() - began < 0.5, "the second time nobody waits"
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.papers.plans import config_of
 from trainers.imitation.vocabulary import word_tokenizer
-from trainers.papers.index import Run
+from trainers.papers.index import PaperRun
 
 WORLDS: dict[str, dict[str, Any]] = {
     "ALFWorld-v0": {"source": "builtin", "games": 18},
@@ -60,7 +60,7 @@ def save_taught(folder: Path, answers: Sequence[str], tokenizer: PreTrainedToken
     return folder
 
 
-def overrides(run: Run, model: Path, output: Path) -> dict[str, Any]:
+def overrides(run: PaperRun, model: Path, output: Path) -> dict[str, Any]:
     """Settings that are replaced, by their dotted names; everything else is the run's."""
     config = config_of(run)
     many = config.rollout.group_size > 1
@@ -91,7 +91,7 @@ def overrides(run: Run, model: Path, output: Path) -> dict[str, Any]:
     return small
 
 
-def arguments(run: Run, model: Path, output: Path) -> list[str]:
+def arguments(run: PaperRun, model: Path, output: Path) -> list[str]:
     """The command line of the small run."""
     words = ["--config", run.name]
     for name, value in overrides(run, model, output).items():

@@ -39,7 +39,7 @@ from envsuite.retrieval import builder
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop import filling
 from envsuite.webshop.build import build
-from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.nouns import BuiltinNouns
 
 filling.BATCH, filling.STEP, builder.RUN = 20, 5, 5000
 
@@ -50,7 +50,7 @@ def count(index, postings, count=IndexBuilder._count):
 
 IndexBuilder._count = count
 print("begun", flush=True)
-build(Many(), Path(sys.argv[2]), Builtin())
+build(Many(), Path(sys.argv[2]), BuiltinNouns())
 """
 
 

@@ -14,7 +14,7 @@ from trainers.settings.words import Loader
 
 
 @dataclass(frozen=True, order=True)
-class Run:
+class PaperRun:
     """One training of a paper."""
 
     paper: str
@@ -43,7 +43,7 @@ class Row:
     label: str
     figures: Mapping[str, Mapping[str, str]]
     """Figures as they are printed, by environment and metric."""
-    runs: Mapping[str, Run]
+    runs: Mapping[str, PaperRun]
     """Runs whose result the row is, by environment."""
     missing: Mapping[str, str]
     """Reason why there is no run, by environment."""
@@ -97,9 +97,9 @@ def read_papers() -> tuple[Paper, ...]:
 
 
 @cache
-def published_rows() -> Mapping[Run, tuple[Row, ...]]:
+def published_rows() -> Mapping[PaperRun, tuple[Row, ...]]:
     """The rows that each run is the result of, by run, sorted."""
-    rows: dict[Run, tuple[Row, ...]] = {}
+    rows: dict[PaperRun, tuple[Row, ...]] = {}
     for row in (row for paper in read_papers() for table in paper.tables for row in table.rows):
         for run in row.runs.values():
             rows[run] = (*rows.get(run, ()), row)
@@ -141,8 +141,8 @@ def _row(paper: str, table: Mapping[str, Any], entry: Mapping[str, Any], reasons
     return Row(paper, number, model, entry["row"], figures, runs, missing, *details)
 
 
-def _run(paper: str, table: str, env: str, model: str, text: str) -> Run:
+def _run(paper: str, table: str, env: str, model: str, text: str) -> PaperRun:
     """Reads ``METHOD``, of a row's own paper and table, or ``PAPER/TABLE:METHOD``."""
     place, _, method = text.rpartition(":")
     key, _, number = (place or f"{paper}/table{table.replace('.', '')}").partition("/")
-    return Run(key, number, env, model, method)
+    return PaperRun(key, number, env, model, method)

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from envsuite.core.errors import UnknownName, nearest
-from trainers.papers.index import Row, Run, display_name, published_rows, read_data
+from trainers.papers.index import PaperRun, Row, display_name, published_rows, read_data
 from trainers.settings.words import merge, read_file
 
 FOLDER = "papers/"
@@ -48,7 +48,7 @@ def read_settings(name: str) -> dict[str, Any]:
     return dict(setting_of(run_named(name)).settings)
 
 
-def run_named(name: str) -> Run:
+def run_named(name: str) -> PaperRun:
     """The run of that name.
 
     Raises:
@@ -64,7 +64,7 @@ def run_named(name: str) -> Run:
 
 
 @cache
-def setting_of(run: Run) -> Setting:
+def setting_of(run: PaperRun) -> Setting:
     """How a run is trained: the layers of ``settings.yaml`` that apply to it, in their order."""
     layers = [layer for layer in read_data("settings.yaml")["layers"] if applies(layer, run)]
     values = {key: layer[key] for layer in layers for key in ("recipe", "gpus") if key in layer}
@@ -75,14 +75,14 @@ def setting_of(run: Run) -> Setting:
     return Setting(values["gpus"], sections, stated, taken)
 
 
-def applies(layer: Mapping[str, Any], run: Run) -> bool:
+def applies(layer: Mapping[str, Any], run: PaperRun) -> bool:
     """Whether each part of the run's name is among the words that the layer has for it."""
     return all(
         any(fnmatchcase(value, word) for word in layer[key].split()) for key, value in vars(run).items() if key in layer
     )
 
 
-def text_of(run: Run) -> str:
+def text_of(run: PaperRun) -> str:
     """The run as a file: figures that were published, settings that are stated or were taken, and the settings."""
     setting, rows = setting_of(run), published_rows()[run]
     title = f"{display_name(run.paper)}, {display_name(run.env)}, {setting.settings['model']['path']}: {rows[0].label}"
@@ -108,7 +108,7 @@ def citation(row: Row, env: str) -> str:
     return f"{text}; {row.note}" if row.note else text
 
 
-def command(run: Run) -> str:
+def command(run: PaperRun) -> str:
     """The command that trains the run on the paper's hardware."""
     *counts, _ = setting_of(run).gpus.split("x")
     launch = f"accelerate launch --config_file configs/accelerate/gpu{'2x8' if len(counts) > 1 else '8'}.yaml"

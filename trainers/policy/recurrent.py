@@ -74,7 +74,7 @@ class RecurrentPlan(Protocol):
         """The tokens."""
 
     @property
-    def carry(self) -> StateCarry | None:
+    def carried(self) -> StateCarry | None:
         """States of other rows, if any."""
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -165,7 +165,7 @@ def _along(plan: RecurrentPlan, tensors: Sequence[Tensor], scan: Callable[..., t
         scan: Gets them as (runs, length, …), the states before, or ``None``, and the length; returns outputs of this
             shape, and the states after.
     """
-    carry = plan.carry
+    carry = plan.carried
     kept_tokens = None if carry is None else carry.kept
     levels = plan.once("levels", lambda: TreeLevels.of(plan.tree, plan.device, kept_tokens))
     padded_inputs = [torch.cat([tensor[0], tensor.new_zeros(1, *tensor.shape[2:])]) for tensor in tensors]
@@ -205,7 +205,7 @@ def _paths_back(plan: RecurrentPlan, width: int) -> list[Tensor]:
     """
     parent = plan.tree.parent
     count, roots = len(parent), np.flatnonzero(parent < 0)
-    trees = 0 if plan.carry is None else len(roots)
+    trees = 0 if plan.carried is None else len(roots)
     earlier = count + np.arange(trees * (width - 1)).reshape(trees, width - 1)
     zero = count + earlier.size
     back = np.concatenate([parent, earlier.ravel() - 1, [zero]])
@@ -225,7 +225,7 @@ def _conv(
     width = weight.shape[-1]
     back = plan.once(("back", width), lambda: _paths_back(plan, width))
     exact = torch.promote_types(weight.dtype, torch.float32)  # sums are rounded once, as in the model's own function
-    inputs, weight, carry = states[0].to(exact), weight.to(exact), plan.carry
+    inputs, weight, carry = states[0].to(exact), weight.to(exact), plan.carried
     if carry is not None:
         call = carry.next_call()
         before = carry.before(call)

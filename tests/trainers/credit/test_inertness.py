@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tiny_runs import write_settings
 from envsuite.core import ToolCall
 from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
+from envsuite.remote.making import make_player
 from trainers.credit.config import EmbeddingConfig, MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.inertness import PATIENCE
@@ -215,8 +215,7 @@ def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, g
     """Groups of episodes of a player who does what the expert would with probability ``skill``, else anything."""
     rng = np.random.default_rng(seed)
     made = with_milestones(env, "world", None).make()
-    package = type(made.unwrapped).__module__.rpartition(".")[0]
-    expert = import_module(f"{package}.expert").Expert()
+    expert = make_player(env.id, "expert")
     ids = made.unwrapped.tasks.ids(env.split)
     found = []
     for number in range(tasks * (members + greedy)):

@@ -18,7 +18,7 @@ from docs.build import ROOT
 from envsuite.cli import main
 from envsuite.core.registration import ENVIRONMENTS
 from tools.freeze import digest
-from trainers.papers.index import Row, Run, published_rows, read_data, read_papers
+from trainers.papers.index import PaperRun, Row, published_rows, read_data, read_papers
 from trainers.papers.settings import applies, read_settings, setting_of, text_of
 from trainers.run.cli import dump
 
@@ -86,7 +86,7 @@ def test_every_entry_of_the_index_is_well_formed() -> None:
 
 
 def test_every_layer_applies_to_a_run_with_each_of_its_words() -> None:
-    parts = [field.name for field in fields(Run)]
+    parts = [field.name for field in fields(PaperRun)]
     for layer in read_data("settings.yaml")["layers"]:
         assert layer.keys() <= {*parts, "settings", "recipe", "gpus", "stated", "taken"}, layer
         narrower = [{**layer, key: word} for key in parts if key in layer for word in layer[key].split()]

@@ -487,12 +487,12 @@ def test_nothing_outlives_its_episode(made: Made, sandbox: bool, end: str) -> No
 def test_agents_end_with_this_program_however_that_ends(root: Path, tmp_path: Path, sandbox: bool) -> None:
     name = f"86401.{os.getpid()}"
     program = (
-        "import sys\nfrom trainers.gateway.command import Confined, Program\n"
+        "import sys\nfrom trainers.gateway.command import CommandProgram, ConfinedCommand\n"
         "from trainers.rollout.config import AgentConfig\n"
         f"config = AgentConfig(command=['sh', '-c', 'setsid sleep {name} & wait'], sandbox={sandbox})\n"
-        "place = Confined(config, 1, {})\nplace.begin()\n"
+        "place = ConfinedCommand(config, 1, {})\nplace.begin()\n"
         "print(place.host, file=sys.stdout, flush=True)\n"
-        "place.run(Program(config.command, ''), {'PATH': '/usr/bin:/bin'}, 60.0, '')\n"
+        "place.run(CommandProgram(config.command, ''), {'PATH': '/usr/bin:/bin'}, 60.0, '')\n"
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], cwd=root, text=True, stdout=pipe, stderr=pipe) as running:

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoConfig, LlamaConfig, PreTrainedConfig
 
 from benchmarks.papers.plans import config_of, plan_runs, read_plans
-from trainers.papers.index import Run, published_rows
+from trainers.papers.index import PaperRun, published_rows
 from trainers.papers.settings import setting_of
 from trainers.planning.hardware import GIB, Device, Machines
 from trainers.planning.plan import RunPlanner
@@ -25,9 +25,9 @@ ON_CPU = [
 ]
 
 
-def computed_alike() -> list[Run]:
+def computed_alike() -> list[PaperRun]:
     """One training of each kind that shares the passes which are counted."""
-    kinds: dict[tuple[object, ...], Run] = {}
+    kinds: dict[tuple[object, ...], PaperRun] = {}
     for run in published_rows():
         config = config_of(run)
         lengths = (config.prompt.max_tokens, config.rollout.sampling.max_tokens, config.optim.tokens_per_microbatch)

@@ -286,7 +286,8 @@ def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path
 
 
 def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
-    code = "import sys; from trainers.pool import Writer; Writer(sys.argv[1], 'the gateway').open_session('s'); print()"
+    code = "import sys; from trainers.pool import PoolWriter; "
+    code += "PoolWriter(sys.argv[1], 'the gateway').open_session('s'); print()"
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [sys.executable, "-uc", f"{code}; sys.stdin.read()", str(tmp_path)]
     with subprocess.Popen(command, **pipes) as process:

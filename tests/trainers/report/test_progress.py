@@ -144,7 +144,8 @@ def test_the_cursor_comes_back_and_the_thread_ends_when_the_run_fails() -> None:
 
 
 def test_a_display_that_nobody_ended_does_not_keep_the_program_alive() -> None:
-    program = "import sys; from trainers.run.progress import Progress; Progress(3, plain=True).__enter__(); sys.exit(3)"
+    program = "import sys; from trainers.run.progress import RunProgress; "
+    program += "RunProgress(3, plain=True).__enter__(); sys.exit(3)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 3
 
 

@@ -25,14 +25,14 @@ from trainers.train import main
 
 HOLDER = """
 import errno, fcntl, pathlib, sys, time
-from trainers.run.lock import held
+from trainers.run.lock import hold_folder
 
 def without_locks(*_):
     raise OSError(errno.ENOLCK, "No locks available")
 
 if sys.argv[2] == "without locks":
     fcntl.flock = without_locks
-with held(pathlib.Path(sys.argv[1]), "trainers.train", "--name"):
+with hold_folder(pathlib.Path(sys.argv[1]), "trainers.train", "--name"):
     print("held", flush=True)
     time.sleep(600)
 """

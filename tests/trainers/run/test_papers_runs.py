@@ -9,7 +9,7 @@ import pytest
 from small_papers import ANSWERS, arguments, save_model
 
 from benchmarks.papers.plans import config_of
-from trainers.papers.index import Run, published_rows
+from trainers.papers.index import PaperRun, published_rows
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.train import main
@@ -23,7 +23,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", published_rows(), ids=lambda run: run.name)
-def test_a_published_setting_runs(run: Run, models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_published_setting_runs(run: PaperRun, models: dict[str, Path], tmp_path: Path) -> None:
     published = config_of(run)
     words = arguments(run, models[published.envs[0].id], tmp_path)
     small = parse(words).config

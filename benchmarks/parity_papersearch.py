@@ -24,7 +24,7 @@ class Recorded:
     """The selector of the recordings."""
 
     name = "recorded"
-    shown = True
+    is_visible = True
 
     def scores(self, question: CorpusQuery, papers: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the score of each paper. Shape: as ``papers``."""

@@ -172,7 +172,7 @@ def _with(**columns: Any) -> StepTable:
         # comparisons
         (lambda: DrGRPO(StateComparison("std")), "without normalise"),
         (lambda: OPO(replace(CENTRED, weigh="step")), "without weigh"),
-        (lambda: GiGPO(compare={"ddof": 0}), "it must be an instance of Comparison"),
+        (lambda: GiGPO(compare={"ddof": 0}), "it must be an instance of StateComparison"),
         (lambda: _made("rloo", compare={"normalise": "std"}), "without normalise: read here are only weigh, singleton"),
         (lambda: _made("opo", compare={"weigh": "step"}), "without weigh: read here are only singleton"),
         (lambda: _made("gigpo", compare_step={"singleton": "raw"}), "without singleton"),

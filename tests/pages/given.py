@@ -80,7 +80,7 @@ METHODS = {
         switch, probability = steps.extra["switch"], steps.extra["switch_probability"]
         starts, block, row = steps.extra["segment"], steps.token_extra["block"].values, steps.response.row_of
         acts = np.bincount(row[block == 3], minlength=len(steps)) > 0
-        def normalised(values, has=None): return method._scaled(values, has)
+        def normalise(values, has=None): return method._normalise(values, has)
     """,
     "vetta": "of_turn, of_token = method._read(steps)",
 }

@@ -36,7 +36,7 @@ class OpenAIEngine(ChatEngine):
         self.most = self._pool.most
 
     @property
-    def stop_reason(self) -> str | None:
+    def stopped(self) -> str | None:  # type: ignore[override]
         """Why no further request will be answered."""
         return self._pool.stopped
 

@@ -116,14 +116,14 @@ def test_an_endpoint_that_is_gone_stops_the_engine_and_no_request_is_left_waitin
     with ScriptedEndpoint(lambda _: (503, {}, {})) as endpoint, _engine(endpoint, patience=0.3) as engine:
         done = _ask(engine, 20)
         assert (
-            engine.stop_reason is not None
-            and "HTTP 503" in engine.stop_reason
-            and "patience is 0.3" in engine.stop_reason
+            engine.stopped is not None
+            and "HTTP 503" in engine.stopped
+            and "patience is 0.3" in engine.stopped
         )
         assert {one.finish_reason for one in done} == {"error"} and all(one.error for one in done)
         asked = len(endpoint.asked)
         (late,) = _ask(engine)
-    assert late.error == engine.stop_reason and len(endpoint.asked) == asked, "and nothing more is asked"
+    assert late.error == engine.stopped and len(endpoint.asked) == asked, "and nothing more is asked"
 
 
 def test_no_one_listening_is_said_so() -> None:
@@ -155,7 +155,7 @@ def test_what_no_repetition_mends_stops_at_once(
         with caplog.at_level(logging.DEBUG, logger="envsuite"):
             (done,) = _ask(engine)
 
-    assert re.search(told, str(done.error)) and engine.stop_reason == done.error and len(endpoint.asked) == 1
+    assert re.search(told, str(done.error)) and engine.stopped == done.error and len(endpoint.asked) == 1
     assert endpoint.headers[0]["Authorization"] == "Bearer sk-secret-1"
     assert "sk-secret-1" not in caplog.text + str(done.error) + repr(engine.options)
 
@@ -177,7 +177,7 @@ def test_a_refused_request_among_others_fails_alone_and_a_long_one_has_no_room()
     faults = [completion("yes"), (400, {"error": {"message": "unsafe"}}, {}), (400, long, {}), completion("yes")]
     with ScriptedEndpoint(lambda _: faults.pop(0)) as endpoint, _engine(endpoint) as engine:
         done = [_ask(engine)[0] for _ in range(4)]
-    assert [one.finish_reason for one in done] == ["stop", "error", "context", "stop"] and engine.stop_reason is None
+    assert [one.finish_reason for one in done] == ["stop", "error", "context", "stop"] and engine.stopped is None
     assert "unsafe" in str(done[1].error)
 
 
@@ -218,7 +218,7 @@ def test_the_budget_stops_after_the_answer_that_spends_it_and_cost_is_told() -> 
 def test_a_budget_without_counts_is_refused_with_the_first_answer() -> None:
     with ScriptedEndpoint(lambda _: completion("yes", usage=None)) as endpoint, _engine(endpoint, budget=5) as engine:
         (done,) = _ask(engine)
-        assert done.error is None and "does not count" in str(engine.stop_reason)
+        assert done.error is None and "does not count" in str(engine.stopped)
 
 
 GOOD = {"url": "http://localhost:1/v1", "model": "m"}

@@ -109,7 +109,7 @@ def test_the_answer_is_the_models(url: str) -> None:
         assert (usage["requests"], usage["answer_tokens"], usage["models"]) == (2, 11, [NAME])
         engine.submit([ChatRequest(2, [{"role": "user", "content": "so " * 3000}], None, Sampling(max_tokens=16))])
         (long,) = engine.poll()
-        assert long.finish_reason == "context" and "context" in str(long.error) and engine.stop_reason is None
+        assert long.finish_reason == "context" and "context" in str(long.error) and engine.stopped is None
 
 
 def test_calls_come_back_as_calls_and_their_results_are_taken(url: str, tmp_path: Path) -> None:

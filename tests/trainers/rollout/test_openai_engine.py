@@ -115,11 +115,7 @@ def test_retry_after_is_waited_for_by_all_requests(form: Callable[[int], str]) -
 def test_an_endpoint_that_is_gone_stops_the_engine_and_no_request_is_left_waiting() -> None:
     with ScriptedEndpoint(lambda _: (503, {}, {})) as endpoint, _engine(endpoint, patience=0.3) as engine:
         done = _ask(engine, 20)
-        assert (
-            engine.stopped is not None
-            and "HTTP 503" in engine.stopped
-            and "patience is 0.3" in engine.stopped
-        )
+        assert engine.stopped is not None and "HTTP 503" in engine.stopped and "patience is 0.3" in engine.stopped
         assert {one.finish_reason for one in done} == {"error"} and all(one.error for one in done)
         asked = len(endpoint.asked)
         (late,) = _ask(engine)

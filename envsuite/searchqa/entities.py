@@ -277,9 +277,8 @@ class Entities:
             noun, noun2 = draw.sample(names["nouns"], 2)
             words = {"noun": noun, "noun2": noun2, "adjective": draw.choose(names["adjectives"])}
             words |= {"town": draw.choose(self.of_kind["town"]).name, "woman": draw.choose(names["women"])}
-            name = str(draw.choose(names["titles"])).format(**words) + (
-                f" of {self._surname()}" if attempt > 20 else ""
-            )
+            name = str(draw.choose(names["titles"])).format(**words)
+            name += f" of {self._surname()}" if attempt > 20 else ""
             if not self.bearers[name]:
                 return name, kind
         raise AssertionError("titles take surnames until one is free")

@@ -145,7 +145,7 @@ class SearchQAEnv(ToolEnv):
         return self._execute((call,))
 
     def _execute(self, action: Action) -> Outcome:
-        """Executes the calls together; see :meth:`Session.step`. The step is valid if none of them was refused."""
+        """Executes the calls together; see :meth:`QuestionSearch.step`. The step is valid if none was refused."""
         session = self.session
         step = session.step([(call.name, next(iter(call.arguments.values()))) for call in action])
         error = "; ".join(step.errors) or None

@@ -29,7 +29,7 @@ _HOPS = re.compile(r"([1-9])hop")
 
 
 @dataclass(frozen=True)
-class LayoutQuestion:
+class FileQuestion:
     """A question, and the passages that come with it."""
 
     id: str
@@ -53,7 +53,7 @@ class LayoutQuestion:
 
 def read_question(
     row: object, place: str, problems: DocumentProblems, aliases: Mapping[str, Sequence[str]] | None = None
-) -> LayoutQuestion | None:
+) -> FileQuestion | None:
     """Returns the question of an entry; ``None`` for what is none, which is counted.
 
     The data set is recognised by its fields: MuSiQue's have ``paragraphs`` or ``question_decomposition``,
@@ -80,7 +80,7 @@ def read_question(
     if max(map(len, (row["question"], own, *answers))) > MOST_CHARACTERS:
         problems.add(LONG, place)
         return None
-    question = LayoutQuestion(line(own), line(row["question"]), answers, "bridge", 2, HOTPOTQA, True, (), ())
+    question = FileQuestion(line(own), line(row["question"]), answers, "bridge", 2, HOTPOTQA, True, (), ())
     musique = "paragraphs" in row or "question_decomposition" in row
     return _musique(question, row, place, problems) if musique else _by_facts(question, row, place, problems)
 
@@ -97,9 +97,7 @@ def _answers(row: Mapping[str, Any], aliases: Mapping[str, Sequence[str]]) -> tu
     return tuple(dict.fromkeys(text for text in texts if text)) if texts[0] else ()
 
 
-def _by_facts(
-    question: LayoutQuestion, row: Mapping[str, Any], place: str, problems: DocumentProblems
-) -> LayoutQuestion:
+def _by_facts(question: FileQuestion, row: Mapping[str, Any], place: str, problems: DocumentProblems) -> FileQuestion:
     """Reads HotpotQA's layouts, which are 2WikiMultiHopQA's, too: titles with sentences, and numbers of sentences."""
     by_title: dict[str, tuple[Passage, int]] = {}
     context: list[Passage] = []
@@ -137,9 +135,7 @@ def _by_facts(
     )
 
 
-def _musique(
-    question: LayoutQuestion, row: Mapping[str, Any], place: str, problems: DocumentProblems
-) -> LayoutQuestion:
+def _musique(question: FileQuestion, row: Mapping[str, Any], place: str, problems: DocumentProblems) -> FileQuestion:
     by_index: dict[int, Passage] = {}
     supporting: list[Passage] = []
     for position, paragraph in enumerate(_entries(row.get("paragraphs"))):

@@ -65,7 +65,7 @@ def _word_overlap(words: set[str], text: str) -> float:
 
 
 def _guess(question: str, words: set[str], texts: list[str]) -> str:
-    """Returns an answer by the rules of :class:`Lexical`."""
+    """Returns an answer by the rules of :class:`SearchQALexical`."""
     if (either := _EITHER.search(question)) is not None:
         return either[1]
     first = question.split()[0].lower()

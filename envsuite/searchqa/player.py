@@ -1,16 +1,18 @@
-"""A player that follows one fact to the next, or answers too early: demonstrations for a small base model."""
+"""A player that reads generated pages fact by fact, or answers too early: demonstrations for a small base model."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.searchqa import prompts
-from envsuite.searchqa.entities import LINKED
+from envsuite.searchqa.entities import LINKED, table
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import CANNOT_BE_ANSWERED
 from envsuite.searchqa.tasks import ENV_ID
@@ -18,12 +20,6 @@ from envsuite.searchqa.world import QuestionSearch
 
 if TYPE_CHECKING:
     import gymnasium
-
-
-import re
-from functools import cache
-
-from envsuite.searchqa.entities import table
 
 _PRONOUNS = {
     **{"He": "He|She", "he": "he|she", "His": "His|Her", "his": "his|her"},

@@ -28,11 +28,8 @@ def texts() -> list[str]:
         *(noun.lower() for noun in names["nouns"]),
         *(*MONTHS, *LINKED, *LINKED.values(), *DATES, *(profession for profession, _ in PROFESSIONS)),
         *(prompts.task("x", True), prompts.NOTHING, prompts.EMPTY_QUERY, prompts.EMPTY_ANSWER),
-        *(
-            prompts.search_line("x", 3, 2, again=True),
-            prompts.refusal_line("search", "x", "x"),
-            prompts.view(["[x]"], 3, "x"),
-        ),
+        *(prompts.search_line("x", 3, 2, again=True), prompts.refusal_line("search", "x", "x")),
+        prompts.view(["[x]"], 3, "x"),
         *_ENCYCLOPAEDIA.splitlines(),
         *phrases(SearchQAEnv.tools),
     ]

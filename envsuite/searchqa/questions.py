@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from envsuite.core.draws import Draw
@@ -34,7 +34,7 @@ _ATTEMPTS = 600
 
 
 @dataclass(frozen=True)
-class GeneratedQuestion:
+class DraftQuestion:
     """A question, before it has an id."""
 
     text: str
@@ -97,7 +97,7 @@ class QuestionSet:
         self.draw = Draw(f"{key} questions")
         self._pool = self._pools["train"]
 
-    def draw_questions(self, counts: Mapping[str, int]) -> Iterator[tuple[str, GeneratedQuestion]]:
+    def draw_questions(self, counts: Mapping[str, int]) -> Iterator[tuple[str, DraftQuestion]]:
         """Yields split and question, of the small splits first.
 
         Args:
@@ -106,7 +106,7 @@ class QuestionSet:
         Raises:
             UsageError: There are too few entities for so many questions.
         """
-        makers: dict[str, Callable[[int], GeneratedQuestion | None]] = {
+        makers: dict[str, Callable[[int], DraftQuestion | None]] = {
             "bridge": self._bridge,
             "composition": self._composition,
             "comparison": self._comparison,
@@ -128,7 +128,7 @@ class QuestionSet:
                         f"{len(self.entities.all):,} entities; ask for fewer questions, or for more entities"
                     )
 
-    def _is_new(self, question: GeneratedQuestion, split: str) -> bool:
+    def _is_new(self, question: DraftQuestion, split: str) -> bool:
         """Whether no question has this text or formula; then enters it."""
         form = str(question.query)
         if question.text in self._texts or form in self._forms:
@@ -217,7 +217,7 @@ class QuestionSet:
             side = further
         return side
 
-    def _ask_relation(self, kind: str, side: Mention, relation: str) -> GeneratedQuestion | None:
+    def _ask_relation(self, kind: str, side: Mention, relation: str) -> DraftQuestion | None:
         """Returns the question for a relation of what ``side`` speaks of."""
         entity, value = side.entity, side.entity.stated_value(relation)
         text = _capital(self._draw_wording(table("questions")["relations"][relation], "ask", side.text))
@@ -227,12 +227,12 @@ class QuestionSet:
         golds = [NO_ANSWER] if value is None else answers(self.entities, relation, value)
         query = {**side.form, "path": [*side.form["path"], relation]}
         pages = [self._title(page) for page in (*side.pages, entity)]
-        question = GeneratedQuestion(
+        question = DraftQuestion(
             text, golds, pages, kind, len(pages), query, value is not None, settled=(entity.number, relation)
         )
         return None if _tells(question) else question
 
-    def _last(self, kind: str, side: Mention | None) -> GeneratedQuestion | None:
+    def _last(self, kind: str, side: Mention | None) -> DraftQuestion | None:
         """Asks for a drawn relation, which no page states if the question is not to be answerable."""
         if side is None:
             return None
@@ -243,16 +243,16 @@ class QuestionSet:
             ways = [relation for relation, _ in self.entities.chains(side.entity) if relation in wordings]
         return self._ask_relation(kind, side, self.draw.choose(ways)) if ways else None
 
-    def _composition(self, hops: int) -> GeneratedQuestion | None:
+    def _composition(self, hops: int) -> DraftQuestion | None:
         entity = self._draw_entity(self.draw.choose_weighted(_STARTS))
         return None if entity is None else self._last("composition", self._walk(self._name_entity(entity), hops - 1))
 
-    def _bridge(self, hops: int) -> GeneratedQuestion | None:
+    def _bridge(self, hops: int) -> DraftQuestion | None:
         entity = self._draw_entity(self.draw.choose_weighted(_STARTS))
         side = None if entity is None else self._describe_entity(entity)
         return None if side is None else self._last("bridge", self._walk(side, hops - 1))
 
-    def _inference(self, hops: int) -> GeneratedQuestion | None:
+    def _inference(self, hops: int) -> DraftQuestion | None:
         wordings = table("questions")["inferred"]
         relations = self.draw.choose(list(wordings))
         before = 0 if hops == 2 else 1 if hops == 4 else self.draw.below(2)
@@ -267,14 +267,12 @@ class QuestionSet:
             if question is None or not question.answerable:
                 return None
             text = _capital(self._draw_wording(wordings[relations], "ask", side.text))
-            inference = GeneratedQuestion(
-                **{**{name: getattr(question, name) for name in GeneratedQuestion.__annotations__}, "text": text}
-            )
+            inference = replace(question, text=text)
             return None if _tells(inference) else inference
         phrase = self._draw_wording(wordings[relations], "phrase", side.text)
         return self._last("inference", self._follow(side, relations, phrase))
 
-    def _comparison(self, hops: int) -> GeneratedQuestion | None:
+    def _comparison(self, hops: int) -> DraftQuestion | None:
         if hops == 2:
             return self._ask_same(1) if self.draw.chance(40) else self._ask_order()
         if hops == 3:
@@ -285,7 +283,7 @@ class QuestionSet:
         first, second = self._draw_entity(kind), self._draw_entity(kind)
         return None if first is None or second is None or first is second else (first, second)
 
-    def _ask_order(self) -> GeneratedQuestion | None:
+    def _ask_order(self) -> DraftQuestion | None:
         """Asks which of two entities comes first or last."""
         relation, kinds = self.draw.choose(_ORDERED)
         pair = self._pair(self.draw.choose(kinds))
@@ -294,7 +292,7 @@ class QuestionSet:
         sides = [self._name_entity(entity) for entity in pair]
         return self._compare_sides(relation, table("questions")["compared"][relation], sides, "", sides)
 
-    def _ordered_with_a_bridge(self) -> GeneratedQuestion | None:
+    def _ordered_with_a_bridge(self) -> DraftQuestion | None:
         """Asks which of two people comes first or last; one of them is a work's author or the like."""
         work, person = self._draw_entity(self.draw.choose(list(WORKS))), self._draw_entity("person")
         if work is None or person is None:
@@ -311,7 +309,7 @@ class QuestionSet:
         event = self.draw.choose(("birth", "death"))
         return self._compare_sides(event, table("questions")["compared"][event], sides, "", sides)
 
-    def _ask_order_of_owned(self) -> GeneratedQuestion | None:
+    def _ask_order_of_owned(self) -> DraftQuestion | None:
         """Asks for the one of two entities whose author, town or the like comes first or last."""
         relations, entry = self.draw.choose(list(table("questions")["owned"].items()))
         pair = self._pair(entry["kind"])
@@ -326,7 +324,7 @@ class QuestionSet:
 
     def _compare_sides(
         self, relation: str, wordings: Mapping[str, Any], sides: list[Mention], through: str, ends: list[Mention]
-    ) -> GeneratedQuestion | None:
+    ) -> DraftQuestion | None:
         """Returns the question for the side whose end comes first or last; ``None`` without two different values."""
         values = [end.entity.stated_value(relation) for end in ends]
         if values[0] is None or values[1] is None or values[0] == values[1]:
@@ -337,9 +335,9 @@ class QuestionSet:
         pages = [self._title(page) for end in ends for page in (*end.pages, end.entity)]
         query = {"compare": f"{through} {relation}".strip(), "pick": pick, "of": [side.form for side in sides]}
         golds = list(dict.fromkeys([*names(self.entities, winner.entity), winner.text]))
-        return GeneratedQuestion(_capital(text), golds, list(dict.fromkeys(pages)), "comparison", len(pages), query)
+        return DraftQuestion(_capital(text), golds, list(dict.fromkeys(pages)), "comparison", len(pages), query)
 
-    def _ask_same(self, steps: int) -> GeneratedQuestion | None:
+    def _ask_same(self, steps: int) -> DraftQuestion | None:
         """Asks whether two entities have the same value of a relation; as often yes as no."""
         ways = [
             (kind, relations, texts)
@@ -365,9 +363,7 @@ class QuestionSet:
             if len(set(pages)) < len(pages):
                 return None
             query = {"same": relations, "of": [side.form for side in sides]}
-            return GeneratedQuestion(
-                _capital(text), ["yes" if self._yes else "no"], pages, "comparison", len(pages), query
-            )
+            return DraftQuestion(_capital(text), ["yes" if self._yes else "no"], pages, "comparison", len(pages), query)
         return None
 
 
@@ -377,7 +373,7 @@ _ORDERED = (
 )
 
 
-def _tells(question: GeneratedQuestion) -> bool:
+def _tells(question: DraftQuestion) -> bool:
     """Whether the text of a question that is no comparison has its answer in it."""
     return any(f" {normalise_answer(answer)} " in f" {normalise_answer(question.text)} " for answer in question.answers)
 

@@ -96,9 +96,7 @@ class Judgement:
     """F1 in [0, 1]."""
 
 
-def judge_answer(
-    answer: str, golds: Sequence[str], answerable: bool = True, closed: Collection[str] = CLOSED
-) -> Judgement:
+def judge(answer: str, golds: Sequence[str], answerable: bool = True, closed: Collection[str] = CLOSED) -> Judgement:
     """Returns the scores of ``answer``.
 
     Of a question that cannot be answered, an answer that says so is right and every other is wrong. That is MuSiQue's

@@ -10,7 +10,7 @@ from typing import Any
 
 from envsuite.core.errors import DataError, unknown
 from envsuite.retrieval.documents import Document, DocumentProblems
-from envsuite.searchqa.layouts import TWO_WIKI, LayoutQuestion, read_question
+from envsuite.searchqa.layouts import TWO_WIKI, FileQuestion, read_question
 from envsuite.searchqa.passages import Passage, PassageKeys, line, open_file, passages, rows
 
 SPLITS = ("train", "validation", "test")
@@ -113,9 +113,7 @@ class QuestionFiles:
             DataError: A file cannot be read.
         """
         problems = DocumentProblems()  # documents() has counted what is wrong with the files
-        titles = {
-            page if isinstance(page, str) else page.title for _, q in self._questions(problems) for page in q.support
-        }
+        titles = {p if isinstance(p, str) else p.title for _, q in self._questions(problems) for p in q.support}
         exact: dict[bytes, str] = {}
         first: dict[str, str] = {}
         for key, passage in self._pages(problems):
@@ -156,18 +154,18 @@ class QuestionFiles:
         splits = [match.lastgroup for match in _SPLIT.finditer(re.sub(r"\d", " ", file.name.lower()))]
         return str(splits[-1]) if splits else "test"
 
-    def _questions(self, problems: DocumentProblems) -> Iterator[tuple[str, LayoutQuestion]]:
+    def _questions(self, problems: DocumentProblems) -> Iterator[tuple[str, FileQuestion]]:
         task_ids: set[str] = set()
         for file in self.files:
             split, aliases = self._split_of(file), self._aliases_beside(file, problems)
-            silent = bool(aliases)
+            warn = not aliases
             for place, row in rows(file, problems):
                 question = read_question(row, place, problems, aliases)
                 if question is None:
                     continue
-                if question.data_set == TWO_WIKI and not silent:
+                if question.data_set == TWO_WIKI and warn:
                     problems.add(NO_ALIASES, file.name)
-                    silent = True
+                    warn = False
                 if question.task_id in task_ids:
                     problems.add(SAME_ID, f"{place} ({question.id[:80]})")
                     continue

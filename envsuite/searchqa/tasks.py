@@ -25,7 +25,7 @@ HORIZON = 5
 _FIELDS = {"id": str, "text": str, "answers": list, "support": list, "kind": str, "hops": int, "data_set": str}
 
 
-class PageCollection:
+class QACollection:
     """A corpus with its questions.
 
     Args:
@@ -85,9 +85,7 @@ def task_type(task: Mapping[str, Any]) -> str:
     return stratum if task.get("answerable", True) else f"{stratum}-unanswerable"
 
 
-def load(
-    source: str | Path, entities: int = 3000, questions: int | None = None, corpus_seed: int = 0
-) -> PageCollection:
+def load(source: str | Path, entities: int = 3000, questions: int | None = None, corpus_seed: int = 0) -> QACollection:
     """Returns the corpus of a source; builds it if it is missing.
 
     Args:
@@ -111,13 +109,13 @@ def load(
 
 
 @lru_cache(maxsize=OPEN)
-def _generate_collection(entities: int, questions: int, corpus_seed: int) -> PageCollection:
-    return PageCollection(open_generated(Encyclopaedia(entities, questions, corpus_seed)))
+def _generate_collection(entities: int, questions: int, corpus_seed: int) -> QACollection:
+    return QACollection(open_generated(Encyclopaedia(entities, questions, corpus_seed)))
 
 
 @lru_cache(maxsize=OPEN)
-def _open_collection(path: Path) -> PageCollection:
-    return PageCollection(Corpus(path))
+def _open_collection(path: Path) -> QACollection:
+    return QACollection(Corpus(path))
 
 
 def _is_question(task: Mapping[str, Any]) -> bool:

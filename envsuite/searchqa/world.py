@@ -10,7 +10,7 @@ from typing import TypedDict
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
 from envsuite.searchqa import prompts
-from envsuite.searchqa.scoring import CLOSED, Judgement, judge_answer, support_scores
+from envsuite.searchqa.scoring import CLOSED, Judgement, judge, support_scores
 
 LONGEST_QUERY = 1_000
 """Characters of the longest query that is searched, and of the longest answer."""
@@ -38,7 +38,7 @@ class SearchedQuestion:
     def judge(self, answer: str) -> Judgement:
         """Returns the scores of an answer, by the rules of the data set's script."""
         closed_answers = () if self.data_set == "musique" else CLOSED
-        return judge_answer(answer, self.answers, self.answerable, closed_answers)
+        return judge(answer, self.answers, self.answerable, closed_answers)
 
 
 class SavedQuestion(TypedDict):
@@ -52,7 +52,7 @@ class SavedQuestion(TypedDict):
 
 
 @dataclass(frozen=True)
-class QuestionDone:
+class QuestionStep:
     """The result of a step."""
 
     lines: tuple[str, ...]
@@ -106,7 +106,7 @@ class QuestionSearch:
         """Steps with a call that was refused."""
         self.answer: str | None = None
 
-    def step(self, calls: Sequence[tuple[str, str]]) -> QuestionDone:
+    def step(self, calls: Sequence[tuple[str, str]]) -> QuestionStep:
         """Executes calls in their order, up to an answer, which ends the episode.
 
         Searches see nothing of each other: they could as well run at once.
@@ -129,7 +129,7 @@ class QuestionSearch:
                 break
         self.invalid += bool(errors)
         self.seen |= hits
-        return QuestionDone(tuple(lines), tuple(errors), tuple(hits))
+        return QuestionStep(tuple(lines), tuple(errors), tuple(hits))
 
     def _search(self, query: str, hits: dict[int, None]) -> tuple[str, str]:
         """Returns what was done, or why it was refused."""

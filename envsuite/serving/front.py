@@ -1,4 +1,4 @@
-"""Routes calls to sessions: knows their places, idle times and limits."""
+"""Routes calls to sessions: knows their places, idle times and limits, and counts what happens."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class Front:
         """Returns the offered environment ``env_id``.
 
         Raises:
-            Problem: The server does not offer it.
+            HttpProblem: The server does not offer it.
         """
         if env_id not in self.offers:
             detail = str(unknown("environment of this server", env_id, self.offers))
@@ -265,21 +265,21 @@ class Front:
             offer = self.offer(body["environment"])
             return self._chosen_place(offer, body)[0], {**body, "op": op}, None
         if op == "create":
-            record = self._create(body)
-            return record.place, self._message(op, body, record), record
+            new = self._create(body)
+            return new.place, self._message(op, body, new), new
         with self._lock:
             name = body["session"]
-            session_record = self._records.get(name)
-            if session_record is None:
+            record = self._records.get(name)
+            if record is None:
                 if name in self._ended:
                     kind, why = self._ended[name]
                     detail = f"session {name!r} has ended: {why}"
                     raise HttpProblem(410, kind, detail, field="session", error="WorkerLost")
                 detail = f"no session {name!r}: it was never created, or the server was restarted"
                 raise HttpProblem(404, "unknown-session", detail, field="session", error="WorkerLost")
-            session_record.busy += 1
+            record.busy += 1
             self._records.move_to_end(name)
-        return session_record.place, self._message(op, body, session_record), session_record
+        return record.place, self._message(op, body, record), record
 
     def _message(self, op: str, body: Mapping[str, Any], record: _Record) -> Mapping[str, Any]:
         return {**body, "op": op, "session": record.name, "idle_seconds": self.settings.idle_seconds}
@@ -327,10 +327,8 @@ class Front:
                 offer.options.check({name: value}, client=True)
                 self._check_access(name, value, offer.arguments[name])
             except EnvsuiteError as error:
-                problem = f"arguments.{name}: {error}" if name in offer.arguments else str(error)
-                raise HttpProblem(
-                    422, "invalid", shorten_reason(problem), field=field, error=type(error).__name__
-                ) from error
+                detail = shorten_reason(f"arguments.{name}: {error}" if name in offer.arguments else str(error))
+                raise HttpProblem(422, "invalid", detail, field=field, error=type(error).__name__) from error
 
     def _check_access(self, name: str, value: Any, form: Mapping[str, Any]) -> None:
         """Raises :class:`DataError` where an argument reads what this server does not open to its clients."""
@@ -411,14 +409,8 @@ class Front:
 def _offer(env_id: str, workers: int) -> EnvOffer:
     if (own_spec := ENVIRONMENTS.get(env_id)) is not None:
         entry: Any = load_env_creator(own_spec.entry_point)
-        return EnvOffer(
-            env_id,
-            own_spec.max_episode_steps,
-            entry.takes,
-            entry.argument_schemas(),
-            own_spec.inline or workers == 0,
-            own_spec.inline,
-        )
+        steps, quick = own_spec.max_episode_steps, own_spec.inline
+        return EnvOffer(env_id, steps, entry.takes, entry.argument_schemas(), quick or workers == 0, quick)
     try:
         module, _, name = env_id.rpartition(":")
         if module:

@@ -32,7 +32,7 @@ _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 @dataclass
-class _HostedSession:
+class _HostSession:
     env: ToolEnv
     env_id: str
     arguments: Mapping[str, Any]
@@ -54,7 +54,7 @@ def make_env(env_id: str, arguments: Mapping[str, Any]) -> ToolEnv:
     """Makes an environment, without time limit.
 
     Raises:
-        Problem: It cannot be made with these arguments.
+        HttpProblem: It cannot be made with these arguments.
     """
     import envsuite  # noqa: F401  (registers the ids, in a worker process too)
 
@@ -78,8 +78,8 @@ class SessionHost:
     """Holds sessions and executes calls on them. Thread-safe."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, _HostedSession] = {}
-        self._operations: dict[str, Callable[[_HostedSession, Mapping[str, Any]], Answer]] = {
+        self._sessions: dict[str, _HostSession] = {}
+        self._operations: dict[str, Callable[[_HostSession, Mapping[str, Any]], Answer]] = {
             "reset": self._reset,
             "step": self._step,
             "snapshot": self._snapshot,
@@ -107,9 +107,8 @@ class SessionHost:
             if isinstance(error, EnvsuiteError) and not isinstance(error, CodeError):
                 return self._client_problem(problem_of(error), call)
             detail = f"the world failed: {reason(error)}; its session has ended"
-            answer = self._client_problem(
-                HttpProblem(410, "session-lost", detail, field="session", error="WorkerLost"), call
-            )
+            loss = HttpProblem(410, "session-lost", detail, field="session", error="WorkerLost")
+            answer = self._client_problem(loss, call)
             self._close(call.get("session", ""))
             return answer
 
@@ -172,7 +171,7 @@ class SessionHost:
             arguments = call.get("arguments", {})
             env = make_env(call["environment"], arguments)
             horizon = call.get("max_episode_steps", horizon_of(call["environment"], arguments))
-            self._sessions[call["session"]] = _HostedSession(env, call["environment"], arguments, horizon)
+            self._sessions[call["session"]] = _HostSession(env, call["environment"], arguments, horizon)
         return self._show(self._sessions[call["session"]], call)
 
     def _close(self, name: str) -> Answer:
@@ -184,13 +183,11 @@ class SessionHost:
                 log.warning("closing a session of %s failed", session.env_id, exc_info=True)
         return 204, b""
 
-    def _show(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
+    def _show(self, session: _HostSession, call: Mapping[str, Any]) -> Answer:
         body = {"session": call["session"], "environment": session.env_id, "next": session.number + 1}
         return 200, orjson.dumps({**body, "idle_seconds": call["idle_seconds"]})
 
-    def _answer_once(
-        self, session: _HostedSession, call: Mapping[str, Any], execute: Callable[[], dict[str, Any]]
-    ) -> Answer:
+    def _answer_once(self, session: _HostSession, call: Mapping[str, Any], run: Callable[[], dict[str, Any]]) -> Answer:
         """Executes the session's next call, or repeats the answer to its last one."""
         number = call["number"]
         if number == session.number and session.last is not None:
@@ -201,11 +198,11 @@ class SessionHost:
         if number != session.number + 1:
             detail = f"number {number} does not follow {session.number}; the next call has number {session.number + 1}"
             raise HttpProblem(409, "out-of-order", detail, field="number", more={"next": session.number + 1})
-        answer = orjson.dumps({"number": number, **execute()}, option=_JSON)
+        answer = orjson.dumps({"number": number, **run()}, option=_JSON)
         session.number, session.last = number, (call, answer)
         return 200, answer
 
-    def _reset(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
+    def _reset(self, session: _HostSession, call: Mapping[str, Any]) -> Answer:
         def execute() -> dict[str, Any]:
             options = {name: value for name, value in (call.get("options") or {}).items() if value is not None}
             observation, info = session.env.reset(seed=call.get("seed"), options=options)
@@ -214,7 +211,7 @@ class SessionHost:
 
         return self._answer_once(session, call, execute)
 
-    def _step(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
+    def _step(self, session: _HostSession, call: Mapping[str, Any]) -> Answer:
         def execute() -> dict[str, Any]:
             env = session.env
             if (problem := call.get("problem")) is not None:
@@ -235,7 +232,7 @@ class SessionHost:
 
         return self._answer_once(session, call, execute)
 
-    def _snapshot(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
+    def _snapshot(self, session: _HostSession, call: Mapping[str, Any]) -> Answer:
         token = session.env.snapshot()
         session.taken += 1
         name = f"{call['session']}.{session.taken}"
@@ -244,7 +241,7 @@ class SessionHost:
             session.snapshots.popitem(last=False)
         return 200, orjson.dumps({"snapshot": name})
 
-    def _restore(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
+    def _restore(self, session: _HostSession, call: Mapping[str, Any]) -> Answer:
         def execute() -> dict[str, Any]:
             name = call["snapshot"]
             owner = self._sessions.get(name.rpartition(".")[0])
@@ -261,7 +258,7 @@ class SessionHost:
 
         return self._answer_once(session, call, execute)
 
-    def _propose(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
+    def _propose(self, session: _HostSession, call: Mapping[str, Any]) -> Answer:
         space, before = session.env.action_space, call["generator"]
         if space.propose is None:  # type: ignore[attr-defined]
             raise UsageError("this action space samples from a mask only: action_space.sample(mask=[ToolCall(…), …])")
@@ -287,7 +284,7 @@ class SessionHost:
         }
         return 200, orjson.dumps(body, option=_JSON)
 
-    def _identify(self, session: _HostedSession, call: Mapping[str, Any]) -> Answer:
+    def _identify(self, session: _HostSession, call: Mapping[str, Any]) -> Answer:
         tasks = session.env.identify_tasks(call["tasks"])
         return 200, orjson.dumps({"tasks": [task._asdict() for task in tasks]}, option=_JSON)
 

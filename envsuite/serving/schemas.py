@@ -286,7 +286,7 @@ class Checker:
         """Checks ``value``.
 
         Raises:
-            Problem: It does not fit the schema; ``field`` says where.
+            HttpProblem: It does not fit the schema; ``field`` says where.
         """
         if self._valid.is_valid(value):
             return
@@ -304,7 +304,7 @@ def parse_body(op: str, body: bytes) -> dict[str, Any]:
     """Parses and checks the body of a request ``op``.
 
     Raises:
-        Problem: The body is not JSON, or does not fit the schema.
+        HttpProblem: The body is not JSON, or does not fit the schema.
     """
     try:
         value = orjson.loads(body)

@@ -68,7 +68,7 @@ def pack_answers(number: int, answers: Sequence[Answer]) -> list[bytes]:
 
 
 def unpack_answers(body: bytes) -> tuple[int, list[Answer]]:
-    """Decodes the number of the message and the answers from :func:`packed`."""
+    """Decodes the number of the message and the answers from :func:`pack_answers`."""
     end = body.index(b"\n")
     head = orjson.loads(body[:end])
     answers, start = [], end + 1

@@ -164,16 +164,8 @@ def read_level(rows: Sequence[str], where: str) -> Level:
             f"{where}: {rows[row][column]!r} in row {row + 1}, column {column + 1} is no symbol of a level; "
             f"known: {SYMBOLS!r}"
         )
-
-    def cells_of_kinds(kinds: dict[int, str]) -> int:
-        return int(symbols[::-1].translate(kinds), 2)
-
-    player, boxes, targets, walls = (
-        cells_of_kinds(_WITH_PLAYER),
-        cells_of_kinds(_WITH_BOX),
-        cells_of_kinds(_WITH_TARGET),
-        cells_of_kinds(_WALLS),
-    )
+    kinds = (_WITH_PLAYER, _WITH_BOX, _WITH_TARGET, _WALLS)
+    player, boxes, targets, walls = (int(symbols[::-1].translate(kind), 2) for kind in kinds)
     if player.bit_count() != 1:
         raise DataError(f"{where}: the level has {player.bit_count()} players ('@' or '+'), not one")
     if not boxes or boxes.bit_count() != targets.bit_count():

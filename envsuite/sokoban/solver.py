@@ -61,9 +61,7 @@ def solve(
         _, _, _, boxes, player = heappop(queue)
         pushes = best[boxes, player]
         if boxes == targets:
-            return Solution(
-                _join_walks(level, *first, _pushes(came, (boxes, player))), pushes, len(closed_set) + 1, True
-            )
+            return Solution(_moves(level, *first, _pushes(came, (boxes, player))), pushes, len(closed_set) + 1, True)
         reach = reachable(player, floor & ~boxes, width)
         if (boxes, reach & -reach) in closed_set:
             continue
@@ -147,7 +145,7 @@ def _pushes(came: dict[tuple[int, int], tuple[tuple[int, int], Push] | None], st
     return pushes[::-1]
 
 
-def _join_walks(level: Level, boxes: int, player: int, pushes: list[Push]) -> tuple[str, ...]:
+def _moves(level: Level, boxes: int, player: int, pushes: list[Push]) -> tuple[str, ...]:
     """Returns the moves that make ``pushes``, with the shortest walks between them."""
     step_to = steps(level.width)
     moves: list[str] = []

@@ -28,7 +28,7 @@ _SPLITS = (("train", "train"), ("val", "validation"), ("test", "test"))
 _ROW = re.compile(f"[{re.escape(SYMBOLS)}]*")
 
 
-class LevelSource(ABC):
+class LevelSet(ABC):
     """A set of levels with ids."""
 
     version: str
@@ -49,7 +49,7 @@ class LevelSource(ABC):
         """Returns where the level of an id in :attr:`listed` comes from, and its board, as plain JSON."""
 
 
-class GeneratedLevels(LevelSource):
+class GeneratedLevels(LevelSet):
     """Levels drawn from a seed, each when it is first played: 80 % of them in train, 10 % in validation.
 
     The levels of different splits differ in room or targets, even if they are turned or mirrored. An id is the same
@@ -93,7 +93,7 @@ def _generate_level(kind: LevelKind, task_id: str, split: str) -> Level:
     return generate(kind, Draw(f"{GENERATOR} {task_id}"), SHARES[split])[0]
 
 
-class LevelFolder(LevelSource):
+class LevelFolder(LevelSet):
     """The level files ``*.txt`` in a folder and in those below it, as Boxoban lays them out.
 
     The id of a level is its file and its number in it, ``unfiltered/train/000#12``. Its split is the one with which the

@@ -17,15 +17,7 @@ from envsuite.data.files import write_atomically
 from envsuite.sokoban.generate import KIND, LevelKind, generate
 from envsuite.sokoban.level import Level
 from envsuite.sokoban.solver import solve
-from envsuite.sokoban.source import (
-    BUILTIN,
-    GENERATOR,
-    SHARES,
-    GeneratedLevels,
-    LevelFolder,
-    LevelSource,
-    official_folder,
-)
+from envsuite.sokoban.source import BUILTIN, GENERATOR, SHARES, GeneratedLevels, LevelFolder, LevelSet, official_folder
 
 ENV_ID = "Sokoban-v0"
 HORIZON = 15
@@ -38,7 +30,7 @@ PUSHES = {1: (2, 3), 2: (2, 3, 4, 5)}
 """Fewest pushes of the built-in levels with one and two boxes, in turn."""
 
 
-def load(source: str, kind: LevelKind = KIND, level_seed: int = 0, count: int = 1000) -> tuple[LevelSource, TaskSet]:
+def load(source: str, kind: LevelKind = KIND, level_seed: int = 0, count: int = 1000) -> tuple[LevelSet, TaskSet]:
     """Returns the levels of a source and its task set; listed once per process.
 
     Args:
@@ -58,18 +50,18 @@ def load(source: str, kind: LevelKind = KIND, level_seed: int = 0, count: int = 
 
 
 @made_once(8)
-def _generate_levels(kind: LevelKind, level_seed: int, count: int) -> tuple[LevelSource, TaskSet]:
+def _generate_levels(kind: LevelKind, level_seed: int, count: int) -> tuple[LevelSet, TaskSet]:
     levels = GeneratedLevels(kind, level_seed, count)
     return levels, task_set(levels, "generated")
 
 
 @made_once(8)
-def _folder(folder: Path, source: str) -> tuple[LevelSource, TaskSet]:
+def _folder(folder: Path, source: str) -> tuple[LevelSet, TaskSet]:
     levels = LevelFolder(folder)
     return levels, task_set(levels, source)
 
 
-def task_set(levels: LevelSource, source: str) -> TaskSet:
+def task_set(levels: LevelSet, source: str) -> TaskSet:
     """Returns all levels, by split."""
     splits: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for task_id, (split, _) in levels.listed.items():

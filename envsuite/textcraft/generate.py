@@ -296,9 +296,8 @@ def _tools(author: _Author, common: list[Ingredient], rod: Ingredient) -> list[I
         raw = f"{stem}_{author.range_word([stem])}" if draw.chance(60) else None
         material: Ingredient | None = author.base(raw)
         if draw.chance(65) and material is not None:
-            material = author.item(
-                1, [take(material, draw.choose((1, 2, 4, 9)))], f"{stem}_{author.range_word([stem])}"
-            )
+            parts = [take(material, draw.choose((1, 2, 4, 9)))]
+            material = author.item(1, parts, f"{stem}_{author.range_word([stem])}")
         if material is not None:
             materials[stem] = material
     for _ in range(3 + draw.below(4)):

@@ -67,9 +67,7 @@ class _Search:
 
         def at_hand(recipe: CraftRecipe, enough: Callable[[Iterable[bool]], bool]) -> bool:
             return all(
-                enough(map(is_obtainable, members.get(i.name, ()))) and bool(members.get(i.name))
-                if i.family
-                else is_obtainable(i.name)
+                ((m := members.get(i.name)) and enough(map(is_obtainable, m))) if i.family else is_obtainable(i.name)
                 for i in recipe.inputs
             )
 

@@ -45,7 +45,7 @@ def make_vector(
         slots: Number of concurrent episodes.
         workers: Number of worker processes; 0 runs everything in this process.
         deadline: Limit in seconds of one call; without workers for Python code in the main thread only.
-        snapshots: Answer each call with a snapshot (:attr:`Event.snapshot`), from which :meth:`Vector.restore` goes on.
+        snapshots: Answer each call with a :attr:`VectorEvent.snapshot`, from which :meth:`Vector.restore` goes on.
         place: The workers are processes here, or actors of Ray on the machines of its cluster.
         place_options: Options of those (:class:`~envsuite.vector.actors.ActorVector`).
 

@@ -50,7 +50,7 @@ class VectorSnapshot:
     """Steps made before it, which count for the time limit."""
 
 
-COLLATERAL_FAILURE = "EpisodeLost: "
+COLLATERAL = "EpisodeLost: "
 """Start of the errors of episodes that shared a process with the one whose call crashed or blocked it."""
 
 
@@ -73,7 +73,7 @@ class VectorEvent:
     @property
     def collateral(self) -> bool:
         """Whether another episode's call crashed or blocked the process that they shared."""
-        return self.error is not None and self.error.startswith(COLLATERAL_FAILURE)
+        return self.error is not None and self.error.startswith(COLLATERAL)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Wait:
         return f"{self.what}, for {time.monotonic() - self.since:.0f} s"
 
 
-def failure_event(slot: int, error: str) -> VectorEvent:
+def failure(slot: int, error: str) -> VectorEvent:
     """Returns the event of a call that failed."""
     return VectorEvent(slot, None, 0.0, False, False, None, error)
 
@@ -110,7 +110,7 @@ class Description:
 class Vector(ABC):
     """Runs many episodes at once, one in each of ``slots``, which are numbered from 0.
 
-    Calls return at once; :meth:`poll` returns one :class:`Event` for each call, in any order between slots. A slot
+    Calls return at once; :meth:`poll` returns a :class:`VectorEvent` for each call, in any order between slots. A slot
     accepts its next call once the last one is answered. Where an episode is lost between two calls (another one crashed
     its worker), the answer to its next step reports that.
 
@@ -148,7 +148,7 @@ class Vector(ABC):
     def reset(self, slot: int, env: int, *, task_id: str | None = None, seed: int | None = None) -> None:
         """Starts an episode of environment ``env`` in ``slot``.
 
-        Drops the slot's previous episode. :attr:`Event.error` reports a task that does not exist.
+        Drops the slot's previous episode. :attr:`VectorEvent.error` reports a task that does not exist.
 
         Raises:
             UsageError: The slot or environment does not exist, or the slot's last call is not yet answered.

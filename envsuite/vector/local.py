@@ -13,7 +13,7 @@ from envsuite.core.boundary import Overdue
 from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import Description, EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure_event
+from envsuite.vector.base import Description, EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure
 from envsuite.vector.runner import CallRunner
 
 
@@ -49,9 +49,7 @@ class LocalVector(Vector):
         self._runner = CallRunner(self.factories, snapshots)
         self._events: list[VectorEvent] = []
         self._closed = False
-        self._descriptions = [
-            check_description(factory, self._runner.describe(i)) for i, factory in enumerate(self.factories)
-        ]
+        self._descriptions = [check_description(f, self._runner.describe(i)) for i, f in enumerate(self.factories)]
 
     def tools(self, env: int) -> tuple[Tool, ...]:
         """Returns the tools of environment ``env``."""
@@ -99,7 +97,7 @@ class LocalVector(Vector):
             with suppress(Overdue), _alarm(self.deadline):
                 self._runner.drop(slot, env)
             what = f"{call} of slot {slot} ({self.factories[env].env_id})"
-            event = failure_event(slot, f"DeadlineExceeded: {what} took more than {self.deadline:g} s")
+            event = failure(slot, f"DeadlineExceeded: {what} took more than {self.deadline:g} s")
         self._events.append(event)
 
     def _admit(self, slot: int, call: str) -> None:

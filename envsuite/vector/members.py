@@ -66,11 +66,10 @@ class Members:
         """Returns the servers, at least one; waits while there is none.
 
         Raises:
-            Unreachable: There has been none for :data:`~envsuite.remote.places.EMPTY_SECONDS`.
+            ServerUnreachable: There has been none for :data:`~envsuite.remote.places.EMPTY_SECONDS`.
         """
-        return tuple(self._present()) or wait_for_servers(
-            self._present, str(self._places), self._since or time.monotonic()
-        )
+        since = self._since or time.monotonic()
+        return tuple(self._present()) or wait_for_servers(self._present, str(self._places), since)
 
     def answers(self, url: str) -> bool:
         """Returns whether a server answered when it was asked last, or that was long ago."""
@@ -97,7 +96,7 @@ class Members:
         """Lets a new server join, if it describes the environment as the others do.
 
         Raises:
-            Unreachable: It does not answer, describes none, or describes another one.
+            ServerUnreachable: It does not answer, describes none, or describes another one.
         """
         if url in self._fit:
             return
@@ -140,12 +139,10 @@ class Members:
             tell(News(url, self._env_id, False, f"it gets no episodes; {reason(error)}"))
         return ServerUnreachable(f"{url} gets no episodes; {reason(error)}")
 
-    def _compare(self, url: str, description: DescribedEnv) -> None:
-        reference = self.described
-        terms = (description.tasks.hash, description.versions, description.tools)
-        if terms != (reference.tasks.hash, reference.versions, reference.tools):
+    def _compare(self, url: str, peer: DescribedEnv) -> None:
+        first = self.described
+        if (peer.tasks.hash, peer.versions, peer.tools) != (first.tasks.hash, first.versions, first.tools):
             raise DataError(
-                f"{self._env_id} is not the same at {self._first} (manifest {reference.tasks.hash[:8]}, "
-                f"{dict(reference.versions)}) and {url} (manifest {description.tasks.hash[:8]}, "
-                f"{dict(description.versions)})"
+                f"{self._env_id} is not the same at {self._first} (manifest {first.tasks.hash[:8]}, "
+                f"{dict(first.versions)}) and {url} (manifest {peer.tasks.hash[:8]}, {dict(peer.versions)})"
             )

@@ -23,7 +23,7 @@ from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import CLOSE_SECONDS, RemoteSession, plain, step_of
 from envsuite.remote.transport import RequestRefused, ServerUnreachable, server
-from envsuite.vector.base import EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure_event
+from envsuite.vector.base import EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure
 from envsuite.vector.members import Members
 
 BATCH = 256
@@ -222,7 +222,7 @@ class RemoteVector(Vector):
             self._seats.pop((slot, call.env), None)
             seconds = f"{2 * self.deadline:g} s"
             call.seat.members.mark_silent(call.seat.session.url, f"a call was not answered for {seconds}")
-            events[slot] = failure_event(slot, f"DeadlineExceeded: {call} was not answered for {seconds}")
+            events[slot] = failure(slot, f"DeadlineExceeded: {call} was not answered for {seconds}")
         return events
 
     def _send(self) -> None:
@@ -289,7 +289,7 @@ def _serve(
             try:
                 event = _event(call, answer, snapshots)
             except Exception as error:  # a server may answer anything; the thread has to go on
-                event = failure_event(call.slot, f"the server's answer is not of the protocol: {reason(error)}")
+                event = failure(call.slot, f"the server's answer is not of the protocol: {reason(error)}")
             events.put((call, event))
     work.put(None)  # for the next thread
 
@@ -357,7 +357,7 @@ def _settle_call(call: _RemoteCall, result: dict[str, Any] | None, url: str, unt
     """Returns the body of one answer; repeats the call once if its session was lost, and while no server answers.
 
     Raises:
-        Unreachable: None has answered until then (``time.monotonic``).
+        ServerUnreachable: None has answered until then (``time.monotonic``).
     """
     session = call.seat.session
     if result is not None and result["status"] == 200:
@@ -389,7 +389,7 @@ def _settle_call(call: _RemoteCall, result: dict[str, Any] | None, url: str, unt
 
 def _event(call: _RemoteCall, answer: dict[str, Any] | Exception, snapshots: bool) -> VectorEvent:
     if isinstance(answer, Exception):
-        return failure_event(call.slot, reason(answer))
+        return failure(call.slot, reason(answer))
     if call.op == "restore":
         snapshot: VectorSnapshot = call.body["snapshot"]
         call.seat.task, call.seat.episode = answer["observation"]["task"], answer["episode"]
@@ -401,12 +401,12 @@ def _event(call: _RemoteCall, answer: dict[str, Any] | Exception, snapshots: boo
     assert seat.episode is not None
     whole: StepInfo = {**info, **seat.episode, "versions": dict(seat.episode["versions"])}  # type: ignore[typeddict-item]
     view = from_json(seat.task, observation)
-    reward, ends = number(answer.get("reward", 0.0), "the server's reward"), answer.get("terminated", False)
+    reward, terminated = number(answer.get("reward", 0.0), "the server's reward"), answer.get("terminated", False)
     truncated, new_snapshot = answer.get("truncated", False), None
-    if snapshots and not ends and not truncated:
+    if snapshots and not terminated and not truncated:
         token = seat.session.token()
         new_snapshot = VectorSnapshot(token, dict(whole), len(token["steps"]))  # type: ignore[arg-type]
-    return VectorEvent(call.slot, view, reward, ends, truncated, whole, None, new_snapshot)
+    return VectorEvent(call.slot, view, reward, terminated, truncated, whole, None, new_snapshot)
 
 
 def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _ServerLine], process: int) -> None:

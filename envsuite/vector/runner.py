@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 from envsuite.core.boundary import number, reason
 from envsuite.core.env import Observation, ToolEnv
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import Description, EnvFactory, VectorEvent, VectorSnapshot, failure_event
+from envsuite.vector.base import Description, EnvFactory, VectorEvent, VectorSnapshot, failure
 
 log = logging.getLogger("envsuite.vector")
 
@@ -56,7 +56,7 @@ class CallRunner:
             return VectorEvent(slot, observation, 0.0, False, False, info, None, self._snapshot(slot, info))  # type: ignore[arg-type]
         except Exception as error:  # a bug in one world must not end the episodes of the others
             self.drop(slot, env)
-            return failure_event(slot, reason(error))
+            return failure(slot, reason(error))
 
     def restore(self, slot: int, env: int, snapshot: VectorSnapshot) -> VectorEvent:
         """Starts an episode where ``snapshot`` was taken."""
@@ -75,7 +75,7 @@ class CallRunner:
             return VectorEvent(slot, observation, 0.0, False, False, info, None, snapshot if self.snapshots else None)
         except Exception as error:  # as above
             self.drop(slot, env)
-            return failure_event(slot, reason(error))
+            return failure(slot, reason(error))
 
     def step(self, slot: int, action: Action) -> VectorEvent:
         """Takes a step."""
@@ -86,7 +86,7 @@ class CallRunner:
             return VectorEvent(slot, observation, number(reward, "reward"), terminated, truncated, info, None, snapshot)  # type: ignore[arg-type]
         except Exception as error:  # as above
             self.drop(slot, env)
-            return failure_event(slot, reason(error))
+            return failure(slot, reason(error))
 
     def _snapshot(self, slot: int, info: Any) -> VectorSnapshot | None:
         """Returns the state of the slot's episode, where snapshots are taken."""

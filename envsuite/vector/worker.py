@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from envsuite.core.boundary import reason
 from envsuite.core.processes import frame, receive
-from envsuite.vector.base import EnvFactory, VectorEvent, VectorSnapshot, failure_event
+from envsuite.vector.base import EnvFactory, VectorEvent, VectorSnapshot, failure
 from envsuite.vector.runner import CallRunner
 
 READY = "ready"
@@ -65,4 +65,4 @@ def _answer(runner: CallRunner, call: tuple[object, ...]) -> bytes:
         return pickle.dumps(answer)
     except Exception as error:  # a world may put anything into its info
         assert isinstance(answer, VectorEvent)
-        return pickle.dumps(failure_event(answer.slot, f"the answer cannot be sent: {reason(error)}"))
+        return pickle.dumps(failure(answer.slot, f"the answer cannot be sent: {reason(error)}"))

@@ -17,16 +17,7 @@ from typing import Any, Protocol
 from envsuite.core.errors import UsageError
 from envsuite.core.processes import START_SECONDS, Channel, Child
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import (
-    COLLATERAL_FAILURE,
-    Description,
-    EnvFactory,
-    Vector,
-    VectorEvent,
-    VectorSnapshot,
-    Wait,
-    failure_event,
-)
+from envsuite.vector.base import COLLATERAL, Description, EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure
 from envsuite.vector.local import check_description
 from envsuite.vector.worker import READY
 
@@ -202,7 +193,7 @@ class WorkerVector(Vector):
 
     def _step(self, slot: int, action: Action) -> None:
         if slot in self._lost:
-            self._events.append(failure_event(slot, self._lost.pop(slot)))
+            self._events.append(failure(slot, self._lost.pop(slot)))
         else:
             self._post(slot, _WorkerCall("step", self._env_ids[slot], slot), ("step", int(slot), action))
 
@@ -270,10 +261,10 @@ class WorkerVector(Vector):
                 self._described.append(why)
             else:
                 slots.add(call.slot)
-                self._events.append(failure_event(call.slot, f"{COLLATERAL_FAILURE}{why}" if position else why))
+                self._events.append(failure(call.slot, f"{COLLATERAL}{why}" if position else why))
         for slot in self._live - slots:
             if slot % len(self._workers) == worker.index:
-                self._lost[slot] = f"{COLLATERAL_FAILURE}{why}"
+                self._lost[slot] = f"{COLLATERAL}{why}"
 
 
 def _end(workers: list[_Worker | None], selector: selectors.BaseSelector, process: int) -> None:

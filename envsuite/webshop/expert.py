@@ -50,10 +50,10 @@ class WebShopExpert:
             return click(PREVIOUS)
         if state.asin != target.asin and target.asin in state.hits:
             return click(PREVIOUS)
-        selection = dict(state.options)
+        picks = dict(state.options)
         elements = {choice: element for element, choice in session.choices().items()}
         for choice in plan(session.product, session.goal).items():
-            if selection.get(choice[0]) != choice[1] and choice in elements:
+            if picks.get(choice[0]) != choice[1] and choice in elements:
                 return click(elements[choice])
         return click(BUY)
 

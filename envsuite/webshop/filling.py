@@ -59,6 +59,7 @@ CREATE INDEX wishes_by_asin ON wishes (kind, asin, first);
 """
 
 Row = tuple[str, str, str, bytes]
+HumanWishes = Mapping[str, list[dict[str, Any]]]
 Later = tuple[str, str, int, float, str, str]
 """A wish without a limit: ASIN, category, combinations of options, price, instruction and attributes."""
 
@@ -213,12 +214,7 @@ class CatalogueFilling:
         return {asin: orjson.loads(body) for asin, body in rows}
 
     def _add_goals(
-        self,
-        stock: Stock,
-        human: Mapping[str, list[dict[str, Any]]],
-        digest: str,
-        tagger: str,
-        progress: ProgressReceiver,
+        self, stock: Stock, human: HumanWishes, digest: str, tagger: str, progress: ProgressReceiver
     ) -> None:
         total, _, state = self._progress()
         goals = {}
@@ -227,9 +223,8 @@ class CatalogueFilling:
         for kind in KINDS:
             rng = random.Random()
             rng.setstate(state)  # the original draws the limits of either kind right after the prices
-            goals[kind] = self._store(
-                kind, self._wishes_of_people(human, rng) if kind == "human" else self._composed_wishes(rng)
-            )
+            wishes = self._human_wishes(human, rng) if kind == "human" else self._composed_wishes(rng)
+            goals[kind] = self._store(kind, wishes)
             progress.advance(goals[kind])
         meta = {
             "products": str(total),
@@ -243,9 +238,7 @@ class CatalogueFilling:
         self._end(goals=goals)
         progress.finish("goals", sum(goals.values()))
 
-    def _wishes_of_people(
-        self, human: Mapping[str, list[dict[str, Any]]], rng: random.Random
-    ) -> Iterator[tuple[str, str, int, Wish]]:
+    def _human_wishes(self, human: HumanWishes, rng: random.Random) -> Iterator[tuple[str, str, int, Wish]]:
         columns = "SELECT asin, title, price_tag, body FROM products WHERE asin = ?"
         asins = [
             asin for (asin,) in self._connection.execute("SELECT asin FROM products ORDER BY number") if asin in human

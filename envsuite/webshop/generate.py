@@ -76,7 +76,7 @@ DEFAULT = ShopDifficulty()
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogueSize:
+class ProductPlan:
     """The properties of a product, before any text is written."""
 
     kind: ProductKind
@@ -159,7 +159,7 @@ class Shop:
                 wishes[self.asin(number)] = [self._wish(plan, dice) for _ in range(WISHES_EACH)]
         return wishes
 
-    def _wish(self, plan: CatalogueSize, dice: Dice) -> dict[str, Any]:
+    def _wish(self, plan: ProductPlan, dice: Dice) -> dict[str, Any]:
         facts = [*plan.facts[:1], *dice.sample(plan.facts[1:], dice.below(3))]
         options = [
             (name, dice.choose(values)) for at, (name, values) in enumerate(plan.options) if not at or dice.chance(60)
@@ -186,7 +186,7 @@ class Shop:
             parts += [pairs[letters], f"{digits:02}"]
         return "".join((*parts, pairs[code]))
 
-    def _plans(self, first: int, end: int) -> Iterator[tuple[int, CatalogueSize]]:
+    def _plans(self, first: int, end: int) -> Iterator[tuple[int, ProductPlan]]:
         """Yields number and plan of the products from ``first`` up to, but without, ``end``."""
         size = self.family
         for family in range(first // size, -(-end // size)):
@@ -197,7 +197,7 @@ class Shop:
                 member = number - start
                 yield number, _vary_model(model, spare_values, member, Dice(f"member {EDITION} {self.seed} {number}"))
 
-    def _model(self, dice: Dice) -> tuple[CatalogueSize, tuple[str, ...]]:
+    def _model(self, dice: Dice) -> tuple[ProductPlan, tuple[str, ...]]:
         """Draws the first product of a family, and the values of its deciding option in other products."""
         kind = dice.choose(kinds())
         facets = dice.sample(kind.facets, self.difficulty.attributes)
@@ -215,11 +215,11 @@ class Shop:
         # Many cheap products and few expensive ones: whole dollars, then the cents that shops like.
         share = dice.below(1000) * dice.below(1000)
         price = (low + (high - low) * share // 1_000_000) // 100 * 100 + dice.choose((99, 99, 95, 50, 0, 49, 88))
-        return CatalogueSize(
+        return ProductPlan(
             kind, facts, tuple(options), (price,), dice.chance(self.difficulty.hidden), dice.chance(COMPOSED)
         ), spare_values
 
-    def _write_product(self, number: int, plan: CatalogueSize) -> RawProduct:
+    def _write_product(self, number: int, plan: ProductPlan) -> RawProduct:
         dice = Dice(f"words {EDITION} {self.seed} {number}")
         kind = plan.kind
         maker = wording.brand(dice)
@@ -248,7 +248,7 @@ class Shop:
         )
 
 
-def _vary_model(model: CatalogueSize, spare_values: tuple[str, ...], member: int, dice: Dice) -> CatalogueSize:
+def _vary_model(model: ProductPlan, spare_values: tuple[str, ...], member: int, dice: Dice) -> ProductPlan:
     """Returns the ``member``-th product of the family of ``model``, which is itself the 0-th."""
     (price,) = model.cents
     if not member:

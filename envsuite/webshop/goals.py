@@ -46,7 +46,7 @@ class ShoppingGoal:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The common part of a product's goals; :func:`composed` and :func:`written` make it."""
+    """The common part of a product's goals; :func:`composed_wish` and :func:`human_wish` make it."""
 
     instruction: str
     attributes: tuple[str, ...]

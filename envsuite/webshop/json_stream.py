@@ -53,7 +53,7 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
         while more:
             name = text.value()
             if not isinstance(name, str):
-                raise text.data_error(f"a name was expected, not {type(name).__name__}")
+                raise text.error(f"a name was expected, not {type(name).__name__}")
             text.expect(":", "a name followed by a colon")
             yield name, text.value()
             if more := text.peek() == ",":
@@ -78,7 +78,7 @@ class _JsonText:
         self._at = 0
         self._before = 0
 
-    def data_error(self, why: str) -> DataError:
+    def error(self, why: str) -> DataError:
         """Returns an error with the position in the file."""
         return DataError(f"{self._path}, character {self._before + self._at:,}: {why}")
 
@@ -97,16 +97,14 @@ class _JsonText:
     def expect(self, character: str, what: str) -> None:
         """Skips ``character``, which begins or separates ``what``."""
         if (symbol := self.peek()) != character:
-            raise self.data_error(
-                f"{what} was expected, found {symbol!r}" if symbol else f"the file ends before {what}"
-            )
+            raise self.error(f"{what} was expected, found {symbol!r}" if symbol else f"the file ends before {what}")
         self.advance()
 
     def end(self, closing: str) -> None:
         """Skips the last character of the file."""
         self.expect(closing, f"a comma or {closing!r}")
         if extra := self.peek():
-            raise self.data_error(f"there is more after the end, beginning with {extra!r}")
+            raise self.error(f"there is more after the end, beginning with {extra!r}")
 
     def value(self) -> Any:
         """Returns the next value."""
@@ -117,7 +115,7 @@ class _JsonText:
             except json.JSONDecodeError as error:
                 problem = error.msg
             except RecursionError as error:
-                raise self.data_error("the JSON is nested too deeply") from error
+                raise self.error("the JSON is nested too deeply") from error
             else:
                 # A number at the end of a piece may continue in the next; other values have a definite end.
                 cut = isinstance(value, int | float) and not self._text[end : end + 8].strip(_OF_NUMBERS)
@@ -126,9 +124,9 @@ class _JsonText:
                     return value
                 continue
             if len(self._text) - self._at > LONGEST:
-                raise self.data_error(f"an entry of more than {LONGEST:,} characters, or not JSON: {problem}")
+                raise self.error(f"an entry of more than {LONGEST:,} characters, or not JSON: {problem}")
             if not self._more():
-                raise self.data_error(f"truncated, or not JSON: {problem}")
+                raise self.error(f"truncated, or not JSON: {problem}")
 
     def _more(self) -> bool:
         """Reads a further piece, or doubles an unfinished entry; returns ``False`` at the end of the file."""
@@ -136,7 +134,7 @@ class _JsonText:
         try:
             piece = self._file.read(max(PIECE, len(pending)))
         except UnicodeDecodeError as error:
-            raise self.data_error(f"not UTF-8 text ({error.reason})") from error
+            raise self.error(f"not UTF-8 text ({error.reason})") from error
         self._before += self._at
         self._at = 0
         self._text = pending + piece

@@ -1,7 +1,7 @@
 """Finds the nouns of titles when a catalogue is built; the reward compares titles by them.
 
 The original runs spaCy at every purchase. Here spaCy (extra ``webshop-build``) runs once, at build time; without it,
-:class:`Builtin` replaces it, and the catalogue and every result say so.
+:class:`BuiltinNouns` replaces it, and the catalogue and every result say so.
 """
 
 from __future__ import annotations

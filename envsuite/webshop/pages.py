@@ -80,9 +80,9 @@ def structured_text(session: ShopVisit) -> str:
     head = f"{product.asin}: {product.title}"
     if state.page == "item":
         lines = [head, f"Price: {product.price_tag}. Rating: {product.rating}"]
-        selection = dict(state.options)
+        picks = dict(state.options)
         for name, values in product.options.items():
-            lines.append(f"{name}: {', '.join(f'[{v}]' if selection.get(name) == v else v for v in values)}")
+            lines.append(f"{name}: {', '.join(f'[{v}]' if picks.get(name) == v else v for v in values)}")
         lines.append(f"Chosen{_with(session) or ': nothing'}." if product.options else "No options.")
         return "\n".join(lines)
     lines = [piece.strip() for piece in _about(session) if piece.strip()]

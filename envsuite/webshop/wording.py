@@ -215,15 +215,13 @@ def reviews(kind: ProductKind, maker: str, dice: Dice) -> tuple[str, tuple[Revie
     return f"{tenths // 10}.{tenths % 10}", entries
 
 
-def wish(
-    kind: ProductKind, facts: Sequence[Fact], chosen: Sequence[tuple[str, str]], vagueness: int, dice: Dice
-) -> str:
+def wish(kind: ProductKind, facts: Sequence[Fact], picks: Sequence[tuple[str, str]], vagueness: int, dice: Dice) -> str:
     """Draws an instruction in the style of people.
 
     Args:
         kind: The kind of product.
         facts: The attributes asked for.
-        chosen: Name and value of the options asked for.
+        picks: Name and value of the options asked for.
         vagueness: Percentage of facts, and of options with other wordings, that use another wording.
         dice: Source of randomness.
     """
@@ -234,15 +232,15 @@ def wish(
             after.append(dice.choose(fact.asked))
         else:
             (after if _follows(fact) else before).append(fact.label.lower())
-    options = [_option(name, value, vagueness, dice) for name, value in chosen]
+    options = [_option(name, value, vagueness, dice) for name, value in picks]
     apart = bool(options) and dice.chance(30)
     phrase = " ".join((_with_words(kind.one, before), *([_join_words(after)] if after else [])))
     if options and not apart:
         phrase += f"{',' if after else ''} {_join_words(options)}"
     text = dice.choose(_OPENINGS).format(phrase)
     if apart:
-        wish = dice.choose(("i want it", "it should be", "please make it", "i would take it"))
-        text += f". {wish} {_join_words(options)}"
+        opening = dice.choose(("i want it", "it should be", "please make it", "i would take it"))
+        text += f". {opening} {_join_words(options)}"
     return text
 
 

@@ -17,7 +17,7 @@ from envsuite.searchqa.entities import LINKED
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.pages import answers, page
 from envsuite.searchqa.player import Reader, find_value, speaks_of
-from envsuite.searchqa.scoring import judge_answer
+from envsuite.searchqa.scoring import judge
 
 TYPES = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]
 SMALL = {"entities": 300, "questions": 300, "tasks": TYPES, "observation": "new"}
@@ -43,7 +43,7 @@ def test_every_fact_of_every_page_is_read_as_it_was_written() -> None:
         for relation, value in made.world.chains(entity):
             read = find_value(text, relation)
             assert read is not None, (relation, text)
-            assert judge_answer(read, tuple(answers(made.world, relation, value)), True, ()).em == 1.0, (
+            assert judge(read, tuple(answers(made.world, relation, value)), True, ()).em == 1.0, (
                 relation,
                 read,
                 text,

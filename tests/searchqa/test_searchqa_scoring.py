@@ -16,7 +16,7 @@ from envsuite.searchqa.scoring import (
     Judgement,
     exact_match,
     f1,
-    judge_answer,
+    judge,
     normalise_answer,
     says_unanswerable,
     support_scores,
@@ -42,11 +42,11 @@ def test_normalisation_is_lower_case_then_punctuation_then_articles_then_blanks(
 
 
 def test_of_an_unanswerable_question_the_claim_that_it_is_is_right_and_the_hidden_answer_wrong() -> None:
-    assert judge_answer("Unanswerable.", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
-    assert judge_answer("The question cannot be answered", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
-    assert judge_answer("Rome", ["Rome"], answerable=False) == Judgement(0.0, 0.0)
-    assert judge_answer("unanswerable", ["Rome"]) == Judgement(0.0, 0.0)
-    assert judge_answer("Rome", ["Rome"]) == Judgement(1.0, 1.0)
+    assert judge("Unanswerable.", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
+    assert judge("The question cannot be answered", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
+    assert judge("Rome", ["Rome"], answerable=False) == Judgement(0.0, 0.0)
+    assert judge("unanswerable", ["Rome"]) == Judgement(0.0, 0.0)
+    assert judge("Rome", ["Rome"]) == Judgement(1.0, 1.0)
     assert all(normalise_answer(text) == text and says_unanswerable(text) for text in CANNOT_BE_ANSWERED)
 
 
@@ -108,7 +108,7 @@ def test_scores_equal_the_official_scripts_on_any_text(answer: str, golds: list[
     assert exact_match(answer, golds) == any(hotpot_em(answer, gold) for gold in golds)
     assert f1(answer, golds) == max((hotpot_f1(answer, gold) for gold in golds), default=0.0)
     assert f1(answer, golds, closed=()) == max((musique_f1(answer, gold) for gold in golds), default=0.0)
-    assert 0.0 <= judge_answer(answer, golds).f1 <= 1.0
+    assert 0.0 <= judge(answer, golds).f1 <= 1.0
 
 
 @given(st.sampled_from(["The The", "A", "!!!", "the", "a an"]), texts)

@@ -28,7 +28,7 @@ from envsuite.retrieval.documents import LONGEST_KEY, DocumentProblems
 from envsuite.searchqa import layouts, passages, source
 from envsuite.searchqa.layouts import read_question
 from envsuite.searchqa.passages import Passage, PassageKeys, join_sentences, passage, rows
-from envsuite.searchqa.scoring import judge_answer
+from envsuite.searchqa.scoring import judge
 from envsuite.searchqa.source import QuestionFiles
 
 
@@ -88,9 +88,7 @@ def test_2wikimultihopqa_s_official_aliases_are_right_answers(tmp_path: Path) ->
             ["1900"],
         ]
         assert problems.counts == {layouts.PAST_THE_END: 3, source.BROKEN_ALIASES: 1}
-    assert (
-        judge_answer("Lee, Ann", tasks[0]["answers"]).em == judge_answer("the Italian", tasks[1]["answers"]).em == 1.0
-    )
+    assert judge("Lee, Ann", tasks[0]["answers"]).em == judge("the Italian", tasks[1]["answers"]).em == 1.0
     assert QuestionFiles([tmp_path]).digest() == QuestionFiles([file]).digest() != before
 
 

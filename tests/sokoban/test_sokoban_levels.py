@@ -16,7 +16,7 @@ from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.expert import SokobanExpert
 from envsuite.sokoban.generate import LevelKind, generate, share
 from envsuite.sokoban.level import read_level
-from envsuite.sokoban.source import BUILTIN, GeneratedLevels, LevelFolder, LevelSource
+from envsuite.sokoban.source import BUILTIN, GeneratedLevels, LevelFolder, LevelSet
 from envsuite.sokoban.world import Sokoban
 
 WON = "######\n#@$. #\n######\n"
@@ -48,7 +48,7 @@ def test_no_built_in_level_is_another_turned_or_mirrored_and_each_is_solved_with
 Images = dict[str, set[tuple[str, ...]]]
 
 
-def rooms(levels: LevelSource) -> Images:
+def rooms(levels: LevelSet) -> Images:
     """Walls and targets of the levels of each split, turned and mirrored alike."""
     found: Images = {"train": set(), "validation": set(), "test": set()}
     for task_id, (split, _) in levels.listed.items():

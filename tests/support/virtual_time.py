@@ -15,7 +15,7 @@ from envsuite.core import Tool
 from envsuite.core.tools import Action
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, Vector, VectorEvent, Wait
-from envsuite.vector.base import COLLATERAL_FAILURE, failure_event
+from envsuite.vector.base import COLLATERAL, failure
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.rollout.engine import Completion, Engine, Request
 from trainers.rollout.manager import RolloutManager
@@ -98,7 +98,7 @@ class VirtualVector(Vector):
     def _event(self, slot: int, how: str) -> VectorEvent:
         if how in ("hangs", "collateral"):
             self.over += 1
-            return failure_event(slot, f"{COLLATERAL_FAILURE if how == 'collateral' else ''}DeadlineExceeded: so it is")
+            return failure(slot, f"{COLLATERAL if how == 'collateral' else ''}DeadlineExceeded: so it is")
         self.over += how == "ends"
         observation: Any = {"task": "Go.", "text": "go", "commands": ()}
         info: Any = {

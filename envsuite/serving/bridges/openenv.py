@@ -102,7 +102,7 @@ STATE = {
 NO_SESSION = "a single request has no session, and so no episode to step in; play over the WebSocket, {}/ws"
 
 
-class BridgeRefused(Exception):
+class Refusal(Exception):
     """Raised to answer a message with an error.
 
     Args:
@@ -170,13 +170,11 @@ class OpenEnvEpisodes:
         """Answers one message.
 
         Raises:
-            Refused: The answer is an error.
+            Refusal: The answer is an error.
         """
         kind = message.get("type") if isinstance(message, dict) else None
         if not isinstance(message, dict) or not isinstance(kind, str):
-            raise BridgeRefused(
-                "VALIDATION_ERROR", "a message is an object with a type, e.g. {'type': 'reset', 'data': {}}"
-            )
+            raise Refusal("VALIDATION_ERROR", "a message is an object with a type, e.g. {'type': 'reset', 'data': {}}")
         data = message.get("data", {})
         match kind:
             case "reset":
@@ -185,15 +183,13 @@ class OpenEnvEpisodes:
                 return {"type": "observation", "data": await self._step(data)}
             case "state":
                 return {"type": "state", "data": self.state()}
-        raise BridgeRefused(
-            "UNKNOWN_TYPE", f"unknown message type {kind[:100]!r}; known: reset, step, state, mcp, close"
-        )
+        raise Refusal("UNKNOWN_TYPE", f"unknown message type {kind[:100]!r}; known: reset, step, state, mcp, close")
 
     async def reset(self, data: object) -> dict[str, Any]:
         """Starts an episode.
 
         Raises:
-            Refused: It cannot be started.
+            Refusal: It cannot be started.
         """
         request = fitting(RESET, data)
         try:
@@ -201,9 +197,9 @@ class OpenEnvEpisodes:
         except BridgeFull as error:
             seats = self._player.seats
             counts = {"active_sessions": seats.taken, "max_sessions": seats.most}
-            raise BridgeRefused("CAPACITY_REACHED", str(error), **counts) from error
+            raise Refusal("CAPACITY_REACHED", str(error), **counts) from error
         except EnvsuiteError as error:
-            raise BridgeRefused("EXECUTION_ERROR", without_paths(str(error))) from error
+            raise Refusal("EXECUTION_ERROR", without_paths(str(error))) from error
         self._name = request.get("episode_id") or str(uuid.uuid4())
         return observation_of(turn, RESET.name)
 
@@ -211,16 +207,15 @@ class OpenEnvEpisodes:
         """Returns the id of the task that a reset names, by its id or as the task API counts; ``None`` if by neither.
 
         Raises:
-            Refused: It names a task in two ways, or a split alone.
+            Refusal: It names a task in two ways, or a split alone.
             UnknownTask: There is no such split or index.
         """
         task_id, split, index = request.get("task_id"), request.get("split"), request.get("index")
         if split is None and index is None:
             return task_id
         if task_id is not None or split is None or index is None:
-            raise BridgeRefused("VALIDATION_ERROR", "a task is named by task_id, or by split and index together")
-        matching_id: str = describe_task_at(self._player.offer.tasks, split, index)["id"]
-        return matching_id
+            raise Refusal("VALIDATION_ERROR", "a task is named by task_id, or by split and index together")
+        return str(describe_task_at(self._player.offer.tasks, split, index)["id"])
 
     async def _step(self, data: object) -> dict[str, Any]:
         if data == {"type": "list_tools"}:
@@ -231,7 +226,7 @@ class OpenEnvEpisodes:
         try:
             return observation_of(await self._player.step(call), call.name)
         except EnvsuiteError as error:
-            raise BridgeRefused("EXECUTION_ERROR", without_paths(str(error))) from error
+            raise Refusal("EXECUTION_ERROR", without_paths(str(error))) from error
 
     def state(self) -> dict[str, Any]:
         """Returns the current episode and its number of steps."""
@@ -244,9 +239,9 @@ def fitting(tool: Tool, data: object) -> dict[str, Any]:
     """Returns ``data`` after checking it against the tool's schema.
 
     Raises:
-        Refused: It does not fit.
+        Refusal: It does not fit.
     """
     if not isinstance(data, dict) or (problem := tool.problem(data)) is not None:
         what = "is no object" if not isinstance(data, dict) else problem
-        raise BridgeRefused("VALIDATION_ERROR", f"{tool.name}: {what}", errors=[{"loc": [tool.name], "msg": what}])
+        raise Refusal("VALIDATION_ERROR", f"{tool.name}: {what}", errors=[{"loc": [tool.name], "msg": what}])
     return data

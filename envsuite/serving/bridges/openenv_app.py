@@ -24,8 +24,8 @@ from envsuite.serving.bridges.openenv import (
     STATE,
     STEP,
     TASK,
-    BridgeRefused,
     OpenEnvEpisodes,
+    Refusal,
     action_schema,
     fitting,
 )
@@ -88,7 +88,7 @@ class OpenEnvContract:
         player = BridgePlayer(self._offer, self._seats)
         try:
             return _json(await OpenEnvEpisodes(player).reset(_read(await request.body() or b"{}")))
-        except BridgeRefused as error:
+        except Refusal as error:
             return _refusal(error)
         finally:
             await player.close()
@@ -96,14 +96,14 @@ class OpenEnvContract:
     async def _step(self, request: Request) -> Response:
         try:
             fitting(STEP, fitting(REQUEST, _read(await request.body()))["action"])
-            raise BridgeRefused("EXECUTION_ERROR", NO_SESSION.format(self._path))
-        except BridgeRefused as error:
+            raise Refusal("EXECUTION_ERROR", NO_SESSION.format(self._path))
+        except Refusal as error:
             return _refusal(error)
 
     async def _mcp(self, request: Request) -> Response:
         try:
             return _json(await self.sessions.answer(_read(await request.body())))
-        except BridgeRefused as error:
+        except Refusal as error:
             return _json({"jsonrpc": "2.0", "id": None, "error": rpc_error(error)})
 
     async def _environments(self, request: Request) -> Response:
@@ -126,16 +126,16 @@ class OpenEnvContract:
             arguments = fitting(SPLIT, _read(await request.body()))
             match operation:
                 case "tasks":
-                    rows = openenv_tasks.describe_tasks(tasks, arguments["split"])
+                    rows = openenv_tasks.list_tasks(tasks, arguments["split"])
                     return _json({"tasks": rows, "env_name": self._offer.env_id})
                 case "num_tasks":
                     return _json({"num_tasks": len(tasks.ids(arguments["split"]))})
                 case "task_range":
                     bounds = arguments.get("start"), arguments.get("stop")
-                    return _json({"tasks": openenv_tasks.describe_tasks(tasks, arguments["split"], *bounds)})
+                    return _json({"tasks": openenv_tasks.list_tasks(tasks, arguments["split"], *bounds)})
         except UnknownTask as error:
             return _json({"detail": str(error)}, 400)
-        except BridgeRefused as error:
+        except Refusal as error:
             return _refusal(error)
         return _unknown(f"request {operation!r}", ["tasks", "num_tasks", "task", "task_range"])
 
@@ -163,7 +163,7 @@ class OpenEnvContract:
             async with self.sessions.attach(socket.query_params.get("session_id")) as session:
                 await self._converse(socket, session)
             await socket.close()
-        except BridgeRefused as error:
+        except Refusal as error:
             await _say(socket, error.body)
             await socket.close()
         except WebSocketDisconnect:
@@ -179,7 +179,7 @@ class OpenEnvContract:
             if event is None:
                 session.closing = True
                 why = f"nobody called for {self._settings.idle_seconds:g} s, and the episode was ended"
-                return await _say(socket, BridgeRefused("SESSION_ERROR", why).body)
+                return await _say(socket, Refusal("SESSION_ERROR", why).body)
             if event["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect
             session.use()
@@ -192,7 +192,7 @@ class OpenEnvContract:
                     await _say(socket, {"type": "mcp", "data": answer})
                 else:
                     await _say(socket, await session.answer(message))
-            except BridgeRefused as error:
+            except Refusal as error:
                 await _say(socket, error.body)
 
 
@@ -204,19 +204,19 @@ def _read(raw: str | bytes) -> Any:
     """Parses the JSON in ``raw``.
 
     Raises:
-        Refused: It is not JSON.
+        Refusal: It is not JSON.
     """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise BridgeRefused("INVALID_JSON", f"not JSON: {error}") from error
+        raise Refusal("INVALID_JSON", f"not JSON: {error}") from error
 
 
 def _json(body: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(body), status, media_type=JSON_TYPE)
 
 
-def _refusal(error: BridgeRefused) -> Response:
+def _refusal(error: Refusal) -> Response:
     """Returns an error in the format of the contract's HTTP side."""
     code, message = error.body["data"]["code"], error.body["data"]["message"]
     status = STATUS[code]

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from envsuite.core import Tool
-from envsuite.serving.bridges.openenv import BridgeRefused, OpenEnvEpisodes, fitting
+from envsuite.serving.bridges.openenv import OpenEnvEpisodes, Refusal, fitting
 from envsuite.serving.bridges.players import BridgeOffer, BridgePlayer, Seats
 
 SWEEPS = 4
@@ -79,7 +79,7 @@ class OpenEnvSession:
         """Answers a message, as :meth:`Episodes.answer` does.
 
         Raises:
-            Refused: The answer is an error.
+            Refusal: The answer is an error.
         """
         self._calls += 1
         try:
@@ -119,11 +119,11 @@ class OpenEnvSessions:
         """Provides the session of a WebSocket: the one that it names, or one of its own.
 
         Raises:
-            Refused: There is no session of this name, or another WebSocket is attached to it.
+            Refusal: There is no session of this name, or another WebSocket is attached to it.
         """
         session = self._find(name) if name else OpenEnvSession(BridgePlayer(self._offer, self._seats))
         if session.attached:
-            raise BridgeRefused("SESSION_ERROR", f"another WebSocket is attached to session {name!r}")
+            raise Refusal("SESSION_ERROR", f"another WebSocket is attached to session {name!r}")
         session.attached = True
         try:
             yield session
@@ -134,33 +134,27 @@ class OpenEnvSessions:
             elif session.closing:
                 await self._forget(name)
 
-    async def answer(self, request: object, own: OpenEnvSession | None = None) -> dict[str, Any]:
+    async def answer(self, call: object, own: OpenEnvSession | None = None) -> dict[str, Any]:
         """Answers a JSON-RPC request.
 
         Args:
-            request: The request.
+            call: The request.
             own: Session of the WebSocket that it came by; ``None`` for a single request.
         """
-        name = request.get("id") if isinstance(request, dict) else None
+        name = call.get("id") if isinstance(call, dict) else None
         head: dict[str, Any] = {"jsonrpc": "2.0", "id": name if isinstance(name, str | int | None) else None}
-        if (
-            not isinstance(request, dict)
-            or request.get("jsonrpc") != "2.0"
-            or not isinstance(request.get("method"), str)
-        ):
+        if not isinstance(call, dict) or call.get("jsonrpc") != "2.0" or not isinstance(call.get("method"), str):
             message = "a request has jsonrpc: '2.0', a method and an id"
             return {**head, "error": {"code": _INVALID_REQUEST, "message": message}}
         try:
-            return {**head, "result": await self._result(request["method"], request.get("params", {}), own)}
-        except BridgeRefused as error:
+            return {**head, "result": await self._result(call["method"], call.get("params", {}), own)}
+        except Refusal as error:
             return {**head, "error": rpc_error(error)}
 
     async def _result(self, method: str, params: object, own: OpenEnvSession | None) -> dict[str, Any]:
         match method:
             case "openenv/session/create" if own is not None:
-                raise BridgeRefused(
-                    "SESSION_ERROR", "a WebSocket is a session already; create another by a single request"
-                )
+                raise Refusal("SESSION_ERROR", "a WebSocket is a session already; create another by a single request")
             case "openenv/session/create":
                 return {"session_id": self._create()}
             case CLOSE.name:
@@ -169,13 +163,13 @@ class OpenEnvSessions:
                 return {"tools": [_as_mcp(tool) for tool in self._offer.tools]}
             case CALL.name:
                 return await self._call(fitting(CALL, params), own)
-        raise BridgeRefused("UNKNOWN_TYPE", f"unknown method {method[:100]!r}; known: {', '.join(METHODS)}")
+        raise Refusal("UNKNOWN_TYPE", f"unknown method {method[:100]!r}; known: {', '.join(METHODS)}")
 
     def _create(self) -> str:
         if len(self._named) >= self._seats.most:
             message = f"all {self._seats.most} sessions are open; try again when one has been closed"
             counts = {"active_sessions": len(self._named), "max_sessions": self._seats.most}
-            raise BridgeRefused("CAPACITY_REACHED", message, **counts)
+            raise Refusal("CAPACITY_REACHED", message, **counts)
         name = str(uuid.uuid4())
         self._named[name] = OpenEnvSession(BridgePlayer(self._offer, self._seats))
         return name
@@ -192,7 +186,7 @@ class OpenEnvSessions:
         name = params.get("session_id")
         if own is None and not name:
             how = f"create one with {METHODS[0]} and send its session_id, or play over the WebSocket"
-            raise BridgeRefused("SESSION_ERROR", f"tools are called in a session: {how}")
+            raise Refusal("SESSION_ERROR", f"tools are called in a session: {how}")
         session = own or self._find(name)
         step = {"tool_name": params["name"], "arguments": params.get("arguments", {})}
         answer = (await session.answer({"type": "step", "data": step}))["data"]
@@ -201,7 +195,7 @@ class OpenEnvSessions:
     def _find(self, name: str | None) -> OpenEnvSession:
         session = self._named.get(name or "")
         if session is None:
-            raise BridgeRefused(
+            raise Refusal(
                 "SESSION_ERROR", f"unknown session_id {(name or '')[:100]!r}: it was closed, or never created"
             )
         session.use()
@@ -223,7 +217,7 @@ def _as_mcp(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "inputSchema": dict(tool.parameters)}
 
 
-def rpc_error(error: BridgeRefused) -> dict[str, Any]:
+def rpc_error(error: Refusal) -> dict[str, Any]:
     """Returns an error of the WebSocket as one of JSON-RPC."""
     data = dict(error.body["data"])
     code, message = _CODES[data.pop("code")], data.pop("message")

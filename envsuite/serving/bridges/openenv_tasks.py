@@ -16,9 +16,7 @@ def splits(tasks: TaskSet) -> list[dict[str, Any]]:
     return [{"name": name, "type": name if name in KINDS else "validation"} for name in tasks.splits]
 
 
-def describe_tasks(
-    tasks: TaskSet, split: str, start: int | None = None, stop: int | None = None
-) -> list[dict[str, Any]]:
+def list_tasks(tasks: TaskSet, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
     """Returns the tasks of a split from ``start`` to before ``stop``, as a slice of Python has them.
 
     Raises:

@@ -133,7 +133,7 @@ class BridgeTurn:
 
 
 def _plain(observation: Observation, info: StepInfo) -> tuple[str, str, list[str], dict[str, Any]]:
-    """Returns the first fields of a :class:`Turn`.
+    """Returns the first fields of a :class:`BridgeTurn`.
 
     Raises:
         TypeError: A value of the world is not JSON.
@@ -159,7 +159,7 @@ class Seats:
         """Makes an environment.
 
         Raises:
-            Full: No seat is free.
+            BridgeFull: No seat is free.
             EnvsuiteError: It cannot be made.
         """
         if self.taken >= self.most:
@@ -209,7 +209,7 @@ class BridgePlayer:
         """Starts an episode.
 
         Raises:
-            Full: No seat is free.
+            BridgeFull: No seat is free.
             UnknownTask: The task does not exist; a running episode goes on.
             WorkerLost: The world failed.
         """

@@ -1,4 +1,4 @@
-"""The bridge: serves both protocols for several environments, in one process."""
+"""The bridge: serves both protocols for several environments, in one process, behind one guard."""
 
 from __future__ import annotations
 
@@ -85,10 +85,7 @@ class Bridge:
         offers = [offer(env_id, settings.urls) for env_id in dict.fromkeys(settings.environments)]
         self.endpoints = {entry.env_id: MCPEndpoint(entry, self.seats, settings) for entry in offers}
         contracts = [OpenEnvContract(entry, self.seats, settings) for entry in offers]
-        parts: list[MCPEndpoint | OpenEnvSessions] = [
-            *self.endpoints.values(),
-            *(contract.sessions for contract in contracts),
-        ]
+        parts: list[MCPEndpoint | OpenEnvSessions] = [*self.endpoints.values(), *(c.sessions for c in contracts)]
 
         @contextlib.asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -107,9 +104,8 @@ class Bridge:
         async def refuse(request: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
             if error.status_code == 404:
-                return problem(
-                    HttpProblem(404, "not-found", f"nothing at {request.url.path[:200]!r}; there is: {paths}")
-                )
+                detail = f"nothing at {request.url.path[:200]!r}; there is: {paths}"
+                return problem(HttpProblem(404, "not-found", detail))
             kind = "method" if error.status_code == 405 else "malformed"
             headers = dict(error.headers or {})
             return problem(HttpProblem(error.status_code, kind, f"{request.method}: {error.detail}"), headers)

@@ -105,10 +105,8 @@ def _option(values: Sequence[str], option: Option) -> ReceiptLine:
     match = next((value for value in values if options_matched([value], [option])), None)
     if match is not None:
         return ReceiptLine("Option", option_text(option), f"“{match}” was chosen", True)
-    listing = ", ".join(f"“{value}”" for value in values)
-    return ReceiptLine(
-        "Option", option_text(option), f"chosen was {listing}" if listing else "nothing was chosen", False
-    )
+    reason = f"chosen was {', '.join(f'“{value}”' for value in values)}" if values else "nothing was chosen"
+    return ReceiptLine("Option", option_text(option), reason, False)
 
 
 def _price(product: Product, goal: ShoppingGoal, score: Score) -> ReceiptLine:

@@ -27,7 +27,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from benchmarks.hybrids import MODELS
 from benchmarks.smollm2 import load_model, smollm2_folder
-from trainers.rollout.engine import Request, Sampling
+from envsuite.playing.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 

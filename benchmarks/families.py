@@ -32,6 +32,7 @@ from transformers.utils.logging import set_verbosity_error
 
 from benchmarks import families_vllm
 from envsuite.core.errors import EnvsuiteError
+from envsuite.playing.engine import Sampling
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, ModelConfig
@@ -39,7 +40,7 @@ from trainers.policy.model import Policy
 from trainers.policy.rows import rows_reason
 from trainers.policy.tree import TokenSequence, TokenTree, one_token, token_tree
 from trainers.processes.distributed import data_parallel, make_accelerator
-from trainers.rollout.engine import EngineSetup, Sampling
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.plain_engine import PlainEngine
 
 STATES = Path(__file__).with_suffix(".json")

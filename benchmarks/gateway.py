@@ -23,14 +23,15 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
+from envsuite.playing.engine import Completion, Request, Sampling
+from envsuite.playing.episode import EpisodePlan
 from trainers.gateway.app import serve
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import Limits
 from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model
-from trainers.rollout.engine import Completion, Engine, Request, Sampling
-from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.engine import Engine
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.settings.shipped import located

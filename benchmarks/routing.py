@@ -25,12 +25,12 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from envsuite.playing.engine import Sampling
 from trainers.policy.config import ComputeDtype
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.routing import Routing
 from trainers.rollout import hf_engine
-from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.steps import Ragged, StepTable
 

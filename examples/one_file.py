@@ -11,6 +11,9 @@ import sys
 import numpy as np
 import torch
 
+from envsuite.playing.dialog import TokenDialogs
+from envsuite.playing.engine import Sampling
+from envsuite.playing.manager import EpisodePlan, RolloutManager
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, make_vector
 from trainers.credit.estimators.comparison import CENTRED
@@ -21,9 +24,8 @@ from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import policy_loss
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.packing import micro_batches
-from trainers.rollout.engine import EngineSetup, Sampling
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine
-from trainers.rollout.manager import EpisodePlan, RolloutManager
 from trainers.steps import StepTable
 
 ITERATIONS, TASKS, SEED = (int(word) for word in (*sys.argv[1:], *("8", "8", "0")[len(sys.argv) - 1 :]))
@@ -49,11 +51,13 @@ manager = RolloutManager(
     engine,
     vector,
     ["TextCraft-v0"],
-    tokenizer,
-    PromptSpec(
-        make_codec("tags", think=False),  # <action>…</action> to a tool call, or why it is none
-        make_memory("compact(1024)"),  # prompts of successive steps begin with each other's tokens
-        instructions=False,
+    TokenDialogs(
+        tokenizer,
+        PromptSpec(
+            make_codec("tags", think=False),  # <action>…</action> to a tool call, or why it is none
+            make_memory("compact(1024)"),  # prompts of successive steps begin with each other's tokens
+            instructions=False,
+        ),
     ),
     episode_tokens=448,
 )

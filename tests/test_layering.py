@@ -20,6 +20,7 @@ LAYERS = {
         {"core"},
         {"exits", "data", "prompting", "remote"},
         {"retrieval", "interpreter", "vector"},
+        {"playing"},
         {
             *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa", "babyai"),
             "bifurcation",

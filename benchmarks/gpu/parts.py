@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.gpu.shapes import SHAPES, episodes, made, saved
 from envsuite.core.errors import EnvsuiteError
+from envsuite.playing.engine import Sampling
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
@@ -34,7 +35,6 @@ from trainers.policy.sharding import shard, spreads
 from trainers.policy.update import Updater
 from trainers.processes.distributed import all_gather_object, make_accelerator
 from trainers.report.metrics import read_metrics
-from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 
 ADAPTER = {"rank": 32, "alpha": 32, "base": "bfloat16"}

@@ -39,8 +39,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "Steps and rollouts": (
         "trainers.steps",
         "trainers.rollout.engine",
-        "trainers.rollout.manager",
-        "trainers.rollout.rollout",
+        "envsuite.playing.manager",
+        "envsuite.playing.loop",
     ),
     "Methods": ("trainers.credit", "trainers.credit.estimators", "trainers.settings.registry", "trainers.run.tracker"),
 }

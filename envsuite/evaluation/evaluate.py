@@ -13,11 +13,11 @@ from envsuite.core.env import Observation
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.examples import SPLIT, demonstrations, expert_turns
-from envsuite.evaluation.players import PlayedFactory
 from envsuite.evaluation.progress import EvaluationDisplay
 from envsuite.evaluation.protocol import ENDPOINT, EvaluatedEnv, ProtocolSetting, conditions_of, sample_of
 from envsuite.evaluation.results import EpisodeResult, ResultFile
 from envsuite.evaluation.runner import EpisodeRunner
+from envsuite.playing.player import PlayedFactory
 from envsuite.vector import EnvFactory, Vector, make_vector
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from envsuite.core.boundary import without_task
-from envsuite.evaluation.players import GAVE_UP
 from envsuite.evaluation.prompting import Dialogue
 from envsuite.evaluation.protocol import EvaluatedEnv, ProtocolSetting
 from envsuite.evaluation.results import Conditions, Ending, EpisodeResult, ResultFile
+from envsuite.playing.player import GAVE_UP
 from envsuite.prompting.endpoints import RequestResult, body_of
 from envsuite.vector import Vector, VectorEvent
 

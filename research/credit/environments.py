@@ -25,15 +25,16 @@ from benchmarks.tables import Table
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import builtin
 from envsuite.data import write_atomically
-from envsuite.evaluation.players import RandomPlayer
 from envsuite.exits import status_of
+from envsuite.playing.player import RandomPlayer
+from envsuite.playing.step import Episode, Step
 from envsuite.remote.making import make_player
 from trainers.credit.diagnosis import MEASURES, Measure, diagnose, untold
 from trainers.credit.map import AXES, load, nearest
 from trainers.credit.rows import by_agent
 from trainers.imitation.erring import TRIES, ErringTeacher, ExpertTeacher
 from trainers.programs.diagnose import as_json
-from trainers.steps import Episode, Step, StepTable
+from trainers.steps import StepTable
 
 SHARES = (0.3, 0.5, 0.8, 0.95)
 """Shares of random moves that are tried, up to the first one with less success than wanted."""

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from envsuite.bifurcation.env import Bifurcation
 from envsuite.bifurcation.world import DoorState, Floats, Walk
 from envsuite.core.tools import ToolCall
+from envsuite.playing.step import Episode
 from trainers.credit.estimators import ESTIMATORS, Advantage, Estimator, register
 from trainers.credit.estimators.returns import row_score
 from trainers.credit.providers import Provider
@@ -22,7 +23,7 @@ from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import make_conversation
 from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.settings import make
-from trainers.steps import Episode, Ragged, StepTable
+from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import ITERATION, ROW_SCORE
 
 

@@ -20,11 +20,11 @@ from typing import Any
 import yaml
 
 from envsuite.core.errors import DataError
+from envsuite.playing.step import Episode
 from research.credit.arms import Trial, settings
 from research.credit.cells import ROOT, Cell
 from research.credit.results import Result, append
 from trainers.policy.guard import DivergenceError
-from trainers.steps import Episode
 
 
 def command(words: Sequence[str], failed: str) -> None:

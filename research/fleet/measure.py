@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from envsuite.core.errors import EnvsuiteError
+from envsuite.playing.step import Episode
 from research.fleet.constants import Constants, EngineConstants, EnvironmentConstants, Fit
 from research.fleet.measure_engine import measured_engine
 from research.fleet.measure_memory import sessions_memory
@@ -37,7 +38,6 @@ from trainers.report.run import RunData
 from trainers.rollout.environments import factory_of
 from trainers.run.config import TrainConfig
 from trainers.settings import checked
-from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes
 
 ITERATIONS = 3

@@ -9,10 +9,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from envsuite.playing.engine import Request, Sampling
 from research.fleet.engine import Engine
 from trainers.planning.plan import EngineSpeed
 from trainers.policy.loading import load_model
-from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.run.config import TrainConfig
 

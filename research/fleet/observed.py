@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 
 from envsuite.core.errors import DataError
+from envsuite.playing.step import Episode
 from envsuite.prompting import Window, make_memory
 from research.fleet.model import Lognormal, Workload
 from trainers.report.run import RunData
 from trainers.run.config import TrainConfig
-from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes
 
 

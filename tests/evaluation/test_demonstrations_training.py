@@ -15,6 +15,7 @@ from envsuite.core import DataError, UnparsedAction
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations, write_demonstrations
 from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.evaluation.demonstrations.collecting import CollectionOrder, collect
+from envsuite.playing.step import Episode, Step
 from envsuite.textcraft.practice import texts as textcraft_texts
 from trainers.imitation.config import Architecture, ImitateConfig
 from trainers.imitation.demonstrations import demonstrations
@@ -22,7 +23,6 @@ from trainers.imitation.training import new_model
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.programs.export_episodes import main as export_main
 from trainers.programs.imitate import main as imitate_main
-from trainers.steps import Episode, Step
 from trainers.steps.parquet import write_episodes
 
 FEW = {"source": "generated", "goals": 60, "max_distractors": 0}

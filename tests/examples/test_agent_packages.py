@@ -14,6 +14,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from envsuite.core.tools import ToolCall
+from envsuite.playing.engine import Sampling
+from envsuite.playing.episode import EpisodePlan
 from envsuite.prompting import NativeCodec, make_codec
 from envsuite.prompting.shipped import read_template
 from envsuite.textcraft.expert import TextCraftExpert
@@ -23,8 +25,6 @@ from trainers.gateway.app import serve
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.sequences import Writer
 from trainers.rollout.config import AgentConfig
-from trainers.rollout.engine import Sampling
-from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.scripted import ScriptedEngine
 
 FILE = Path(__file__).resolve().parents[2] / "examples/agents.py"

@@ -116,7 +116,7 @@ def engines() -> dict[str, Any]:
     """Names of docs/engine.md, with a small model."""
     from transformers import AutoModelForCausalLM
 
-    from trainers.rollout.engine import Request, Sampling
+    from envsuite.playing.engine import Request, Sampling
     from trainers.rollout.hf_engine import HFEngine
     from trainers.rollout.scripted import ScriptedEngine
 

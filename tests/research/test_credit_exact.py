@@ -25,6 +25,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from envsuite.bifurcation.world import DoorState, Walk
 from envsuite.core import ToolCall
+from envsuite.playing.step import Episode, Step
 from envsuite.remote.making import practice_of
 from research.credit import arms, cells, runs
 from research.credit.cells import PROMPT, Cell
@@ -39,7 +40,7 @@ from trainers.policy.model import Policy
 from trainers.programs.imitate import main as imitate
 from trainers.rollout.config import PromptConfig
 from trainers.settings import make
-from trainers.steps import Episode, Step, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION, ROW_SCORE
 
 TASKS, GROUP = 4, 128

@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from tiny_runs import in_float64, model
 
 from envsuite.core import ToolCall
+from envsuite.playing.step import Episode, Step
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
@@ -31,7 +32,7 @@ from trainers.policy.model import Policy
 from trainers.policy.update import Updater
 from trainers.processes.distributed import all_gather_object, make_accelerator, run_guarded
 from trainers.settings import make
-from trainers.steps import Episode, Step, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import (
     BLOCK,
     EMBEDDING,

@@ -17,6 +17,7 @@ from fake_gpu import DEVICE, FakeGPU, processes, register
 from tiny_runs import step_table
 from transformers import AttentionInterface
 
+from envsuite.playing.engine import Request, Sampling
 from trainers.credit.critic import ValueModel
 from trainers.policy import sharding
 from trainers.policy.accumulation import Batch, log_probabilities
@@ -31,7 +32,6 @@ from trainers.policy.model import Policy
 from trainers.policy.selfcheck import sample_tree
 from trainers.policy.update import Updater
 from trainers.rollout import slot_attention
-from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
 SIZE = 31

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trainers.steps import Episode, Ragged, Step, StepTable
+from envsuite.playing.step import Episode, Step
+from trainers.steps import Ragged, StepTable
 
 
 def step(t: int = 0, **changes: Any) -> Step:

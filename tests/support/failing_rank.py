@@ -12,8 +12,8 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from envsuite.core import DataError
+from envsuite.playing.activity import ACTIVITY
 from trainers.processes import peers
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object, make_accelerator, on_main, run_guarded, sharing_failures
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from envsuite.playing.engine import Completion, Request, Sampling
 from trainers.policy.accumulation import log_probabilities
 from trainers.policy.config import ComputeDtype, OptimConfig
 from trainers.policy.model import Policy
-from trainers.rollout.engine import Completion, Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.slot_attention import EFFICIENT, Scores, additive, attend
 from trainers.steps import StepTable

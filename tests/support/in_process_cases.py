@@ -26,9 +26,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.engine import EngineFailed, Request, Sampling
 from trainers.policy.adapter import add_adapter, merged_weights
 from trainers.policy.config import AdapterConfig, ModelConfig
-from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine
 from trainers.rollout.vllm import engine as direct
 from trainers.rollout.vllm.transfer import round_weights, write_adapter

@@ -3,8 +3,8 @@
 import os
 import sys
 
+from envsuite.playing.manager import RolloutManager
 from trainers.report.metrics import MetricsWriter
-from trainers.rollout.manager import RolloutManager
 from trainers.run import assembly, checkpoint
 from trainers.train import main
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from envsuite.core import ToolCall
-from trainers.steps import Episode, Step
+from envsuite.playing.step import Episode, Step
 
 TOKENS = st.integers(0, 2**31 - 1)
 NUMBERS = st.floats(allow_nan=False)

@@ -11,7 +11,8 @@ from tiny_models import greedy
 from tiny_runs import tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from trainers.rollout.engine import Completion, Engine, Request, Sampling
+from envsuite.playing.engine import Completion, Request, Sampling
+from trainers.rollout.engine import Engine
 
 PROMPTS = [[7, 8, 9, 10 + i] for i in range(8)]
 WriteAdapter = Callable[[PreTrainedModel, Mapping[str, torch.Tensor], Path, torch.dtype], dict[str, int]]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from episodes import step
 
+from envsuite.playing.step import Step
 from trainers.pool import PoolWriter
-from trainers.steps import Step
 
 STEPS = 5
 """Steps of a session that has ended."""

@@ -39,10 +39,10 @@ def comes(what: str) -> bool:
 
 
 def disturb() -> None:
+    from envsuite.playing.engine import EngineFailed
+    from envsuite.playing.manager import RolloutManager
     from trainers.policy.update import Updater
-    from trainers.rollout.engine import EngineFailed
     from trainers.rollout.hf_engine import HFEngine
-    from trainers.rollout.manager import RolloutManager
     from trainers.run import checkpoint
 
     run, update, flushed, poll = RolloutManager.run, Updater.update, checkpoint._flush_files, HFEngine.poll

@@ -10,9 +10,9 @@ import numpy as np
 import yaml
 
 from envsuite.core import ToolCall
+from envsuite.playing.step import Episode, Step
 from trainers.report.metrics import MetricsWriter
 from trainers.report.stats import EvalResult, evaluate_summary
-from trainers.steps import Episode, Step
 from trainers.steps.parquet import write_episodes
 
 WOODS = ("oak", "birch", "spruce", "acacia", "jungle", "crimson")

@@ -14,14 +14,15 @@ import httpx2
 import numpy as np
 import orjson
 
+from envsuite.playing.engine import Completion, Request, Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import as_tokens
 from trainers.gateway.app import serve
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import Session
-from trainers.rollout.engine import Completion, Request, Sampling, refusal
-from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.engine import refusal
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.steps.records import as_tokens
 
 CHAT = "/v1/chat/completions"
 _NUMBERS = itertools.count(1)

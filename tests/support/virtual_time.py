@@ -13,12 +13,14 @@ from transformers import PreTrainedTokenizerFast
 
 from envsuite.core import Tool
 from envsuite.core.tools import Action
+from envsuite.playing.dialog import TokenDialogs
+from envsuite.playing.engine import Completion, Request
+from envsuite.playing.manager import RolloutManager
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, Vector, VectorEvent, Wait
 from envsuite.vector.base import COLLATERAL, failure
 from trainers.imitation.vocabulary import word_tokenizer
-from trainers.rollout.engine import Completion, Engine, Request
-from trainers.rollout.manager import RolloutManager
+from trainers.rollout.engine import Engine
 
 GO = Tool("go", "Go on.", {"type": "object", "properties": {}, "additionalProperties": False})
 
@@ -181,7 +183,7 @@ def manager_of(engine: Engine, vector: Vector, clock: Clock, **settings: Any) ->
     """A manager on virtual time."""
     prompt = PromptSpec(make_codec("tags", think=False), make_memory("window(2)"), instructions=False)
     ids = [factory.env_id for factory in vector.factories]
-    return RolloutManager(engine, vector, ids, tokenizer(), prompt, clock=clock, **settings)
+    return RolloutManager(engine, vector, ids, TokenDialogs(tokenizer(), prompt), clock=clock, **settings)
 
 
 def virtual(

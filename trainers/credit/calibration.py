@@ -18,6 +18,7 @@ import yaml
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError
+from envsuite.playing.step import Episode
 from trainers.credit.estimators.bipace import BiPACE
 from trainers.credit.estimators.clustering import greedy_clusters, unit_vectors
 from trainers.credit.estimators.groups import Ints, group_codes
@@ -25,7 +26,7 @@ from trainers.policy.config import ModelConfig, Pooling
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_model
 from trainers.settings import ConfigError, checked
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import EMBEDDING
 from trainers.steps.parquet import episode_files, read_episodes
 

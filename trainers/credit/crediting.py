@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from envsuite.playing.step import Episode
 from trainers.credit.blocks import Blocks
 from trainers.credit.config import MethodConfig
 from trainers.credit.critic import Critic
@@ -26,7 +27,7 @@ from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.model import Policy
 from trainers.processes.distributed import all_gather_object
 from trainers.settings import make
-from trainers.steps import Episode, Ragged, StepTable
+from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import GREEDY, SHAPED
 
 _LOG = logging.getLogger(__name__)

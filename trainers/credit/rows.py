@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.step import Episode
 from trainers.credit.estimators.returns import episode_returns
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import AGENT, ENV_REWARD, GREEDY, GREEDY_RETURN, ITERATION, PLAYED, TREE
 
 _LOG = logging.getLogger(__name__)

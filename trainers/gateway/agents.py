@@ -21,6 +21,13 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.players import Player
 from envsuite.core.tools import Tool, ToolCall, UnparsedAction
+from envsuite.playing.engine import BaseEngine, Sampling
+from envsuite.playing.episode import Branches, EpisodeCost, EpisodePlan
+from envsuite.playing.ledger import Ledger
+from envsuite.playing.loop import Keeper
+from envsuite.playing.manager import Watcher
+from envsuite.playing.step import Episode
+from envsuite.playing.timing import Timing
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
 from trainers.gateway.credit import EnvStep
@@ -29,15 +36,8 @@ from trainers.gateway.messages import Refused
 from trainers.gateway.session import Limits, Session
 from trainers.gateway.teaching import TYPED, ExpertEngine
 from trainers.rollout.config import AgentConfig
-from trainers.rollout.engine import BaseEngine, Sampling
-from trainers.rollout.episode import Branches, EpisodeCost, EpisodePlan
-from trainers.rollout.ledger import Ledger
-from trainers.rollout.manager import Watcher
-from trainers.rollout.rollout import Keeper
-from trainers.rollout.timing import Timing
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
-from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
 _LOOK = 0.1  # seconds between two looks at progress
@@ -287,7 +287,7 @@ class _RunningAgent:
 
 
 class AgentManager:
-    """Plays episodes as a :class:`~trainers.rollout.manager.RolloutManager` does, by agents that ask the gateway.
+    """Plays episodes as a :class:`~envsuite.playing.manager.RolloutManager` does, by agents that ask the gateway.
 
     Args:
         engine: Generates tokens, or is a teacher that answers messages.

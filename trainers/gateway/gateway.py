@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from envsuite.playing.engine import BaseEngine, ChatCompletion, Request, Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.loop import step_seed
 from trainers.gateway.listening import Listen
 from trainers.gateway.messages import ParsedRequest, Refused
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import AnsweredRequest, Limits, Playable, Session
 from trainers.gateway.teaching import asked_in_text, in_tokens
-from trainers.rollout.engine import BaseEngine, ChatCompletion, Engine, Request, Sampling
-from trainers.rollout.episode import EpisodePlan
-from trainers.rollout.rollout import step_seed
+from trainers.rollout.engine import Engine
 
 _LOG = logging.getLogger(__name__)
 _NUMBERS = itertools.count()

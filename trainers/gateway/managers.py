@@ -9,6 +9,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from envsuite.core.errors import EnvsuiteError
+from envsuite.playing.engine import BaseEngine, Sampling
+from envsuite.playing.manager import RolloutManager
 from envsuite.prompting import ChatTokenizer
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import read_token
@@ -19,9 +21,7 @@ from trainers.gateway.gateway import Gateway
 from trainers.gateway.sequences import Writer
 from trainers.gateway.teaching import ExpertEngine
 from trainers.rollout.config import AgentConfig, EnvConfig, PromptConfig, RolloutConfig
-from trainers.rollout.engine import BaseEngine, Sampling
 from trainers.rollout.environments import factory_of, make_manager
-from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)

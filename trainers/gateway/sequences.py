@@ -12,13 +12,13 @@ import orjson
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
+from envsuite.playing.step import Tokens, as_tokens
 from envsuite.prompting.codecs import NativeCodec
 from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
 from envsuite.prompting.rendering import ChatTokenizer, TemplateRenderer, specials_of, vocabulary_of
 from envsuite.prompting.rendering import TemplateRefused as Unrenderable
 from envsuite.prompting.template import MARK
 from trainers.gateway.messages import Message, Refused, Role, digests
-from trainers.steps.records import Tokens, as_tokens
 
 _SHAPES = 256
 """Shapes of conversations of which it is kept what the chat template shows."""

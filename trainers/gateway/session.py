@@ -13,13 +13,12 @@ from typing import Any, Protocol
 from envsuite.core import Action
 from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
+from envsuite.playing.engine import Completion
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode, Step, as_tokens
 from trainers.gateway.credit import EnvStep, Place, actions_by_answer
 from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.sequences import RequestPrompt, Sequences, Writer
-from trainers.rollout.engine import Completion
-from trainers.rollout.episode import EpisodePlan
-from trainers.steps import Episode, Step
-from trainers.steps.records import as_tokens
 
 _NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the model writes none
 

@@ -14,13 +14,13 @@ import orjson
 from envsuite.core.errors import EnvsuiteError
 from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
+from envsuite.playing.engine import ChatCompletion, ChatEngine, ChatRequest, Completion, Request
 from envsuite.prompting import make_codec
 from envsuite.prompting.chat import Answer, RawCall
 from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.openai_api import json_of, message_of
 from trainers.gateway.sequences import RequestPrompt, Writer
 from trainers.gateway.session import Playable
-from trainers.rollout.engine import ChatCompletion, ChatEngine, ChatRequest, Completion, Request
 
 TAUGHT = -1
 """In place of a version of the weights, that of tokens which a teacher has given; their log-probabilities are 0."""

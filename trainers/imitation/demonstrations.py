@@ -16,10 +16,10 @@ import gymnasium
 from envsuite.core import Action, Move, Observation, ToolEnv, UnparsedAction
 from envsuite.core.errors import DataError, UnknownTask, UsageError
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations
+from envsuite.playing.step import Episode, Step
 from trainers.imitation.play import ImitationGame, TranscriptBuilder
 from trainers.pool import Pool
 from trainers.pool.database import FILE
-from trainers.steps import Episode, Step
 from trainers.steps.parquet import episode_files, read_episodes
 
 _THOUGHT = ("<think>", "</think>")

@@ -32,6 +32,7 @@ from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.core.images import ImageTable
 from envsuite.core.practice import Teacher
+from envsuite.playing.activity import duration
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumber_images
 from envsuite.prompting.rendering import vocabulary_of
@@ -60,7 +61,6 @@ from trainers.policy.rows import rows_reason
 from trainers.policy.source import find
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.policy.vision import save_tokenizer
-from trainers.processes.activity import duration
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import check_prompts, check_vocabulary, make_conversation
 from trainers.settings import ConfigError

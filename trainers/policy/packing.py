@@ -13,10 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.step import Parts
 from envsuite.prompting.images import renumber_images
 from trainers.policy.tree import Ints, TokenSequence, TokenTree, depth_first, laid_out
 from trainers.steps import StepTable
-from trainers.steps.experts import Parts, cut, fill_experts
+from trainers.steps.experts import cut, fill_experts
 
 _PASS = 1 / 64  # cost of a micro-batch besides its tokens, in budgets
 

@@ -146,7 +146,7 @@ def routing(model: PreTrainedModel, given: Tensor | None = None, logits: bool = 
 
     Args:
         model: A model. Where experts are given, :func:`~trainers.policy.selfcheck.check_replay` has seen it.
-        given: As :data:`~trainers.steps.experts.Experts`, a row for each token of the pass: the experts that tokens go
+        given: As :data:`~envsuite.playing.step.Experts`, a row for each token of the pass: the experts that tokens go
             to, whatever the routers would choose.
         logits: Whether the routers' logits are kept.
     """

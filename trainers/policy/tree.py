@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.images import Pixels
-from trainers.steps.experts import Experts, Parts, cut
+from envsuite.playing.step import Experts, Parts
+from trainers.steps.experts import cut
 from trainers.steps.prefixes import lexicographic
 
 Ints = NDArray[np.int64]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, UsageError
-from trainers.steps import Step
+from envsuite.playing.step import Step
 from trainers.steps.parquet import step_of, step_row
 from trainers.steps.prefixes import common_length
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.step import Episode
 from trainers.pool.database import SEGMENTS, connect, naming_errors
 from trainers.pool.deltas import Row, decode
 from trainers.pool.query import TRAINABLE, Query, candidates, choose_sessions
 from trainers.pool.records import PooledSession
 from trainers.pool.segments import SegmentGone, read_group
-from trainers.steps import Episode
 
 T = TypeVar("T")
 _ATTEMPTS = 5

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from envsuite.playing.step import Episode, Step
 from trainers.settings import Fraction, Text
-from trainers.steps import Episode, Step
 
 SHARED = ("env_id", "task_id", "task_type", "split", "task")
 """Fields of :class:`About` that an episode has, too."""
@@ -34,7 +34,7 @@ class SessionAbout:
 
 @dataclass(frozen=True)
 class SessionEnding:
-    """How a session ended; the fields are those of :class:`~trainers.steps.Episode`."""
+    """How a session ended; the fields are those of :class:`~envsuite.playing.step.Episode`."""
 
     terminated: bool = True
     truncated: bool = False

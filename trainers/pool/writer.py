@@ -17,13 +17,13 @@ from uuid import uuid4
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.tools import ToolCall
+from envsuite.playing.step import Episode, Step
 from trainers.pool.database import FILE, SEGMENTS, connect, naming_errors, no_room, write_lock
 from trainers.pool.deltas import COLUMNS, Row, StepPrefix, decode, digest, encode
 from trainers.pool.pool import Pool
 from trainers.pool.records import SHARED, PooledSession, Ruling, SessionAbout, SessionEnding
 from trainers.pool.segments import flush, write_segment
 from trainers.settings import checked
-from trainers.steps import Episode, Step
 
 Hook = Callable[[Any], Any]
 """Returns JSON with each text in it replaced; keys stay."""

@@ -20,8 +20,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from envsuite.core.errors import EnvsuiteError, UnknownName
 from envsuite.exits import INTERRUPTED, full, is_full, leave_stdout, raised, say
+from envsuite.playing.activity import ACTIVITY
 from trainers.processes import meeting
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import without_subnormals
 from trainers.processes.interface import choose_interface
 from trainers.processes.memory import ran_out

@@ -21,7 +21,7 @@ import orjson
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from trainers.processes.activity import ACTIVITY, Doing, duration
+from envsuite.playing.activity import ACTIVITY, Doing, duration
 
 GRACE_SECONDS = 10.0
 """Seconds that a process has to end by itself after it learns that another has ended."""

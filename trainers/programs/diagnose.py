@@ -16,6 +16,8 @@ from rich.table import Table
 from envsuite.core.errors import DataError
 from envsuite.core.escaping import log_to_stderr
 from envsuite.data import write_atomically
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 from trainers.credit.diagnosis import MEASURES, Measure, diagnose, states_apart, untold
 from trainers.credit.map import AXES, describe_nearest, load
 from trainers.credit.rows import by_agent
@@ -28,7 +30,6 @@ from trainers.pool.database import FILE
 from trainers.processes.distributed import make_accelerator, run_guarded
 from trainers.rollout.engines import answers_in_text
 from trainers.rollout.environments import sampling_of, tasks_of
-from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run.cli import ORDER, TrainerProgram, parse
 from trainers.run.config import TrainConfig
@@ -39,7 +40,7 @@ from trainers.run.rollouts import check_episodes
 from trainers.run.stopping import Stopping
 from trainers.settings import ConfigError
 from trainers.settings.console import EscapingConsole
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 from trainers.steps.parquet import episode_files, read_episodes
 
 ENOUGH = 256

@@ -19,8 +19,8 @@ from envsuite.evaluation.demonstrations import FORMS, Demonstration, write_demon
 from envsuite.evaluation.demonstrations.arguments import add_arguments, make_tool_env, options_of
 from envsuite.evaluation.demonstrations.playing import take_step
 from envsuite.exits import status_of
+from envsuite.playing.step import Episode
 from trainers.imitation.demonstrations import episodes_in, thought_of
-from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes
 
 

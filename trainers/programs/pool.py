@@ -19,12 +19,12 @@ from rich.table import Table
 from envsuite.core.errors import UsageError
 from envsuite.data import write_atomically
 from envsuite.exits import status_of
+from envsuite.playing.step import Episode
 from trainers.pool import Pool, PoolWriter, Query
 from trainers.report.html import printable
 from trainers.settings import checked
 from trainers.settings.console import EscapingConsole
 from trainers.settings.words import describe_settings, over
-from trainers.steps import Episode
 from trainers.steps.parquet import write_episodes
 
 _SESSION = {"name": "name of the session"}

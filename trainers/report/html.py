@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
+from envsuite.playing.step import REFUSALS
 from trainers.report.events import read_events
 from trainers.report.graphs import pack_pictures, pictures
 from trainers.report.methods import DEFAULT, Advantages
@@ -18,7 +19,6 @@ from trainers.report.metrics import METRICS, is_share
 from trainers.report.pack import STEP_FIELDS, PackedEpisodes, pack, pack_advantages
 from trainers.report.run import PARTS, RunData, flat, iteration_of
 from trainers.report.stats import NOTE, comparison
-from trainers.steps.records import REFUSALS
 
 SCRIPTS = ("charts.js", "episodes.js", "list.js", "graph.js", "browser.js", "report.js")
 LIVE_SCRIPTS = (*SCRIPTS[:-1], "live.js", "report.js")

@@ -14,6 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.playing.step import Episode
 from trainers.credit import SHAPERS
 from trainers.credit.estimators import ESTIMATORS, Advantage, Calibrating, Estimator
 from trainers.credit.recipes import recipe, recipes
@@ -22,7 +23,7 @@ from trainers.credit.shapers import Shaper
 from trainers.report.run import RunData, iteration_of
 from trainers.rollout.config import TreeConfig
 from trainers.settings import make
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import GREEDY, SUPPLIERS
 from trainers.steps.parquet import StepKey, read_episodes, read_table
 

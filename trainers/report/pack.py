@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from envsuite.playing.step import refusal
 from trainers.report.methods import MethodAdvantages
 from trainers.steps.parquet import read_table
-from trainers.steps.records import refusal
 
 STEP_FIELDS = (
     "prompt", "response", "action", "parse_error", "error", "valid", "reward", "advantage", "logprob",
@@ -33,7 +33,7 @@ STEP_FIELDS = (
 """The fields of a packed step, in order.
 
 ``prompt`` is [shared start, new text, shared end] or null; ``images`` are those of the observation, PNG in base64;
-``refusal`` is the stage that refused an invalid action (:data:`trainers.steps.records.REFUSALS`).
+``refusal`` is the stage that refused an invalid action (:data:`envsuite.playing.step.REFUSALS`).
 """
 
 

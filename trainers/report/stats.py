@@ -14,7 +14,7 @@ from envsuite.core.errors import DataError
 from envsuite.core.latex import escape_latex
 from envsuite.evaluation.groups import natural
 from envsuite.evaluation.statistics import clustered_wilson
-from trainers.steps import Episode
+from envsuite.playing.step import Episode
 
 
 @dataclass(frozen=True)

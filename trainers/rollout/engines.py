@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from envsuite.core.errors import EnvsuiteError
+from envsuite.playing.engine import BaseEngine, ChatEngine
 from trainers.rollout.config import RolloutConfig
-from trainers.rollout.engine import ENGINES, BaseEngine, ChatEngine, Engine, EngineSetup
+from trainers.rollout.engine import ENGINES, Engine, EngineSetup
 from trainers.settings import ConfigError
 
 AUTO = "auto"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,12 @@ import gymnasium
 from envsuite.core import TaskSet, Tool, ToolEnv
 from envsuite.core.errors import EnvsuiteError, UnknownName, UsageError
 from envsuite.evaluation.panels import Panel, panel_of
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.dialog import ChatDialogs, TokenDialogs
+from envsuite.playing.engine import BaseEngine, ChatEngine, Sampling
+from envsuite.playing.manager import RolloutManager
 from envsuite.prompting import (
+    Answer,
     ChatTokenizer,
     Codec,
     CompactMemory,
@@ -25,23 +31,21 @@ from envsuite.prompting import (
     NativeCodec,
     PromptFile,
     PromptSpec,
+    RawCall,
     TemplateRenderer,
     departure,
     load_prompt_file,
     make_codec,
     make_memory,
 )
+from envsuite.prompting.images import ImageFormat
 from envsuite.prompting.ordinary import added_tokens
 from envsuite.prompting.rendering import DAY, writes_day
 from envsuite.prompting.shipped import template_names
 from envsuite.prompting.template import turn_stops
 from envsuite.vector import EnvFactory, make_vector
 from envsuite.vector.milestones import Kind, MilestoneFactory
-from trainers.processes.activity import ACTIVITY
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
-from trainers.rollout.dialog import answer_text, conversation_of
-from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
-from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
 
@@ -320,8 +324,26 @@ def make_conversation(
     prompt: PromptConfig, tokenizer: ChatTokenizer, tools: Sequence[Tool], max_calls: int, examples: str = ""
 ) -> Conversation:
     """A conversation whose prompts are those of a rollout with these settings, and these examples as text."""
-    spec = spec_of(prompt, tokenizer, examples)
-    return conversation_of(tokenizer, spec, tools, max_calls)
+    return Conversation(
+        tokenizer, spec_of(prompt, tokenizer, examples), tools, max_calls, image_format=_images(tokenizer)
+    )
+
+
+def _images(tokenizer: ChatTokenizer) -> ImageFormat | None:
+    """Returns how prompts of ``tokenizer`` take images; ``None``: they take none."""
+    from trainers.policy.vision import format_of  # settings are checked without PyTorch, in a second
+
+    return format_of(tokenizer)
+
+
+def answer_text(tokenizer: ChatTokenizer, codec: Codec, ids: Sequence[int]) -> str:
+    """Returns a sampled answer as text, with thought and calls in tags where they have a form of the model's own."""
+    text = str(tokenizer.decode(list(ids), skip_special_tokens=not codec.special_tokens))
+    if not isinstance(codec, NativeCodec):
+        return text
+    turn = codec.split_completion(text, ())
+    calls = tuple(RawCall(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in turn.called)
+    return Answer(turn.text, calls, turn.thought).text
 
 
 def make_manager(
@@ -355,14 +377,16 @@ def make_manager(
             [factory(env) for env in envs], slots, rollout.workers, rollout.deadline, snapshots,
             rollout.place, rollout.place_options,
         )  # fmt: skip
+    images = None if tokenizer is None else _images(tokenizer)
+    dialogs = ChatDialogs(spec, examples) if tokenizer is None else TokenDialogs(tokenizer, spec, examples, images)
+    if any(example and vector.agents(env) for env, example in enumerate(examples)):
+        raise UsageError("prompt.examples are for environments of one agent: they show the tools of all")
     return RolloutManager(
         engine,
         vector,
         [env.id for env in envs],
-        tokenizer,
-        spec,
+        dialogs,
         episode_tokens=rollout.episode_tokens,
-        examples=examples,
         attempts=rollout.attempts,
         engine_deadline=rollout.engine_deadline,
     )

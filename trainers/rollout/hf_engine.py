@@ -18,6 +18,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from envsuite.core.errors import UsageError
 from envsuite.core.images import ImageTable
+from envsuite.playing.engine import Completion, Request
+from envsuite.playing.step import Parts
 from envsuite.prompting.images import renumber_images
 from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported_reason
 from trainers.policy.config import ComputeDtype
@@ -27,7 +29,7 @@ from trainers.policy.routing import routing
 from trainers.policy.rows import ALWAYS, rows_reason, use_rows
 from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import free
-from trainers.rollout.engine import Completion, Engine, EngineSetup, Request, check_length, refusal
+from trainers.rollout.engine import Engine, EngineSetup, check_length, refusal
 from trainers.rollout.model_copy import ModelCopy
 from trainers.rollout.radix_cache import CachedSequence as Cached
 from trainers.rollout.radix_cache import RadixCache, RadixNode
@@ -35,7 +37,6 @@ from trainers.rollout.sampling import mix, sample, uniforms
 from trainers.rollout.slot_attention import NAME
 from trainers.rollout.step_plan import StepPlan
 from trainers.settings import ConfigError
-from trainers.steps.experts import Parts
 
 STEP_TOKENS = 8192  # most prompt tokens of one forward pass; bounds the memory of activations
 CHECK_WINDOW = 4  # sliding window of the self-test, in tokens

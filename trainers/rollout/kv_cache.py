@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.steps.experts import Experts, Parts
+from envsuite.playing.step import Experts, Parts
 
 Ints = NDArray[np.int64]
 

@@ -18,6 +18,8 @@ from transformers import DynamicCache
 from transformers.generation.configuration_utils import GenerationMode
 
 from envsuite.core.images import Pixels
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.step import Parts, as_tokens
 from trainers.policy.attention import attending, evaluating, narrow_windows
 from trainers.policy.config import ComputeDtype
 from trainers.policy.flat import flatten
@@ -27,10 +29,8 @@ from trainers.policy.selfcheck import FAILURES, check_policy
 from trainers.policy.tree import TokenSequence, token_tree
 from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import ran_out
-from trainers.rollout.engine import EngineSetup, Request, Sampling, longest_sequence
+from trainers.rollout.engine import EngineSetup, longest_sequence
 from trainers.rollout.hf_engine import CHECK_WINDOW, STEP_TOKENS, EngineRow, HFEngine
-from trainers.steps.experts import Parts
-from trainers.steps.records import as_tokens
 
 _LOG = logging.getLogger(__name__)
 _NEAR = 1e-4  # of the self-test, in nats

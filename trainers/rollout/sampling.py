@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from envsuite.playing.engine import Sampling
 from trainers.policy.guard import DivergenceError
-from trainers.rollout.engine import Sampling
 
 _MASK = (1 << 64) - 1
 _BLOCK = 256  # the vocabulary is summed in blocks of this many tokens

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainers.rollout.engine import Completion, Engine, Request
+from envsuite.playing.engine import Completion, Request
+from trainers.rollout.engine import Engine
 
 if TYPE_CHECKING:
     from torch import Tensor

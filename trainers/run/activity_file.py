@@ -14,7 +14,7 @@ from typing import Any, Self
 import orjson
 
 from envsuite.data import write_atomically
-from trainers.processes.activity import ACTIVITY
+from envsuite.playing.activity import ACTIVITY
 from trainers.processes.peers import Peers
 from trainers.run.progress import RunProgress
 from trainers.run.stopping import Interrupted

@@ -19,6 +19,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from envsuite.core.errors import DataError
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.step import Episode
 from envsuite.prompting import TemplateRenderer
 from envsuite.remote.places import News
 from trainers.credit.crediting import Crediting, make_providers
@@ -36,7 +38,6 @@ from trainers.policy.stateful import OptimizerState, Stateful
 from trainers.policy.tree import one_token
 from trainers.policy.update import Updater
 from trainers.pool import Pool
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import keep_freed_memory
 from trainers.processes.distributed import data_parallel, first_value, on_main, sharing_failures
 from trainers.report.events import RunEvent, read_events, write_event
@@ -84,7 +85,6 @@ from trainers.run.rollouts import (
 from trainers.run.stopping import Stopping
 from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 from trainers.steps.columns import REFERENCE
 
 _LOG = logging.getLogger(__name__)

@@ -26,12 +26,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
+from envsuite.playing.activity import ACTIVITY
 from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, saved_weights, set_adapter_tensors
 from trainers.policy.sharding import assign, is_sharded, kept_whole
 from trainers.policy.stateful import Stateful, StateMismatch
 from trainers.policy.vision import save_tokenizer
 from trainers.policy.weight_files import SUFFIX, WeightFiles
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import PeerFailed, all_gather_object, sharing_failures
 from trainers.run.tensors import with_tensors, without_tensors, write_tensors
 

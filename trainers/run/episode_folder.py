@@ -10,11 +10,11 @@ from typing import Any
 
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
+from envsuite.playing.episode import EpisodeCost, EpisodePlan
+from envsuite.playing.step import Episode
 from trainers.rollout.config import EnvConfig, SamplingConfig
-from trainers.rollout.episode import EpisodeCost, EpisodePlan
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes, write_episodes
 
 _SETTINGS = "settings.json"

@@ -12,16 +12,17 @@ from typing import Any
 from accelerate import Accelerator
 
 from envsuite.evaluation.protocol import sample_of
+from envsuite.playing.engine import BaseEngine, ChatEngine, EngineFailed
+from envsuite.playing.episode import EpisodeCost, EpisodePlan
+from envsuite.playing.loop import Keeper
+from envsuite.playing.manager import Watcher
+from envsuite.playing.step import Episode
 from envsuite.prompting import ChatTokenizer
 from trainers.gateway.managers import manager_of
 from trainers.processes.distributed import all_gather_object
 from trainers.report.stats import EpisodeOutcome, EvalResult, evaluate_summary
-from trainers.rollout.engine import BaseEngine, ChatEngine, EngineFailed
 from trainers.rollout.environments import answers_of, panel_of_env, sampling_of, tasks_of
-from trainers.rollout.episode import EpisodeCost, EpisodePlan
 from trainers.rollout.limits import check_images
-from trainers.rollout.manager import Watcher
-from trainers.rollout.rollout import Keeper
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.episode_folder import EpisodeFolder, played_with
 from trainers.run.examples import examples_of
@@ -29,7 +30,6 @@ from trainers.run.origin import origin_of
 from trainers.run.playing import playing, usage_of
 from trainers.run.results import EvaluationResults, conditions_of
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 
 
 class Evaluator:

@@ -17,15 +17,15 @@ from transformers import PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.step import Episode
 from envsuite.prompting.images import readable
 from trainers.credit.crediting import Credit
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import first_value, on_main, sharing_failures
 from trainers.report.metrics import MetricsWriter, drop_damaged, read_metrics
 from trainers.run.alarms import best_iteration
 from trainers.run.checkpoint import CheckpointError, all_damaged, folder_of, iteration_of, newest
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 from trainers.steps.parquet import shard_of, write_episodes
 
 

@@ -15,14 +15,13 @@ import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
 
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.step import REFUSALS, Episode, Step
+from envsuite.playing.timing import Timing
 from trainers.credit.crediting import Credit
 from trainers.credit.shapers import DIAGNOSTIC
 from trainers.policy.update import UpdateMetrics
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object
-from trainers.rollout.timing import Timing
-from trainers.steps import Episode, Step
-from trainers.steps.records import REFUSALS
 from trainers.steps.sharing import SharedTokens
 from trainers.steps.table import action_text
 

@@ -6,15 +6,15 @@ from contextlib import closing
 
 import numpy as np
 
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.engine import EngineFailed
 from envsuite.remote.places import listening
 from trainers.credit.crediting import Credit
 from trainers.policy.accumulation import Batch
 from trainers.policy.guard import DivergenceError
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import peers
 from trainers.processes.memory import ran_out
 from trainers.report.stats import EvalResult
-from trainers.rollout.engine import EngineFailed
 from trainers.run.activity_file import ActivityFile
 from trainers.run.alarm_actions import apply_alarm_actions
 from trainers.run.assembly import Run

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError
 from envsuite.core.images import digest
+from envsuite.playing.episode import Branches, EpisodePlan
+from envsuite.playing.step import Episode
 from trainers.credit.estimators.groups import Floats, Ints
 from trainers.credit.estimators.returns import rewards_to_go, steps_in_order
-from trainers.rollout.episode import Branches, EpisodePlan
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import AGENT, GREEDY, MC_VALUE, NEXT_MC_VALUE
 
 _LOG = logging.getLogger(__name__)

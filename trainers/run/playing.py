@@ -10,13 +10,14 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from envsuite.playing.engine import BaseEngine, ChatEngine
 from envsuite.prompting import ChatTokenizer
 from trainers.gateway.managers import check_agent
 from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_model, load_tokenizer, model_settings
 from trainers.policy.model import stop_ids
 from trainers.processes.cpu import keep_freed_memory
-from trainers.rollout.engine import BaseEngine, ChatEngine, EngineSetup
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import answers_in_text, make_chat_engine, start_engine
 from trainers.rollout.environments import check_chat, check_prompts, check_vocabulary, ends_of, with_day
 from trainers.rollout.limits import check_limits

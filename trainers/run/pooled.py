@@ -8,13 +8,13 @@ from typing import Any
 from uuid import uuid4
 
 from envsuite.core.errors import DataError
+from envsuite.playing.episode import EpisodeCost, EpisodePlan
+from envsuite.playing.step import Episode
+from envsuite.playing.timing import Timing
 from trainers.pool import Pool, PoolWriter, Query
-from trainers.rollout.episode import EpisodeCost, EpisodePlan
-from trainers.rollout.timing import Timing
 from trainers.run.config import PoolConfig
 from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 
 
 class EpisodeStore:

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envsuite.core.escaping import escape_lines
-from trainers.processes.activity import ACTIVITY
+from envsuite.playing.activity import ACTIVITY
 from trainers.report.run import window_of
 from trainers.settings.console import EscapingConsole
 

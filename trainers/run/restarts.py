@@ -51,9 +51,9 @@ def kind_of(how: BaseException | int) -> Kind:
     """
     from torch.distributed import DistError
 
+    from envsuite.playing.engine import EngineFailed
     from trainers.processes.distributed import PeerFailed
     from trainers.processes.memory import ran_out
-    from trainers.rollout.engine import EngineFailed
     from trainers.rollout.vllm.host import HostGone
     from trainers.run.rollouts import EpisodesFailed
 

@@ -17,16 +17,16 @@ from envsuite.evaluation.panels.panel import Panel
 from envsuite.evaluation.protocol import SEEDS, stem_of
 from envsuite.evaluation.results import Conditions, EpisodeResult, ResultFile
 from envsuite.evaluation.results import Ending as ResultEnding
+from envsuite.playing.episode import EpisodeCost, EpisodePlan
+from envsuite.playing.step import Episode
 from envsuite.prompting.endpoints import AnswerTokens, cost_of
 from envsuite.remote.making import horizon_of
 from trainers.report.stats import EpisodeOutcome
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import prompt_file_of
-from trainers.rollout.episode import EpisodeCost, EpisodePlan
 from trainers.run.config import TrainConfig
 from trainers.run.origin import RunOrigin, weights_of
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 
 _PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "prices", "url")
 """Options of an engine that change no answer."""

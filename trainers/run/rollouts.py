@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 from accelerate import Accelerator
 
 from envsuite.core.errors import DataError
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.engine import EngineFailed, Sampling
+from envsuite.playing.episode import Branches, EpisodePlan
+from envsuite.playing.manager import RolloutManager
+from envsuite.playing.step import Episode
+from envsuite.playing.timing import Timing
 from envsuite.vector import EnvFactory
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import OracleEpisodes
 from trainers.credit.rows import unshaped_steps
 from trainers.gateway.agents import AgentManager
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object
 from trainers.rollout.config import EnvConfig
-from trainers.rollout.engine import EngineFailed, Sampling
 from trainers.rollout.environments import factory_of, with_milestones
-from trainers.rollout.episode import Branches, EpisodePlan
-from trainers.rollout.manager import RolloutManager
 from trainers.rollout.sampler import TaskSampler
-from trainers.rollout.timing import Timing
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.oracle import Continuations
 from trainers.run.shortage import OutOfMemory
 from trainers.run.stopping import Abandoned, Stopping
 from trainers.run.trees import Tree
-from trainers.steps import Episode
 
 if TYPE_CHECKING:
     from trainers.run.pooled import EpisodeStore

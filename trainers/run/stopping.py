@@ -14,12 +14,12 @@ from typing import Self, TypeVar
 from accelerate import Accelerator
 
 from envsuite.exits import PAUSED
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.engine import EngineFailed
+from envsuite.playing.manager import Watcher
 from envsuite.vector import Wait
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object
 from trainers.processes.memory import ran_out
-from trainers.rollout.engine import EngineFailed
-from trainers.rollout.manager import Watcher
 from trainers.run.progress import RunProgress
 from trainers.run.shortage import OutOfMemory, describe_shortage
 

@@ -15,15 +15,15 @@ import orjson
 from accelerate import Accelerator
 
 from envsuite.core.errors import DataError
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.step import Episode
 from envsuite.prompting import ChatTokenizer
-from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import on_main
 from trainers.run.config import TrainConfig
 from trainers.run.folder import RunFolder
 from trainers.run.stopping import Interrupted
 from trainers.run.tracker import TRACKERS, Status, TrackedRun, Tracker
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from envsuite.playing.episode import Branches, EpisodePlan
+from envsuite.playing.step import Episode
 from trainers.rollout.config import TreeConfig
-from trainers.rollout.episode import Branches, EpisodePlan
-from trainers.steps import Episode
 
 
 class Tree:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from trainers.processes.activity import ACTIVITY, Doing, duration
+from envsuite.playing.activity import ACTIVITY, Doing, duration
 from trainers.processes.peers import Peers
 from trainers.run.progress import RunProgress
 

@@ -15,22 +15,22 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
 from envsuite.core.escaping import raw
+from envsuite.playing.activity import duration
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 from envsuite.prompting import CODECS, ChatTokenizer
 from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import stop_ids
 from trainers.policy.pace import seconds_per_token
-from trainers.processes.activity import duration
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import start_engine
-from trainers.rollout.environments import ends_of, make_manager, prompt_file_of, sampling_of, tasks_of
-from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.environments import codec_of, ends_of, make_manager, prompt_file_of, sampling_of, tasks_of
 from trainers.run.config import TrainConfig
 from trainers.run.examples import examples_of
 from trainers.run.showing import play_steps
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_EXAMPLE = 300
@@ -102,7 +102,7 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
             try:
                 shots = [examples_of(env, prompt)]
                 manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shots)
-                stops = replace(sampling, stop_ids=(*ends, *ends_of(prompt, tokenizer, manager.prompt.codec)))
+                stops = replace(sampling, stop_ids=(*ends, *ends_of(prompt, tokenizer, codec_of(prompt, tokenizer))))
                 if untold:
                     first = next(play_steps(env, prompt, tokenizer, None, 1, expert=False)).prompt
                     _tell_expected(setup, len(codecs) * count * steps, len(first) + sampling.max_tokens)

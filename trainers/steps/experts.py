@@ -6,12 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Experts = NDArray[np.integer[Any]]
-"""(tokens, routers, k): numbers of experts, uint8 or int16; the greatest number of the format where none is known."""
-Parts = tuple[Experts, ...]
-"""The experts of a sequence's tokens, one part after the other; none where they are not known."""
+from envsuite.playing.step import Parts
 
 
 def unknown(dtype: np.dtype[Any]) -> int:

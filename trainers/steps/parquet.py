@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.images import as_png, from_png
 from envsuite.core.tools import Action, ToolCall
-from trainers.steps.records import Episode, Step
+from envsuite.playing.step import Episode, Step
 
 FORMAT = b"envsuite.episodes"
 VERSION = b"2"

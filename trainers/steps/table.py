@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from envsuite.core import Action
 from envsuite.core.errors import UsageError
 from envsuite.core.images import ImageTable, Pixels
+from envsuite.playing.step import Episode
 from trainers.steps.columns import AGENT, LAST, MILESTONE, NEXT_STATE, SUCCESS, TREE, TRUNCATED, MissingColumn
-from trainers.steps.records import Episode
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from envsuite.core import ToolCall
+from envsuite.playing.step import Episode, Step
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.rows import as_played, estimation_order, unshaped_steps
 from trainers.report.methods import step_means
-from trainers.steps import Episode, Step, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import AGENT
 from trainers.steps.parquet import read_episodes, write_episodes
 

@@ -25,6 +25,7 @@ from tiny_runs import write_settings
 from envsuite.core import ToolCall
 from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
+from envsuite.playing.step import Episode, Step
 from envsuite.remote.making import make_player
 from trainers.credit.config import EmbeddingConfig, MethodConfig
 from trainers.credit.crediting import Crediting
@@ -40,7 +41,6 @@ from trainers.run.cli import parse
 from trainers.settings import make
 from trainers.settings.shipped import shipped_configs
 from trainers.settings.words import Loader
-from trainers.steps import Episode, Step
 from trainers.train import main
 
 ITERATIONS = PATIENCE + 1

@@ -15,6 +15,11 @@ from numpy.testing import assert_allclose
 from tiny_runs import BOTH, save_model, train, trained, without_times, write_settings
 from walk_world import LIMIT, PLACES, RIGHT, value
 
+from envsuite.playing.dialog import TokenDialogs
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.episode import Branches, EpisodePlan
+from envsuite.playing.manager import RolloutManager
+from envsuite.playing.step import Episode
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, make_vector
 from trainers.credit.config import MethodConfig
@@ -26,9 +31,6 @@ from trainers.credit.rows import unshaped_steps
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.report.metrics import read_metrics
 from trainers.rollout.config import EnvConfig, RolloutConfig, TreeConfig
-from trainers.rollout.engine import Request, Sampling
-from trainers.rollout.episode import Branches, EpisodePlan
-from trainers.rollout.manager import RolloutManager
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import TrainConfig
@@ -36,7 +38,7 @@ from trainers.run.counters import Counters
 from trainers.run.oracle import Continuations
 from trainers.run.rollouts import IterationRollout, SynchronousRollouts
 from trainers.settings import make
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import MC_VALUE, NEXT_MC_VALUE, TREE
 from trainers.steps.parquet import read_episodes, write_episodes
 from trainers.train import main
@@ -63,7 +65,7 @@ def manager(memory: str, workers: int = 0, written: Counter[str] | None = None) 
     codec = make_codec("tags", think=False)
     engine = ScriptedEngine(answer)
     prompt = PromptSpec(codec, make_memory(memory), instructions=False)
-    return RolloutManager(engine, vector, ["Walk-v0"], TOKENIZER, prompt)
+    return RolloutManager(engine, vector, ["Walk-v0"], TokenDialogs(TOKENIZER, prompt))
 
 
 def _rolled(

@@ -15,6 +15,11 @@ from tiny_runs import BOOK, model, tokenizer
 
 from envsuite.core.errors import WorkerLost
 from envsuite.core.tools import UnparsedAction
+from envsuite.playing.dialog import TokenDialogs
+from envsuite.playing.engine import Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.manager import RolloutManager
+from envsuite.playing.step import Episode
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.textcraft.env import TextCraft
 from envsuite.vector import EnvFactory, make_vector
@@ -24,12 +29,9 @@ from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.sequences import Writer
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import AgentConfig
-from trainers.rollout.engine import Sampling
-from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.hf_engine import HFEngine
-from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 
 FACTORY = EnvFactory("TextCraft-v0", {**BOOK, "max_episode_steps": 4})
 CODEC = make_codec("tags", think=False)
@@ -97,7 +99,9 @@ def test_our_own_player_has_the_episodes_of_the_rollout_manager(slots: int, made
     agents.slots = slots
     ours = agents.run(plans, _sampling(), 5)
     spec = PromptSpec(CODEC, make_memory("full"), instructions=False, commands=False)
-    manager = RolloutManager(_engine(), make_vector([FACTORY], slots), ["TextCraft-v0"], tokenizer(), spec)
+    manager = RolloutManager(
+        _engine(), make_vector([FACTORY], slots), ["TextCraft-v0"], TokenDialogs(tokenizer(), spec)
+    )
     own = manager.run(plans, _sampling(), 5)
     manager.close()
     assert sum(len(episode.steps) for episode in own) > len(plans)

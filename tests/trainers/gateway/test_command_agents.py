@@ -23,6 +23,9 @@ from mcp.client.streamable_http import streamable_http_client
 from tiny_runs import BOOK, model, tokenizer
 from waiting import until
 
+from envsuite.playing.engine import Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 from envsuite.vector import EnvFactory
 from trainers.gateway.agents import AgentEpisode, AgentJob, AgentManager, AgentOutcome, AgentTask, Client
 from trainers.gateway.app import serve
@@ -32,11 +35,8 @@ from trainers.gateway.listening import CONNECTIONS
 from trainers.gateway.sequences import Writer
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import AgentConfig
-from trainers.rollout.engine import Sampling
-from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.hf_engine import HFEngine
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 
 FACTORY = EnvFactory("TextCraft-v0", {**BOOK, "max_episode_steps": 4})
 PRELUDE = """

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from talking import Place, ask, body
 
 from envsuite.core.tools import ToolCall
+from envsuite.playing.engine import Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode, Step
 from envsuite.vector import EnvFactory
 from trainers.gateway.agents import Agent, AgentEpisode, AgentManager, FunctionAgent
 from trainers.gateway.command import CommandAgent
 from trainers.gateway.messages import Message, ParsedRequest
 from trainers.gateway.session import AnsweredRequest
 from trainers.rollout.config import AgentConfig
-from trainers.rollout.engine import Sampling
-from trainers.rollout.episode import EpisodePlan
-from trainers.steps import Episode, Step
 
 CASES = Path(__file__).resolve().parents[4] / "shared/cases/agents"
 FACTORY = EnvFactory("counting_world:Counting-v0", {"max_episode_steps": 3})

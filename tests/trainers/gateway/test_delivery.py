@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from talking import CHAT, Place, Wire, body, raw, recorded
 
-from trainers.rollout.engine import Sampling
+from envsuite.playing.engine import Sampling
 
 Made = Callable[..., Place]
 

@@ -13,11 +13,11 @@ import pytest
 from talking import CHAT, Place, ask, body
 
 from envsuite.core.tools import Tool
+from envsuite.playing.engine import Sampling
+from envsuite.playing.episode import EpisodePlan
 from trainers.gateway.agents import Client
 from trainers.gateway.messages import Message, Refused
 from trainers.gateway.session import Limits, Session
-from trainers.rollout.engine import Sampling
-from trainers.rollout.episode import EpisodePlan
 
 pytestmark = pytest.mark.seconds
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from talking import CALL, TOOL, Place
 
 from envsuite.core.tools import Tool, ToolCall
+from envsuite.playing.step import Step
 from envsuite.prompting.ordinary import added_tokens, unbroken
 from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import Session
-from trainers.steps import Step
 
 FAMILIES = ("Qwen2.5", "Qwen3", "Llama 3.1", "Mistral Nemo", "GLM 4.6", "gpt-oss")
 LOOK = Tool(TOOL["name"], TOOL["description"], TOOL["parameters"])

@@ -18,6 +18,10 @@ from tiny_runs import BOOK, tokenizer
 
 from envsuite.core.errors import DataError
 from envsuite.core.tools import Tool, ToolCall
+from envsuite.playing.endpoint import OpenAIEngine
+from envsuite.playing.engine import BaseEngine, Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 from envsuite.textcraft.expert import TextCraftExpert
 from envsuite.vector import EnvFactory
 from trainers.gateway.agents import AgentManager, AgentTask, Client, FunctionAgent
@@ -31,12 +35,8 @@ from trainers.pool import PoolWriter as PoolWriter
 from trainers.pool import Query
 from trainers.programs import evaluate
 from trainers.rollout.config import AgentConfig, RolloutConfig
-from trainers.rollout.engine import BaseEngine, Sampling
-from trainers.rollout.episode import EpisodePlan
-from trainers.rollout.openai.engine import OpenAIEngine
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 
 FAMILIES = ("smollm2", "Qwen2.5", "Qwen3", "Llama 3.1", "Mistral Nemo", "GLM 4.6", "gpt-oss")
 FACTORY = EnvFactory("TextCraft-v0", {"source": "builtin", "max_distractors": 0, "max_episode_steps": 12})

@@ -31,6 +31,9 @@ from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.generate import BY_STRATUM, generate_problem
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.literature import Literature
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 from envsuite.prompting import Codec, Conversation, FullMemory, PromptSpec, make_codec
 from envsuite.remote.making import practice_of
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
@@ -54,11 +57,8 @@ from trainers.policy.model import Policy
 from trainers.policy.rows import rows_reason
 from trainers.programs.imitate import main
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
-from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.environments import make_conversation, make_manager
-from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.steps import Episode
 
 PARTS = word_tokenizer(["Ar of ,"], 64, Spelling(parts=("ta", "rin", "in")))
 EXPLAINED = PromptConfig(think=False, memory="full")

@@ -17,6 +17,8 @@ from scripted_endpoint import AGENT, NAME, ScriptedEndpoint, completion
 import trainers
 from envsuite.core import ToolCall
 from envsuite.core.errors import DataError
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode, Step
 from trainers.imitation.config import ImitateConfig
 from trainers.imitation.demonstrations import demonstrations, episodes_in, thought_of
 from trainers.imitation.play import RESPONSE
@@ -25,14 +27,11 @@ from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.programs import evaluate, imitate
 from trainers.rollout.config import EnvConfig, PromptConfig
-from trainers.rollout.dialog import answer_text
-from trainers.rollout.environments import answers_of, check_vocabulary
-from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.environments import answer_text, answers_of, check_vocabulary
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 from trainers.run.episode_folder import EpisodeFolder
 from trainers.settings import ConfigError, checked
-from trainers.steps import Episode, Step
 from trainers.steps.parquet import write_episodes
 
 CRAFT = ModelConfig(path=str(Path(trainers.__file__).parent / "models/craft-1m"))

@@ -8,9 +8,9 @@ from transformers import PreTrainedConfig
 
 from benchmarks.families import VOCABULARY, built, shrunk
 from envsuite.core.errors import DataError
+from envsuite.playing.engine import Request, Sampling
 from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial
 from trainers.policy.config import ModelConfig, OptimConfig
-from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
 

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from update_cases import adapters
 
 from envsuite.core.errors import DataError, MissingExtra
+from envsuite.playing.engine import Sampling
 from trainers.credit.config import CriticConfig
 from trainers.credit.critic import Critic
 from trainers.credit.estimators.base import CriticValue
@@ -39,7 +40,6 @@ from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
-from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.settings import ConfigError
 from trainers.steps import StepTable

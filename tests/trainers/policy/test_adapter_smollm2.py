@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from episodes import token_table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from envsuite.playing.engine import Sampling
 from envsuite.prompting.shipped import read_template
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import adapter_tensors
@@ -24,7 +25,6 @@ from trainers.policy.model import Policy, stop_ids
 from trainers.policy.update import Updater
 from trainers.programs.export_model import main as export
 from trainers.programs.imitate import main as imitate
-from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.steps import StepTable
 from trainers.steps.table import Ragged

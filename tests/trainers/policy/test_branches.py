@@ -12,13 +12,14 @@ import pytest
 from byte_tokens import byte_tokenizer
 
 from envsuite.core import Action, ToolEnv, UsageError
+from envsuite.playing.dialog import TokenDialogs
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.episode import Branch, EpisodePlan
+from envsuite.playing.manager import RolloutManager
+from envsuite.playing.step import Episode
 from envsuite.prompting import PromptSpec, ToolsCodec, make_memory
 from envsuite.vector import EnvFactory, make_vector
-from trainers.rollout.engine import Request, Sampling
-from trainers.rollout.episode import Branch, EpisodePlan
-from trainers.rollout.manager import RolloutManager
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.steps import Episode
 
 SMALL: dict[str, dict[str, Any]] = {
     "TextCraft-v0": {"source": "generated", "goals": 40, "book_seed": 3},
@@ -76,8 +77,7 @@ class Played:
             ScriptedEngine(answer),
             vector,
             [factory.env_id],
-            TOKENIZER,
-            PromptSpec(CODEC, make_memory(memory)),
+            TokenDialogs(TOKENIZER, PromptSpec(CODEC, make_memory(memory))),
             episode_tokens=100_000,
         )
 
@@ -162,7 +162,8 @@ def test_points_are_kept_of_a_vector_that_takes_snapshots_only() -> None:
     factory = EnvFactory("TextCraft-v0", {"split": "train", **SMALL["TextCraft-v0"]})
     with make_vector([factory], 1) as vector:
         engine = ScriptedEngine(Script({}))
-        manager = RolloutManager(engine, vector, ["TextCraft-v0"], TOKENIZER, PromptSpec(CODEC, make_memory("full")))
+        dialogs = TokenDialogs(TOKENIZER, PromptSpec(CODEC, make_memory("full")))
+        manager = RolloutManager(engine, vector, ["TextCraft-v0"], dialogs)
         with pytest.raises(UsageError, match="of a vector that takes snapshots"):
             manager.run([], SAMPLING, 0, branches={})
 

@@ -18,11 +18,11 @@ from pretended_cuda import OnGPU, moved, pretended_cuda, varlen_attention
 from transformers import PreTrainedModel
 
 from benchmarks.families import built, some_tree
+from envsuite.playing.engine import Sampling
 from trainers.policy.config import ComputeDtype, OptimConfig
 from trainers.policy.kernels import NAMES, choose_kernel, kernel_of
 from trainers.policy.model import Policy
 from trainers.policy.rows import by_rows
-from trainers.rollout.engine import Sampling
 from trainers.rollout.plain_engine import PlainEngine
 
 OPTIM = OptimConfig(tokens_per_microbatch=200)

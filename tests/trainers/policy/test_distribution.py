@@ -14,13 +14,13 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from tiny_runs import model, step_table, write_settings
 
+from envsuite.playing.engine import Sampling
 from trainers.policy.accumulation import log_probabilities
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
 from trainers.policy.statistics import token_stats
 from trainers.report.metrics import read_metrics
-from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.settings import ConfigError
 from trainers.steps import StepTable

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from benchmarks import routing as benchmark
 from benchmarks.families import VOCABULARY, built, families, shrunk
 from envsuite.core.errors import DataError
+from envsuite.playing.engine import Sampling
 from trainers.policy import accumulation
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import (
@@ -44,7 +45,6 @@ from trainers.policy.routing import balance_of, routers, routing
 from trainers.policy.rows import use_rows
 from trainers.policy.selfcheck import check_replay
 from trainers.policy.update import Updater
-from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 from trainers.settings import ConfigError

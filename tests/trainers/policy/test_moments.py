@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tiny_runs import write_settings
 
+from envsuite.playing.timing import Timing
 from trainers.report.metrics import read_metrics
-from trainers.rollout.timing import Timing
 from trainers.run.iteration_metrics import Clock, IterationMetrics
 from trainers.train import main
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tiny_runs import model, step_table, tokenizer, write_settings
 
+from envsuite.playing.engine import Sampling
 from trainers.credit.critic import ValueModel
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
@@ -27,7 +28,6 @@ from trainers.policy.precision import computing
 from trainers.policy.update import Updater
 from trainers.processes.distributed import run_guarded
 from trainers.report.metrics import read_metrics
-from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.train import main
 

@@ -16,12 +16,13 @@ from sharding_cases import CASES, Result, all_computed, critics, refused, run, s
 from tiny_runs import model, save_model, summary, tokenizer, weights, without_times, write_settings
 from update_cases import GROUPS_OF, SIZE, table
 
+from envsuite.playing.engine import Completion, Sampling
 from trainers.policy.adapter import add_adapter, trained_weights
 from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.loading import load_model
 from trainers.policy.sharding import spreads
 from trainers.policy.weight_files import WeightFiles
-from trainers.rollout.engine import Completion, EngineSetup, Sampling
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.hf_engine import HFEngine
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError

@@ -22,6 +22,8 @@ from transformers import AutoProcessor, PreTrainedModel, PreTrainedTokenizerBase
 from envsuite.core import ToolCall, UsageError
 from envsuite.core.errors import DataError
 from envsuite.core.images import Pixels
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.step import Step
 from envsuite.prompting import Chat, Conversation, PromptSpec, make_codec, make_memory
 from envsuite.prompting.images import images_of, part_id, parts_of, readable, renumber_images
 from envsuite.sokoban.env import SokobanEnv
@@ -35,11 +37,10 @@ from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.recurrent import is_recurrent
 from trainers.policy.vision import ImageProcessing, check_vision, format_of, save_tokenizer, vision_of
-from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 from trainers.settings import ConfigError
-from trainers.steps import Step, StepTable
+from trainers.steps import StepTable
 from trainers.steps.parquet import read_episodes, write_episodes
 
 MEMORIES = ("window(0)", "window(2)", "full", "compact(220)", "rendered")

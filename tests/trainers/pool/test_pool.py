@@ -23,9 +23,9 @@ from played_episodes import episodes
 
 from envsuite.core import ToolCall
 from envsuite.core.errors import DataError, UnknownName, UsageError
+from envsuite.playing.step import Episode, Step
 from trainers.pool import Pool, PoolWriter, Query
 from trainers.settings import ConfigError
-from trainers.steps import Episode, Step
 from trainers.steps.parquet import write_episodes
 
 

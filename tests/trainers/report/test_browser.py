@@ -14,10 +14,10 @@ import pytest
 from chromium import Tab
 from synthetic_run import make_run
 
+from envsuite.playing.step import Episode
 from trainers.report.html import write_html
 from trainers.report.methods import Advantages
 from trainers.report.run import RunData, moving_mean
-from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes, write_episodes
 
 

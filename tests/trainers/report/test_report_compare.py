@@ -16,6 +16,7 @@ from chromium import Tab
 from synthetic_run import make_episodes, make_run
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.step import Episode
 from trainers.programs.report import main
 from trainers.report.compare import (
     ComparedTask,
@@ -27,7 +28,6 @@ from trainers.report.compare import (
 )
 from trainers.report.run import RunData
 from trainers.report.stats import evaluate_summary
-from trainers.steps import Episode
 from trainers.steps.parquet import shard_of, write_episodes
 
 TASKS = 24

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from synthetic_run import make_run
 
 from envsuite.core import ToolCall
+from envsuite.playing.step import Episode
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.graph import StateGraph
 from trainers.programs.report import main
@@ -24,7 +25,7 @@ from trainers.report.graphs import GraphEdge, GraphNode, GraphPicture, _layers, 
 from trainers.report.html import write_html
 from trainers.report.pack import pack
 from trainers.report.run import RunData
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 from trainers.steps.parquet import read_episodes, write_episodes
 
 HOSTILE = "</script><script>alert(1)</script>&$x^2$\x00‮"

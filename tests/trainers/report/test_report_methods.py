@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from synthetic_run import make_episodes
 
 from envsuite.core.errors import UnknownName, UsageError
+from envsuite.playing.step import Episode
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Credit, Crediting
 from trainers.credit.crediting import Method as TrainingMethod
@@ -27,7 +28,6 @@ from trainers.report.methods import DEFAULT, Advantages, MethodDescription, step
 from trainers.report.pack import pack, pack_advantages
 from trainers.report.run import RunData
 from trainers.settings import ConfigError, checked, make
-from trainers.steps import Episode
 from trainers.steps.parquet import write_episodes
 
 GROUPS, SIZE = 3, 4

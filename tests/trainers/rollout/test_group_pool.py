@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError, UsageError
+from envsuite.playing.engine import EngineFailed
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 from trainers.policy.stateful import StateMismatch
-from trainers.rollout.engine import EngineFailed
-from trainers.rollout.episode import EpisodePlan
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.tensors import with_tensors, without_tensors
-from trainers.steps import Episode
 
 SIZE = 3
 

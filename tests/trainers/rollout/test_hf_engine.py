@@ -13,8 +13,8 @@ from tiny_models import NAMES, POSITIONS, VOCABULARY, greedy, plain_logprobs, ti
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.engine import Completion, Request, Sampling
 from trainers.rollout import slot_attention, step_plan
-from trainers.rollout.engine import Completion, Request, Sampling
 from trainers.rollout.hf_engine import HFEngine, PromptTokens
 from trainers.rollout.kv_cache import PAGE
 from trainers.rollout.radix_cache import MEMORY

@@ -13,8 +13,8 @@ from tiny_models import VOCABULARY, plain_and_best_logprobs, tiny_model
 from transformers import PreTrainedModel
 
 from benchmarks.families import built
+from envsuite.playing.engine import Request, Sampling
 from trainers.rollout import radix_cache, step_plan
-from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
 

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from benchmarks.engine import TOPICS
 from benchmarks.smollm2 import load_model, smollm2_folder
 from envsuite.core.errors import MissingExtra
-from trainers.rollout.engine import Request, Sampling
+from envsuite.playing.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
 

@@ -9,8 +9,8 @@ from tiny_models import greedy, plain_logprobs
 from transformers import PreTrainedModel
 
 from benchmarks.families import VOCABULARY, built
+from envsuite.playing.engine import Completion, Request, Sampling
 from trainers.rollout import radix_cache
-from trainers.rollout.engine import Completion, Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.settings import ConfigError
 

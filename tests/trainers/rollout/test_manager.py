@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 from tiny_runs import BOOK, tokenizer
 
+from envsuite.playing.engine import Completion, Request, Sampling
+from envsuite.playing.episode import EpisodeEnding, EpisodePlan, RunningEpisode
+from envsuite.playing.loop import step_seed
+from envsuite.playing.manager import RolloutManager
+from envsuite.playing.step import Episode
 from envsuite.textcraft.tasks import load
 from envsuite.vector import EnvFactory
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
-from trainers.rollout.engine import Completion, Request, Sampling
 from trainers.rollout.environments import factory_of, make_manager, sampling_of
-from trainers.rollout.episode import EpisodeEnding, EpisodePlan, RunningEpisode
-from trainers.rollout.manager import RolloutManager
-from trainers.rollout.rollout import step_seed
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.settings import ConfigError
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 
 TASK = load("generated", BOOK["book_seed"], BOOK["goals"])[1].ids("test")[0]
 ONE = [EpisodePlan(0, 0, 0, TASK)]

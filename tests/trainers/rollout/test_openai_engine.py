@@ -20,11 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
+from envsuite.playing.endpoint import PREFIX, OpenAIEngine
+from envsuite.playing.engine import ChatCompletion, ChatRequest, Sampling
 from envsuite.prompting import Answer, RawCall
 from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, MalformedAnswer, Reply, read
-from trainers.rollout.engine import ChatCompletion, ChatRequest, Sampling
 from trainers.rollout.engines import engine_class
-from trainers.rollout.openai.engine import PREFIX, OpenAIEngine
 from trainers.settings import ConfigError
 
 MESSAGES = [{"role": "user", "content": "hello"}]

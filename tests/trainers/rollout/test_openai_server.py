@@ -22,11 +22,11 @@ import pytest
 
 from benchmarks.smollm2 import smollm2_folder
 from envsuite.core.errors import MissingExtra
+from envsuite.playing.endpoint import OpenAIEngine
+from envsuite.playing.engine import ChatRequest, Sampling
+from envsuite.playing.step import Episode
 from envsuite.prompting.endpoints import EndpointOptions
 from trainers.programs import evaluate
-from trainers.rollout.engine import ChatRequest, Sampling
-from trainers.rollout.openai.engine import OpenAIEngine
-from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes
 
 PYTHON = os.environ.get("ENVSUITE_VLLM_PYTHON")

@@ -12,9 +12,10 @@ from tiny_models import greedy, plain_logprobs
 from transformers import PreTrainedModel
 
 from benchmarks.families import VOCABULARY, built
+from envsuite.playing.engine import Completion, Request, Sampling
 from trainers.policy.config import ModelConfig
 from trainers.policy.rows import ALWAYS, rows_reason, use_rows
-from trainers.rollout.engine import Completion, EngineSetup, Request, Sampling
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import ALIKE, PADDED, WHOLE, PlainEngine
 

@@ -11,14 +11,14 @@ import pytest
 from byte_tokens import byte_tokenizer
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import Document, InMemory
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
-from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.environments import make_manager
-from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.steps import Episode
 
 
 class Team(ScriptedEngine):

@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 from tiny_runs import BOOK, model, tokenizer
 
+from envsuite.playing.dialog import TokenDialogs
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.manager import RolloutManager
+from envsuite.playing.step import Episode
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.textcraft.env import goal_of
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
 from envsuite.textcraft.world import NAMESPACE
 from envsuite.vector import EnvFactory, Vector, make_vector
-from trainers.rollout.engine import Engine, Request, Sampling
-from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.engine import Engine
 from trainers.rollout.hf_engine import HFEngine
-from trainers.rollout.manager import RolloutManager
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.steps import Episode, StepTable
+from trainers.steps import StepTable
 
 ROUGH = EnvFactory("vector_worlds:Rough-v0")
 CRAFT = EnvFactory("TextCraft-v0", {**BOOK, "split": "test"})
@@ -32,7 +35,7 @@ def _manager(engine: Engine, vector: Vector, memory: str = "full") -> RolloutMan
     codec = make_codec("tags", think=False)
     ids = [factory.env_id for factory in vector.factories]
     prompt = PromptSpec(codec, make_memory(memory), instructions=False)
-    return RolloutManager(engine, vector, ids, tokenizer(), prompt)
+    return RolloutManager(engine, vector, ids, TokenDialogs(tokenizer(), prompt))
 
 
 def _written(text: str) -> list[int]:

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envsuite.playing.engine import Sampling
 from trainers.policy.guard import DivergenceError
-from trainers.rollout.engine import Sampling
 from trainers.rollout.sampling import mix, sample, uniforms
 
 

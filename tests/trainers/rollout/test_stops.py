@@ -11,12 +11,13 @@ import pytest
 from families import FAMILIES, Family, tokenizer_of
 
 import trainers
+from envsuite.playing.engine import Request, Sampling
 from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.template import turn_stops
 from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.rollout.config import PromptConfig
-from trainers.rollout.engine import EngineSetup, Request, Sampling
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.environments import check_prompts, ends_of
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine

@@ -13,6 +13,7 @@ from third_party import files_of, install
 from tiny_runs import BOOK, save_model, settings, tokenizer, write_settings
 
 from envsuite.core.errors import UnknownName, UsageError
+from envsuite.playing.engine import Request
 from envsuite.textcraft.env import goal_of
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
@@ -20,7 +21,7 @@ from envsuite.textcraft.world import NAMESPACE
 from trainers.processes.distributed import make_accelerator
 from trainers.programs.evaluate import main as evaluate
 from trainers.report.stats import EvalResult
-from trainers.rollout.engine import ENGINES, Engine, Request
+from trainers.rollout.engine import ENGINES, Engine
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import TrainConfig
 from trainers.run.evaluation import Evaluator

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from policies import wide_llama
 
+from envsuite.playing.engine import Sampling
 from trainers.policy.adapter import add_adapter
 from trainers.policy.config import AdapterConfig
-from trainers.rollout.engine import Sampling
 from trainers.rollout.vllm import connection, sockets
 from trainers.rollout.vllm.completions import settings_of
 from trainers.rollout.vllm.proof import VLLM_RANKS

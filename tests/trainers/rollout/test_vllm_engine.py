@@ -19,8 +19,9 @@ from tiny_runs import BOTH, model, save_model, tokenizer, train, weights, withou
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.engine import EngineFailed, Request, Sampling
 from trainers.policy.config import ModelConfig
-from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
+from trainers.rollout.engine import Engine, EngineSetup
 from trainers.rollout.engines import check_machine, make_engine
 from trainers.rollout.vllm.child import first_error
 from trainers.rollout.vllm.inside import InProcessHost

@@ -13,10 +13,11 @@ from tiny_runs import BOTH, save_model, train, weights, without_times, write_set
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from waiting import until
 
+from envsuite.playing.engine import Completion, EngineFailed, Request, Sampling
 from envsuite.remote import places
 from envsuite.remote.places import News, listening
 from trainers.report.events import read_events
-from trainers.rollout.engine import Completion, Engine, EngineFailed, Request, Sampling
+from trainers.rollout.engine import Engine
 from trainers.rollout.vllm import fleet
 
 Made = Callable[..., Engine]

@@ -21,9 +21,10 @@ from policies import PROMPTS, change, logprobs, wide_llama
 from tiny_runs import tokenizer, write_settings
 from transformers import PreTrainedModel
 
+from envsuite.playing.engine import EngineFailed, Request, Sampling
 from trainers.policy.adapter import adapter_tensors, add_adapter, merged_weights
 from trainers.policy.config import AdapterConfig, ModelConfig
-from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm import files, sockets
 from trainers.rollout.vllm.child import ChildServer
 from trainers.rollout.vllm.engine import VLLMEngine

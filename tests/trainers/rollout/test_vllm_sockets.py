@@ -19,9 +19,10 @@ from tiny_runs import tokenizer
 from torch.distributed import ProcessGroupGloo, TCPStore
 from transformers import PreTrainedModel
 
+from envsuite.playing.engine import EngineFailed
 from trainers.policy.adapter import add_adapter
 from trainers.policy.config import AdapterConfig, ModelConfig
-from trainers.rollout.engine import Engine, EngineFailed, EngineSetup
+from trainers.rollout.engine import Engine, EngineSetup
 from trainers.rollout.engines import make_engine
 from trainers.rollout.vllm.server import envsuite_stream
 from trainers.settings import ConfigError

@@ -22,8 +22,9 @@ from tiny_runs import model, tokenizer
 from transformers import PreTrainedModel
 from waiting import until
 
+from envsuite.playing.engine import EngineFailed, Request, Sampling
 from trainers.policy.config import ModelConfig
-from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
+from trainers.rollout.engine import Engine, EngineSetup
 from trainers.rollout.engines import make_engine
 from trainers.rollout.vllm import room
 from trainers.rollout.vllm.calls import ServerRows

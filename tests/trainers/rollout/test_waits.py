@@ -18,17 +18,18 @@ from rich.console import Console
 from virtual_time import Clock, VirtualEngine, VirtualVector, answer, manager_of, tokenizer, virtual
 from waiting import until
 
+from envsuite.playing.dialog import TokenDialogs
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.ledger import Ledger
+from envsuite.playing.manager import RolloutManager
+from envsuite.playing.timing import Stopwatch, Timing
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.remote import transport
 from envsuite.serving.server import serving
 from envsuite.serving.settings import ServerSettings
 from envsuite.vector import EnvFactory, Vector, Wait, make_vector
-from trainers.rollout.engine import Request, Sampling
-from trainers.rollout.episode import EpisodePlan
-from trainers.rollout.ledger import Ledger
-from trainers.rollout.manager import RolloutManager
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.rollout.timing import Stopwatch, Timing
 from trainers.run import stopping
 from trainers.run.progress import RunProgress
 from trainers.run.stopping import Stopping
@@ -265,7 +266,7 @@ def _rough_manager(vector: Vector, lines: Callable[[int, int], str]) -> tuple[Ro
 
     prompt = PromptSpec(make_codec("tags", think=False), make_memory("full"), instructions=False)
     engine = ScriptedEngine(answer_to)
-    manager = RolloutManager(engine, vector, [ROUGH], tokenizer(), prompt)
+    manager = RolloutManager(engine, vector, [ROUGH], TokenDialogs(tokenizer(), prompt))
     return manager, asked
 
 

@@ -25,8 +25,8 @@ import pytest
 from tiny_runs import ROOT, environment, write_settings
 from waiting import until
 
+from envsuite.playing.engine import Completion, EngineFailed
 from trainers.report.metrics import read_metrics
-from trainers.rollout.engine import Completion, EngineFailed
 from trainers.rollout.hf_engine import HFEngine
 from trainers.steps.parquet import episode_files, read_episodes
 from trainers.train import main

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from tiny_runs import BOTH, train, weights, without_times, write_settings
 from transformers import AutoModelForCausalLM
 
+from envsuite.playing.step import Episode
 from trainers.policy.config import OptimConfig
 from trainers.report.metrics import read_metrics
 from trainers.run.assembly import Run
@@ -28,7 +29,6 @@ from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.rollouts import RolloutSource, SynchronousRollouts
 from trainers.run.tensors import with_tensors
-from trainers.steps import Episode
 from trainers.steps.parquet import episode_files, read_episodes
 from trainers.train import main
 

@@ -16,11 +16,12 @@ from rich.console import Console
 from tiny_runs import BOOK, model, settings, tokenizer
 
 from envsuite.evaluation.statistics import clustered_wilson
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.loop import step_seed
 from envsuite.textcraft.tasks import load
-from trainers.rollout.engine import Engine, EngineSetup, Request, Sampling
+from trainers.rollout.engine import Engine, EngineSetup
 from trainers.rollout.engines import make_engine
 from trainers.rollout.hf_engine import HFEngine
-from trainers.rollout.rollout import step_seed
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.assembly import Run
 from trainers.run.config import EvalConfig, TrainConfig

@@ -12,16 +12,16 @@ import pytest
 from accelerate import Accelerator
 
 from envsuite.core import ToolCall, ToolEnv
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.step import REFUSALS, Episode, Step
+from envsuite.playing.timing import Timing
 from envsuite.prompting import make_codec
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
 from trainers.policy.update import UpdateMetrics
-from trainers.processes.activity import ACTIVITY
 from trainers.report.run import PARTS
-from trainers.rollout.timing import Timing
 from trainers.run.iteration_metrics import Clock, IterationMetrics, _count_values, _greatest_share, iteration_metrics
-from trainers.steps import Episode, Step, StepTable
-from trainers.steps.records import REFUSALS
+from trainers.steps import StepTable
 
 
 def step(t: int, response: int, reward: float, **changes: Any) -> Step:

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from tiny_runs import ROOT, environment, save_model, train, write_settings
 
+from envsuite.playing.step import Episode
 from trainers.pool import Pool
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.settings import ConfigError
-from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes
 
 pytestmark = pytest.mark.seconds

@@ -24,11 +24,11 @@ from torch.distributed import DistStoreError
 from waiting import until
 
 from envsuite.core.errors import DataError, UsageError, WorkerLost
+from envsuite.playing.engine import EngineFailed
 from trainers.policy.guard import DivergenceError
 from trainers.processes.distributed import PeerFailed
 from trainers.programs.train import main as command
 from trainers.report.events import RunEvent, read_events, write_event
-from trainers.rollout.engine import EngineFailed
 from trainers.rollout.vllm.host import HostGone
 from trainers.run.restarts import Restarts, kind_of
 from trainers.run.rollouts import EpisodesFailed

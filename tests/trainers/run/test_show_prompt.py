@@ -12,12 +12,12 @@ import pytest
 from tiny_runs import ROOT
 
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
+from envsuite.playing.engine import Request, Sampling
+from envsuite.playing.episode import EpisodePlan
 from trainers.policy.loading import load_tokenizer
 from trainers.programs.show_prompt import main
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
-from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.environments import make_manager, tasks_of
-from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import ModelConfig
 from trainers.run.showing import mark_tokens, play_steps

@@ -13,10 +13,10 @@ import pytest
 from accelerate import Accelerator
 from rich.console import Console
 
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.engine import EngineFailed
+from envsuite.playing.manager import Watcher
 from envsuite.vector import Wait
-from trainers.processes.activity import ACTIVITY
-from trainers.rollout.engine import EngineFailed
-from trainers.rollout.manager import Watcher
 from trainers.rollout.vllm.host import HostGone
 from trainers.run.progress import RunProgress
 from trainers.run.stopping import Abandoned, Interrupted, Stopping

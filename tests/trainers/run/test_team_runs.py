@@ -15,6 +15,7 @@ from tiny_runs import BOTH, train, without_times, write_settings
 from tokenizers import AddedToken
 
 from envsuite.papersearch.team import SEARCHER, SELECTOR
+from envsuite.playing.step import Episode
 from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import Document, InMemory
 from trainers.credit.estimators import ESTIMATORS
@@ -23,7 +24,6 @@ from trainers.credit.rows import unshaped_steps
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.report.methods import step_means
 from trainers.settings import make
-from trainers.steps import Episode
 from trainers.steps.columns import AGENT
 from trainers.steps.parquet import read_episodes
 

@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from folders import SUPPORT
 from tiny_runs import settings, tokenizer, train, write_settings
 
+from envsuite.playing.step import Episode, Step
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
@@ -27,7 +28,6 @@ from trainers.run.folder import RunFolder
 from trainers.run.tracker import TRACKERS, TrackedRun, Tracker, WandB
 from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError, checked
-from trainers.steps import Episode, Step
 
 os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()  # read when trackio is imported
 KILLED = str(SUPPORT / "killed_run.py")

@@ -18,9 +18,9 @@ import pytest
 from rich.console import Console
 from tiny_runs import BOOK, BOTH, ROOT, environment, write_settings
 
+from envsuite.playing import activity
+from envsuite.playing.activity import ACTIVITY, Doing
 from envsuite.vector import Wait
-from trainers.processes import activity
-from trainers.processes.activity import ACTIVITY, Doing
 from trainers.run.checkpoint import newest, verify
 from trainers.run.progress import RunProgress
 from trainers.run.watchdog import Watchdog

@@ -17,7 +17,8 @@ from played_episodes import episodes
 
 from envsuite.core import ToolCall
 from envsuite.core.errors import DataError, UsageError
-from trainers.steps import Episode, StepTable
+from envsuite.playing.step import Episode
+from trainers.steps import StepTable
 from trainers.steps.parquet import FORMAT, SCHEMA, episode_files, read_episodes, read_table, shard_of, write_episodes
 
 batches = st.lists(st.integers(0, 2**40), unique=True, max_size=4).flatmap(

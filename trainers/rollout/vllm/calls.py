@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from trainers.rollout.engine import Completion
+from envsuite.playing.engine import Completion
 from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.fleet import drop
 from trainers.rollout.vllm.host import HostGone, VLLMRefused

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from trainers.rollout.engine import EngineFailed
+from envsuite.playing.engine import EngineFailed
 from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, write_configuration
 from trainers.settings import ConfigError

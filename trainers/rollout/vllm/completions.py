@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainers.rollout.engine import Sampling
+from envsuite.playing.engine import Sampling
 from trainers.rollout.vllm.host import VLLMAnswer
 
 PLAIN: Mapping[str, Any] = {

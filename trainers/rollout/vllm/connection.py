@@ -14,7 +14,7 @@ import httpx2
 from httpx2 import Response
 
 from envsuite.core import http
-from trainers.rollout.engine import Sampling
+from envsuite.playing.engine import Sampling
 from trainers.rollout.vllm.completions import answers_in, body_of
 from trainers.rollout.vllm.host import Sleeping, VLLMAnswer, VLLMHost, VLLMRefused
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from envsuite.core.errors import UsageError
-from trainers.rollout.engine import Completion, Engine, EngineFailed, EngineSetup, Request, check_length, refusal
+from envsuite.playing.engine import Completion, EngineFailed, Request
+from trainers.rollout.engine import Engine, EngineSetup, check_length, refusal
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import ServerRows
 from trainers.rollout.vllm.child import ChildServer

@@ -11,8 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from envsuite.playing.engine import EngineFailed
 from trainers.policy.adapter import is_adapted
-from trainers.rollout.engine import EngineFailed, EngineSetup
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm.calls import at_once
 from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.host import HostGone, VLLMHost, VLLMRefused

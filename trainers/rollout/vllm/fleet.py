@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from envsuite.playing.engine import EngineFailed
 from envsuite.remote.places import News, Places, tell
 from envsuite.remote.transport import ServerUnreachable
 from trainers.processes.distributed import all_gather_object, first_value
-from trainers.rollout.engine import EngineFailed, EngineSetup
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.host import HostGone, VLLMRefused
 from trainers.rollout.vllm.proof import check_host

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trainers.rollout.engine import EngineFailed, Sampling
+from envsuite.playing.engine import EngineFailed, Sampling
 
 Sleeping = Literal["weights", "kv_cache"]
 """Memory that sleep gives back, in vLLM's words."""

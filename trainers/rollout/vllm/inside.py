@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from envsuite.core.errors import UsageError
-from trainers.rollout.engine import Completion, EngineFailed, EngineSetup, Sampling
+from envsuite.playing.engine import Completion, EngineFailed, Sampling
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm.completions import settings_of
 from trainers.rollout.vllm.host import Sleeping, VLLMAnswer, VLLMHost, VLLMRefused
 from trainers.rollout.vllm.rows import VLLMRow, VLLMRows, refusal_completion

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from envsuite.playing.engine import Sampling
 from trainers.policy.adapter import adapter_config, is_adapted
 from trainers.policy.attention import evaluating
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights
 from trainers.policy.sharding import gathered_outside_layers
-from trainers.rollout.engine import Sampling
 from trainers.rollout.vllm.host import VLLMHost
 from trainers.settings import ConfigError
 

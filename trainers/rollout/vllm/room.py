@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
+from envsuite.playing.engine import EngineFailed
 from trainers.policy.adapter import adapter_tensors, is_adapted
-from trainers.rollout.engine import EngineFailed
 from trainers.settings import ConfigError
 
 _WHERE = "rollout.engine_options.weights_folder"

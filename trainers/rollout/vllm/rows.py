@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from trainers.rollout.engine import Completion, Request, Sampling
+from envsuite.playing.engine import Completion, Request, Sampling
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.host import VLLMAnswer, VLLMHost
 

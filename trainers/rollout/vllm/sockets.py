@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
+from envsuite.playing.engine import EngineFailed
 from trainers.policy.adapter import is_adapted
-from trainers.rollout.engine import EngineFailed, EngineSetup
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm.calls import at_once
 from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.files import FileUpdate

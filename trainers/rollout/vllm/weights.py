@@ -13,10 +13,11 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from envsuite.playing.engine import EngineFailed
 from trainers.policy.adapter import adapter_tensors, frozen_weights, is_adapted
 from trainers.policy.sharding import each_whole, kept_whole
 from trainers.processes.distributed import all_gather_object, first_value
-from trainers.rollout.engine import EngineFailed, EngineSetup
+from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm.fleet import Fleet
 from trainers.rollout.vllm.host import VLLMHost, VLLMRefused
 from trainers.rollout.vllm.proof import (

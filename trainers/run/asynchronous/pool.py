@@ -11,11 +11,11 @@ import numpy as np
 from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.engine import EngineFailed
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 from trainers.policy.stateful import StateMismatch
 from trainers.processes.distributed import all_gather_object
-from trainers.rollout.engine import EngineFailed
-from trainers.rollout.episode import EpisodePlan
-from trainers.steps import Episode
 from trainers.steps.parquet import as_bytes, from_bytes
 
 

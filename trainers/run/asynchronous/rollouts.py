@@ -9,16 +9,16 @@ from functools import partial
 
 import numpy as np
 
+from envsuite.playing.engine import EngineFailed
+from envsuite.playing.loop import Rollout
+from envsuite.playing.manager import Watcher
+from envsuite.playing.step import Episode
+from envsuite.playing.timing import Timing
 from trainers.processes.distributed import all_gather_object
-from trainers.rollout.engine import EngineFailed
-from trainers.rollout.manager import Watcher
-from trainers.rollout.rollout import Rollout
-from trainers.rollout.timing import Timing
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.run.shortage import OutOfMemory
 from trainers.run.stopping import Abandoned
-from trainers.steps import Episode
 
 
 @dataclass

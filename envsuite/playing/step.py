@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from envsuite.core import Action
 from envsuite.core.images import Pixels, digest
-from trainers.steps.experts import Parts
 
 Tokens = NDArray[np.int32]
 """Token ids."""
 Logprobs = NDArray[np.float32]
 Versions = NDArray[np.int64]
 """Numbers of optimiser steps that weights had seen."""
+Experts = NDArray[np.integer[Any]]
+"""(tokens, routers, k): numbers of experts, uint8 or int16; the greatest number of the format where none is known."""
+Parts = tuple[Experts, ...]
+"""The experts of a sequence's tokens, one part after the other; none where they are not known."""
 
 
 REFUSALS = {

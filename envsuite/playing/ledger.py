@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 
-from trainers.rollout.episode import EpisodePlan
-from trainers.steps import Episode
+from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.step import Episode
 
 _LOSSES = 8  # losses with the process of another episode that an episode survives: bounds a machine that kills them all
 

@@ -1,36 +1,24 @@
-"""Requests of an episode to its engine, and the answers: prompts of token ids, or chat messages."""
+"""What an episode says to its engine: prompts of token ids, or chat messages, and the answers to them."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from envsuite.core import Observation, Tool
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
-from envsuite.prompting import Answer, Chat, Codec, Conversation, NativeCodec, ParseResult, PromptSpec, RawCall
+from envsuite.playing.engine import ChatCompletion, ChatRequest, Completion, Request, Sampling
+from envsuite.playing.step import Tokens, as_tokens
+from envsuite.prompting import Chat, Conversation, ParseResult, PromptSpec
 from envsuite.prompting.conversation import ChatTokenizer
-from trainers.rollout.engine import ChatCompletion, ChatRequest, Completion, Request, Sampling
-from trainers.steps.records import Tokens, as_tokens
+from envsuite.prompting.images import ImageFormat
 
-
-def conversation_of(tokenizer: ChatTokenizer, spec: PromptSpec, tools: Sequence[Tool], max_calls: int) -> Conversation:
-    """Returns the conversation of an episode, whose images are those of the tokenizer's model."""
-    from trainers.policy.vision import format_of  # settings are checked without PyTorch, in a second
-
-    return Conversation(tokenizer, spec, tools, max_calls, image_format=format_of(tokenizer))
-
-
-def answer_text(tokenizer: ChatTokenizer, codec: Codec, ids: Sequence[int]) -> str:
-    """Returns a sampled answer as text, with thought and calls in tags where they have a form of the model's own."""
-    text = str(tokenizer.decode(list(ids), skip_special_tokens=not codec.special_tokens))
-    if not isinstance(codec, NativeCodec):
-        return text
-    turn = codec.split_completion(text, ())
-    calls = tuple(RawCall(call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call, _ in turn.called)
-    return Answer(turn.text, calls, turn.thought).text
+if TYPE_CHECKING:
+    from envsuite.playing.episode import EpisodePlan
 
 
 class Dialog(ABC):
@@ -59,8 +47,15 @@ class Dialog(ABC):
         """Returns the prompt as the engine takes it."""
 
     @abstractmethod
-    def read(self, completion: Any) -> ParseResult:
-        """Takes the engine's answer to the prompt; returns the action in it."""
+    def read(self, completion: Any) -> ParseResult | None:
+        """Takes the engine's answer to the prompt; returns the action in it.
+
+        ``None``: the answer is for the dialog itself, which begins the episode's task anew.
+        """
+
+    def tries_again(self, success: bool) -> bool:
+        """Takes the end of a trial; returns whether the engine is asked once more, about another one."""
+        return False
 
     @abstractmethod
     def columns(self) -> dict[str, Any]:
@@ -71,11 +66,11 @@ class Dialog(ABC):
         raise UsageError(f"{type(self).__name__} cannot be snapshot: only episodes whose prompts are tokens can branch")
 
     def restore(self, token: tuple[Any, ...]) -> None:
-        """Goes on where a :meth:`snapshot` of an exchange of the same environment was taken: with the same prompt."""
+        """Goes on, with the same prompt, where a :meth:`snapshot` of another dialog in this environment was taken."""
         raise UsageError(f"{type(self).__name__} cannot be restored")
 
 
-class TokenExchange(Dialog):
+class TokenDialog(Dialog):
     """Between a conversation and an engine for tokens.
 
     Args:
@@ -142,7 +137,7 @@ class TokenExchange(Dialog):
         self.conversation.restore(conversation)
 
 
-class ChatExchange(Dialog):
+class ChatDialog(Dialog):
     """Between messages and an engine for messages.
 
     Args:
@@ -190,3 +185,48 @@ class ChatExchange(Dialog):
             "prompt_text": json.dumps(self._messages, ensure_ascii=False),
             "response_text": completion.answer.text,
         }
+
+
+DialogFactory = Callable[["EpisodePlan", tuple[Tool, ...], int], Dialog]
+"""Makes the dialog of an agent in a new episode from the plan, the agent's tools, and the most calls in one step."""
+
+
+@dataclass(frozen=True)
+class TokenDialogs:
+    """Makes dialogs with an engine for tokens.
+
+    Args:
+        tokenizer: Renders prompts and decodes answers.
+        prompt: How prompts are written; its ``examples`` are those of every environment without its own.
+        examples: Text of demonstrations for the prompts of each environment; by default those of ``prompt``.
+        images: How prompts take images; ``None``: they take none.
+    """
+
+    tokenizer: ChatTokenizer
+    prompt: PromptSpec
+    examples: Sequence[str] = ()
+    images: ImageFormat | None = None
+
+    def __call__(self, plan: EpisodePlan, tools: tuple[Tool, ...], max_calls: int) -> TokenDialog:
+        """Makes the dialog of a new episode."""
+        prompt = with_examples(self.prompt, self.examples, plan.env)
+        return TokenDialog(
+            Conversation(self.tokenizer, prompt, tools, max_calls, image_format=self.images), self.tokenizer
+        )
+
+
+@dataclass(frozen=True)
+class ChatDialogs:
+    """Makes dialogs with an engine for messages; as :class:`TokenDialogs`, without a tokenizer."""
+
+    prompt: PromptSpec
+    examples: Sequence[str] = ()
+
+    def __call__(self, plan: EpisodePlan, tools: tuple[Tool, ...], max_calls: int) -> ChatDialog:
+        """Makes the dialog of a new episode."""
+        return ChatDialog(Chat(with_examples(self.prompt, self.examples, plan.env), tools, max_calls))
+
+
+def with_examples(prompt: PromptSpec, examples: Sequence[str], env: int) -> PromptSpec:
+    """Returns the prompt with the demonstrations of environment number ``env``, where it has its own."""
+    return replace(prompt, examples=examples[env]) if examples else prompt

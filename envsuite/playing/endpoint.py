@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envsuite.core.errors import UsageError
+from envsuite.playing.engine import ChatCompletion, ChatEngine, ChatRequest
 from envsuite.prompting import Answer
 from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, RequestResult, body_of
 from envsuite.prompting.endpoints.pool import RequestPool
-from trainers.rollout.engine import ChatCompletion, ChatEngine, ChatRequest
 from trainers.settings import ConfigError
 
 PREFIX = "rollout.engine_options."

@@ -1,4 +1,4 @@
-"""Plays the plans of one rollout: no episode waits for another's step."""
+"""The loop that plays episodes: no episode waits for another's step."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from envsuite.playing.activity import ACTIVITY
+from envsuite.playing.dialog import Dialog
+from envsuite.playing.engine import BaseEngine, Sampling
+from envsuite.playing.episode import Branches, EpisodeCost, EpisodeEnding, EpisodePlan, RunningEpisode
+from envsuite.playing.ledger import Ledger
+from envsuite.playing.step import Episode
+from envsuite.playing.timing import Part, Stopwatch, Timing
 from envsuite.vector import Vector, VectorEvent, Wait
-from trainers.processes.activity import ACTIVITY
-from trainers.rollout.dialog import Dialog
-from trainers.rollout.engine import BaseEngine, Sampling
-from trainers.rollout.episode import Branches, EpisodeCost, EpisodeEnding, EpisodePlan, RunningEpisode
-from trainers.rollout.ledger import Ledger
-from trainers.rollout.timing import Part, Stopwatch, Timing
-from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 1.0  # seconds of waiting for environments or engine, after which progress is told
@@ -30,7 +30,7 @@ Keeper = Callable[[EpisodePlan, Episode, EpisodeCost], None]
 
 
 class Resources(Protocol):
-    """Engine, environments and limits of a rollout (:class:`~trainers.rollout.manager.RolloutManager` has them)."""
+    """Engine, environments and limits of a rollout (:class:`~envsuite.playing.manager.RolloutManager` has them)."""
 
     engine: BaseEngine[Any, Any]
     vector: Vector
@@ -40,8 +40,8 @@ class Resources(Protocol):
     engine_deadline: float
     clock: Callable[[], float]
 
-    def exchanges(self, env: int) -> dict[str, Dialog]:
-        """Returns what each agent of a new episode in environment number ``env`` speaks to the engine by."""
+    def dialogs(self, plan: EpisodePlan) -> dict[str, Dialog]:
+        """Returns what each agent of a new episode speaks to the engine by."""
         ...
 
 
@@ -133,7 +133,7 @@ class Rollout:
         vector, engine = self.manager.vector, self.manager.engine
         while self.waiting and engine.stopped is not None:
             plan = self.waiting.popleft()
-            episode = RunningEpisode(plan, self.manager.env_ids[plan.env], self.manager.exchanges(plan.env))
+            episode = RunningEpisode(plan, self.manager.env_ids[plan.env], self.manager.dialogs(plan))
             self._enter(episode, EpisodeEnding(error=engine.stopped, unanswered=True))
         while self.waiting and self.free:
             self._start(self.free.pop(), self.waiting.popleft())
@@ -165,12 +165,12 @@ class Rollout:
 
     def _start(self, slot: int, plan: EpisodePlan) -> None:
         manager = self.manager
-        exchanges, env_id = manager.exchanges(plan.env), manager.env_ids[plan.env]
-        self.running[slot] = RunningEpisode(plan, env_id, exchanges)
+        dialogs, env_id = manager.dialogs(plan), manager.env_ids[plan.env]
+        self.running[slot] = RunningEpisode(plan, env_id, dialogs)
         call = "reset" if plan.branch is None else "restore"
         with self._watch.on(self._meanwhile("env")), ACTIVITY.waiting(f"{call} of slot {slot} ({env_id})"):
             if plan.branch is None:
-                manager.vector.reset(slot, plan.env, task_id=plan.task_id)
+                manager.vector.reset(slot, plan.env, task_id=plan.task_id, seed=plan.seed)
             else:
                 manager.vector.restore(slot, plan.env, plan.branch.world)
 
@@ -181,7 +181,8 @@ class Rollout:
             self._handle_failure(event.slot, EpisodeEnding(error=event.error), collateral=event.collateral)
             return
         episode.observe(event)
-        if event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0):
+        ended = event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0)
+        if ended and not episode.dialog.tries_again(bool(event.info["success"])):
             self._end(event.slot, EpisodeEnding(terminated=event.terminated))
             return
         plan, sampling = episode.plan, self.sampling
@@ -203,7 +204,7 @@ class Rollout:
         number = next(_NUMBERS)
         episode.asked = self.manager.clock()
         self._requests[number] = event.slot
-        self.manager.engine.submit([episode.exchange.request(number, sampling, plan.episode_id, seed)])
+        self.manager.engine.submit([episode.dialog.request(number, sampling, plan.episode_id, seed)])
 
     def _on_completion(self, completion: Any) -> None:
         """Handles the engine's answer: steps the environment."""
@@ -223,7 +224,9 @@ class Rollout:
             answer = episode.read(completion)
         waits = ACTIVITY.waiting(f"step of slot {slot} ({episode.env_id})")
         with self._watch.on(self._meanwhile("env")), waits:
-            if answer.action is not None:
+            if answer is None:
+                vector.reset(slot, episode.plan.env, task_id=episode.plan.task_id, seed=episode.plan.seed)
+            elif answer.action is not None:
                 vector.step(slot, answer.action)
             else:
                 vector.refuse(slot, answer.error or "no action in the completion")

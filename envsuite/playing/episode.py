@@ -9,10 +9,10 @@ from typing import Any
 
 from envsuite.core import Observation
 from envsuite.core.errors import EnvsuiteError
+from envsuite.playing.dialog import Dialog
+from envsuite.playing.step import Episode, Step
 from envsuite.prompting import ParseResult, PromptTooLong
 from envsuite.vector import VectorEvent, VectorSnapshot
-from trainers.rollout.dialog import Dialog
-from trainers.steps import Episode, Step
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Branch:
     world: VectorSnapshot
     """State of the environment."""
     said: tuple[Any, ...]
-    """The exchange with the engine (:meth:`~trainers.rollout.dialog.Dialog.snapshot`), the step's prompt included.
+    """The dialog with the engine (:meth:`~envsuite.playing.dialog.Dialog.snapshot`), the step's prompt included.
     """
     observation: Observation
     """The observation that the step answers."""
@@ -45,6 +45,8 @@ class EpisodePlan:
     task_id: str
     greedy: bool = False
     """Take the likeliest token each time, whatever the sampling; the episode is marked so."""
+    seed: int | None = None
+    """Seed of the environment's reset, which players that draw follow; no task follows from it."""
     branch: Branch | None = None
     """The step of another episode where it starts; its record has the steps before it, too. ``None``: a reset."""
 
@@ -73,6 +75,9 @@ class EpisodeCost:
     """Tokens of the prompts that an endpoint had computed before."""
     counted: bool = True
     """Whether the tokens of every answer were counted."""
+    trials: tuple[int, ...] = (0,)
+    """Number of steps before each trial of the task; a dialog may ask for several
+    (:meth:`~envsuite.playing.dialog.Dialog.tries_again`)."""
 
 
 @dataclass
@@ -81,8 +86,8 @@ class RunningEpisode:
 
     plan: EpisodePlan
     env_id: str
-    exchanges: Mapping[str, Dialog]
-    """The exchange of each agent with the engine; that of the only one under ""."""
+    dialogs: Mapping[str, Dialog]
+    """The dialog of each agent with the engine; that of the only one under ""."""
     agent: str = ""
     """The agent whose turn it is; "" in an environment of one agent."""
     observation: Observation | None = None
@@ -97,7 +102,9 @@ class RunningEpisode:
     asked: float | None = None
     """When the engine was asked (``time.monotonic``); ``None`` while it has no prompt of the episode."""
     parsed: ParseResult | None = None
-    """The action in the engine's last answer; ``None`` before the first."""
+    """The action in the engine's last answer; ``None`` before the first one of a trial."""
+    trials: list[int] = field(default_factory=list)
+    """Number of steps before each trial that has begun."""
     inherited: int = 0
     """Tokens of the answers before the step where it started."""
     points: list[Branch] = field(default_factory=list)
@@ -110,14 +117,14 @@ class RunningEpisode:
         return f"episode {self.plan.episode_id} (task {self.plan.task_id}), step {len(self.steps) + 1}"
 
     @property
-    def exchange(self) -> Dialog:
-        """The exchange of the agent whose turn it is."""
-        return self.exchanges[self.agent]
+    def dialog(self) -> Dialog:
+        """The dialog of the agent whose turn it is."""
+        return self.dialogs[self.agent]
 
     @property
     def tokens(self) -> int:
         """Number of tokens of the answers of all agents."""
-        return sum(exchange.tokens for exchange in self.exchanges.values())
+        return sum(dialog.tokens for dialog in self.dialogs.values())
 
     @property
     def sampled_tokens(self) -> int:
@@ -127,18 +134,19 @@ class RunningEpisode:
     @property
     def effort(self) -> EpisodeCost:
         """Returns what the episode has taken so far."""
-        seconds, exchanges = time.monotonic() - self.began, self.exchanges.values()
+        seconds, dialogs = time.monotonic() - self.began, self.dialogs.values()
         return EpisodeCost(
             seconds,
-            sum(exchange.prompt_tokens for exchange in exchanges),
+            sum(dialog.prompt_tokens for dialog in dialogs),
             self.tokens,
-            sum(exchange.cached_tokens for exchange in exchanges),
-            all(exchange.counted for exchange in exchanges),
+            sum(dialog.cached_tokens for dialog in dialogs),
+            all(dialog.counted for dialog in dialogs),
+            tuple(self.trials) or (0,),
         )
 
-    def read(self, completion: Any) -> ParseResult:
-        """Take the engine's answer to the prompt; returns the action in it."""
-        self.parsed = self.exchange.read(completion)
+    def read(self, completion: Any) -> ParseResult | None:
+        """Take the engine's answer to the prompt; returns the action in it, or ``None``: the next trial begins."""
+        self.parsed = self.dialog.read(completion)
         return self.parsed
 
     def observe(self, event: VectorEvent) -> None:
@@ -147,13 +155,14 @@ class RunningEpisode:
         assert info is not None and observation is not None
         self.info, self.text = dict(info), observation["text"]
         if self.parsed is None:
+            self.trials.append(len(self.steps))
             self.agent = info.get("agent", "")
             return
         assert self.observation is not None
         self.steps.append(
             Step(
                 t=len(self.steps),
-                **self.exchange.columns(),
+                **self.dialog.columns(),
                 observation=self.observation["text"],
                 shown=len(self.observation.get("images", ())),
                 state_key=self.state_key,
@@ -176,21 +185,21 @@ class RunningEpisode:
                 f"with: {event.observation['text'][:80]!r}, not {branch.observation['text'][:80]!r}"
             )
         self.steps = list(branch.steps)
-        self.exchange.restore(branch.said)
-        self.inherited = self.exchange.tokens
+        self.dialog.restore(branch.said)
+        self.inherited = self.dialog.tokens
         self.observation, self.state_key = event.observation, self.info["state_key"]
         return None
 
     def keep(self, event: VectorEvent) -> None:
         """Keeps the step that the engine is about to be asked for, as a point where others can start."""
         assert event.snapshot is not None and self.observation is not None
-        self.points.append(Branch(tuple(self.steps), event.snapshot, self.exchange.snapshot(), self.observation))
+        self.points.append(Branch(tuple(self.steps), event.snapshot, self.dialog.snapshot(), self.observation))
 
     def ask(self, observation: Observation) -> EpisodeEnding | None:
         """Makes the next prompt from ``observation``; returns the ending instead where no prompt can be made."""
         self.observation, self.state_key = observation, self.info["state_key"]
         try:
-            self.exchange.ask(observation)
+            self.dialog.ask(observation)
         except PromptTooLong as error:
             return self.outgrown(str(error))
         except EnvsuiteError as error:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
-from envsuite.core import Tool
 from envsuite.core.errors import UsageError
-from envsuite.prompting import Chat, PromptSpec
-from envsuite.prompting.conversation import ChatTokenizer
+from envsuite.playing.dialog import Dialog, DialogFactory
+from envsuite.playing.engine import BaseEngine, Sampling
+from envsuite.playing.episode import Branches, EpisodePlan
+from envsuite.playing.loop import Keeper, Rollout
+from envsuite.playing.step import Episode
+from envsuite.playing.timing import Timing
 from envsuite.vector import Vector, Wait
-from trainers.rollout.dialog import ChatExchange, Dialog, TokenExchange, conversation_of
-from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
-from trainers.rollout.episode import Branches, EpisodePlan
-from trainers.rollout.rollout import Keeper, Rollout
-from trainers.rollout.timing import Timing
-from trainers.steps import Episode
 
 _LOOK = 0.1  # seconds between two looks at progress
 
@@ -33,16 +29,11 @@ class RolloutManager:
         engine: Generates tokens, or answers messages.
         vector: Runs environments; its slots bound how many episodes run at a time.
         env_ids: Gymnasium id of each environment of the vector, for the records.
-        tokenizer: Renders prompts and decodes completions; ``None`` with an engine for messages.
-        prompt: How prompts are written; its ``examples`` are those of every environment without its own.
+        make_dialog: Makes what an episode speaks to the engine by.
         episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
-        examples: Text of demonstrations for the prompts of each environment; by default those of ``prompt``.
         attempts: Times that an episode is started whose environment or engine fails, or does not answer in time.
         engine_deadline: Seconds that the engine may take for one answer.
         clock: Seconds, monotonic; those of :class:`~envsuite.vector.Wait`.
-
-    Raises:
-        UsageError: An engine for tokens has no tokenizer, or there are examples of several agents.
     """
 
     def __init__(
@@ -50,26 +41,18 @@ class RolloutManager:
         engine: BaseEngine[Any, Any],
         vector: Vector,
         env_ids: Sequence[str],
-        tokenizer: ChatTokenizer | None,
-        prompt: PromptSpec,
+        make_dialog: DialogFactory,
         *,
         episode_tokens: int | None = None,
-        examples: Sequence[str] = (),
         attempts: int = 2,
         engine_deadline: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if tokenizer is None and not isinstance(engine, ChatEngine):
-            raise UsageError(f"{type(engine).__name__} takes prompts of tokens, which need a tokenizer")
         self.engine = engine
         self.vector = vector
         self.env_ids = tuple(env_ids)
-        self.tokenizer = tokenizer
-        self.prompt = prompt
         self.episode_tokens = episode_tokens
-        self.examples = tuple(examples) or (prompt.examples,) * len(self.env_ids)
-        if any(example and vector.agents(env) for env, example in enumerate(self.examples)):
-            raise UsageError("prompt.examples are for environments of one agent: they show the tools of all")
+        self.make_dialog = make_dialog
         self.attempts = attempts
         self.engine_deadline = engine_deadline
         self.clock = clock
@@ -80,24 +63,15 @@ class RolloutManager:
         """Ends the environments."""
         self.vector.close()
 
-    def exchanges(self, env: int) -> dict[str, Dialog]:
-        """Returns what each agent of a new episode in environment number ``env`` speaks to the engine by.
-
-        The only agent of an environment is "".
-        """
-        tools, agents = self.vector.tools(env), self.vector.agents(env)
-        if not agents:
-            return {"": self._exchange(env, tools)}
+    def dialogs(self, plan: EpisodePlan) -> dict[str, Dialog]:
+        """Returns what each agent of a new episode speaks to the engine by; the only agent of an environment is ""."""
+        tools, max_calls = self.vector.tools(plan.env), self.vector.max_calls(plan.env)
+        if not (agents := self.vector.agents(plan.env)):
+            return {"": self.make_dialog(plan, tools, max_calls)}
         return {
-            agent: self._exchange(env, tuple(tool for tool in tools if tool.name in names))
+            agent: self.make_dialog(plan, tuple(tool for tool in tools if tool.name in names), max_calls)
             for agent, names in agents.items()
         }
-
-    def _exchange(self, env: int, tools: tuple[Tool, ...]) -> Dialog:
-        spec, max_calls = replace(self.prompt, examples=self.examples[env]), self.vector.max_calls(env)
-        if self.tokenizer is None:
-            return ChatExchange(Chat(spec, tools, max_calls))
-        return TokenExchange(conversation_of(self.tokenizer, spec, tools, max_calls), self.tokenizer)
 
     def open(
         self, sampling: Sampling, seed: int, keep: Keeper | None = None, branches: Branches | None = None

@@ -1,1 +1,0 @@
-"""The engine for endpoints that speak OpenAI's chat completions."""

@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from envsuite.core.errors import DataError, UsageError
+from envsuite.core.errors import DataError, MissingExtra, UsageError
 from envsuite.core.naming import resolve_id
 from envsuite.core.settings import read_json, read_option
 from envsuite.evaluation.evaluate import EvaluationOutcome, Machinery, evaluate
@@ -25,7 +25,6 @@ from envsuite.evaluation.prompting import EXAMPLES as DEMONSTRATIONS
 from envsuite.evaluation.prompting import TRIALS, Prompting
 from envsuite.evaluation.protocol import (
     ENDPOINT,
-    RANDOM,
     SEEDS,
     EvaluatedEnv,
     ProtocolSetting,
@@ -35,11 +34,12 @@ from envsuite.evaluation.protocol import (
     tool_env,
     world_of,
 )
-from envsuite.prompting.endpoints import EndpointOptions, open_pool
+from envsuite.playing.player import RANDOM
+from envsuite.prompting.endpoints import EndpointOptions
 from envsuite.vector import EnvFactory
 
 if TYPE_CHECKING:
-    from envsuite.prompting.endpoints.pool import RequestPool
+    from envsuite.playing.endpoint import EndpointEngine
 
 EXAMPLES = """examples:
   envsuite eval run TextCraft-v0 --policy expert --policy random
@@ -134,16 +134,16 @@ def run(arguments: argparse.Namespace) -> int:
     logger.addHandler(notes)
     try:
         with ExitStack() as stack:
-            pools: dict[bytes, RequestPool] = {}
+            engines: dict[bytes, EndpointEngine] = {}
             worlds: dict[bytes, EvaluatedEnv] = {}
             for setting in settings:
-                pool = _pool(setting, arguments, pools, stack)
+                engine = _engine(setting, arguments, engines, stack)
                 machinery = Machinery(arguments.workers, arguments.deadline)
                 world = _world(setting, worlds, display)
-                evaluations.append(evaluate(setting, world, folder, machinery, pool, display, broken_only=retry))
-                if pool is not None and pool.stopped is not None:
+                evaluations.append(evaluate(setting, world, folder, machinery, engine, display, broken_only=retry))
+                if engine is not None and engine.stopped is not None:
                     break
-            stop_reason = next((pool.stopped for pool in pools.values() if pool.stopped is not None), None)
+            stop_reason = next((engine.stopped for engine in engines.values() if engine.stopped is not None), None)
     except KeyboardInterrupt:
         display.note("interrupted; what was played is kept, and the same command goes on where it stopped")
         return INTERRUPTED
@@ -233,18 +233,25 @@ def _splits(env_id: str, source: str | None, options: Mapping[str, Any]) -> list
         env.close()
 
 
-def _pool(
-    setting: ProtocolSetting, arguments: argparse.Namespace, pools: dict[bytes, RequestPool], stack: ExitStack
-) -> RequestPool | None:
-    """Returns the pool of a setting's endpoint; settings of one endpoint share it, and its budget."""
+def _engine(
+    setting: ProtocolSetting, arguments: argparse.Namespace, engines: dict[bytes, EndpointEngine], stack: ExitStack
+) -> EndpointEngine | None:
+    """Returns the engine of a setting's endpoint; settings of one endpoint share it, and its budget.
+
+    Raises:
+        MissingExtra: httpx2 is not installed.
+    """
     if setting.endpoint is None:
         return None
+    try:
+        from envsuite.playing.endpoint import EndpointEngine
+    except ImportError as error:
+        raise MissingExtra(f"endpoints need {error.name}: pip install 'envsuite[endpoints]'") from error
     key = orjson.dumps(setting.endpoint, option=orjson.OPT_SORT_KEYS)
-    if key not in pools:
+    if key not in engines:
         options = EndpointOptions(**setting.endpoint, prefix="--")
-        pools[key] = open_pool(options, options.concurrency)
-        stack.callback(pools[key].close)
-    return pools[key]
+        engines[key] = stack.enter_context(closing(EndpointEngine(options, options.concurrency)))
+    return engines[key]
 
 
 def _world(setting: ProtocolSetting, worlds: dict[bytes, EvaluatedEnv], display: EvaluationDisplay) -> EvaluatedEnv:

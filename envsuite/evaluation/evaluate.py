@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsuite import __version__
 from envsuite.core.env import Observation
 from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.core.tools import Tool
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.examples import SPLIT, demonstrations, expert_turns
 from envsuite.evaluation.progress import EvaluationDisplay
+from envsuite.evaluation.prompting import BaselineDialog
 from envsuite.evaluation.protocol import ENDPOINT, EvaluatedEnv, ProtocolSetting, conditions_of, sample_of
-from envsuite.evaluation.results import EpisodeResult, ResultFile
-from envsuite.evaluation.runner import EpisodeRunner
-from envsuite.playing.player import PlayedFactory
-from envsuite.vector import EnvFactory, Vector, make_vector
+from envsuite.evaluation.recorder import EpisodeRecorder
+from envsuite.evaluation.results import EpisodeResult
+from envsuite.playing.dialog import Dialog
+from envsuite.playing.engine import Sampling
+from envsuite.playing.episode import EpisodeCost, EpisodePlan
+from envsuite.playing.manager import RolloutManager
+from envsuite.playing.player import PlayedFactory, PlayerDialog, PlayerEngine
+from envsuite.playing.step import Episode
+from envsuite.vector import EnvFactory, Wait, make_vector
 
 if TYPE_CHECKING:
-    from envsuite.prompting.endpoints.pool import RequestPool
+    from envsuite.playing.endpoint import EndpointEngine
+
+_SLOW = 1.0  # seconds of a wait before it is named
 
 
 @dataclass(frozen=True)
@@ -65,19 +77,22 @@ def evaluate(
     world: EvaluatedEnv,
     folder: Path,
     machinery: Machinery,
-    pool: RequestPool | None,
+    engine: EndpointEngine | None,
     display: EvaluationDisplay,
     *,
     broken_only: bool = False,
 ) -> EvaluationOutcome:
     """Plays the episodes of a setting that have no sound result in ``folder`` yet.
 
+    When the endpoint cannot be used any more, the rest is left out, and episodes on their way with it: they say
+    nothing, and are played when this is called again.
+
     Args:
         setting: What is played, and by whom.
         world: Its environment.
         folder: Has the results, and the setting as JSON beside them.
         machinery: Where episodes are played.
-        pool: The endpoint, for a policy that is one.
+        engine: The endpoint, for a policy that is one.
         display: Shows the progress.
         broken_only: Play only those that have a broken result.
 
@@ -87,34 +102,55 @@ def evaluate(
     tasks = sample_of([task.task_id for task in world.panel.tasks], setting.sample)
     examples = _examples(setting)
     conditions = conditions_of(setting, world, __version__, _system(setting, world, examples))
+    strata = {task: world.strata[task] for task in tasks}
     episodes = [(task, seed) for seed in range(setting.seeds) for task in tasks]
-    with ResultFile(folder / f"{setting.stem}.jsonl", conditions) as file:
+    plans = [EpisodePlan(i, i, 0, task, seed=seed) for i, (task, seed) in enumerate(episodes)]
+    prices = None if engine is None else engine.options.prices
+    with EpisodeRecorder(folder, conditions, strata, setting.seeds, prices) as recorder:
         write_atomically(folder / f"{setting.stem}.json", setting.to_json())
-        keys = file.missing(tasks, range(setting.seeds))
-        if broken_only:
-            keys = [key for key in keys if key in file.results]
-        display.begin(f"{setting.env_id} {setting.split}, {setting.label}", len(episodes), len(episodes) - len(keys))
-        if keys:
-            with _vector(setting, machinery, pool, len(keys)) as vector:
-                EpisodeRunner(setting, world, conditions, file, vector, pool, examples, display).play(keys)
+        open_plans = [
+            plan for plan in recorder.open_plans(plans) if not broken_only or recorder.result(plan) is not None
+        ]
+        display.begin(f"{setting.env_id} {setting.split}, {setting.label}", len(plans), len(plans) - len(open_plans))
+
+        def keep(plan: EpisodePlan, episode: Episode, cost: EpisodeCost) -> None:
+            if not (episode.unanswered and engine is not None and engine.stopped is not None):
+                display.add_result(recorder.add(plan, episode, cost))
+
+        if open_plans:
+            with _manager(setting, machinery, engine, len(open_plans), examples) as manager:
+                sampling = Sampling() if setting.prompting is None else Sampling(**setting.prompting.sampling())
+                for _ in manager.stream(open_plans, sampling, 0, partial(_show_wait, display), keep):
+                    pass  # an episode is a group of its own, and is on disk when it has ended
         display.end()
-        return EvaluationOutcome(
-            setting, len(episodes), tuple(file.results[key] for key in episodes if key in file.results)
-        )
+        results = (recorder.result(plan) for plan in plans)
+        return EvaluationOutcome(setting, len(plans), tuple(result for result in results if result is not None))
+
+
+def _show_wait(display: EvaluationDisplay, ended: int, oldest: Wait | None) -> None:
+    """Shows the progress, and what has been waited for longer than a moment."""
+    display.waits(str(oldest) if oldest is not None and time.monotonic() - oldest.since > _SLOW else None)
 
 
 @contextmanager
-def _vector(
-    setting: ProtocolSetting, machinery: Machinery, pool: RequestPool | None, episodes: int
-) -> Iterator[Vector]:
+def _manager(
+    setting: ProtocolSetting, machinery: Machinery, engine: EndpointEngine | None, episodes: int, examples: str
+) -> Iterator[RolloutManager]:
     """Makes what plays the environment: with the endpoint's concurrency, or with a player in each worker."""
-    factory: EnvFactory = setting.factory
-    slots = max(1, machinery.workers) if pool is None else pool.most
-    if pool is None:
+    factory = setting.factory
+    if engine is None:
         factory = PlayedFactory(factory.env_id, factory.kwargs, setting.policy)
-    slots = min(slots, episodes)
+    slots = min(episodes, max(1, machinery.workers) if engine is None else engine.most)
+
+    def make_dialog(plan: EpisodePlan, tools: tuple[Tool, ...], max_calls: int) -> Dialog:
+        if setting.prompting is None:
+            return PlayerDialog()
+        return BaselineDialog(setting.prompting, tools, max_calls, examples, f"{plan.seed}/{plan.task_id}")
+
     with make_vector([factory], slots, min(machinery.workers, slots), machinery.deadline) as vector:
-        yield vector
+        yield RolloutManager(
+            engine or PlayerEngine(slots), vector, [setting.env_id], make_dialog, attempts=1, engine_deadline=math.inf
+        )  # fmt: skip
 
 
 def _examples(setting: ProtocolSetting) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Tool
+from envsuite.playing.dialog import ChatDialog
+from envsuite.playing.engine import ChatCompletion, ChatRequest, Sampling
 from envsuite.prompting import Chat, Codec, EndpointCodec, ParseResult, PromptSpec, make_codec, make_memory
-from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, Reply
 
 Baseline = Literal["direct", "react", "reflexion", "few-shot"]
 Form = Literal["native", "tags", "brackets"]
@@ -105,91 +105,60 @@ class Prompting:
         }
 
     def sampling(self) -> dict[str, Any]:
-        """Returns how tokens are drawn, as plain JSON."""
+        """Returns how tokens are drawn: arguments of :class:`~envsuite.playing.engine.Sampling`, and plain JSON."""
         return {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
 
 
-class Dialogue:
-    """One episode's exchange with an endpoint, over all of its trials.
+class BaselineDialog(ChatDialog):
+    """One episode's dialog with a model, over all of its trials.
 
     Args:
         prompting: How the model is prompted.
-        options: Settings of the endpoint, for the prices.
         tools: The tools of the environment.
         max_calls: Maximum number of calls in one step.
         examples: Demonstrations, as text.
-        key: Identifies the episode: requests' seeds follow from it, the trial and the step.
+        key: Identifies the episode: requests' seeds follow from it, the trial and the number of the request.
     """
 
     def __init__(
-        self,
-        prompting: Prompting,
-        options: EndpointOptions,
-        tools: Sequence[Tool],
-        max_calls: int,
-        examples: str,
-        key: str,
+        self, prompting: Prompting, tools: Sequence[Tool], max_calls: int, examples: str = "", key: str = ""
     ) -> None:
         self.prompting = prompting
-        self.options = options
-        self.trial = 0
+        self.trial = 1
         """Number of the current trial, from 1."""
-        self.tokens = AnswerTokens()
-        self.counted = True
-        """Whether the endpoint counted the tokens of every answer."""
-        self.parsed = self.cut = 0
-        """Numbers of answers that parsed, and of answers at the token limit."""
         self.reflecting = False
-        """Whether the next reply is a reflection."""
+        """Whether the next answer is a reflection."""
         self._tools, self._max_calls, self._examples, self._key = tools, max_calls, examples, key
         self._notes: list[str] = []
         self._asked = 0
-        self._reply: Reply | None = None
-        self._read: ParseResult | None = None
-        self._chat = self._begin()
+        super().__init__(self._begin())
 
-    @property
-    def cost(self) -> float | None:
-        """Returns the cost of all requests; ``None`` without prices or counts."""
-        return self.options.cost(self.tokens) if self.counted else None
-
-    def observe(self, observation: Observation) -> None:
-        """Takes the environment's answer to the last action, or the first observation of a trial."""
-        if self._reply is None:
-            self.trial += 1
-            self._chat.start(observation)
-        else:
-            self._chat.add(self._reply.answer, observation, self._read)
-
-    def request(self) -> dict[str, Any]:
-        """Returns the next request as arguments of :func:`~envsuite.prompting.endpoints.pool.body_of`."""
+    def request(self, number: int, sampling: Sampling, session: int, seed: int) -> ChatRequest:
+        """Returns the messages and the tools, or the messages that ask for a reflection."""
         self._asked += 1
-        messages = self._chat.messages()
-        tools = self._chat.chat_tools
-        if self.reflecting:
-            messages, tools = _append_text(messages, _REFLECT), None
         key = f"{self._key}/{self.trial}/{self._asked}".encode()
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
-        return {"messages": messages, "tools": tools, "seed": seed, **self.prompting.sampling()}
+        request = super().request(number, sampling, session, seed)
+        return (
+            replace(request, messages=_append_text(request.messages, _REFLECT), tools=None)
+            if self.reflecting
+            else request
+        )
 
-    def read(self, reply: Reply) -> ParseResult | None:
-        """Takes a reply; returns the action in it, or ``None`` where it was a reflection, and a new trial begins."""
-        self.counted = self.counted and reply.tokens is not None
-        self.tokens += reply.tokens or AnswerTokens()
-        if self.reflecting:
-            self._notes.append(" ".join(reply.answer.content.split()) or "(nothing)")
-            self.reflecting, self._reply = False, None
-            self._chat = self._begin()
-            return None
-        self._reply = reply
-        self._read = parse_result = self._chat.parse(reply.answer)
-        self.parsed += parse_result.action is not None
-        self.cut += reply.finish_reason == "length"
-        return parse_result
+    def read(self, completion: ChatCompletion) -> ParseResult | None:
+        """Takes an answer; returns the action in it, or ``None`` where it was a reflection, and a new trial begins."""
+        parse_result = super().read(completion)
+        if not self.reflecting:
+            return parse_result
+        self._notes.append(" ".join(completion.answer.content.split()) or "(nothing)")
+        self.reflecting, self._completion = False, None
+        self.trial += 1
+        self.chat = self._begin()
+        return None
 
-    def fail_trial(self) -> bool:
-        """Takes the failure of a trial; returns whether there is another one, which a reflection comes before."""
-        self.reflecting = self.trial < self.prompting.trials
+    def tries_again(self, success: bool) -> bool:
+        """Takes the end of a trial; returns whether there is another one, which a reflection comes before."""
+        self.reflecting = not success and self.trial < self.prompting.trials
         return self.reflecting
 
     def _begin(self) -> Chat:

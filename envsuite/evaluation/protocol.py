@@ -19,12 +19,12 @@ from envsuite.core.tools import Tool
 from envsuite.evaluation.panels import Panel, panel_of
 from envsuite.evaluation.prompting import Prompting
 from envsuite.evaluation.results import Conditions
+from envsuite.playing.player import RANDOM
 from envsuite.remote.making import horizon_of
 from envsuite.vector import EnvFactory
 
 SEEDS = 5
 """Episodes of each task, of a policy that samples."""
-RANDOM = "random"
 ENDPOINT = "endpoint"
 _ELSEWHERE = ("train", "validation")
 """Splits that are not measured by default."""

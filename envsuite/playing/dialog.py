@@ -162,7 +162,7 @@ class ChatDialog(Dialog):
         """Returns the messages and the tools."""
         return ChatRequest(number, self._messages, self.chat.chat_tools, sampling, session, seed)
 
-    def read(self, completion: ChatCompletion) -> ParseResult:
+    def read(self, completion: ChatCompletion) -> ParseResult | None:
         """Parses the calls of the answer, or its text."""
         self._completion = completion
         self.tokens += completion.tokens

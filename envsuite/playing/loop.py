@@ -256,7 +256,8 @@ class Rollout:
         """Handles an episode without an answer: it is started again, if it may be, or ends with its error."""
         episode = self.running[slot]
         again = self.ledger.enter_failure(episode.plan.episode_id, collateral) and self.manager.engine.stopped is None
-        self._told.append(f"{episode}: {ending.error}; {'it is started again' if again else 'it is left out'}")
+        if self.ledger.attempts > 1:
+            self._told.append(f"{episode}: {ending.error}; {'it is started again' if again else 'it is left out'}")
         if not again:
             self._end(slot, ending)
             return

@@ -7,7 +7,7 @@ environment is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,14 @@ from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.players import Player
 from envsuite.core.tools import Action
-from envsuite.evaluation.protocol import RANDOM
+from envsuite.playing.dialog import Dialog
+from envsuite.playing.engine import ChatCompletion, ChatEngine, ChatRequest, Sampling
+from envsuite.prompting import Answer, ParseResult
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory
 
+RANDOM = "random"
+"""Name of the player that draws its actions."""
 GAVE_UP = "gave_up"
 """Metric of an episode that the player left, e.g. an expert that has found no way."""
 
@@ -94,3 +98,51 @@ class PlayedFactory(EnvFactory):
     def make(self) -> gymnasium.Env[Observation, Action]:
         """Makes a new environment with its player."""
         return PlayedEnv(super().make(), self.player)
+
+
+class PlayerEngine(ChatEngine):
+    """Answers at once, with nothing: the environments have their player.
+
+    Args:
+        slots: Most requests at a time.
+    """
+
+    name = "player"
+
+    def __init__(self, slots: int) -> None:
+        self.most = slots
+        self._asked: list[ChatRequest] = []
+
+    def submit(self, requests: Sequence[ChatRequest]) -> None:
+        """Queue requests."""
+        self._asked += requests
+
+    def poll(self, timeout: float | None = None) -> list[ChatCompletion]:
+        """Returns an answer to each request."""
+        asked, self._asked = self._asked, []
+        return [ChatCompletion(request.request_id, Answer(""), "stop") for request in asked]
+
+    @property
+    def pending(self) -> int:
+        """Requests not yet returned."""
+        return len(self._asked)
+
+
+class PlayerDialog(Dialog):
+    """Of an episode whose environment has its player: nothing is said."""
+
+    def ask(self, observation: Observation) -> None:
+        """The player sees the environment itself."""
+
+    def request(self, number: int, sampling: Sampling, session: int, seed: int) -> ChatRequest:
+        """Returns a request without messages."""
+        return ChatRequest(number, (), None, sampling, session, seed)
+
+    def read(self, completion: ChatCompletion) -> ParseResult:
+        """Returns an action without calls, which the environment does not read."""
+        return ParseResult((), None)
+
+    def columns(self) -> dict[str, Any]:
+        """Returns fields without text."""
+        empty: dict[str, Any] = dict.fromkeys(("prompt_ids", "response_ids", "response_logprobs", "policy_version"), ())
+        return {**empty, "finish_reason": "stop"}

@@ -142,7 +142,7 @@ ENGINES: Registry[BaseEngine[Any, Any]] = Registry(
     places={
         "expert": "trainers.gateway.teaching:ExpertEngine",
         "hf": "trainers.rollout.plain_engine:PlainEngine",
-        "openai": "envsuite.playing.endpoint:OpenAIEngine",
+        "openai": "envsuite.playing.endpoint:EndpointEngine",
         "vllm": "trainers.rollout.vllm.engine:VLLMEngine",
     },
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from envsuite.core.errors import EnvsuiteError
+from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.playing.engine import BaseEngine, ChatEngine
 from trainers.rollout.config import RolloutConfig
 from trainers.rollout.engine import ENGINES, Engine, EngineSetup
@@ -32,7 +32,10 @@ def engine_class(name: str, options: Mapping[str, Any]) -> type[BaseEngine[Any, 
         inspect.signature(engine.from_setup).bind(None, **options)
     except TypeError as error:
         raise ConfigError(f"rollout.engine_options: engine {name!r}: {error}") from error
-    engine.check(options)
+    try:
+        engine.check(options)
+    except UsageError as error:
+        raise ConfigError(str(error)) from error
     return engine
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from envsuite.evaluation.protocol import sample_of
+from envsuite.evaluation.recorder import EpisodeRecorder
 from envsuite.playing.engine import BaseEngine, ChatEngine, EngineFailed
 from envsuite.playing.episode import EpisodeCost, EpisodePlan
 from envsuite.playing.loop import Keeper
@@ -28,7 +29,7 @@ from trainers.run.episode_folder import EpisodeFolder, played_with
 from trainers.run.examples import examples_of
 from trainers.run.origin import origin_of
 from trainers.run.playing import playing, usage_of
-from trainers.run.results import EvaluationResults, conditions_of
+from trainers.run.results import conditions_of, outcome_of
 from trainers.settings import ConfigError
 
 
@@ -108,16 +109,20 @@ class Evaluator:
 
             def write(plan: EpisodePlan, episode: Episode, effort: EpisodeCost) -> None:
                 if not (episode.unanswered and self.engine.stopped is not None):  # not asked: it is missing, not broken
-                    results.add(plan, episode, effort, types[plan.task_id])
+                    results.add(plan, episode, effort)
 
             self._play(env, open_plans[rank::count], None, write)
         finally:
             results.close()
         there = {plan.episode_id for plan in self._all_plans(env)} - {plan.episode_id for plan in open_plans}
         mine = {plan.episode_id for plan in open_plans[rank::count]} | (there if rank == 0 else set())
-        return results.outcomes([plan for plan in self._all_plans(env) if plan.episode_id in mine], types)
+        return [
+            outcome_of(plan, types[plan.task_id], results.result(plan))
+            for plan in self._all_plans(env)
+            if plan.episode_id in mine
+        ]
 
-    def _results(self, env: int) -> EvaluationResults:
+    def _results(self, env: int) -> EpisodeRecorder:
         """Opens the results of environment number ``env``."""
         assert self.out is not None
         env_config, messages = self.config.evaluation.envs[env], isinstance(self.engine, ChatEngine)
@@ -127,10 +132,9 @@ class Evaluator:
         )
         conditions = replace(conditions, policy=self.policy)
         prices = self.config.rollout.engine_options.get("prices") if messages else None
+        strata = {task: self.tasks[env].types[task] for task in self.chosen[env]}
         repeats = self.config.evaluation.repeats
-        return EvaluationResults(
-            self.out, conditions, self.accelerator.process_index, self.chosen[env], repeats, prices
-        )
+        return EpisodeRecorder(self.out, conditions, strata, repeats, prices, self.accelerator.process_index)
 
     def _play(
         self, env: int, plans: list[EpisodePlan], watch: Watcher | None, also: Keeper | None = None

@@ -1,25 +1,20 @@
-"""Results of an evaluation in the files of ``envsuite.evaluation``, a line for each episode as it ends."""
+"""Results of an evaluation in the files of ``envsuite.evaluation``: their conditions, and what counts of each."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from envsuite import __version__
 from envsuite.evaluation.panels.panel import Panel
-from envsuite.evaluation.protocol import SEEDS, stem_of
-from envsuite.evaluation.results import Conditions, EpisodeResult, ResultFile
-from envsuite.evaluation.results import Ending as ResultEnding
-from envsuite.playing.episode import EpisodeCost, EpisodePlan
-from envsuite.playing.step import Episode
-from envsuite.prompting.endpoints import AnswerTokens, cost_of
+from envsuite.evaluation.protocol import SEEDS
+from envsuite.evaluation.results import Conditions, EpisodeResult
+from envsuite.playing.episode import EpisodePlan
 from envsuite.remote.making import horizon_of
 from trainers.report.stats import EpisodeOutcome
 from trainers.rollout.config import EnvConfig
@@ -32,117 +27,14 @@ _PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "pri
 """Options of an engine that change no answer."""
 
 
-class EvaluationResults:
-    """The results of one environment of an evaluation; each process of it writes a file of its own.
-
-    Args:
-        folder: Where they are; made if need be.
-        conditions: Those of every result.
-        rank: Number of this process.
-        tasks: The tasks that are played, in their order.
-        seeds: Episodes of each.
-        prices: Of a million tokens, for the cost.
-
-    Raises:
-        DataError: The folder cannot be read or written, or has results of other conditions.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        conditions: Conditions,
-        rank: int,
-        tasks: Sequence[str],
-        seeds: int,
-        prices: Mapping[str, float] | None = None,
-    ) -> None:
-        stem = stem_of(conditions.env_id, conditions.split, conditions.policy)
-        self.conditions = conditions
-        self.tasks = tuple(tasks)
-        self.seeds = seeds
-        self.prices = prices
-        path = folder / (f"{stem}.{rank}.jsonl" if rank else f"{stem}.jsonl")
-        pattern = re.compile(re.escape(stem) + r"(\.[0-9]+)?\.jsonl")
-        other_files = (file for file in sorted(folder.glob("*.jsonl")) if pattern.fullmatch(file.name) and file != path)
-        self._file = ResultFile(path, conditions, other_files)
-
-    def seed(self, plan: EpisodePlan) -> int:
-        """Returns the number of the repetition that an episode is."""
-        return plan.episode_id // len(self.tasks)
-
-    def open_plans(self, plans: Sequence[EpisodePlan]) -> list[EpisodePlan]:
-        """Returns the plans that have no sound result yet."""
-        missing = {*self._file.missing(self.tasks, range(self.seeds))}
-        return [plan for plan in plans if (plan.task_id, self.seed(plan)) in missing]
-
-    def add(self, plan: EpisodePlan, episode: Episode, effort: EpisodeCost, stratum: str) -> None:
-        """Writes an episode that has ended."""
-        steps = episode.steps
-        failure = None if episode.context_truncated else episode.error
-        result = EpisodeResult(
-            self.conditions,
-            episode.task_id,
-            stratum,
-            self.seed(plan),
-            success=episode.success and failure is None,
-            score=episode.score,
-            reward=episode.total_reward,
-            steps=len(steps),
-            ending=_ending(episode, self.conditions.budget),
-            parsed=sum(step.action is not None for step in steps),
-            valid=sum(step.valid for step in steps),
-            cut=sum(step.finish_reason == "length" for step in steps),
-            prompt_tokens=effort.prompt_tokens,
-            answer_tokens=effort.answer_tokens,
-            cost=None if self.prices is None else _cost(effort, self.prices),
-            seeds=self.seeds,
-            seconds=round(effort.seconds, 3),
-            metrics={
-                name: float(value) for name, value in (steps[-1].info.get("metrics", {}) if steps else {}).items()
-            },
-            broken=failure,
-        )
-        self._file.add(result)
-
-    def outcomes(self, plans: Sequence[EpisodePlan], types: Mapping[str, str]) -> list[EpisodeOutcome]:
-        """Returns what counts of each episode; one without a result was not asked for."""
-        outcomes = []
-        for plan in plans:
-            result, stratum = self._file.results.get((plan.task_id, self.seed(plan))), types[plan.task_id]
-            if result is None:
-                outcomes.append(
-                    EpisodeOutcome(plan.task_id, stratum, False, 0.0, 0, "it was not played", unanswered=True)
-                )
-            else:
-                outcomes.append(_outcome(result))
-        return outcomes
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-
-def _outcome(result: EpisodeResult) -> EpisodeOutcome:
+def outcome_of(plan: EpisodePlan, stratum: str, result: EpisodeResult | None) -> EpisodeOutcome:
+    """Returns what counts of an episode; one without a result was not asked for."""
+    if result is None:
+        return EpisodeOutcome(plan.task_id, stratum, False, 0.0, 0, "it was not played", unanswered=True)
     return EpisodeOutcome(
         result.task_id, result.stratum, result.success, result.score, result.steps, result.broken,
         context_truncated=result.ending == "context",
     )  # fmt: skip
-
-
-def _ending(episode: Episode, budget: int) -> ResultEnding:
-    if episode.context_truncated:
-        return "context"
-    if episode.error is not None:
-        return "broken"
-    if episode.terminated:
-        return "done"
-    return "budget" if len(episode.steps) >= budget else "tokens"
-
-
-def _cost(effort: EpisodeCost, prices: Mapping[str, float]) -> float | None:
-    """Returns the cost of an episode; ``None`` where the endpoint did not count."""
-    tokens = AnswerTokens(effort.prompt_tokens, effort.cached_tokens, effort.answer_tokens)
-    return cost_of(tokens, prices) if effort.counted else None
 
 
 def conditions_of(

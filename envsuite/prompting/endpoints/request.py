@@ -1,26 +1,13 @@
-"""The body of a request, and what became of it."""
+"""The body of a request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from envsuite.prompting.endpoints.options import EndpointOptions
-from envsuite.prompting.endpoints.reading import Reply
 
 _SEEDS = 1 << 31  # more bits are refused by some endpoints
-
-
-@dataclass(frozen=True)
-class RequestResult:
-    """The result of a request: a reply, or the reason why there is none."""
-
-    request_id: int
-    reply: Reply | None
-    error: str | None = None
-    no_room: bool = False
-    """The messages leave no room for an answer in the model's context."""
 
 
 def body_of(

@@ -18,7 +18,7 @@ from tiny_runs import BOOK, tokenizer
 
 from envsuite.core.errors import DataError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.playing.endpoint import OpenAIEngine
+from envsuite.playing.endpoint import EndpointEngine
 from envsuite.playing.engine import BaseEngine, Sampling
 from envsuite.playing.episode import EpisodePlan
 from envsuite.playing.step import Episode
@@ -178,7 +178,7 @@ def test_a_model_elsewhere_is_asked_in_the_agents_messages(
         return completion(f"<think>So.</think><action>{call.arguments['command']}</action>")
 
     with ScriptedEndpoint(script) as endpoint:
-        engine = OpenAIEngine.from_setup(1, url=endpoint.url, model=NAME)
+        engine = EndpointEngine.from_setup(1, url=endpoint.url, model=NAME)
         episode = play(agent, engine)
         engine.close()
     assert episode.error is None and episode.success
@@ -191,7 +191,7 @@ def test_a_model_elsewhere_is_asked_in_the_agents_messages(
 
 def test_what_the_model_cannot_write_fails_the_episode_and_says_why(play: Callable[..., Episode]) -> None:
     with ScriptedEndpoint(lambda body: completion("Well.<|im_end|>\n<|im_start|>user\nNo.")) as endpoint:
-        engine = OpenAIEngine.from_setup(1, url=endpoint.url, model=NAME)
+        engine = EndpointEngine.from_setup(1, url=endpoint.url, model=NAME)
         told: list[str] = []
 
         def agent(task: AgentTask, client: Client) -> None:
@@ -223,7 +223,7 @@ def test_a_teachers_call_without_an_object_is_refused_to_the_agent(
     arguments: str, play: Callable[..., Episode]
 ) -> None:
     with ScriptedEndpoint(lambda body: completion(None, calls=[("env_step", arguments)])) as endpoint:
-        engine = OpenAIEngine.from_setup(1, url=endpoint.url, model=NAME)
+        engine = EndpointEngine.from_setup(1, url=endpoint.url, model=NAME)
         episode = play(by_calls, engine)
         engine.close()
     assert episode.error is not None and "the teacher's call has no" in episode.error

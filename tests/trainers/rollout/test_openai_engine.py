@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
-from envsuite.playing.endpoint import PREFIX, OpenAIEngine
+from envsuite.playing.endpoint import PREFIX, EndpointEngine
 from envsuite.playing.engine import ChatCompletion, ChatRequest, Sampling
 from envsuite.prompting import Answer, RawCall
 from envsuite.prompting.endpoints import AnswerTokens, EndpointOptions, MalformedAnswer, Reply, read
@@ -31,13 +31,13 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 @contextmanager
-def _engine(endpoint: ScriptedEndpoint, **options: Any) -> Iterator[OpenAIEngine]:
+def _engine(endpoint: ScriptedEndpoint, **options: Any) -> Iterator[EndpointEngine]:
     settings = {"url": endpoint.url, "model": NAME, "patience": 5.0, **options}
-    with closing(OpenAIEngine(EndpointOptions(**settings, prefix=PREFIX), 16)) as engine:
+    with closing(EndpointEngine(EndpointOptions(**settings, prefix=PREFIX), 16)) as engine:
         yield engine
 
 
-def _ask(engine: OpenAIEngine, count: int = 1, **changes: Any) -> list[ChatCompletion]:
+def _ask(engine: EndpointEngine, count: int = 1, **changes: Any) -> list[ChatCompletion]:
     made = {"sampling": Sampling(), "seed": 7, **changes}
     engine.submit([ChatRequest(n, MESSAGES, made.pop("tools", None), **made) for n in range(count)])
     done: list[ChatCompletion] = []
@@ -125,7 +125,7 @@ def test_an_endpoint_that_is_gone_stops_the_engine_and_no_request_is_left_waitin
 def test_no_one_listening_is_said_so() -> None:
     with ScriptedEndpoint(lambda _: None) as endpoint:
         url = endpoint.url
-    with closing(OpenAIEngine(EndpointOptions(url, NAME, patience=0.2), 1)) as engine:
+    with closing(EndpointEngine(EndpointOptions(url, NAME, patience=0.2), 1)) as engine:
         (done,) = _ask(engine)
     assert done.finish_reason == "error" and "refused" in str(done.error).lower() and url in str(done.error)
 

@@ -22,7 +22,7 @@ import pytest
 
 from benchmarks.smollm2 import smollm2_folder
 from envsuite.core.errors import MissingExtra
-from envsuite.playing.endpoint import OpenAIEngine
+from envsuite.playing.endpoint import EndpointEngine
 from envsuite.playing.engine import ChatRequest, Sampling
 from envsuite.playing.step import Episode
 from envsuite.prompting.endpoints import EndpointOptions
@@ -98,7 +98,7 @@ def _evaluated(url: str, keep: Path, options: dict[str, Any], *words: str) -> tu
 
 def test_the_answer_is_the_models(url: str) -> None:
     messages = [{"role": "user", "content": "What is the capital of France?"}]
-    with closing(OpenAIEngine(EndpointOptions(url, NAME), 1)) as engine:
+    with closing(EndpointEngine(EndpointOptions(url, NAME), 1)) as engine:
         engine.submit([ChatRequest(0, messages, None, Sampling(temperature=0, max_tokens=16))])
         (done,) = engine.poll()
         assert (done.answer.content, done.finish_reason) == ("The capital of France is Paris.", "stop")

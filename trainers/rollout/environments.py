@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _LOG = logging.getLogger(__name__)
+_FACTS = "_facts"
+"""Attribute of a settings object that keeps the facts of its environment; no field, so nothing is told or compared."""
 
 
 def factory_of(env: EnvConfig) -> EnvFactory:
@@ -62,8 +64,24 @@ def factory_of(env: EnvConfig) -> EnvFactory:
     return EnvFactory(env.id, {"split": env.split, **env.kwargs, **horizon, **where})
 
 
-def tasks_of(env: EnvConfig, key: str) -> TaskSet:
-    """The tasks of the environment, filtered as its arguments say.
+@dataclass(frozen=True)
+class EnvFacts:
+    """Facts of an environment that a run follows from."""
+
+    tasks: TaskSet
+    """Its tasks, filtered as its arguments say."""
+    restorable: bool
+    """Whether episodes can start in the middle, from snapshots."""
+    images: bool
+    """Whether observations have images."""
+    first: str
+    """What the first task of the split begins with."""
+    name: str
+    """Name of its class."""
+
+
+def facts_of(env: EnvConfig, key: str) -> EnvFacts:
+    """Facts of the environment, which is made once for all who ask for those of one settings object.
 
     Args:
         env: The environment.
@@ -72,11 +90,21 @@ def tasks_of(env: EnvConfig, key: str) -> TaskSet:
     Raises:
         ConfigError: It cannot be made, or has no tasks; the message names the key.
     """
-    with _world(env, key) as world:
-        tasks = world.tasks
-    if not tasks.ids(env.split):
-        raise ConfigError(f"{key}: split {env.split!r} of {env.id} has no task left after {key}.kwargs.tasks")
-    return tasks
+    facts: EnvFacts | None = vars(env).get(_FACTS)
+    if facts is None:
+        with _world(env, key) as world:
+            if not (ids := world.tasks.ids(env.split)):
+                raise ConfigError(f"{key}: split {env.split!r} of {env.id} has no task left after {key}.kwargs.tasks")
+            first, _ = world.reset(options={"task_id": ids[0]})
+            text = f"{first['task']}\n{first['text']}"
+            facts = EnvFacts(world.tasks, world.restorable, world.images, text, type(world).__name__)
+        object.__setattr__(env, _FACTS, facts)
+    return facts
+
+
+def tasks_of(env: EnvConfig, key: str) -> TaskSet:
+    """The tasks of the environment; see :func:`facts_of`."""
+    return facts_of(env, key).tasks
 
 
 def check_snapshots(env: EnvConfig, key: str, setting: str) -> None:
@@ -85,12 +113,11 @@ def check_snapshots(env: EnvConfig, key: str, setting: str) -> None:
     Raises:
         ConfigError: It has no snapshots, or cannot be made; the message names the key, and the setting that needs them.
     """
-    with _world(env, key) as world:
-        if not world.restorable:
-            raise ConfigError(
-                f"{setting} starts episodes in the middle, from snapshots, but {key} ({env.id}) has none: "
-                f"{type(world).__name__} does not implement snapshot and restore; leave out {setting}"
-            )
+    if not (facts := facts_of(env, key)).restorable:
+        raise ConfigError(
+            f"{setting} starts episodes in the middle, from snapshots, but {key} ({env.id}) has none: {facts.name} "
+            f"does not implement snapshot and restore; leave out {setting}"
+        )
 
 
 def panel_of_env(env: EnvConfig, key: str) -> tuple[Panel, dict[str, str]]:
@@ -101,16 +128,6 @@ def panel_of_env(env: EnvConfig, key: str) -> tuple[Panel, dict[str, str]]:
     """
     with _world(env, key) as world:
         return panel_of(world, env.split), dict(world.versions)
-
-
-def shows_images(env: EnvConfig, key: str) -> bool:
-    """Whether the environment's observations have images.
-
-    Raises:
-        ConfigError: It cannot be made; the message names the key.
-    """
-    with _world(env, key) as world:
-        return world.images
 
 
 def with_milestones(env: EnvConfig, of: Kind, similarity: float | None) -> MilestoneFactory:
@@ -269,9 +286,7 @@ def check_vocabulary(env: EnvConfig, key: str, tokenizer: PreTrainedTokenizerBas
     unknown = tokenizer.unk_token_id
     if unknown is None:
         return
-    with _world(env, key) as world:
-        observation, _ = world.reset(options={"task_id": world.tasks.ids(env.split)[0]})
-    ids = added_tokens(tokenizer).split(tokenizer, f"{observation['task']}\n{observation['text']}")
+    ids = added_tokens(tokenizer).split(tokenizer, facts_of(env, key).first)
     if (share := ids.count(unknown) / max(1, len(ids))) > _UNKNOWN:
         raise ConfigError(
             f"{key} ({env.id}): the vocabulary of model.path does not know {share:.0%} of the words of its first task; "

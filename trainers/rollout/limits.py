@@ -12,7 +12,7 @@ from trainers.policy.vision import takes_images
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import longest_sequence
 from trainers.rollout.engines import answers_in_text, engine_class
-from trainers.rollout.environments import shows_images
+from trainers.rollout.environments import facts_of
 from trainers.settings import ConfigError
 
 
@@ -74,7 +74,7 @@ def check_images(
     Raises:
         ConfigError: They do not; the message names both settings.
     """
-    seeing = [f"{key} ({env.id})" for key, env in envs.items() if shows_images(env, key)]
+    seeing = [f"{key} ({env.id})" for key, env in envs.items() if facts_of(env, key).images]
     if not seeing:
         return
     engine = engine_class(rollout.engine, rollout.engine_options)

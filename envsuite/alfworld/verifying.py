@@ -12,9 +12,8 @@ from typing import Any, Literal
 from envsuite.alfworld import prompts
 from envsuite.alfworld.engine import ALFWorldGame, GameTurn
 from envsuite.alfworld.game_file import GAME, TRAJECTORY, GameFile, parse_family, parse_game, parse_object
-from envsuite.alfworld.grammar import parse_grammar
 from envsuite.alfworld.identity import statement
-from envsuite.alfworld.pddl import GoalUnreachable, MalformedPDDL
+from envsuite.alfworld.pddl import GoalUnreachable
 from envsuite.alfworld.published import published_checksums
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import SentenceGoal
@@ -129,21 +128,19 @@ def verify_games(folder: Path, play: bool = False, progress: ProgressReceiver | 
         DataError: There is no such folder.
     """
     root, progress = find_root(folder), progress or SilentProgress()
-    trials, audit = list(_trials(root)), _VerifiedGame()
+    trials, audit = list(_trials(root)), _Audit()
     name = "playing games" if play else "reading games"
     progress.start(name, len(trials), 0)
     for split, trial in trials:
         audit.look_into(split, trial, play)
         progress.advance(1)
     progress.finish(name, len(trials))
-    findings = (*_missing(root, audit), *audit.findings)
-    return Report(
-        root, dict(audit.games), findings, tuple(_notes(audit)), audit.outcomes["walkthrough"], audit.outcomes["expert"]
-    )
+    findings, wins = (*_missing(root, audit), *audit.findings), audit.outcomes
+    return Report(root, dict(audit.games), findings, tuple(_notes(audit)), wins["walkthrough"], wins["expert"])
 
 
 @dataclass
-class _VerifiedGame:
+class _Audit:
     """The findings so far, and counts of the trials that were looked into."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -202,7 +199,7 @@ def _inspect(split: str, trial: Path) -> Iterator[Finding]:
         if checksum is not None and sha256_of(trial / GAME) != checksum:
             yield Finding(trial / GAME, "altered", "its SHA-256 is not the published one")
         game = _game(trial)
-        task = _read_task(trial / GAME, game)
+        task = statement(game.grammar, trial / GAME)
     except (DataError, OSError) as error:
         yield Finding(trial / GAME, "damaged", _reason(error, trial / GAME))
         return
@@ -216,13 +213,6 @@ def _inspect(split: str, trial: Path) -> Iterator[Finding]:
         if not contradictions:
             yield Finding(trial / TRAJECTORY, "damaged", _reason(error, trial / TRAJECTORY))
     yield from contradictions
-
-
-def _read_task(path: Path, game: GameFile) -> str:
-    try:
-        return statement(parse_grammar(game.grammar), path)
-    except MalformedPDDL as error:
-        raise DataError(f"{path}: {error}") from error
 
 
 def _reason(error: Exception, path: Path) -> str:
@@ -273,7 +263,7 @@ def _play(trial: Path, game: GameFile, outcomes: Counter[Played]) -> Iterator[Fi
         yield Finding(trial / GAME, "altered", "its own walkthrough does not reach the goal; the expert does")
 
 
-def _missing(root: Path, audit: _VerifiedGame) -> Iterator[Finding]:
+def _missing(root: Path, audit: _Audit) -> Iterator[Finding]:
     """Yields the published games that are missing, judged by their ids, or by their number where ids are not known."""
     for split, count in PUBLISHED.items():
         paths = [root / split / task_id for task_id in published_checksums().get(split, {})]
@@ -289,7 +279,7 @@ def _missing(root: Path, audit: _VerifiedGame) -> Iterator[Finding]:
                 yield Finding(root / split / name, "missing", f"perhaps one of these: it has no {GAME}")
 
 
-def _notes(audit: _VerifiedGame) -> Iterator[str]:
+def _notes(audit: _Audit) -> Iterator[str]:
     for split, count in PUBLISHED.items():
         if audit.games[split] > count:
             yield f"{split}: {audit.games[split]:,} games, {audit.games[split] - count:,} more than published"

@@ -177,11 +177,10 @@ class FeedbackRenderer:
         return "".join(texts) if len(texts) == len(pieces) else None
 
     def _prepare_value(self, what: Value | Symbol, bindings: Bindings) -> tuple[Piece, ...]:
-        return self._symbol(what.name, bindings) if isinstance(what, Symbol) else (self._value(what, bindings),)
-
-    def _value(self, value: Value, bindings: Bindings) -> str:
-        texts = ("".join([self._term(*term, bindings) for term in terms]) for terms in value.sums)
-        return next(filter(None, texts), "")
+        if isinstance(what, Symbol):
+            return self._symbol(what.name, bindings)
+        texts = ("".join([self._term(*term, bindings) for term in terms]) for terms in what.sums)
+        return (next(filter(None, texts), ""),)
 
     def _term(self, variable: str, attribute: str, bindings: Bindings) -> str:
         if not variable:

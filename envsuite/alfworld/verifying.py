@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from envsuite.alfworld import prompts
 from envsuite.alfworld.engine import ALFWorldGame, GameTurn
-from envsuite.alfworld.game_file import GAME, TRAJECTORY, GameFile, parse_family, parse_game, parse_object
+from envsuite.alfworld.game_file import GAME, TRAJECTORY, GameFile, parse_family, parse_object, read_game
 from envsuite.alfworld.identity import statement
 from envsuite.alfworld.pddl import GoalUnreachable
 from envsuite.alfworld.published import published_checksums
@@ -168,7 +168,7 @@ class _Audit:
         if any(finding.kind == "damaged" for finding in findings):
             self.damaged[split] += 1
             return
-        game = _game(trial)
+        game = read_game(trial / GAME)
         if not game.solvable:
             self.unmarked[split] += 1
             return
@@ -188,17 +188,13 @@ def _trials(root: Path) -> Iterator[tuple[str, Path]]:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
-def _game(trial: Path) -> GameFile:
-    return parse_game(trial / GAME, (trial / GAME).read_bytes())
-
-
 def _inspect(split: str, trial: Path) -> Iterator[Finding]:
     """Yields what is wrong with the files of a trial that has both."""
     checksum = published_checksums().get(split, {}).get(f"{trial.parent.name}/{trial.name}")
     try:
         if checksum is not None and sha256_of(trial / GAME) != checksum:
             yield Finding(trial / GAME, "altered", "its SHA-256 is not the published one")
-        game = _game(trial)
+        game = read_game(trial / GAME)
         task = statement(game.grammar, trial / GAME)
     except (DataError, OSError) as error:
         yield Finding(trial / GAME, "damaged", _reason(error, trial / GAME))

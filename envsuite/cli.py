@@ -137,7 +137,7 @@ def _run(words: Sequence[str]) -> int:
         return 0
     known = available()
     rest = [word for word in words if word not in ("-h", "--help")]
-    inside = {name: one for name, one in known.items() if not rest or name.startswith(f"{rest[0]} ")}
+    inside = {name: command for name, command in known.items() if not rest or name.startswith(f"{rest[0]} ")}
     if inside and len(rest) < 2:
         (sys.stdout if words != rest else sys.stderr).write(page(rest[0] if rest else "", inside))
         return 0 if words != rest else 2
@@ -146,7 +146,7 @@ def _run(words: Sequence[str]) -> int:
     if ":" in command.entry:
         status: int = run(arguments)
         return status
-    return int(run.run(parsed(name, command, arguments)))
+    return int(run.run(parse_words(name, command, arguments)))
 
 
 def available() -> Mapping[str, Command]:
@@ -186,7 +186,7 @@ def find(words: Sequence[str], known: Mapping[str, Command]) -> tuple[str, Comma
     raise error
 
 
-def parsed(name: str, command: Command, words: Sequence[str]) -> argparse.Namespace:
+def parse_words(name: str, command: Command, words: Sequence[str]) -> argparse.Namespace:
     """Reads the words of a command; exits with the usage of the subcommand that does not know an argument."""
     arguments, more = parser_of(name, command).parse_known_args(words)
     if more:

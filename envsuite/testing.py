@@ -153,7 +153,7 @@ def splits(check: Check) -> None:
         for expected in members[:2]:
             _, info = env.reset()
             where = f"reset of {split!r}"
-            check.same(where, (expected, split, tasks.types[expected]), _named(info))
+            check.same(where, (expected, split, tasks.types[expected]), _task_facts(info))
 
 
 def goals(check: Check) -> None:
@@ -175,7 +175,7 @@ def episodes(check: Check) -> None:
         task = first[1]["task_id"]
         check.same(f"seed {seed}, reset", first, other.reset(seed=seed))
         check.same(f"task {task!r}, reset", first, third.reset(options={"task_id": task}))
-        for where, action in _sampled(check, one, seed, task):
+        for where, action in _sample_actions(check, one, seed, task):
             result = one.step(action)
             assert result[0] in one.observation_space, f"{check}, {where}: expected its space, got {result[0]!r}"
             for env in (other, third):
@@ -186,7 +186,7 @@ def episodes(check: Check) -> None:
 
 def malformed_actions(check: Check) -> None:
     """A malformed action costs a step, changes nothing, and the text says why it was refused."""
-    for malformed in _malformed(check.world()):
+    for malformed in _unfit_actions(check.world()):
         env, untouched = check.make(max_episode_steps=2), check.make(max_episode_steps=2)
         begun, info = env.reset(seed=SEEDS[0])
         untouched.reset(seed=SEEDS[0])
@@ -198,11 +198,9 @@ def malformed_actions(check: Check) -> None:
         assert info["error"] and info["error"] in observation["text"], (
             f"{check}, {where}: expected the error {info['error']!r} in the text, got {observation['text']!r}"
         )
-        for place, action in _sampled(check, env, SEEDS[0], info["task_id"], 1):
+        for at, action in _sample_actions(check, env, SEEDS[0], info["task_id"], 1):
             result = env.step(action)
-            check.same(
-                f"{place}, after {malformed!r}", _comparable(untouched.step(action))[:3], _comparable(result)[:3]
-            )
+            check.same(f"{at}, after {malformed!r}", _comparable(untouched.step(action))[:3], _comparable(result)[:3])
             check.same(f"{where} counts as a step: ended after 2", True, result[2] or result[3])
 
 
@@ -249,7 +247,7 @@ def snapshots(check: Check) -> None:
             check.refuses("snapshot of what is not restorable", env.snapshot)
             return
         _, info = env.reset(seed=seed)
-        for where, action in _sampled(check, env, seed, info["task_id"]):
+        for where, action in _sample_actions(check, env, seed, info["task_id"]):
             before, token = env.observation, pickle.dumps(env.snapshot())
             result = env.step(action)
             for place in (other, env):
@@ -277,7 +275,7 @@ def pickles(check: Check) -> None:
         check.opened.append(copy)
         first = env.reset(seed=seed)
         check.same(f"seed {seed}, reset of a copy", first, copy.reset(seed=seed))
-        for where, action in _sampled(check, env, seed, first[1]["task_id"]):
+        for where, action in _sample_actions(check, env, seed, first[1]["task_id"]):
             result = env.step(action)
             check.same(f"{where}, of a copy", _comparable(result), _comparable(copy.step(action)))
             if result[2] or result[3]:
@@ -342,13 +340,13 @@ def players(check: Check) -> None:
     """
     for name in ENVIRONMENTS[check.env_id].players.keys() - ({"expert"} if "url" in check.kwargs else set()):
         for seed in SEEDS:
-            played = [(action, info["score"]) for action, info in _played(check, check.make(), seed, name)]
-            again = [(action, info["score"]) for action, info in _played(check, check.make(), seed, name)]
+            played = [(action, info["score"]) for action, info in _play(check, check.make(), seed, name)]
+            again = [(action, info["score"]) for action, info in _play(check, check.make(), seed, name)]
             check.same(f"seed {seed}, player {name!r}", played, again)
         player = make_player(check.env_id, name)
         check.refuses(f"player {name!r} before reset", partial(player.act, check.make()))
         ended = check.make()
-        for _ in _played(check, ended, SEEDS[0], name):
+        for _ in _play(check, ended, SEEDS[0], name):
             pass
         if ended.unwrapped.done:  # type: ignore[attr-defined]
             check.refuses(f"player {name!r} after the end", partial(player.act, ended))
@@ -360,7 +358,7 @@ def milestones(check: Check) -> None:
         plain = check.make()
         plain.reset(seed=seed)
         total, last = 0.0, False
-        for action, info in _played(check, MilestoneFactory(check.env_id, check.kwargs).make(), seed, "expert"):
+        for action, info in _play(check, MilestoneFactory(check.env_id, check.kwargs).make(), seed, "expert"):
             where = f"task {info['task_id']!r}, {action!r}"
             *_, expected = plain.step(action)
             added = {**expected, "metrics": info["metrics"], REACHED: info[REACHED]}
@@ -385,7 +383,7 @@ def server(check: Check) -> None:
             first = here.reset(seed=seed)
             check.same(f"seed {seed}, reset", first, there.reset(seed=seed))
             there.action_space.seed(seed)
-            for where, action in _sampled(check, here, seed, first[1]["task_id"]):
+            for where, action in _sample_actions(check, here, seed, first[1]["task_id"]):
                 check.same(f"{where}, sampled on the server", action, there.action_space.sample())
                 result = here.step(action)
                 check.same(where, _comparable(result), _comparable(there.step(action)))
@@ -395,7 +393,7 @@ def server(check: Check) -> None:
             env.close()
 
 
-def _named(info: dict[str, Any]) -> tuple[str, str, str]:
+def _task_facts(info: dict[str, Any]) -> tuple[str, str, str]:
     return info["task_id"], info["split"], info["task_type"]
 
 
@@ -404,7 +402,7 @@ def _episodes_of(check: Check, env: Env) -> list[Any]:
     result = []
     for seed in SEEDS:
         lines: list[Any] = [env.reset(seed=seed)]
-        for _, action in _sampled(check, env, seed, lines[0][1]["task_id"]):
+        for _, action in _sample_actions(check, env, seed, lines[0][1]["task_id"]):
             lines.append((action, *_comparable(env.step(action))))
             if lines[-1][3] or lines[-1][4]:
                 break
@@ -418,7 +416,7 @@ def _comparable(result: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*start, {name: value for name, value in info.items() if name != "metrics"})
 
 
-def _malformed(env: ToolEnv) -> Iterator[Any]:
+def _unfit_actions(env: ToolEnv) -> Iterator[Any]:
     """Yields actions that do not fit the tools of an environment."""
     yield from ((), None, "words", (ToolCall("no such tool", {}),), UnparsedAction("no call in the completion"))
     env.reset(seed=SEEDS[0])
@@ -443,9 +441,7 @@ def _random_action(tools: tuple[Tool, ...], draw: random.Random) -> Any:
 
     def call() -> Any:
         tool = draw.choice(tools)
-        arguments = {
-            name: draw.choice((*words, draw.choice(anything))) for name in tool.parameters.get("properties", {})
-        }
+        arguments = {key: draw.choice((*words, draw.choice(anything))) for key in tool.parameters.get("properties", {})}
         kind = draw.randrange(5)
         if kind == 0:
             return draw.choice(anything)
@@ -456,7 +452,7 @@ def _random_action(tools: tuple[Tool, ...], draw: random.Random) -> Any:
     return draw.choice(anything) if draw.random() < 0.1 else [call() for _ in range(draw.randrange(4))]
 
 
-def _sampled(
+def _sample_actions(
     check: Check, env: gymnasium.Env[Any, Any], seed: int, task: str, count: int = STEPS
 ) -> Iterator[tuple[str, Action]]:
     """Yields actions that the space samples, one after the other, each with its place for messages."""
@@ -468,7 +464,7 @@ def _sampled(
         yield where, action
 
 
-def _played(check: Check, env: Env, seed: int, name: str) -> Iterator[tuple[Action, dict[str, Any]]]:
+def _play(check: Check, env: Env, seed: int, name: str) -> Iterator[tuple[Action, dict[str, Any]]]:
     """Has a player play an episode; yields each action with its info. The expert must solve the task."""
     player, ended = make_player(check.env_id, name), False
     _, info = env.reset(seed=seed)

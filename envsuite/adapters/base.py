@@ -25,7 +25,7 @@ from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError, Worker
 from envsuite.core.functions import draw_value
 from envsuite.core.options import EnvOptions, option
 from envsuite.core.settings import read_json
-from envsuite.interpreter.confined import PATIENCE, CodeFailed, ConfinedObject, LoadedCode, ProcessLost, origin
+from envsuite.interpreter.confined import PATIENCE, CodeFailed, ConfinedProcess, LoadedCode, ProcessLost, origin
 
 _DRAWS = 100
 """Draws of a random call until it fits the schema of its tool."""
@@ -221,7 +221,7 @@ class AdaptedWorld(ABC):
         """Takes a step; returns what it led to, and whether it ends the episode though its task has not ended."""
 
     def answer(self, request: dict[str, Any]) -> object:
-        """Answers a request of :class:`Apart`."""
+        """Answers a request of :class:`ConfinedEnv`."""
         if (task_id := request.get("task")) is None:
             outcome, cut = self.call(request["tool"], request["arguments"])
             return {**asdict(outcome), "cut": cut}
@@ -245,9 +245,7 @@ def load(settings: Mapping[str, Any]) -> LoadedCode:
 class ConfinedOptions(SeedOptions):
     """Options of an environment whose package reads models' text."""
 
-    confined: bool = option(
-        True, "false lets the package's code do whatever this user may, e.g. ask a judge", offered=False
-    )
+    confined: bool = option(True, "false lets its code do whatever this user may, e.g. ask a judge", offered=False)
 
 
 class ConfinedEnv(AdaptedEnv):
@@ -260,7 +258,7 @@ class ConfinedEnv(AdaptedEnv):
     takes = ConfinedOptions
     seconds, patience = SECONDS, PATIENCE
     """Processor time that a step may take, and wall-clock time."""
-    _process: ConfinedObject | None = None
+    _process: ConfinedProcess | None = None
 
     def _prepare(self) -> tuple[Tool, ...]:
         process = self._fork()
@@ -271,12 +269,12 @@ class ConfinedEnv(AdaptedEnv):
         """Returns the tools, given what the world tells of itself."""
         return self.tools
 
-    def _fork(self) -> ConfinedObject:
+    def _fork(self) -> ConfinedProcess:
         options = {name: value for name, value in self._given.items() if name not in _OWN}
         place = {"module": self.__module__, "name": self.name, "options": options}
         return origin("envsuite.adapters.base:load").open(place, self.options.confined)
 
-    def _replay(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[ConfinedObject, str, str]:
+    def _replay(self, task_id: str, calls: Sequence[dict[str, Any]] = ()) -> tuple[ConfinedProcess, str, str]:
         """Begins an episode in a process of its own, and repeats calls; returns it, instruction and first text."""
         process = self._fork()
         try:
@@ -312,9 +310,8 @@ class ConfinedEnv(AdaptedEnv):
                 outcome, self._cut = _outcome_of(answer), answer["cut"] is True
             except (CodeFailed, EnvsuiteError, KeyError, TypeError, ValueError) as error:
                 process.close()  # the world may have changed before it failed
-                return self._failure(
-                    str(error) if isinstance(error, CodeFailed | EnvsuiteError) else "it gave no result"
-                )
+                has_reason = isinstance(error, CodeFailed | EnvsuiteError)
+                return self._failure(str(error) if has_reason else "it gave no result")
             except ProcessLost as error:
                 if error.late or not error.by_others or attempt == 2:
                     return self._failure(f"it {error}")

@@ -83,8 +83,8 @@ class Gem(ConfinedEnv):
 
 def names() -> list[str]:
     """Returns the games and data sets that the package has."""
-    there = import_extra("gem.envs.registration", Gem.package).ENV_REGISTRY
-    return [name.replace(":", ".", 1) for name in there]
+    registry = import_extra("gem.envs.registration", Gem.package).ENV_REGISTRY
+    return [name.replace(":", ".", 1) for name in registry]
 
 
 __getattr__ = classes(Gem, names)

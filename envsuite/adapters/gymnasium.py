@@ -52,25 +52,16 @@ class GymnasiumText(AdaptedEnv):
         self._session.callback(self._env.close)
         space = self._env.action_space
         if not isinstance(space, gymnasium.spaces.Discrete):
-            raise UsageError(
-                f"gymnasium/{self.name} has actions of {space}; this takes environments with Discrete ones"
-            )
+            raise UsageError(f"gymnasium/{self.name} has actions of {space}; this takes Discrete ones only")
         count = int(space.n)
         self._names = [*self.options.actions] or [str(int(space.start) + place) for place in range(count)]
-        if len(set(self._names)) != count:
-            raise UsageError(
-                f"gymnasium/{self.name} has {count} actions; actions names {len(set(self._names))} of them"
-            )
+        if (names := len(set(self._names))) != count:
+            raise UsageError(f"gymnasium/{self.name} has {count} actions; actions names {names} of them")
         form = {"enum": self._names, "description": "The action."}
-        schema = {
-            "type": "object",
-            "properties": {"action": form},
-            "required": ["action"],
-            "additionalProperties": False,
-        }
+        schema = {"type": "object", "properties": {"action": form}, "required": ["action"]}
         description = (inspect.getdoc(self._env.unwrapped) or self.name).partition("\n\n")[0]
         self._goal = self.options.goal or " ".join(description.split())
-        return (Tool("act", "Takes an action.", schema),)
+        return (Tool("act", "Takes an action.", {**schema, "additionalProperties": False}),)
 
     def _open(self, seed: int) -> tuple[str, str]:
         observation, _ = self._env.reset(seed=seed)
@@ -85,8 +76,8 @@ class GymnasiumText(AdaptedEnv):
     def _call(self, call: ToolCall) -> Outcome:
         space: Any = self._env.action_space
         action = int(space.start) + self._names.index(call.arguments["action"])
-        observation, reward_object, ends, _, _ = self._env.step(action)
-        reward = number(reward_object, f"the reward of {self.name}")
+        observation, raw_reward, ends, _, _ = self._env.step(action)
+        reward = number(raw_reward, f"the reward of {self.name}")
         self._total += reward
         success, score = bool(ends) and reward > 0, min(max(self._total, 0.0), 1.0)
         return Outcome(self._render_text(observation), reward, bool(ends), success=success, score=score)

@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -138,8 +138,8 @@ class Mcp(AdaptedEnv):
         return str(self._tasks[task_id]["goal"])
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
-        there = self.tools if self._fresh else (ANSWER, *self._start_session())
-        if absent := {tool.name for tool in self.tools} - {tool.name for tool in there}:
+        tools = self.tools if self._fresh else (ANSWER, *self._start_session())
+        if absent := {tool.name for tool in self.tools} - {tool.name for tool in tools}:
             raise WorkerLost(f"{self.takes.env_id}: the server has no tool {min(absent)} any more; start the run anew")
         self._task, self._calls, text = self._tasks[task_id], list[dict[str, Any]](), ""
         if self.options.begin:
@@ -182,11 +182,9 @@ class Mcp(AdaptedEnv):
 def _read(goals: str | Sequence[Any], env_id: str) -> dict[str, dict[str, Any]]:
     """Returns the tasks by their ids."""
     try:
-        lines = (
-            goals
-            if not isinstance(goals, str)
-            else map(read_json, Path(goals).read_bytes().splitlines(), repeat(goals))
-        )
+        lines: Iterable[Any] = goals
+        if isinstance(goals, str):
+            lines = map(read_json, Path(goals).read_bytes().splitlines(), repeat(goals))
         rows = [{"goal": str(line)} if isinstance(line, str) else {**line, "goal": line["goal"]} for line in lines]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(f"goals of {env_id}: not texts, or mappings with goal ({reason(error)})") from error

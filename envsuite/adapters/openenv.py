@@ -45,10 +45,8 @@ class OpenEnv(AdaptedEnv):
 
     def _prepare(self) -> tuple[Tool, ...]:
         self._server, self._sockets = self.options.server.rstrip("/"), import_extra("websockets", _EXTRA)
-        self._http, self._connect = (
-            import_extra("httpx2", _EXTRA),
-            import_extra("websockets.sync.client", _EXTRA).connect,
-        )
+        self._http = import_extra("httpx2", _EXTRA)
+        self._connect = import_extra("websockets.sync.client", _EXTRA).connect
         if not self._server.startswith(("http://", "https://")):
             raise UsageError(f"{self.takes.env_id} needs the address of a server: server=http://127.0.0.1:8000")
         self._client = self._session.enter_context(self._http.Client(timeout=self.options.deadline, trust_env=False))

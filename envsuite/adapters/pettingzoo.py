@@ -47,10 +47,8 @@ class PettingZoo(AdaptedEnv):
 
     def _prepare(self) -> tuple[Tool, ...]:
         family, settings = self.name.partition(".")[0], {**(self.options.settings or {})}
-        own = family in _FAMILIES
-        module = import_extra(
-            f"pettingzoo.{self.name}" if own else self.name, f"'pettingzoo[{family}]'" if own else family
-        )
+        own = (f"pettingzoo.{self.name}", f"'pettingzoo[{family}]'")
+        module = import_extra(*(own if family in _FAMILIES else (self.name, family)))
         try:
             self._env = module.env(**settings)
             if "ansi" in self._env.metadata.get("render_modes", ()):
@@ -69,9 +67,7 @@ class PettingZoo(AdaptedEnv):
         elif alike and isinstance(self._space, Text):
             form = {"type": "string", "minLength": self._space.min_length, "maxLength": self._space.max_length}
         if not form:
-            raise UsageError(
-                f"pettingzoo/{self.name} has actions of {self._space}; this takes one Discrete or Text for all"
-            )
+            raise UsageError(f"pettingzoo/{self.name} has actions of {self._space}; this takes one Discrete or Text")
         schema = {"type": "object", "properties": {"action": form}, "required": ["action"]}
         return (Tool("act", "Takes an action.", {**schema, "additionalProperties": False}),)
 

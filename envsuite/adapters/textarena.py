@@ -64,8 +64,8 @@ class TextArena(ConfinedEnv):
 
 def names() -> list[str]:
     """Returns the games that the package has."""
-    there = import_extra("textarena.envs.registration", TextArena.package).ENV_REGISTRY
-    return [name.removesuffix("-raw") for name in there if name.endswith("-raw")]
+    registry = import_extra("textarena.envs.registration", TextArena.package).ENV_REGISTRY
+    return [name.removesuffix("-raw") for name in registry if name.endswith("-raw")]
 
 
 __getattr__ = classes(TextArena, names)

@@ -48,9 +48,7 @@ class VerifiersRollouts(AdaptedWorld):
             sets = {"train": self._env.build_dataset(), "test": self._env.build_eval_dataset()}
         except Exception as error:
             raise UsageError(f"verifiers/{self.name} cannot be loaded: {reason(error)}") from error
-        if self.options.confined and any(
-            isinstance(rubric, package.JudgeRubric) for rubric in _rubrics(self._env.rubric)
-        ):
+        if self.options.confined and any(isinstance(r, package.JudgeRubric) for r in _rubrics(self._env.rubric)):
             raise UsageError(
                 f"verifiers/{self.name} asks a judge, which a confined process may not; who accepts that its code may "
                 f'do whatever this user may, writes "confined": false into {self.name}.json'
@@ -97,10 +95,8 @@ class VerifiersRollouts(AdaptedWorld):
         if prompt is not None:
             return Outcome(_texts(_since_answer(prompt))), False
         state = self._final_state()
-        reward, metrics = (
-            float(state["reward"] or 0.0),
-            {name: float(value) for name, value in state["metrics"].items()},
-        )
+        reward = float(state["reward"] or 0.0)
+        metrics = {name: float(value) for name, value in state["metrics"].items()}
         text = _texts(_since_answer([*map(dict, state["completion"] or ())]))
         return Outcome(text, reward, done=True, success=reward >= 1, score=reward, metrics=metrics), False
 

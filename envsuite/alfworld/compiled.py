@@ -123,7 +123,7 @@ class Location:
         for command, operators in self._anywhere.items():
             if any(o.schema.location is not None and self._objects(o) is None for o in operators):
                 here[command] = tuple(o for o in operators if self._objects(o) is not None)
-        self._operators = self._with(here, game.operators(fact), 0)
+        self._operators = self._add(here, game.operators(fact), 0)
 
     def operators(self, command: str) -> tuple[GroundOperator, ...]:
         """Returns the operators of a command in the order in which to try them; ask :meth:`commands` first."""
@@ -151,17 +151,13 @@ class Location:
             operators = self._operators
             fresh = state & self._game.late & ~operators.late
             late = self._game.fluents.in_state(fresh)
-            more = [operator for fluent in late for operator in self._game.operators(self._fact, fluent)]
-            self._operators = self._with(dict(operators.here), more, operators.late | fresh)
+            new = [operator for fluent in late for operator in self._game.operators(self._fact, fluent)]
+            self._operators = self._add(dict(operators.here), new, operators.late | fresh)
             return self._operators
 
-    def _with(
-        self, here: dict[str, tuple[GroundOperator, ...]], more: Iterable[GroundOperator], late: int
-    ) -> _Operators:
-        for operator in more:
-            before = here.get(operator.command)
-            if before is None:
-                before = self._anywhere.get(operator.command, ())
+    def _add(self, here: dict[str, tuple[GroundOperator, ...]], new: Iterable[GroundOperator], late: int) -> _Operators:
+        for operator in new:
+            before = here.get(operator.command, self._anywhere.get(operator.command, ()))
             here[operator.command] = tuple(sorted((*before, operator), key=self._game.order)) if before else (operator,)
         anywhere = [o for command, operators in self._anywhere.items() if command not in here for o in operators]
         candidates = [o for o in anywhere if o.mask] + [o for operators in here.values() for o in operators]
@@ -196,7 +192,7 @@ class CompiledGame:
         grammar: Text of ``grammar``.
 
     Raises:
-        Malformed: The texts are not those of a game that can be played and won.
+        MalformedPDDL: The texts are not those of a game that can be played and won.
     """
 
     def __init__(self, domain: str, problem: str, grammar: str) -> None:
@@ -208,20 +204,14 @@ class CompiledGame:
         check(self.grammar, parsed_domain)
         self.grounding = Grounding(parsed_domain, parse_problem(problem, parsed_domain))
         self.fluents = Fluents(self.grounding, self.grammar)
-        self.names = self._names()
+        names = spoken_names(name for atom in self.grounding.problem.init for name in atom[1:])
+        self.names = {name: names.get(name, name) for name in self.grounding.problem.objects}
         """The display name of each object."""
-        objects, fluents = self.grounding.problem.objects, self.fluents
-        self.renderer = FeedbackRenderer(
-            self.grammar, parsed_domain, objects, self.names, fluents.visible, fluents.visible_with, fluents.visible_bit
-        )
+        self.renderer = FeedbackRenderer(self.grammar, self.fluents, self.names)
         self._commands: dict[tuple[str, ...], str] = {}
-        self._named_parameters = {
-            action.name: self.renderer.parameters(self.grammar.actions[action.name].template, action.parameters)
-            for action in parsed_domain.actions
-        }
-        self._forms = {
-            a.name: command_form(self.grammar.actions[a.name].template, a.parameters) for a in parsed_domain.actions
-        }
+        templates = [(action, self.grammar.actions[action.name].template) for action in parsed_domain.actions]
+        self._named_parameters = {a.name: self.renderer.parameters(text, a.parameters) for a, text in templates}
+        self._forms = {a.name: command_form(text, a.parameters) for a, text in templates}
         facts = self.grounding.locations()
         self.location_numbers: Mapping[Atom, int] = {fact: number for number, fact in enumerate(facts)}
         """Numbers of the locations, by the fact that the player is there."""
@@ -245,7 +235,9 @@ class CompiledGame:
         """Number of the location where the player begins."""
         self._goal = GoalTest(self.fluents)
         self._won: dict[int, bool] = {}
-        self.start = self._first_turn()
+        intro = render(self.renderer.prepare((Symbol("intro"),), bind((), ())), self.initial_state)
+        commands = self.location(self.initial_location).commands(self.initial_state)
+        self.start = GameTurn(intro, commands, self.won(self.initial_state), True)
         """The turn after a reset."""
 
     def location_of(self, state: int) -> int:
@@ -268,11 +260,6 @@ class CompiledGame:
                 self._won.clear()
             won = self._won[key] = self._goal.holds(state)
         return won
-
-    def _names(self) -> dict[str, str]:
-        problem = self.grounding.problem
-        names = spoken_names(name for atom in problem.init for name in atom[1:])
-        return {name: names.get(name, name) for name in problem.objects}
 
     def operators(self, location: Atom | None, late: Atom | None = None) -> Iterator[GroundOperator]:
         """Yields the operators at a location, of the schemas that are grounded for each location.
@@ -298,10 +285,8 @@ class CompiledGame:
         """Whether applicability or command of the schema's operators depend on the location."""
         if not self.location_numbers:
             return True
-        variables = {schema.action.parameters[n][0] for n in self._named_parameters[schema.action.name]}
-        return schema.location is not None and (
-            schema.elsewhere is None or not schema.location_variables.isdisjoint(variables)
-        )
+        names = {schema.action.parameters[n][0] for n in self._named_parameters[schema.action.name]}
+        return schema.location is not None and (schema.elsewhere is None or bool(schema.location_variables & names))
 
     def _command(self, action: Action, objects: Sequence[str]) -> str:
         form = self._forms[action.name]
@@ -316,8 +301,3 @@ class CompiledGame:
                 raise MalformedPDDL(f"grammar: the template of {action.name} depends on the state of the game")
             self._commands[key] = command
         return command
-
-    def _first_turn(self) -> GameTurn:
-        text = render(self.renderer.prepare((Symbol("intro"),), bind((), ())), self.initial_state)
-        commands = self.location(self.initial_location).commands(self.initial_state)
-        return GameTurn(text, commands, self.won(self.initial_state), True)

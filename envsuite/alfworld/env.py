@@ -163,10 +163,8 @@ def engine_of(name: str) -> GameEngine:
 def refusal(command: str, commands: Sequence[str]) -> str:
     """Explains why ``command`` is refused, and names up to three similar admissible ``commands``."""
     words = set(command.split())
-    matches = sorted(
-        (-len(common), text) for text in commands if any(map(str.isalpha, common := words & set(text.split())))
-    )
-    near = [repr(text) for _, text in matches[:3]]
+    matches = sorted((-len(common), c) for c in commands if any(map(str.isalpha, common := words & set(c.split()))))
+    near = [repr(c) for _, c in matches[:3]]
     hint = f"Nearest: {', '.join(near)}" if near else f"Admissible are e.g. {', '.join(map(repr, commands[:3]))}"
     excerpt = command if len(command) <= 80 else command[:79] + "…"
     return f"{excerpt!r} is not an admissible command now. {hint}; observation['commands'] lists all {len(commands)}"

@@ -149,18 +149,13 @@ class FamilyGoal:
 
 def _targets(family: GoalFamily, layout: Layout, kind: str) -> list[str]:
     """Returns the types of receptacles in the room that can be the target for an object of type ``kind``."""
+    places = next(spec.places for spec in layout.room.things if spec.kind == kind)
+    usual = {r.kind for r in layout.receptacles if r.kind in places}
     return [
         target
         for target in dict.fromkeys(r.kind for r in layout.receptacles)
-        if kind in CONTAINS[target]
-        and target not in WASHBOWLS | {family.tool}
-        and (family.verb or _lies_elsewhere(layout, kind, target))
+        if kind in CONTAINS[target] and target not in WASHBOWLS | {family.tool} and (family.verb or usual - {target})
     ]
-
-
-def _lies_elsewhere(layout: Layout, kind: str, target: str) -> bool:
-    places = next(spec.places for spec in layout.room.things if spec.kind == kind)
-    return any(r.kind in places and r.kind != target for r in layout.receptacles)
 
 
 def draw_game(
@@ -184,9 +179,7 @@ def draw_game(
         if targets:
             break
     target = draw.choose(targets)
-    goal = FamilyGoal(
-        family, kind, target, draw.choose(family.sentences).format(thing=kind.lower(), target=target.lower())
-    )
+    sentence = draw.choose(family.sentences).format(thing=kind.lower(), target=target.lower())
     free = [r for r in layout.receptacles if kind in CONTAINS[r.kind] and (family.verb or r.kind != target)]
     places = next(spec.places for spec in layout.room.things if spec.kind == kind)
     usual = [r for r in free if r.kind in places]
@@ -195,7 +188,7 @@ def draw_game(
         choices = [[r for r in free if r.door] or usual] * (family.needs + decoys)
     else:
         choices = [[r for r in usual if not r.door] or usual] * family.needs + [usual] * decoys
-    return goal, furnish(draw, layout, difficulty.things, kind, choices)
+    return FamilyGoal(family, kind, target, sentence), furnish(draw, layout, difficulty.things, kind, choices)
 
 
 class PlanBuilder:

@@ -30,12 +30,12 @@ class Fluents:
         self.announced = frozenset(e.atom[0] for e in effects if not e.unconditional and e.atom[0] in visible)
         """Predicates with conditional effects that the grammar asks for."""
         self._sorted: dict[str, list[Atom]] = {}
-        groups = [(p, self._facts(p)) for p in sorted(predicates & grounding.fluent_predicates)]
-        groups.sort(key=lambda entry: (len(entry[1]), entry[0]))  # predicates with few facts get low bits: small masks
+        # Predicates with few facts get low bits: small masks.
+        order = sorted(predicates & grounding.fluent_predicates, key=lambda p: (len(self._facts(p)), p))
         self._bits: dict[Atom, int] = {}
         self._fluents: list[Atom] = []
-        for _, atoms in groups:
-            for atom in atoms:
+        for predicate in order:
+            for atom in self._facts(predicate):
                 self._number(atom)
         for predicate in sorted(self.deleted | self.announced):
             for atom in self._facts(predicate):

@@ -47,7 +47,11 @@ def read_game(path: Path) -> GameFile:
     Raises:
         DataError: The file is missing, truncated, or not a game.
     """
-    return parse_game(path, _bytes(path))
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). {REMEDY}") from error
+    return parse_game(path, content)
 
 
 def parse_game(path: Path, content: bytes) -> GameFile:
@@ -84,13 +88,6 @@ def parse_family(path: Path, content: bytes) -> str:
     if folder.partition("-")[0] != family:
         raise DataError(f"{path}: it is of the family {family}, but its folder is called {folder}. {REMEDY}")
     return family
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). {REMEDY}") from error
 
 
 def parse_object(path: Path, content: bytes) -> dict[str, Any]:

@@ -93,15 +93,14 @@ def _properties(kind: str) -> tuple[str, ...]:
 
 def game_file(goal: FamilyGoal, problem: str, walkthrough: list[str]) -> str:
     """Returns the content of ``game.tw-pddl``."""
-    return json.dumps(
-        {
-            "pddl_domain": template("domain.pddl"),
-            "grammar": template("grammar.twl2").replace("THE TASK", goal.sentence),
-            "pddl_problem": problem,
-            "solvable": True,
-            "walkthrough": walkthrough,
-        }
-    )
+    content = {
+        "pddl_domain": template("domain.pddl"),
+        "grammar": template("grammar.twl2").replace("THE TASK", goal.sentence),
+        "pddl_problem": problem,
+        "solvable": True,
+        "walkthrough": walkthrough,
+    }
+    return json.dumps(content)
 
 
 def record_file(name: str, goal: FamilyGoal, scene: Scene) -> str:
@@ -109,21 +108,20 @@ def record_file(name: str, goal: FamilyGoal, scene: Scene) -> str:
     plan = scene.layout.plan
     lamp = goal.target == LAMP
     sentence = goal.sentence[0].upper() + goal.sentence[1:]
-    return json.dumps(
-        {
-            "task_id": name,
-            "task_type": goal.family.name,
-            "pddl_params": {
-                "mrecep_target": "",
-                "object_sliced": False,
-                "object_target": goal.thing,
-                "parent_target": "" if lamp else goal.target,
-                "toggle_target": goal.target if lamp else "",
-            },
-            "scene": {"floor_plan": f"FloorPlan{plan}", "scene_num": plan},
-            "turk_annotations": {"anns": [{"task_desc": sentence, "high_descs": []}]},
-        }
-    )
+    content = {
+        "task_id": name,
+        "task_type": goal.family.name,
+        "pddl_params": {
+            "mrecep_target": "",
+            "object_sliced": False,
+            "object_target": goal.thing,
+            "parent_target": "" if lamp else goal.target,
+            "toggle_target": goal.target if lamp else "",
+        },
+        "scene": {"floor_plan": f"FloorPlan{plan}", "scene_num": plan},
+        "turk_annotations": {"anns": [{"task_desc": sentence, "high_descs": []}]},
+    }
+    return json.dumps(content)
 
 
 def folder_name(goal: FamilyGoal, scene: Scene) -> str:

@@ -12,13 +12,13 @@ import logging
 import os
 import selectors
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 
 from envsuite.alfworld.families import FAMILIES, draw_game, walkthrough
 from envsuite.alfworld.game_writer import folder_name, game_file, problem_text, record_file, scene_names
@@ -194,10 +194,8 @@ def _run_workers(folder: Path, game_set: GameSet, workers: int, lock: int) -> It
         for first in range(workers):
             share = {"folder": str(folder), **asdict(game_set), "first": first, "step": workers}
             command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), json.dumps(share)]
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, pass_fds=(lock,)
-            )
-            processes.append(stack.enter_context(process))
+            process = stack.enter_context(Popen(command, stdin=DEVNULL, stdout=PIPE, bufsize=0, pass_fds=(lock,)))
+            processes.append(process)
             stack.callback(process.kill)
             assert process.stdout is not None
             selector.register(process.stdout, selectors.EVENT_READ)
@@ -213,7 +211,7 @@ def _run_workers(folder: Path, game_set: GameSet, workers: int, lock: int) -> It
 
 
 def work(folder: str, seed: int, games: int, difficulty: dict[str, int | None], first: int, step: int) -> None:
-    """Runs such a worker process; writes a dot for each game."""
+    """Generates a worker process's share of the games; writes a dot for each."""
     game_set = GameSet(seed, games, SceneDifficulty(**difficulty))  # type: ignore[arg-type]  # two of the fields are never None
     for _ in _share(Path(folder), game_set, first, step):
         sys.stdout.write(".")
@@ -240,15 +238,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, required=True, help="parent of the folder of the games")
-    parser.add_argument(
-        "--games", type=int, default=600, help="number of games: 80 %% train, 10 %% each valid split (600)"
-    )
+    parser.add_argument("--games", type=int, default=600, help="number: 80 %% train, 10 %% each valid split (600)")
     parser.add_argument("--seed", type=int, default=0, help="seed of rooms and games (0)")
     parser.add_argument("--receptacles", type=int, default=100, help="percentage of the number in ALFRED's rooms (100)")
     parser.add_argument("--things", type=int, default=100, help="percentage of the number in ALFRED's rooms (100)")
-    parser.add_argument(
-        "--hidden", type=int, help="percentage of games with all goal objects in closed receptacles (as ALFWorld)"
-    )
+    parser.add_argument("--hidden", type=int, help="percentage of games with all goal objects shut away (as ALFWorld)")
     parser.add_argument("--decoys", type=int, help="number of further objects of the goal's type (as ALFWorld)")
     arguments = parser.parse_args(argv)
     log_to_stderr(logging.INFO, "%(message)s")

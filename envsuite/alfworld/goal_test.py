@@ -15,8 +15,8 @@ class GoalTest:
     """The goal condition of a problem, grounded.
 
     Raises:
-        Malformed: The goal holds in every state.
-        Unreachable: It holds in no state that is reachable.
+        MalformedPDDL: The goal holds in every state.
+        GoalUnreachable: It holds in no state that is reachable.
     """
 
     def __init__(self, fluents: Fluents) -> None:

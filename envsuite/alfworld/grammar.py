@@ -104,7 +104,7 @@ def parse_grammar(text: str) -> Grammar:
     """Parses the text of a ``.twl`` file.
 
     Raises:
-        Malformed: It is not a grammar, or has an expression that is not supported.
+        MalformedPDDL: It is not a grammar, or has an expression that is not supported.
     """
     actions: dict[str, ActionText] = {}
     rule_lists: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def parse_text(text: str) -> tuple[Part, ...]:
     """Parses a text into its parts; ignores everything from a character on that has no meaning in its place.
 
     Raises:
-        Malformed: An expression or query in it is not supported.
+        MalformedPDDL: An expression or query in it is not supported.
     """
     if len(text) > MAX_TEXT:
         raise MalformedPDDL(f"grammar: a text has more than {MAX_TEXT:,} characters")
@@ -164,7 +164,7 @@ def parse_query(text: str) -> Query:
     """Parses a query such as ``opened(r:receptacle) & in(o:object, r:receptacle)``.
 
     Raises:
-        Malformed: It is not of that form.
+        MalformedPDDL: It is not of that form.
     """
     predicates = []
     if text.count("&") >= MAX_PREDICATES:

@@ -16,16 +16,14 @@ def check(grammar: Grammar, domain: Domain) -> None:
     """Checks that the grammar covers every text that a game of the domain can ask for.
 
     Raises:
-        Malformed: An action has no template; a symbol, type or placeholder is undefined; a symbol expands to
+        MalformedPDDL: An action has no template; a symbol, type or placeholder is undefined; a symbol expands to
             itself; a template depends on more than the action's objects.
     """
     for query in grammar.queries():
         for predicate, placeholders in query:
             for _, type_ in placeholders:
                 if type_ not in domain.supertypes:
-                    raise MalformedPDDL(
-                        f"grammar: {predicate} is asked about a {type_}, a type the domain does not have"
-                    )
+                    raise MalformedPDDL(f"grammar: {predicate} is asked about a {type_}, a type the domain lacks")
     checker = _Checker(grammar)
     checker.text((Symbol("intro"),), frozenset(), ())
     for action in domain.actions:

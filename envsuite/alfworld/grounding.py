@@ -74,7 +74,7 @@ class Grounding:
     """The reachable facts of a problem, and its operators on demand.
 
     Raises:
-        Malformed: There are too many facts.
+        MalformedPDDL: There are too many facts.
     """
 
     def __init__(self, domain: Domain, problem: PDDLProblem) -> None:
@@ -161,14 +161,9 @@ class Grounding:
                 if condition is not None:
                     effects.append(GroundEffect(atom, effect.positive, *condition))
         adds = tuple(e for e in effects if e.positive)
-        add_keys = {(e.fluent, e.positive_conditions, e.negative_conditions) for e in adds}
-        deletes = (
-            e for e in effects if not e.positive and e.fluent not in always and e.fluent not in e.negative_conditions
-        )
-        return (
-            *adds,
-            *(e for e in deletes if (e.fluent, e.positive_conditions, e.negative_conditions) not in add_keys),
-        )
+        keys = {(e.fluent, e.positive_conditions, e.negative_conditions) for e in adds}
+        deletes = (e for e in effects if not (e.positive or e.fluent in always or e.fluent in e.negative_conditions))
+        return (*adds, *(e for e in deletes if (e.fluent, e.positive_conditions, e.negative_conditions) not in keys))
 
     def _substitute(self, schema: Schema, atom: Atom, binding: Binding) -> Atom:
         indices = schema.join.scope.indices
@@ -232,8 +227,8 @@ class Grounding:
             (scope.grounder(atom), tuple(scope.grounder(p) for p in positive if p[0] == atom[0])) for atom in adds
         )
         locations = [n for n, atom in enumerate(join.atoms) if atom[0] == self.location_predicate]
-        not_late = {self.location_predicate} | self.initial_predicates
-        late = [n for n, atom in enumerate(join.atoms) if atom[0] in self.fluent_predicates - not_late]
+        fluents = self.fluent_predicates - {self.location_predicate}
+        late = [n for n, atom in enumerate(join.atoms) if atom[0] in fluents - self.initial_predicates]
         elsewhere = None
         own: frozenset[str] = frozenset()
         if len(locations) == 1:
@@ -246,11 +241,7 @@ class Grounding:
             action=action,
             join=join,
             locations=tuple(scope.grounder(atom) for atom in positive if atom[0] == self.location_predicate),
-            fluents=tuple(
-                scope.grounder(atom)
-                for atom in positive
-                if atom[0] in self.fluent_predicates and atom[0] != self.location_predicate
-            ),
+            fluents=tuple(scope.grounder(atom) for atom in positive if atom[0] in fluents),
             negative=tuple(scope.grounder(x.atom) for x in disjunct.literals if not x.positive),
             added=None if any(not before for _, before in add_grounders) else add_grounders,
             location=locations[0] if locations else None,
@@ -261,15 +252,13 @@ class Grounding:
 
     def _find_location_predicate(self) -> str | None:
         """Returns, of the predicates of which exactly one fact holds in every state, the one with most facts."""
-        best: tuple[int, str] | None = None
-        for predicate in sorted(self.fluent_predicates):
-            if sum(atom[0] == predicate for atom in self.problem.init) != 1:
-                continue
-            if all(_exchanges(action, predicate) for action in self.domain.actions):
-                size = len(self.facts.by_predicate[predicate])
-                if best is None or size > best[0]:
-                    best = (size, predicate)
-        return best[1] if best else None
+        candidates = [
+            predicate
+            for predicate in sorted(self.fluent_predicates)
+            if sum(atom[0] == predicate for atom in self.problem.init) == 1
+            and all(_exchanges(action, predicate) for action in self.domain.actions)
+        ]
+        return max(candidates, key=lambda predicate: len(self.facts.by_predicate[predicate]), default=None)
 
 
 def _exchanges(action: Action, predicate: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from envsuite.alfworld import prompts
 from envsuite.alfworld.game_file import GAME, REMEDY, TRAJECTORY, read_game
-from envsuite.alfworld.grammar import Grammar, parse_grammar
+from envsuite.alfworld.grammar import parse_grammar
 from envsuite.alfworld.pddl import MalformedPDDL
 from envsuite.alfworld.source import LAYOUT, Games
 from envsuite.core.errors import DataError
@@ -20,19 +20,19 @@ def task_statement(path: Path) -> str:
     Raises:
         DataError: The file is not a game, or its grammar does not state the task as a plain sentence.
     """
-    try:
-        return statement(parse_grammar(read_game(path).grammar), path)
-    except MalformedPDDL as error:
-        raise DataError(f"{path}: {error}. {REMEDY}") from error
+    return statement(read_game(path).grammar, path)
 
 
-def statement(grammar: Grammar, path: Path) -> str:
-    """Returns the sentence of a grammar that states the task; ``path`` is the game, for messages.
+def statement(grammar: str, path: Path) -> str:
+    """Returns the sentence that states the task in the text of a grammar; ``path`` is the game, for messages.
 
     Raises:
-        DataError: There is none, or it is not a plain sentence.
+        DataError: It is not a grammar, or states no task as a plain sentence.
     """
-    rules = grammar.rules.get("task", ())
+    try:
+        rules = parse_grammar(grammar).rules.get("task", ())
+    except MalformedPDDL as error:
+        raise DataError(f"{path}: {error}. {REMEDY}") from error
     texts = [part for rule in rules[:1] if rule.condition is None for part in rule.parts]
     sentence = "".join(text for text in texts if isinstance(text, str)).strip()
     if len(texts) != 1 or not sentence.startswith(prompts.GOAL):

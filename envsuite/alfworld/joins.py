@@ -49,7 +49,7 @@ class FactIndex:
         """Adds ``count`` to the facts looked at.
 
         Raises:
-            Malformed: They exceed ``MAX_LOOKUPS``; grounding would not end in time.
+            MalformedPDDL: They exceed ``MAX_LOOKUPS``; grounding would not end in time.
         """
         self.lookups += count
         if self.lookups > MAX_LOOKUPS:
@@ -168,7 +168,7 @@ class Join:
             binding: What it returned.
 
         Raises:
-            Malformed: Too many facts had to be looked at.
+            MalformedPDDL: Too many facts had to be looked at.
         """
         plan = self._plans.get(matched_atoms)
         if plan is None:

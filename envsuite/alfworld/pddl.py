@@ -120,7 +120,7 @@ def disjuncts(condition: Condition) -> tuple[Conjunction, ...]:
     """Returns the disjunctive normal form of ``condition``, in the order of the text.
 
     Raises:
-        Malformed: There are more than ``MAX_DISJUNCTS``.
+        MalformedPDDL: There are more than ``MAX_DISJUNCTS``.
     """
     if isinstance(condition, Literal):
         return (Conjunction((), (condition,)),)

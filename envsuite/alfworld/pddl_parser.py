@@ -40,7 +40,7 @@ def parse_expression(text: str, what: str) -> list[Expression]:
     """Returns the s-expression in ``text``; errors call it ``what``.
 
     Raises:
-        Malformed: ``text`` is not one list in balanced parentheses.
+        MalformedPDDL: ``text`` is not one list in balanced parentheses.
     """
     plain = re.sub(r";.*", "", text).lower()
     if not plain.isascii():
@@ -73,7 +73,7 @@ def parse_domain(text: str) -> Domain:
     """Parses a PDDL domain.
 
     Raises:
-        Malformed: ``text`` is not a domain, or uses a construct that is not supported.
+        MalformedPDDL: ``text`` is not a domain, or uses a construct that is not supported.
     """
     sections = _parse_sections(parse_expression(text, "pddl_domain"), "domain")
     supertypes: dict[str, tuple[str, ...]] = {"object": ()}
@@ -101,8 +101,7 @@ def parse_domain(text: str) -> Domain:
             raise MalformedPDDL(f"pddl_domain names a predicate {predicate}: names must not begin with not_")
     if not action_texts:
         raise MalformedPDDL("pddl_domain has no actions")
-    reader = _FormulaParser(predicates)
-    actions = tuple(reader.action(body) for body in action_texts)
+    actions = tuple(map(_FormulaParser(predicates).action, action_texts))
     for action_name, count in Counter(action.name for action in actions).items():
         if count > 1:
             raise MalformedPDDL(f"pddl_domain has two actions {action_name}")
@@ -113,7 +112,7 @@ def parse_problem(text: str, domain: Domain) -> PDDLProblem:
     """Parses a PDDL problem of ``domain``.
 
     Raises:
-        Malformed: ``text`` is not a problem, or names an object, type or predicate that does not exist.
+        MalformedPDDL: ``text`` is not a problem, or names an object, type or predicate that does not exist.
     """
     sections = _parse_sections(parse_expression(text, "pddl_problem"), "problem")
     bodies: dict[str, list[Expression]] = {}
@@ -151,19 +150,19 @@ class _FormulaParser:
         if not body:
             raise MalformedPDDL("pddl_domain has an action without a name")
         name = _expect_name(body[0], ":action")
+        where = f"action {name}"
         parts: dict[str, Expression] = {}
         expressions = list(body[1:])
         while expressions:
-            key = _expect_name(expressions[0], f"action {name}")
+            key = _expect_name(expressions[0], where)
             if key not in (":parameters", ":precondition", ":effect") or key in parts or len(expressions) < 2:
                 raise MalformedPDDL(f"action {name} has {key} where :parameters, :precondition or :effect should be")
             parts[key] = expressions[1]
             expressions = expressions[2:]
-        parameters = tuple(_typed_names(_expect_list(parts.get(":parameters", []), f"action {name}"), f"action {name}"))
+        parameters = tuple(_typed_names(_expect_list(parts.get(":parameters", []), where), where))
         scope = {v: v for v, _ in parameters}
         if len(scope) < len(parameters) or not all(v.startswith("?") for v in scope):
             raise MalformedPDDL(f"action {name} has parameters that are not variables, or repeat one")
-        where = f"action {name}"
         precondition = parts.get(":precondition", [])
         condition = self.condition(precondition, scope, where) if precondition else And(())
         effect = parts.get(":effect", [])
@@ -281,7 +280,7 @@ def _supertypes(body: Sequence[Expression]) -> dict[str, tuple[str, ...]]:
     """Returns the supertypes of each type, nearest first."""
     base: dict[str, str] = {}
     for name, type_ in _typed_names(body, ":types"):
-        if name in base and name != "object":
+        if name in base:
             raise MalformedPDDL(f":types has {name} twice")
         if name != "object":
             base[name] = type_
@@ -323,15 +322,13 @@ def _initial_facts(body: Sequence[Expression], domain: Domain, objects: Mapping[
         positive = items[0] != "not"
         if not positive and len(items) != 2:
             raise MalformedPDDL(":init has a not of more than one fact")
-        words = [_expect_name(item, ":init") for item in (items if positive else _expect_list(items[1], ":init"))]
-        if not words or words[0] not in domain.predicates:
-            raise MalformedPDDL(
-                f":init has the predicate {words[0] if words else '()'}, which the domain does not have"
-            )
-        if len(words) - 1 != domain.predicates[words[0]]:
-            raise MalformedPDDL(f":init gives {words[0]} {len(words) - 1} arguments, not {domain.predicates[words[0]]}")
-        for name in words[1:]:
+        fact = [_expect_name(item, ":init") for item in (items if positive else _expect_list(items[1], ":init"))]
+        if not fact or fact[0] not in domain.predicates:
+            raise MalformedPDDL(f":init has the predicate {fact[0] if fact else '()'}, which the domain does not have")
+        if len(fact) - 1 != domain.predicates[fact[0]]:
+            raise MalformedPDDL(f":init gives {fact[0]} {len(fact) - 1} arguments, not {domain.predicates[fact[0]]}")
+        for name in fact[1:]:
             if name not in objects:
-                raise MalformedPDDL(f":init has {words[0]} of {name}, which is not among the objects")
+                raise MalformedPDDL(f":init has {fact[0]} of {name}, which is not among the objects")
         if positive:
-            yield tuple(words)
+            yield tuple(fact)

@@ -90,9 +90,7 @@ def _read(table: str) -> dict[str, dict[str, float]]:
     probabilities = {}
     for line in table.replace("\n ", "").strip().split("\n"):
         kind, _, row = line.partition(": ")
-        probabilities[kind] = {
-            receptacle: int(percent) / 100 for receptacle, percent in map(str.split, row.split(", "))
-        }
+        probabilities[kind] = {place: int(percent) / 100 for place, percent in map(str.split, row.split(", "))}
     return probabilities
 
 

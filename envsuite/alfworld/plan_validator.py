@@ -27,9 +27,8 @@ class PlanState:
     def __init__(self, problem: str) -> None:
         start, self.goal = problem.split("(:init", 1)[1].split("(:goal", 1)
         self.facts: set[tuple[str, ...]] = {(m[1], *m[2].split()) for m in _ATOM.finditer(start)}
-        self.static: dict[str, dict[str, str]] = {
-            name: {} for name in ("receptacleType", "receptacleAtLocation", "objectType")
-        }
+        predicates = ("receptacleType", "receptacleAtLocation", "objectType")
+        self.static: dict[str, dict[str, str]] = {predicate: {} for predicate in predicates}
         for predicate, *arguments in self.facts:
             if predicate in self.static:
                 self.static[predicate][arguments[0]] = arguments[1]
@@ -80,12 +79,8 @@ class PlanState:
 
     def _take(self, item: str, receptacle: str) -> bool:
         fact = ("inReceptacle", item, receptacle)
-        if (
-            self.held is not None
-            or ("pickupable", item) not in self.facts
-            or fact not in self.facts
-            or not self._within_reach(receptacle)
-        ):
+        is_there = {("pickupable", item), fact} <= self.facts and self._within_reach(receptacle)
+        if self.held is not None or not is_there:
             return False
         self.facts.remove(fact)
         self.held = item
@@ -101,12 +96,8 @@ class PlanState:
 
     def _treat(self, verb: str, item: str, receptacle: str) -> bool:
         able, type_ = _PRECONDITIONS[verb]
-        if (
-            self.held != item
-            or (able, item) not in self.facts
-            or self.static["receptacleType"].get(receptacle) != type_
-            or not self._here(receptacle)
-        ):
+        has_tool = self.static["receptacleType"].get(receptacle) == type_ and self._here(receptacle)
+        if self.held != item or (able, item) not in self.facts or not has_tool:
             return False
         self.facts.add((_ADDS[verb], item))
         return True
@@ -122,14 +113,12 @@ class PlanState:
 
     def won(self) -> bool:
         """Whether the goal is reached."""
-        types = _TYPED.findall(self.goal)
+        types, kinds = _TYPED.findall(self.goal), self.static["objectType"]
         items = [type_ for predicate, type_ in types if predicate == "objectType"]
         if "isToggled" in self.goal:
             lamp, item = items
-            lit = (
-                o for o, type_ in self.static["objectType"].items() if type_ == lamp and ("isToggled", o) in self.facts
-            )
-            if self.held is None or self.static["objectType"][self.held] != item:
+            lit = (o for o, kind in kinds.items() if kind == lamp and ("isToggled", o) in self.facts)
+            if self.held is None or kinds[self.held] != item:
                 return False
             return any(self._here(r) for o in lit for r in self._containers(o))
         (target,) = {type_ for predicate, type_ in types if predicate == "receptacleType"}
@@ -137,7 +126,7 @@ class PlanState:
         count: dict[str, int] = defaultdict(int)
         for fact in self.facts:
             if fact[0] == "inReceptacle" and self.static["receptacleType"][fact[2]] == target:
-                right = self.static["objectType"][fact[1]] == items[0]
+                right = kinds[fact[1]] == items[0]
                 count[fact[2]] += right and all((predicate, fact[1]) in self.facts for predicate in treatments)
         return max(count.values(), default=0) >= len(items)
 

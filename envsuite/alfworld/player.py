@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from envsuite.alfworld.reading import kind
@@ -102,6 +102,7 @@ class Talker(Seeker):
         return self._plan
 
 
+@dataclass(eq=False)
 class ALFWorldPlanner:
     """A player that states where it will search, what it has found and what it will do with it.
 
@@ -120,25 +121,17 @@ class ALFWorldPlanner:
         dreamy: Probability, at each step with empty hands, of taking the object from where it is not.
     """
 
-    def __init__(
-        self,
-        rash: float = 0.0,
-        careless: float = 0.0,
-        idle: float = 0.0,
-        hasty: float = 0.0,
-        clumsy: float = 0.0,
-        dreamy: float = 0.0,
-    ) -> None:
-        chances = {"rash": rash, "careless": careless, "idle": idle, "hasty": hasty, "clumsy": clumsy, "dreamy": dreamy}
-        for name, value in chances.items():
+    rash: float = 0.0
+    careless: float = 0.0
+    idle: float = 0.0
+    hasty: float = 0.0
+    clumsy: float = 0.0
+    dreamy: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
             if not 0.0 <= value <= 1.0:
                 raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
-        self.rash = rash
-        self.careless = careless
-        self.idle = idle
-        self.hasty = hasty
-        self.clumsy = clumsy
-        self.dreamy = dreamy
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``, here or on a server; the caller steps ``env`` in between.
@@ -152,8 +145,7 @@ class ALFWorldPlanner:
         while True:
             observation = world.observation
             talker.observe(observation["text"], observation["commands"])
-            slip = self._slip(observation["commands"], rng)
-            if slip:
+            if slip := self._slip(observation["commands"], rng):
                 yield Move("", (ToolCall("env_step", {"command": slip}),), slip=True)
                 continue
             if dream := self._dream(talker, observation["commands"], rng):

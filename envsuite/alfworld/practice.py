@@ -20,11 +20,7 @@ def practice() -> Practice:
 def texts() -> list[str]:
     """Returns the texts of ALFWorld: all types of objects, and every kind of sentence."""
     kinds = {kind.lower() for row in (vocabulary.CONTAINS, *vocabulary.CONTAINS.values()) for kind in row}
-    kinds |= {
-        *PROBABILITIES,
-        *(kind for row in PROBABILITIES.values() for kind in row),
-        *map(str.lower, vocabulary.FIXED),
-    }
+    kinds |= {*PROBABILITIES, *(k for row in PROBABILITIES.values() for k in row), *map(str.lower, vocabulary.FIXED)}
     return [
         " ".join(sorted(kinds - {"*"})),
         *(form for _, _, form in FORMS),

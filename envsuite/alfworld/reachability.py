@@ -21,7 +21,7 @@ class Reachability:
     """The facts of a problem: static ones, and fluents that are reachable under delete relaxation.
 
     Raises:
-        Malformed: There are too many.
+        MalformedPDDL: There are too many.
     """
 
     def __init__(self, domain: Domain, problem: PDDLProblem) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from envsuite.alfworld.fluents import Fluents
 from envsuite.alfworld.grammar import Grammar, GrammarRule, Part, Query, Substitution, Symbol, Value
 from envsuite.alfworld.pddl import Atom, Domain, MalformedPDDL
 
@@ -24,27 +25,22 @@ MAX_ANSWERS = 100_000
 LISTS = ("list_empty", "list_separator", "list_last_separator")
 
 
-@dataclass(frozen=True, slots=True)
 class Bindings:
     """The objects that the placeholders of a text are bound to."""
 
-    objects: Mapping[TypedName, TypedName]
-    """The object of each placeholder."""
-    names: Mapping[str, str]
-    """The object by the placeholder's name alone."""
+    __slots__ = ("names", "objects")
 
-    def extend(self, objects: Mapping[TypedName, TypedName]) -> Bindings:
-        """Returns these bindings and those of more placeholders."""
-        return Bindings(
-            {**self.objects, **objects}, {**self.names, **{name: pair[0] for (name, _), pair in objects.items()}}
-        )
+    def __init__(self, objects: Mapping[TypedName, TypedName]) -> None:
+        self.objects = objects
+        """The object of each placeholder."""
+        self.names = {name: object_name for (name, _), (object_name, _) in objects.items()}
+        """The object by the placeholder's name alone."""
 
 
 def bind(parameters: Sequence[TypedName], objects: Sequence[str]) -> Bindings:
     """Binds an action's parameters to objects; a parameter whose object is empty stays unbound."""
     pairs = zip(parameters, objects, strict=True)
-    typed_objects = {(name[1:], type_): (object_name, type_) for (name, type_), object_name in pairs if object_name}
-    return Bindings(typed_objects, {name: pair[0] for (name, _), pair in typed_objects.items()})
+    return Bindings({(name[1:], type_): (value, type_) for (name, type_), value in pairs if value})
 
 
 def command_form(text: Sequence[Part], parameters: Sequence[TypedName]) -> tuple[str | int, ...] | None:
@@ -88,7 +84,7 @@ class FeedbackChoice:
         """Returns the branch for ``state``.
 
         Raises:
-            Malformed: None matches.
+            MalformedPDDL: None matches.
         """
         for number, (masks, prepare) in enumerate(self.branches):
             for mask in masks:
@@ -136,32 +132,18 @@ class FeedbackRenderer:
 
     Args:
         grammar: The game's grammar.
-        domain: Its types.
-        objects: The type of each object.
+        fluents: Its fluents.
         names: The display name of each object; only these can be mentioned.
-        atoms: Returns the reachable facts of a predicate in a query (``not_…`` as well), sorted.
-        atoms_with: Returns those with a given object at a given argument position, counted from 1.
-        mask: Returns the bit of a fact: 0 if it is static.
     """
 
-    def __init__(
-        self,
-        grammar: Grammar,
-        domain: Domain,
-        objects: Mapping[str, str],
-        names: Mapping[str, str],
-        atoms: Callable[[str], Sequence[Atom]],
-        atoms_with: Callable[[str, int, str], Sequence[Atom]],
-        mask: Callable[[Atom], int],
-    ) -> None:
+    def __init__(self, grammar: Grammar, fluents: Fluents, names: Mapping[str, str]) -> None:
         self.grammar = grammar
-        self.objects = objects
+        self.fluents = fluents
+        self.objects = fluents.grounding.problem.objects
         self.names = names
-        self._atoms = atoms
-        self._atoms_with = atoms_with
-        self._mask = mask
+        domain = fluents.grounding.domain
         self._subtypes = {type_: _subtypes_of(domain, type_) for type_ in domain.supertypes}
-        self._found: dict[tuple[str, tuple[str, ...], int, str], list[Atom]] = {}
+        self._matches: dict[tuple[str, tuple[str, ...], int, str], list[Atom]] = {}
         self._orders: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         self._symbols: dict[tuple[object, ...], tuple[Piece, ...]] = {}
         self._known_dependencies: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
@@ -178,10 +160,8 @@ class FeedbackRenderer:
             elif part.query is None:
                 pieces += self._prepare_value(part.what, bindings)
             else:
-                items = tuple(
-                    (m, self._prepare_value(part.what, bindings.extend(f)))
-                    for m, f in self._query(part.query, bindings)
-                )
+                answers = self._query(part.query, bindings)
+                items = tuple((mask, self._prepare_value(part.what, Bindings(objects))) for mask, objects in answers)
                 empty, separator, last = (self._symbol(n, bindings) if part.listed else () for n in LISTS)
                 listing = Listing(items, empty, separator, last)
                 if any(mask for mask, _ in items):
@@ -197,18 +177,10 @@ class FeedbackRenderer:
         return "".join(texts) if len(texts) == len(pieces) else None
 
     def _prepare_value(self, what: Value | Symbol, bindings: Bindings) -> tuple[Piece, ...]:
-        return self._symbol(what.name, bindings) if isinstance(what, Symbol) else (self._value(what, bindings),)
-
-    def _value(self, value: Value, bindings: Bindings) -> str:
-        text = ""
-        for terms in value.sums:
-            if len(terms) == 1:
-                text = self._term(*terms[0], bindings)
-            else:
-                text = "".join([self._term(variable, attribute, bindings) for variable, attribute in terms])
-            if text:
-                break
-        return text
+        if isinstance(what, Symbol):
+            return self._symbol(what.name, bindings)
+        texts = ("".join([self._term(*term, bindings) for term in terms]) for terms in what.sums)
+        return (next(filter(None, texts), ""),)
 
     def _term(self, variable: str, attribute: str, bindings: Bindings) -> str:
         if not variable:
@@ -277,7 +249,7 @@ class FeedbackRenderer:
                 elif binding != value:
                     break
             else:
-                yield from self._solve(query, step + 1, bound, used, mask | self._mask(atom))
+                yield from self._solve(query, step + 1, bound, used, mask | self.fluents.visible_bit(atom))
             for placeholder in fresh:
                 used.discard(bound.pop(placeholder))
 
@@ -288,13 +260,14 @@ class FeedbackRenderer:
         position, object_name = next(((n, bound[p][0]) for n, p in enumerate(placeholders, 1) if p in bound), (0, ""))
         types = tuple(type_ for _, type_ in placeholders)
         key = (predicate, types, position, object_name)
-        atoms = self._found.get(key)
+        atoms = self._matches.get(key)
         if atoms is None:
             by_types: dict[tuple[str, ...], list[Atom]] = {}
-            for atom in self._atoms_with(predicate, position, object_name) if position else self._atoms(predicate):
+            visible = self.fluents.visible
+            for atom in self.fluents.visible_with(predicate, position, object_name) if position else visible(predicate):
                 by_types.setdefault(tuple([self.objects[name] for name in atom[1:]]), []).append(atom)
             atoms = [atom for k in self._type_combinations(types) for atom in by_types.get(k, ())]
-            self._found[key] = atoms
+            self._matches[key] = atoms
         return atoms
 
     def _type_combinations(self, types: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -323,14 +296,9 @@ class FeedbackRenderer:
         names, types = self._dependencies_of_text(text)
         bindings = {(name[1:], type_) for name, type_ in parameters}
         substitutions = [part for part in text if isinstance(part, Substitution)]
-        query_placeholders = {
-            p for substitution in substitutions for _, placeholders in substitution.query or () for p in placeholders
-        }
-        if (
-            query_placeholders <= bindings
-            and not any(isinstance(substitution.what, Symbol) for substitution in substitutions)
-            and Symbol not in map(type, text)
-        ):
+        placeholders = {p for s in substitutions for _, terms in s.query or () for p in terms}
+        has_symbol = any(isinstance(part, Symbol) for part in (*text, *(s.what for s in substitutions)))
+        if placeholders <= bindings and not has_symbol:
             types = frozenset()  # no query binds a new placeholder, so other parameters cannot exclude an object
         return tuple(n for n, (name, _) in enumerate(parameters) if name[1:] in names or types)
 
@@ -340,9 +308,8 @@ class FeedbackRenderer:
         if dependencies is None:
             rules = self.grammar.rules[name]
             conditions = [rule.condition for rule in rules if rule.condition is not None]
-            dependencies = self._known_dependencies[name] = self._dependencies_of_text(
-                [p for rule in rules for p in rule.parts], conditions
-            )
+            parts = [part for rule in rules for part in rule.parts]
+            dependencies = self._known_dependencies[name] = self._dependencies_of_text(parts, conditions)
         return dependencies
 
     def _dependencies_of_text(
@@ -368,16 +335,16 @@ class FeedbackRenderer:
                 names |= {name for name, _ in placeholders}
                 types |= self._types_in(predicate)
         for symbol in symbols:
-            more_names, more_kinds = self._dependencies(symbol)
+            more_names, more_types = self._dependencies(symbol)
             names |= more_names
-            types |= more_kinds
+            types |= more_types
         return frozenset(names), frozenset(types)
 
     def _types_in(self, predicate: str) -> frozenset[str]:
         """Returns the types of the arguments in a predicate's facts."""
         types = self._argument_types.get(predicate)
         if types is None:
-            names = {name for atom in self._atoms(predicate) for name in atom[1:]}
+            names = {name for atom in self.fluents.visible(predicate) for name in atom[1:]}
             types = self._argument_types[predicate] = frozenset(self.objects[name] for name in names)
         return types
 

@@ -49,7 +49,7 @@ class SceneDifficulty:
         for field, (low, high) in _BOUNDS.items():
             value = asdict(self)[field]
             if value is not None and not low <= value <= high:
-                raise UsageError(f"Difficulty.{field} must be from {low} to {high}, got {value}")
+                raise UsageError(f"SceneDifficulty.{field} must be from {low} to {high}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,7 @@ def _draw_layout(draw: Draw, room: RoomKind, plan: int, percent: int) -> Layout:
             neighbours = [r for r in receptacles if r.kind == neighbour_kind]
             spot = neighbours[-1].spot if neighbours and draw.chance(chance) else None
             name = surveyor.new_id(kind)
-            receptacles.append(
-                Receptacle(name, kind, spot or surveyor.spot(), kind in SHUT and draw.chance(SHUT[kind]))
-            )
+            receptacles += [Receptacle(name, kind, spot or surveyor.spot(), kind in SHUT and draw.chance(SHUT[kind]))]
     fixed: list[Item] = []
     usual_places: dict[str, tuple[Receptacle, ...]] = {}
     for spec in room.things:
@@ -198,7 +196,7 @@ def layouts(seed: int, percent: int = 100) -> tuple[tuple[Layout, ...], tuple[La
 
     Args:
         seed: Determines the layouts, on every machine.
-        percent: :attr:`Difficulty.receptacles`.
+        percent: :attr:`SceneDifficulty.receptacles`.
     """
     seen_layouts = [
         _draw_layout(Draw(f"layout {EDITION} {seed} {percent} {plan} {0}"), room, plan, percent)
@@ -211,8 +209,7 @@ def layouts(seed: int, percent: int = 100) -> tuple[tuple[Layout, ...], tuple[La
         for plan in range(room.first_plan + PLANS - UNSEEN, room.first_plan + PLANS):
             for attempt in count():
                 layout = _draw_layout(Draw(f"layout {EDITION} {seed} {percent} {plan} {attempt}"), room, plan, percent)
-                lit = room is not BEDROOM or layout.lamp is not None
-                if layout.signature not in signatures and lit:
+                if layout.signature not in signatures and (room is not BEDROOM or layout.lamp is not None):
                     break
             unseen_layouts.append(layout)
     return tuple(seen_layouts), tuple(unseen_layouts)
@@ -234,7 +231,7 @@ def furnish(draw: Draw, layout: Layout, percent: int, special: str, choices: Seq
     Args:
         draw: Source of randomness.
         layout: The room.
-        percent: :attr:`Difficulty.things`.
+        percent: :attr:`SceneDifficulty.things`.
         special: The type of the goal's objects.
         choices: For each of these objects, the receptacles to choose from.
     """
@@ -246,18 +243,16 @@ def furnish(draw: Draw, layout: Layout, percent: int, special: str, choices: Seq
             continue
         hosts: list[Receptacle | None]
         if spec.kind == special:
-            hosts = [_somewhere(draw, spec, usual, among) or draw.choose(among) for among in choices]
+            hosts = [_host(draw, spec, usual, among) or draw.choose(among) for among in choices]
         else:
             hosts = [
-                None if draw.chance(DROPPED) else _somewhere(draw, spec, usual, layout.receptacles)
+                None if draw.chance(DROPPED) else _host(draw, spec, usual, layout.receptacles)
                 for _ in range(_draw_count(draw, spec.counts, percent))
             ]
         items += [_put(draw, surveyor, spec.kind, host, layout.receptacles) for host in hosts]
     return Scene(layout, tuple(items), surveyor.spot())
 
 
-def _somewhere(
-    draw: Draw, spec: ItemSpec, usual: Sequence[Receptacle], among: Sequence[Receptacle]
-) -> Receptacle | None:
+def _host(draw: Draw, spec: ItemSpec, usual: Sequence[Receptacle], among: Sequence[Receptacle]) -> Receptacle | None:
     habitual = [r for r in usual if r in among]
     return draw.choose(habitual) if habitual and draw.chance(HABIT) else place(draw, spec.places, among)

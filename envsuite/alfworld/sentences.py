@@ -26,9 +26,7 @@ FORMS: tuple[tuple[str, str, str], ...] = (
 )
 """Family, verb of the treatment, and sentence of each form; types are single words, as ``soapbottle``."""
 
-_PATTERNS = tuple(
-    (family, verb, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[a-z]+)", form))) for family, verb, form in FORMS
-)
+_PATTERNS = [(family, verb, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[a-z]+)", form))) for family, verb, form in FORMS]
 _PREFIX = "Your task is to: "
 
 

@@ -44,16 +44,16 @@ def load(
         source = "official" if has_official() else "builtin"
     if source in ("builtin", "generated"):
         return _builtin(scene_seed, games, difficulty)
+    folder_games = games_of(find_root(official_folder() if source == "official" else Path(source)))
+    task_set = _task_set(folder_games, "official")
     if source == "official":
-        official_games, task_set = _load_games(find_root(official_folder()), "official")
         counts = task_set.summary()["splits"]
         if any(counts.get(split, 0) != count for split, count in PUBLISHED.items()):
             _log.warning(
                 "%s has %s games, the published splits have %s; look with `envsuite data verify alfworld`",
                 official_folder(), counts, PUBLISHED,
             )  # fmt: skip
-        return official_games, task_set
-    return _load_games(find_root(Path(source)), "official")
+    return folder_games, task_set
 
 
 @lru_cache(maxsize=OPEN)
@@ -63,26 +63,21 @@ def _builtin(scene_seed: int, games: int, difficulty: SceneDifficulty) -> tuple[
     root = cache_root() / "alfworld" / "builtin"
     before = {*root.glob("alfworld-*")}
     folder = ensure(root, scene_seed, games, difficulty)
-    found_games = read_games(find_root(folder))
-    hold(folder, found_games)
+    folder_games = read_games(find_root(folder))
+    hold(folder, folder_games)
     if folder not in before:
         bound_generated(folder)
-    return found_games, _make_task_set(found_games, "builtin")
-
-
-def _load_games(root: Path, source: str) -> tuple[Games, TaskSet]:
-    games = games_of(root)
-    return games, _task_set(games, source)
+    return folder_games, _make_task_set(folder_games, "builtin")
 
 
 def _make_task_set(games: Games, source: str) -> TaskSet:
     """Builds the task set, in the order of a hash of the ids: mixed, and the same everywhere."""
-    splits = {name: tuple(sorted(ids, key=_place)) for name, ids in games.splits.items()}
+    splits = {name: tuple(sorted(ids, key=_shuffle_key)) for name, ids in games.splits.items()}
     return TaskSet(ENV_ID, source, games.version, splits, games.families)
 
 
 _task_set = lru_cache(maxsize=8)(_make_task_set)
 
 
-def _place(task_id: str) -> str:
+def _shuffle_key(task_id: str) -> str:
     return hashlib.sha256(f"{ENV_ID} {task_id}".encode()).hexdigest()

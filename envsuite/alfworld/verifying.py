@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from envsuite.alfworld import prompts
 from envsuite.alfworld.engine import ALFWorldGame, GameTurn
-from envsuite.alfworld.game_file import GAME, TRAJECTORY, GameFile, parse_family, parse_game, parse_object
-from envsuite.alfworld.grammar import parse_grammar
+from envsuite.alfworld.game_file import GAME, TRAJECTORY, GameFile, parse_family, parse_object, read_game
 from envsuite.alfworld.identity import statement
-from envsuite.alfworld.pddl import GoalUnreachable, MalformedPDDL
+from envsuite.alfworld.pddl import GoalUnreachable
 from envsuite.alfworld.published import published_checksums
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import SentenceGoal
@@ -129,21 +128,19 @@ def verify_games(folder: Path, play: bool = False, progress: ProgressReceiver | 
         DataError: There is no such folder.
     """
     root, progress = find_root(folder), progress or SilentProgress()
-    trials, audit = list(_trials(root)), _VerifiedGame()
+    trials, audit = list(_trials(root)), _Audit()
     name = "playing games" if play else "reading games"
     progress.start(name, len(trials), 0)
     for split, trial in trials:
         audit.look_into(split, trial, play)
         progress.advance(1)
     progress.finish(name, len(trials))
-    findings = (*_missing(root, audit), *audit.findings)
-    return Report(
-        root, dict(audit.games), findings, tuple(_notes(audit)), audit.outcomes["walkthrough"], audit.outcomes["expert"]
-    )
+    findings, wins = (*_missing(root, audit), *audit.findings), audit.outcomes
+    return Report(root, dict(audit.games), findings, tuple(_notes(audit)), wins["walkthrough"], wins["expert"])
 
 
 @dataclass
-class _VerifiedGame:
+class _Audit:
     """The findings so far, and counts of the trials that were looked into."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -171,7 +168,7 @@ class _VerifiedGame:
         if any(finding.kind == "damaged" for finding in findings):
             self.damaged[split] += 1
             return
-        game = _game(trial)
+        game = read_game(trial / GAME)
         if not game.solvable:
             self.unmarked[split] += 1
             return
@@ -191,18 +188,14 @@ def _trials(root: Path) -> Iterator[tuple[str, Path]]:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
-def _game(trial: Path) -> GameFile:
-    return parse_game(trial / GAME, (trial / GAME).read_bytes())
-
-
 def _inspect(split: str, trial: Path) -> Iterator[Finding]:
     """Yields what is wrong with the files of a trial that has both."""
     checksum = published_checksums().get(split, {}).get(f"{trial.parent.name}/{trial.name}")
     try:
         if checksum is not None and sha256_of(trial / GAME) != checksum:
             yield Finding(trial / GAME, "altered", "its SHA-256 is not the published one")
-        game = _game(trial)
-        task = _read_task(trial / GAME, game)
+        game = read_game(trial / GAME)
+        task = statement(game.grammar, trial / GAME)
     except (DataError, OSError) as error:
         yield Finding(trial / GAME, "damaged", _reason(error, trial / GAME))
         return
@@ -216,13 +209,6 @@ def _inspect(split: str, trial: Path) -> Iterator[Finding]:
         if not contradictions:
             yield Finding(trial / TRAJECTORY, "damaged", _reason(error, trial / TRAJECTORY))
     yield from contradictions
-
-
-def _read_task(path: Path, game: GameFile) -> str:
-    try:
-        return statement(parse_grammar(game.grammar), path)
-    except MalformedPDDL as error:
-        raise DataError(f"{path}: {error}") from error
 
 
 def _reason(error: Exception, path: Path) -> str:
@@ -273,7 +259,7 @@ def _play(trial: Path, game: GameFile, outcomes: Counter[Played]) -> Iterator[Fi
         yield Finding(trial / GAME, "altered", "its own walkthrough does not reach the goal; the expert does")
 
 
-def _missing(root: Path, audit: _VerifiedGame) -> Iterator[Finding]:
+def _missing(root: Path, audit: _Audit) -> Iterator[Finding]:
     """Yields the published games that are missing, judged by their ids, or by their number where ids are not known."""
     for split, count in PUBLISHED.items():
         paths = [root / split / task_id for task_id in published_checksums().get(split, {})]
@@ -289,7 +275,7 @@ def _missing(root: Path, audit: _VerifiedGame) -> Iterator[Finding]:
                 yield Finding(root / split / name, "missing", f"perhaps one of these: it has no {GAME}")
 
 
-def _notes(audit: _VerifiedGame) -> Iterator[str]:
+def _notes(audit: _Audit) -> Iterator[str]:
     for split, count in PUBLISHED.items():
         if audit.games[split] > count:
             yield f"{split}: {audit.games[split]:,} games, {audit.games[split] - count:,} more than published"

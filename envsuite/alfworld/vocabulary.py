@@ -29,11 +29,9 @@ CONTAINS: Mapping[str, frozenset[str]] = {
     "ArmChair": SEATS | {"Cloth"},
     "BathtubBasin": WASHING,
     "Bed": frozenset("BaseballBat BasketBall Book CellPhone Laptop Pillow TennisRacket".split()),
-    "Cabinet": DISHES
-    | SEASONING
-    | BOTTLES
-    | TOILETRIES
-    | frozenset("Book Box CD Kettle Ladle Newspaper Pan Plunger Pot Vase WateringCan".split()),
+    "Cabinet": DISHES.union(
+        SEASONING, BOTTLES, TOILETRIES, "Book Box CD Kettle Ladle Newspaper Pan Plunger Pot Vase WateringCan".split()
+    ),
     "Cart": TOILETRIES | {"Plunger"},
     "CoffeeMachine": frozenset({"Mug"}),
     "CoffeeTable": _TABLE | {"Bowl", "Candle", "Laptop", "Newspaper", "Plate"},
@@ -41,12 +39,9 @@ CONTAINS: Mapping[str, frozenset[str]] = {
     - {"Box", "Watch", "WateringCan"},
     "Desk": _TABLE | frozenset("AlarmClock BasketBall Bowl CD Cloth Laptop Mug TennisRacket".split()),
     "DiningTable": _KITCHEN_TOP | BOTTLES | _TABLE | {"AlarmClock", "BaseballBat", "CD", "Laptop", "Newspaper"},
-    "Drawer": CUTLERY
-    | SEASONING
-    | TOILETRIES
-    | POCKET
-    | WRITING
-    | {"Book", "CD", "Newspaper", "RemoteControl", "Watch", "WateringCan"},
+    "Drawer": CUTLERY.union(
+        SEASONING, TOILETRIES, POCKET, WRITING, "Book CD Newspaper RemoteControl Watch WateringCan".split()
+    ),
     "Dresser": _TABLE
     | frozenset("AlarmClock BasketBall Bowl CD Candle Cloth Laptop Mug Newspaper".split())
     | {"SprayBottle", "TennisRacket", "ToiletPaper"},
@@ -101,6 +96,7 @@ BESIDE: Mapping[str, tuple[str, int]] = {
 ONE: Counts = ((1, 1),)
 FEW: Counts = ((1, 60), (2, 30), (3, 10))
 SOME: Counts = ((1, 38), (2, 32), (3, 28), (4, 2))
+ROLLS: Counts = ((1, 3), (2, 7), (3, 2))
 
 
 @dataclass(frozen=True)
@@ -340,16 +336,7 @@ BATHROOM = RoomKind(
         _thing(
             "SprayBottle", 100, SOME, CounterTop=12, Toilet=8, Cabinet=17, GarbageCan=3, Shelf=10, Cart=16, Dresser=12
         ),
-        _thing(
-            "ToiletPaper",
-            100,
-            ((1, 3), (2, 7), (3, 2)),
-            Toilet=8,
-            Cabinet=17,
-            CounterTop=6,
-            ToiletPaperHanger=5,
-            Shelf=9,
-        ),
+        _thing("ToiletPaper", 100, ROLLS, Toilet=8, Cabinet=17, CounterTop=6, ToiletPaperHanger=5, Shelf=9),
         _thing("Towel", 100, ((1, 9), (2, 1)), TowelHolder=1),
         _thing("TissueBox", 19, SOME, Shelf=12, CounterTop=4, Drawer=4, Cart=8, Cabinet=1),
         _thing("DishSponge", 16, FEW, BathtubBasin=3, Toilet=2, Cart=12, SinkBasin=1, Shelf=3),

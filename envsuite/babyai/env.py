@@ -45,18 +45,7 @@ class BabyAI(ToolEnv):
         given: Values of :class:`BabyAIOptions`.
     """
 
-    tools = (
-        Tool(
-            "act",
-            text.TOOL,
-            {
-                "type": "object",
-                "properties": {"command": {"type": "string", "enum": list(COMMANDS), "description": text.COMMAND}},
-                "required": ["command"],
-                "additionalProperties": False,
-            },
-        ),
-    )
+    tools = (Tool.of_string("act", text.TOOL, "command", text.COMMAND, COMMANDS),)
     takes = BabyAIOptions
 
     def __init__(self, **given: Any) -> None:

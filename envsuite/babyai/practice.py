@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from envsuite.babyai import text
@@ -40,10 +41,8 @@ class BabyAIWalker:
         while True:
             action: Action = ()
             if rng.random() >= self.stray:
-                try:
+                with suppress(UsageError):
                     action = expert.act(env)
-                except UsageError:
-                    pass
             slip = not action
             yield Move("", action or (ToolCall("act", {"command": rng.choice(babyai.world.possible())}),), slip)
 

@@ -41,9 +41,8 @@ def of(entity: Any) -> str:
     """Returns an object of minigrid in words, with what is in it; ``None`` is nothing."""
     if entity is None:
         return "nothing"
-    return describe_object(*entity.encode()) + (
-        f" with {of(entity.contains)} in it" if entity.contains is not None else ""
-    )
+    content = "" if entity.contains is None else f" with {of(entity.contains)} in it"
+    return f"{describe_object(*entity.encode())}{content}"
 
 
 def describe_view(world: BabyAIWorld) -> str:

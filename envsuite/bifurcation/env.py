@@ -84,20 +84,7 @@ class Bifurcation(ToolEnv):
         options = BifurcationOptions.of(given)
         self.kind = Kind(**{field.name: getattr(options, field.name) for field in fields(Kind)})
         self.commands = DOORS[: self.kind.doors]
-        self.tools = (
-            Tool(
-                "take",
-                "Go through a door.",
-                {
-                    "type": "object",
-                    "properties": {
-                        "command": {"type": "string", "enum": [*self.commands], "description": "Which one."}
-                    },
-                    "required": ["command"],
-                    "additionalProperties": False,
-                },
-            ),
-        )
+        self.tools = (Tool.of_string("take", "Go through a door.", "command", "Which one.", self.commands),)
         super().__init__(task_set(self.kind, options.source).select(options.tasks), options.split, options.render_mode)
         self._history = b""
 

@@ -90,13 +90,11 @@ class Kind:
         if not self.own_words:
             spellings = [*itertools.product(LETTERS, repeat=4)]
             names = Draw(f"bifurcation names {self.map_seed}").sample(spellings, count * self.names)
-            descriptions: list[tuple[str, ...]] = [(" ".join(name), *COMMON[1:]) for name in names]
+            views: list[tuple[str, ...]] = [(" ".join(name), *COMMON[1:]) for name in names]
         else:
             words = Draw(f"bifurcation words {self.map_seed}").sample(vocabulary(), count * self.names * len(PARTS))
-            descriptions = [
-                (*own[: self.own_words], *COMMON[self.own_words :]) for own in _split_evenly(words, len(PARTS))
-            ]
-        return tuple(_split_evenly(descriptions, self.names))
+            views = [(*own[: self.own_words], *COMMON[self.own_words :]) for own in _split_evenly(words, len(PARTS))]
+        return tuple(_split_evenly(views, self.names))
 
 
 def _split_evenly(items: Sequence[T], size: int) -> list[tuple[T, ...]]:

@@ -147,7 +147,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._instruction = ""
         self.images = images
         pictures = {"images": Images()} if images else {}
-        parts = {"task": AnyText(), "text": AnyText(), "commands": TextTuple(), **pictures}
+        parts: dict[str, Any] = {"task": AnyText(), "text": AnyText(), "commands": TextTuple(), **pictures}
         self.observation_space = gymnasium.spaces.Dict(parts)  # type: ignore[assignment]
         self.action_space = ToolCalls(self.tools, self.max_calls, self._propose)
 
@@ -296,8 +296,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         The copy is made with the same arguments and goes on with the episode where that can be restored; else it has
         none, and the next reset is that of the environment.
         """
-        kind, going = type(self), self.snapshot() if self.restorable and self._last is not None else None
-        return _make_copy, (f"{kind.__module__}:{kind.__qualname__}", *self._made_with, self.spec, self._next, going)
+        kind, token = type(self), self.snapshot() if self.restorable and self._last is not None else None
+        return _copy, (f"{kind.__module__}:{kind.__qualname__}", *self._made_with, self.spec, self._next, token)
 
     def _where(self, task_id: str) -> str:
         return f"task {task_id} of {self.tasks.env_id}"
@@ -443,14 +443,12 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         }
 
 
-def _make_copy(
-    kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any, following: int, going: object
-) -> ToolEnv:
-    """Returns the environment that was pickled."""
+def _copy(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any, place: int, token: object) -> ToolEnv:
+    """Returns the environment that was pickled, which ``token`` continues where it is not ``None``."""
     env: Any = load_env_creator(kind)(*args, **kwargs)
-    env.spec, env._next = spec, following
-    if going is not None:
-        env.restore(going)
+    env.spec, env._next = spec, place
+    if token is not None:
+        env.restore(token)
     return env  # type: ignore[no-any-return]
 
 

@@ -43,10 +43,7 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Returns the ``limit`` entries of ``known`` that are most similar to ``name``, its abbreviation (``lr``) first."""
     names = list(known)
     short = [candidate for candidate in names if candidate == _initials(name) or _initials(candidate) == name]
-    return [
-        *short,
-        *(candidate for candidate in difflib.get_close_matches(name, names, limit, 0.4) if candidate not in short),
-    ][:limit]
+    return list(dict.fromkeys([*short, *difflib.get_close_matches(name, names, limit, 0.4)]))[:limit]
 
 
 def _initials(name: str) -> str:

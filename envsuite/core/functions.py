@@ -318,9 +318,7 @@ def load(path: str) -> EnvSpec:
     if not file.is_file():
         raise UsageError(f"{path}: there is no such file in {Path.cwd()}")
     if not ENV_ID_RE.fullmatch(path):
-        raise UsageError(
-            f"{path} cannot be the id of an environment; go to the folder of the file, and type {file.name}"
-        )
+        raise UsageError(f"{path} cannot be the id of an environment; go to its folder, and type {file.name}")
     return load_from(path, file.resolve())
 
 
@@ -328,13 +326,13 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
     """Registers the environment of a Python file under an id; as :func:`load`."""
     source = file.read_bytes()
     module = import_file(file)
-    there = [value for value in vars(module).values() if isinstance(value, Environment)]
-    if len(there) != 1:
-        raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
-    kind = there[0].make_class(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])
+    envs = [value for value in vars(module).values() if isinstance(value, Environment)]
+    if len(envs) != 1:
+        raise UsageError(f"{file.name} has {len(envs)} environments; it needs one: env = envsuite.Environment(…)")
+    kind = envs[0].make_class(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])
     kind.__module__, kind.__qualname__ = module.__name__, _CLASS
     setattr(module, _CLASS, kind)
-    spec = EnvSpec(env_id, f"{module.__name__}:{_CLASS}", there[0].steps)
+    spec = EnvSpec(env_id, f"{module.__name__}:{_CLASS}", envs[0].steps)
     register(spec)
     tell(f"{env_id}={file}")
     return spec

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, MissingExtra
+from envsuite.core.spaces import UnboundedSpace
 
 Pixels = NDArray[np.uint8]
 """An image: shape (rows, columns, 3), red, green and blue from 0 to 255."""
@@ -19,16 +19,8 @@ MOST_PIXELS = 2**24
 """Largest image that is read from PNG; a file of a few kilobytes may claim any size."""
 
 
-class Images(spaces.Space[tuple[Pixels, ...]]):
+class Images(UnboundedSpace[tuple[Pixels, ...]]):
     """The space of all tuples of images, of any number and size; :meth:`sample` draws small ones."""
-
-    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
-        super().__init__(seed=seed)
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """Images of any size cannot be flattened."""
-        return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> tuple[Pixels, ...]:
         """Returns no, one or two small images of noise."""
@@ -38,16 +30,6 @@ class Images(spaces.Space[tuple[Pixels, ...]]):
     def contains(self, x: Any) -> bool:
         """Whether ``x`` is a tuple of images."""
         return isinstance(x, tuple) and all(map(is_image, x))
-
-    def __eq__(self, other: object) -> bool:
-        """All such spaces are equal."""
-        return isinstance(other, Images)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        """``Images()``."""
-        return "Images()"
 
 
 def is_image(x: Any) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import textwrap
 from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
 from typing import Any, Literal, TypeVar
 
 from envsuite.core.tools import Tool, ToolCall
@@ -37,25 +37,17 @@ def as_method(tool: Tool, act: Callable[[T, ToolCall], str]) -> Callable[..., st
     optional = [name for name in properties if name not in required_names]
     types = {name: _annotation(properties[name]) for name in required_names}
     types |= {name: _annotation(properties[name]) | None for name in optional}
-    signature = inspect.Signature(
-        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-        + [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                annotation=annotation,
-                default=None if name in optional else inspect.Parameter.empty,
-            )
-            for name, annotation in types.items()
-        ],
-        return_annotation=str,
-    )
+    parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    for name, annotation in types.items():
+        default = None if name in optional else Parameter.empty
+        parameters.append(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation))
+    signature = Signature(parameters, return_annotation=str)
 
     def method(self: T, /, *values: Any, **keywords: Any) -> str:
         arguments = signature.bind(self, *values, **keywords).arguments
         del arguments["self"]
-        kept_values = {name: value for name, value in arguments.items() if value is not None or name in required_names}
-        return act(self, ToolCall(tool.name, kept_values))
+        arguments = {name: value for name, value in arguments.items() if value is not None or name in required_names}
+        return act(self, ToolCall(tool.name, arguments))
 
     meanings = [
         f"\n    {name}: {textwrap.indent(properties[name].get('description', name), ' ' * 8).lstrip()}"

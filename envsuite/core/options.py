@@ -24,7 +24,7 @@ _JSON = {int: "integer", float: "number", str: "string", bool: "boolean", type(N
 def option(
     default: Any, about: str, *, clients: Mapping[str, Any] | None = None, offered: bool = True, **limits: Any
 ) -> Any:
-    """Declares an option in a subclass of :class:`Options`, where its annotation says its type.
+    """Declares an option in a subclass of :class:`EnvOptions`, where its annotation says its type.
 
     Args:
         default: Its value where none is given.
@@ -68,11 +68,7 @@ class EnvOptions:
         """Checks all values; makes tuples of sequences."""
         for name, form in self.schema().items():
             value = getattr(self, name)
-            if (
-                "array" in form.get("type", ())
-                and not isinstance(value, str | tuple | None)
-                and isinstance(value, Iterable)
-            ):
+            if "array" in form.get("type", ()) and isinstance(value, Iterable) and not isinstance(value, str | tuple):
                 object.__setattr__(self, name, tuple(value))
         self.check({entry.name: getattr(self, entry.name) for entry in fields(self)})
 
@@ -218,9 +214,8 @@ def _values_of(kind: str, form: Mapping[str, Any]) -> str:
     if kind == "array":
         least, most = form.get("minItems", 0), form.get("maxItems")
         count = f"{least} or more" if most is None else f"{least}" if least == most else f"{least} to {most}"
-        return (
-            f"list of {values_of(form['items'])}" if count == "0 or more" else f"{count} of: {values_of(form['items'])}"
-        )
+        items = values_of(form["items"])
+        return f"list of {items}" if count == "0 or more" else f"{count} of: {items}"
     if kind == "object":
         return f"mapping to {values_of(form['additionalProperties'])}" if form["additionalProperties"] else "mapping"
     word = _WORDS.get(kind, kind)

@@ -137,13 +137,12 @@ def register(spec: EnvSpec) -> None:
         there = ENVIRONMENTS[spec.id].entry_point
         raise UsageError(f"{spec.entry_point} cannot be registered as {spec.id}, which is {there}; choose another id")
     if spec.id not in gymnasium.registry:
+        by_source = spec.official_steps is not None
         gymnasium.register(
             spec.id,
             entry_point="envsuite.remote.making:make",
-            max_episode_steps=spec.max_episode_steps
-            if spec.official_steps is None
-            else Default(spec.max_episode_steps),
-            additional_wrappers=() if spec.official_steps is None else (BY_SOURCE,),
+            max_episode_steps=Default(spec.max_episode_steps) if by_source else spec.max_episode_steps,
+            additional_wrappers=(BY_SOURCE,) if by_source else (),
             kwargs={"env_id": spec.id},
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -12,17 +12,33 @@ from numpy.typing import NDArray
 
 from envsuite.core.tools import Action, Tool, ToolCall, check_action
 
+T = TypeVar("T")
 
-class AnyText(spaces.Space[str]):
-    """The space of all strings; :meth:`sample` draws short lower-case words."""
+
+class UnboundedSpace(spaces.Space[T]):
+    """A space of values of any size, which no array can hold; all spaces of one class are equal."""
 
     def __init__(self, seed: int | np.random.Generator | None = None) -> None:
         super().__init__(seed=seed)
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Text cannot be flattened."""
+        """Values of any size cannot be flattened."""
         return False
+
+    def __eq__(self, other: object) -> bool:
+        """Spaces of one class are equal."""
+        return type(other) is type(self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """The class, e.g. ``AnyText()``."""
+        return f"{type(self).__name__}()"
+
+
+class AnyText(UnboundedSpace[str]):
+    """The space of all strings; :meth:`sample` draws short lower-case words."""
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
         """Returns a few random lower-case words."""
@@ -33,28 +49,13 @@ class AnyText(spaces.Space[str]):
         """Whether ``x`` is a string."""
         return isinstance(x, str)
 
-    def __eq__(self, other: object) -> bool:
-        """All such spaces are equal."""
-        return isinstance(other, AnyText)
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        """``AnyText()``."""
-        return "AnyText()"
-
-
-class TextTuple(spaces.Space[tuple[str, ...]]):
+class TextTuple(UnboundedSpace[tuple[str, ...]]):
     """The space of all tuples of strings, of any length."""
 
     def __init__(self, seed: int | np.random.Generator | None = None) -> None:
-        super().__init__(seed=seed)
+        super().__init__(seed)
         self._text = AnyText()
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """Text cannot be flattened."""
-        return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> tuple[str, ...]:
         """Returns zero to four random texts."""
@@ -65,18 +66,8 @@ class TextTuple(spaces.Space[tuple[str, ...]]):
         """Whether ``x`` is a tuple of strings."""
         return isinstance(x, tuple) and all(isinstance(item, str) for item in x)
 
-    def __eq__(self, other: object) -> bool:
-        """All such spaces are equal."""
-        return isinstance(other, TextTuple)
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        """``TextTuple()``."""
-        return "TextTuple()"
-
-
-class ToolCalls(spaces.Space[Action]):
+class ToolCalls(UnboundedSpace[Action]):
     """The space of all actions that a set of tools accepts: 1 to ``max_calls`` calls with valid arguments.
 
     Args:
@@ -94,15 +85,10 @@ class ToolCalls(spaces.Space[Action]):
         propose: Callable[[np.random.Generator], ToolCall] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        super().__init__(seed=seed)
+        super().__init__(seed)
         self.tools = tuple(tools)
         self.max_calls = max_calls
         self.propose = propose
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """Tool calls cannot be flattened."""
-        return False
 
     def sample(self, mask: Sequence[ToolCall] | None = None, probability: NDArray[np.float64] | None = None) -> Action:
         """Returns a valid action of one call: from ``mask`` if it is given, else drawn by ``propose``."""
@@ -133,7 +119,7 @@ class ToolCalls(spaces.Space[Action]):
         """Spaces are equal if their tools and numbers of calls are."""
         return isinstance(other, ToolCalls) and (self.tools, self.max_calls) == (other.tools, other.max_calls)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         """Shows the names of the tools."""

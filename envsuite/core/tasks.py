@@ -100,10 +100,9 @@ class TaskSet:
     def where(self, keep: Callable[[str, str], bool]) -> TaskSet:
         """Returns the tasks for which ``keep(task_id, task_type)`` is true, in the same order."""
         splits = {s: tuple(i for i in ids if keep(i, self.types[i])) for s, ids in self.splits.items()}
-        kept_ids = {i for ids in splits.values() for i in ids}
-        return TaskSet(
-            self.env_id, self.source, self.version, splits, {i: t for i, t in self.types.items() if i in kept_ids}
-        )
+        selection = {i for ids in splits.values() for i in ids}
+        types = {i: t for i, t in self.types.items() if i in selection}
+        return TaskSet(self.env_id, self.source, self.version, splits, types)
 
     def select(self, tasks: Iterable[str] | None) -> TaskSet:
         """Returns the tasks named by ``tasks``: ids, or task types (``"depth-2"``), or both; all of them for ``None``.

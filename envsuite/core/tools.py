@@ -70,7 +70,9 @@ class Tool:
     """JSON Schema (2020-12) of the arguments: ``type: object`` with ``properties`` and ``required``."""
 
     @classmethod
-    def of_string(cls, name: str, description: str, argument: str, meaning: str) -> Self:
+    def of_string(
+        cls, name: str, description: str, argument: str, meaning: str, choices: Sequence[str] | None = None
+    ) -> Self:
         """Returns a tool with one argument, a string.
 
         Args:
@@ -78,10 +80,12 @@ class Tool:
             description: Its description.
             argument: The argument's name.
             meaning: The argument's description.
+            choices: The strings that it may be; ``None`` for any.
         """
+        form = {"type": "string"} if choices is None else {"type": "string", "enum": list(choices)}
         parameters = {
             "type": "object",
-            "properties": {argument: {"type": "string", "description": meaning}},
+            "properties": {argument: {**form, "description": meaning}},
             "required": [argument],
             "additionalProperties": False,
         }

@@ -161,9 +161,7 @@ class Arrays:
         self._sums = np.frombuffer(table, "<u4", pieces).tolist()
         self._seen = bytearray(pieces)
         self._unseen = pieces
-        self._places = {
-            name: _Place(np.dtype(dtype), at, length) for name, (dtype, at, length) in names["arrays"].items()
-        }
+        self._places = {name: _Place(np.dtype(kind), at, size) for name, (kind, at, size) in names["arrays"].items()}
         self.facts: dict[str, Any] = names["facts"]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -61,9 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="fetch to this folder instead of $ENVSUITE_DATA; set ENVSUITE_DATA=DIR to use the data there",
     )
-    fetching.add_argument(
-        "--keep-archives", action="store_true", help="keep the archives after unpacking, e.g. for a mirror"
-    )
+    fetching.add_argument("--keep-archives", action="store_true", help="keep the archives, e.g. for a mirror")
     verifying = commands.add_parser(
         "verify",
         help="check the local files, byte by byte",
@@ -90,9 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     builders = building.add_subparsers(dest="built", required=True, metavar="WHAT")
     for name, module in _builds().items():
         builder = import_module(module)
-        builder.add_arguments(
-            builders.add_parser(name, help=builder.HELP, description=(builder.__doc__ or "").partition("\n")[0])
-        )
+        about = (builder.__doc__ or "").partition("\n")[0]
+        builder.add_arguments(builders.add_parser(name, help=builder.HELP, description=about))
 
 
 def _builds() -> dict[str, str]:
@@ -124,11 +121,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _list() -> None:
     rows = [("name", "state", "size", "version", "where")]
     for data in catalog.data_sets():
-        local_state = state(data)
-        size = format_size(local_state.size) if local_state.size else _to_fetch(data)
-        rows.append(
-            (data.name, local_state.state, size, local_state.version, str(local_state.folder / (data.tree or "")))
-        )
+        local = state(data)
+        size = format_size(local.size) if local.size else _to_fetch(data)
+        rows.append((data.name, local.state, size, local.version, str(local.folder / (data.tree or ""))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -12,6 +12,7 @@ import re
 import socket
 import ssl
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -23,6 +24,7 @@ from email.utils import parsedate_to_datetime
 from typing import IO, Any
 
 from envsuite.core.addresses import redact_address
+from envsuite.data.catalog import MIB
 
 CHUNK = 1 << 18
 BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -56,7 +58,7 @@ class DownloadAnswer:
     status: int
     headers: Message
     read: Callable[[], bytes]
-    """Returns the next bytes of the body, ``b""`` at its end. Raises :class:`Again` if the connection fails."""
+    """Returns the next bytes of the body, ``b""`` at its end. Raises :class:`TemporaryFailure` if it fails."""
 
 
 class _Watch:
@@ -94,9 +96,7 @@ class _Watch:
         self._thread.join()
 
 
-def _connection_class(
-    kind: type[http.client.HTTPConnection], watch: _Watch
-) -> Callable[..., http.client.HTTPConnection]:
+def _class_for(kind: type[http.client.HTTPConnection], watch: _Watch) -> Callable[..., http.client.HTTPConnection]:
     class DownloadConnection(kind):  # type: ignore[misc, valid-type]
         def connect(self) -> None:
             super().connect()
@@ -105,23 +105,19 @@ def _connection_class(
     return DownloadConnection
 
 
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self._watch = watch
+def _handlers(watch: _Watch) -> tuple[urllib.request.BaseHandler, ...]:
+    """Returns handlers of HTTP and HTTPS whose connections are watched."""
 
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_connection_class(http.client.HTTPConnection, self._watch), req)
+    class WatchedHttp(urllib.request.HTTPHandler):
+        def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(_class_for(http.client.HTTPConnection, watch), req)
 
+    class WatchedHttps(urllib.request.HTTPSHandler):
+        def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            kind = _class_for(http.client.HTTPSConnection, watch)
+            return self.do_open(kind, req, context=ssl.create_default_context())
 
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        kind = _connection_class(http.client.HTTPSConnection, self._watch)
-        return self.do_open(kind, req, context=ssl.create_default_context())
+    return WatchedHttp(), WatchedHttps()
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -133,38 +129,54 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
+@dataclass(frozen=True)
+class Patience:
+    """Limits of waits and retries."""
+
+    attempts: int = 5
+    """Consecutive attempts at one address that bring less than :attr:`worth`."""
+    worth: int = MIB
+    """New bytes that an attempt must bring to count as a success."""
+    first_wait: float = 1.0
+    """Wait in seconds after the first failure; doubles after each further one, less a random part of up to a half."""
+    longest_wait: float = 120.0
+    """Limit in seconds of these waits, and of those that a server asks for; beyond it, the address is given up."""
+    timeout: float = 30.0
+    """Limit in seconds for connecting, and for any silence of the server."""
+    stall: float = 60.0
+    """Period in seconds over which the rate is measured."""
+    least_rate: float = 1024.0
+    """Bytes per second; a slower connection is closed and retried."""
+    sleep: Callable[[float], None] = time.sleep
+
+
 @contextlib.contextmanager
-def answer_to(
-    url: str, headers: Mapping[str, str], *, timeout: float, stall: float, least_rate: float, longest_wait: float
-) -> Iterator[DownloadAnswer]:
+def answer_to(url: str, headers: Mapping[str, str], patience: Patience) -> Iterator[DownloadAnswer]:
     """Requests ``url`` and yields the answer (status 200 or 206); leaving the block closes the connection.
 
     Args:
         url: ``http``, ``https`` or ``file``.
         headers: Headers of the request.
-        timeout: Limit in seconds for connecting, and for any silence of the server.
-        stall: Period in seconds over which ``least_rate`` is measured.
-        least_rate: Bytes per second; a slower connection is closed.
-        longest_wait: Limit in seconds of the server's ``Retry-After``; beyond it, the address is given up.
+        patience: Limits of waits.
 
     Raises:
-        Again: No connection, no answer in time, or a busy server.
-        Refused: The file does not exist, or access is denied.
+        TemporaryFailure: No connection, no answer in time, or a busy server.
+        DownloadRefused: The file does not exist, or access is denied.
         NotSatisfiable: The range lies beyond the end of the file.
     """
     if url.startswith("file:"):
         with _local(url) as answer:
             yield answer
         return
-    watch = _Watch(stall, int(least_rate * stall))
+    watch = _Watch(patience.stall, int(patience.least_rate * patience.stall))
     try:
-        opener = urllib.request.build_opener(_Http(watch), _Https(watch), _Redirects())
+        opener = urllib.request.build_opener(*_handlers(watch), _Redirects())
         opener.addheaders = []
         try:
-            response = opener.open(urllib.request.Request(url, headers=dict(headers)), timeout=timeout)
+            response = opener.open(urllib.request.Request(url, headers=dict(headers)), timeout=patience.timeout)
         except urllib.error.HTTPError as error:
             with error:
-                raise _failure(error, longest_wait) from error
+                raise _failure(error, patience.longest_wait) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _connection_failure(error, watch) from error
         with response:
@@ -211,9 +223,7 @@ def _connection_failure(error: BaseException, watch: _Watch) -> Exception:
         return TemporaryFailure("it sends too slowly, or nothing at all")
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return DownloadRefused(
-            f"its certificate is not valid ({cause.verify_message}); the clock of this machine, or a proxy?"
-        )
+        return DownloadRefused(f"its certificate is not valid ({cause.verify_message}); a wrong clock, or a proxy?")
     if isinstance(cause, (http.client.InvalidURL, ValueError, str)):
         return DownloadRefused(f"not an address that can be asked ({cause})")
     if isinstance(cause, TimeoutError):

@@ -5,41 +5,26 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envsuite.core.errors import DataError
-from envsuite.data.catalog import MIB, RemoteFile
-from envsuite.data.connection import DownloadAnswer, DownloadRefused, NotSatisfiable, TemporaryFailure, answer_to
+from envsuite.data.catalog import RemoteFile
+from envsuite.data.connection import (
+    DownloadAnswer,
+    DownloadRefused,
+    NotSatisfiable,
+    Patience,
+    TemporaryFailure,
+    answer_to,
+)
 from envsuite.data.part import DownloadOrigin, PartFile, sha256_of, shape_trouble, version_of
 from envsuite.data.places import WRITABLE
 from envsuite.data.progress import ProgressReceiver
 
 PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body|script|\?xml)", re.IGNORECASE)
 """The beginning of a web page, or of an error of a storage service in XML."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Limits of waits and retries."""
-
-    attempts: int = 5
-    """Consecutive attempts at one address that bring less than :attr:`worth`."""
-    worth: int = MIB
-    """New bytes that an attempt must bring to count as a success."""
-    first_wait: float = 1.0
-    """Wait in seconds after the first failure; doubles after each further one, less a random part of up to a half."""
-    longest_wait: float = 120.0
-    """Limit in seconds of these waits, and of those that a server asks for."""
-    timeout: float = 30.0
-    """Limit in seconds for connecting, and for any silence of the server."""
-    stall: float = 60.0
-    """Period in seconds over which the rate is measured."""
-    least_rate: float = 1024.0
-    """Bytes per second; a slower connection is closed and retried."""
-    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True)
@@ -125,14 +110,7 @@ def _attempt(file: RemoteFile, url: str, part: PartFile, patience: Patience, pro
         if condition is not None:
             headers["If-Range"] = condition
     try:
-        with answer_to(
-            url,
-            headers,
-            timeout=patience.timeout,
-            stall=patience.stall,
-            least_rate=patience.least_rate,
-            longest_wait=patience.longest_wait,
-        ) as answer:
+        with answer_to(url, headers, patience) as answer:
             offset = _receive(file, url, answer, part, offset, progress)
     except NotSatisfiable as reason:
         if not offset or reason.total != offset or file.size not in (None, offset):
@@ -150,9 +128,7 @@ def _receive(
         start, total = _content_range(answer)
         if start != offset:
             part.drop()
-            raise TemporaryFailure(
-                f"it answers with another range than asked for (HTTP 206 from {start}, not {offset})"
-            )
+            raise TemporaryFailure(f"it answers with another range than asked (HTTP 206 from {start}, not {offset})")
         before = part.origin()
         if before.url == url:
             version = version or before.version  # a 206 may leave out what the 200 before it said
@@ -168,10 +144,8 @@ def _receive(
     if answer.headers.get_content_type() in ("text/html", "application/xhtml+xml") and "Content-Type" in answer.headers:
         raise DownloadRefused("a web page instead of the file (a log-in, a quota, or an error)")
     length = answer.headers.get("Content-Length", "")
-    if total is None and re.fullmatch("[0-9]{1,18}", length):
-        total = offset + int(length)
-    elif total is None:
-        total = file.size
+    if total is None:
+        total = offset + int(length) if re.fullmatch("[0-9]{1,18}", length) else file.size
     if total is not None and file.size is not None and total != file.size:
         raise DownloadRefused(f"its file has {total:,} bytes, the right one {file.size:,}")
     if total is not None and total > file.at_most:
@@ -220,8 +194,8 @@ def _check_part(file: RemoteFile, part: PartFile, was_resumed: bool) -> str:
     """Returns the SHA-256 of ``part`` after checking it.
 
     Raises:
-        Again: The file is wrong and was assembled from several requests, or is known to be truncated.
-        Refused: The file is wrong and came in one piece.
+        TemporaryFailure: The file is wrong and was assembled from several requests, or is known to be truncated.
+        DownloadRefused: The file is wrong and came in one piece.
     """
     if file.sha256 is None and (trouble := shape_trouble(part.path, file.name)) is not None:
         part.drop()

@@ -16,7 +16,8 @@ from envsuite.core.addresses import address, redact_address
 from envsuite.core.errors import DataError, UsageError
 from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, RemoteFile, Unpack
-from envsuite.data.download import Patience, download
+from envsuite.data.connection import Patience
+from envsuite.data.download import download
 from envsuite.data.part import PartFile, sha256_of, shape_trouble
 from envsuite.data.places import WRITABLE, data_root
 from envsuite.data.progress import ProgressReceiver, SilentProgress
@@ -82,9 +83,7 @@ def fetch(
     patience, progress = patience or Patience(), progress or SilentProgress()
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://", "file:///")):
-            raise UsageError(
-                f"--mirror {redact_address(mirror)}: not an address. It begins with http://, https:// or file:///"
-            )
+            raise UsageError(f"--mirror {redact_address(mirror)}: not an address (http://, https:// or file:///)")
         if not mirror.startswith("file:"):
             address(mirror, "--mirror", "https://example.org/folder", "name an address without")
     folder = (root if root is not None else data_root()) / data.folder
@@ -103,12 +102,7 @@ def fetch(
 
 
 def _fetch(
-    data: DataSet,
-    folder: Path,
-    mirrors: Sequence[str],
-    keep_archives: bool,
-    patience: Patience,
-    progress: ProgressReceiver,
+    data: DataSet, folder: Path, mirrors: Sequence[str], keep: bool, patience: Patience, progress: ProgressReceiver
 ) -> None:
     record = read_record(folder, data.name)
     if data.tree is not None and record is None and (folder / data.tree).exists():
@@ -125,7 +119,7 @@ def _fetch(
         write_record(folder, data.name, Record(data.version, sources, entries))
         return
     _unpack(data, data.tree, folder, Record(data.version, sources, entries), progress)
-    if not keep_archives:
+    if not keep:
         for file in data.files:
             if file.unpack is not None:
                 (folder / file.name).unlink(missing_ok=True)
@@ -142,24 +136,23 @@ def _source(
     """Returns the file; fetches it unless it exists, from an earlier call or put there by hand."""
     path, now = folder / file.name, datetime.now(UTC).isoformat(timespec="seconds")
     before = record.sources.get(file.name) if record is not None else None
+    has_checksum = file.sha256 is not None
     right = file.sha256 or (before.sha256 if before is not None else None)
     if path.is_file():
         sha256 = sha256_of(path)
         if sha256 == right or (right is None and shape_trouble(path, file.name) is None):
             PartFile(folder / f".{file.name}.part").drop()  # what an interruption left between the two steps of its end
-            return before or SourceRecord(
-                path.resolve().as_uri(), path.stat().st_size, sha256, file.sha256 is not None, now
-            )
+            return before or SourceRecord(path.resolve().as_uri(), path.stat().st_size, sha256, has_checksum, now)
     urls = [f"{mirror.rstrip('/')}/{quote(file.name)}" for mirror in mirrors] or file.urls
     outcome = download(file, urls, folder, patience, progress)
-    if file.sha256 is None:
+    if not has_checksum:
         progress.note(f"{file.name}: no checksum is known for it; that of what came is recorded ({outcome.sha256})")
     if right not in (None, outcome.sha256):
         progress.note(
             f"{file.name}: not the same as when it was fetched first (SHA-256 {outcome.sha256}, then {right}); its "
             f"content counts as right from now on"
         )
-    return SourceRecord(outcome.url, outcome.size, outcome.sha256, file.sha256 is not None, now)
+    return SourceRecord(outcome.url, outcome.size, outcome.sha256, has_checksum, now)
 
 
 def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: ProgressReceiver) -> None:

@@ -31,7 +31,7 @@ class DownloadOrigin:
 
 @dataclass(frozen=True)
 class PartFile:
-    """A file ``.NAME.part`` and, beside it, its :class:`Origin`."""
+    """A file ``.NAME.part`` and, beside it, its :class:`DownloadOrigin`."""
 
     path: Path
 

@@ -94,7 +94,7 @@ class DownloadDisplay:
     ) -> None:
         self._line = TerminalLine(out)
         self._clock = clock
-        self._sized = unit if unit is not None else format_size
+        self._format = unit if unit is not None else format_size
         self._delay = delay
         self._name = ""
         self._total: int | None = None
@@ -118,10 +118,10 @@ class DownloadDisplay:
 
     def _moving(self, seconds: float) -> str:
         rate = (self._now - self._start) / seconds if seconds > 0 else 0.0
-        of = "" if self._total is None else f" of {self._sized(self._total)}"
-        parts = [self._name, f"{self._sized(self._now)}{of}"]
+        of = "" if self._total is None else f" of {self._format(self._total)}"
+        parts = [self._name, f"{self._format(self._now)}{of}"]
         if seconds > 1 and rate > 0:
-            parts.append(f"{self._sized(int(rate))}/s")
+            parts.append(f"{self._format(int(rate))}/s")
             if self._total is not None:
                 parts.append(f"{format_duration(max(0, self._total - self._now) / rate)} left")
         return "  ".join(parts)
@@ -133,7 +133,7 @@ class DownloadDisplay:
     def finish(self, name: str, size: int) -> None:
         """Writes the final line."""
         if not self._delay or self._clock() - self._since >= self._delay:
-            self.note(f"{name}  {self._sized(size)}")
+            self.note(f"{name}  {self._format(size)}")
 
 
 def track(pieces: Iterable[T], name: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[T]:

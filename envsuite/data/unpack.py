@@ -73,9 +73,7 @@ def unpack(archive: Path, spec: Unpack, into: Path, progress: ProgressReceiver) 
         raise DataError(f"{archive}: cannot be unpacked into {into} ({error.strerror or error}). {WRITABLE}") from error
 
 
-def _unpack(
-    archive: Path, reader: _Zip | _Tar, spec: Unpack, into: Path, progress: ProgressReceiver
-) -> dict[str, Entry]:
+def _unpack(archive: Path, reader: _Zip | _Tar, spec: Unpack, to: Path, progress: ProgressReceiver) -> dict[str, Entry]:
     members: dict[str, _Member] = {}
     for member in reader.members():
         parts = _parts(archive, member.name)
@@ -95,7 +93,7 @@ def _unpack(
     progress.start(f"unpacking {archive.name}", total, 0)
     entries = {}
     for path, member in members.items():
-        target = into / path
+        target = to / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with reader.open(member) as source, target.open("xb") as out:
             entries[path] = _copy(source, out)
@@ -147,7 +145,6 @@ class _Zip:
 
 class _Tar:
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._file = tarfile.open(path)
 
     def members(self) -> Iterator[_Member]:

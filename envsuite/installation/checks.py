@@ -44,16 +44,12 @@ def python_itself() -> list[InstallationCheck]:
     folder = Path(envsuite.__file__).parent
     pip_version = version_of(PACKAGE)
     about = f"{envsuite.__version__} from {folder}"
+    if pip_version == envsuite.__version__:
+        return [version, InstallationCheck("packages", PACKAGE, "ok", about, required=True)]
+    finding = f"{about}, but the version that pip knows is {pip_version}"
     if pip_version is None:
-        mend = f"pip install -e {folder.parent}"
-        return [
-            version,
-            InstallationCheck("packages", PACKAGE, "warning", f"{about}; not installed: extras are not known", mend),
-        ]
-    if pip_version != envsuite.__version__:
-        finding = f"{about}, but the version that pip knows is {pip_version}"
-        return [version, InstallationCheck("packages", PACKAGE, "warning", finding, f"pip install -e {folder.parent}")]
-    return [version, InstallationCheck("packages", PACKAGE, "ok", about, required=True)]
+        finding = f"{about}; not installed: extras are not known"
+    return [version, InstallationCheck("packages", PACKAGE, "warning", finding, f"pip install -e {folder.parent}")]
 
 
 def packages() -> list[InstallationCheck]:
@@ -62,26 +58,14 @@ def packages() -> list[InstallationCheck]:
         by_extra = requirements()
     except metadata.PackageNotFoundError:
         return []
-    extras = [extra for extra in by_extra if extra not in HIDDEN_EXTRAS]
-    checks = [
-        _extra(
-            extra,
-            [look_up_dependency(requirement) for requirement in requirements_of(extra, by_extra)],
-            by_extra[extra],
-        )
-        for extra in extras
-    ]
-    quickstart_needs = [
-        requirement
-        for extra in ("", "train")
-        for requirement in requirements_of(extra, by_extra)
-        if look_up_dependency(requirement).fits
-    ]
-    return [
-        *checks,
-        *_imports(list(dict.fromkeys(requirement.name for requirement in quickstart_needs))),
-        *_same_modules(),
-    ]
+    dependencies = {
+        extra: [look_up_dependency(requirement) for requirement in requirements_of(extra, by_extra)]
+        for extra in by_extra
+        if extra not in HIDDEN_EXTRAS
+    }
+    checks = [_extra(extra, group, by_extra[extra]) for extra, group in dependencies.items()]
+    quickstart_needs = [d for extra in ("", "train") for d in dependencies.get(extra, ()) if d.fits]
+    return [*checks, *_imports(list(dict.fromkeys(d.requirement.name for d in quickstart_needs))), *_same_modules()]
 
 
 def _extra(extra: str, dependencies: list[Dependency], direct: Sequence[Requirement]) -> InstallationCheck:
@@ -94,31 +78,18 @@ def _extra(extra: str, dependencies: list[Dependency], direct: Sequence[Requirem
     """
     name, needs = (f"[{extra}]" if extra else "base"), extra in ("", "train")
     mend = f"pip install '{PACKAGE}[{extra}]'" if extra else f"pip install {PACKAGE}"
-    lacking = [dependency for dependency in dependencies if dependency.version is None]
-    unfit = [dependency for dependency in dependencies if dependency.version is not None and not dependency.fits]
+    lacking = [d for d in dependencies if d.version is None]
+    unfit = [d for d in dependencies if d.version is not None and not d.fits]
     if unfit:
-        finding = ", ".join(
-            f"{dependency.requirement.name} {dependency.version}, but {dependency.requirement.specifier}"
-            for dependency in unfit
-        )
+        finding = ", ".join(f"{d.requirement.name} {d.version}, but {d.requirement.specifier}" for d in unfit)
         return InstallationCheck("packages", name, "broken", f"another version is needed: {finding}", mend, needs)
     if lacking:
-        finding = ", ".join(dependency.requirement.specifier for dependency in lacking)
+        finding = ", ".join(d.requirement.specifier for d in lacking)
         return InstallationCheck("packages", name, "absent", f"not installed: {finding}", mend, needs)
-    versions = [
-        f"{dependency.requirement.name} {dependency.version}"
-        for dependency in dependencies
-        if dependency.requirement in direct
-    ]
-    inner_extras = [
-        f"[{inner_extra}]"
-        for requirement in direct
-        if requirement.name == PACKAGE
-        for inner_extra in requirement.extras
-    ]
-    return InstallationCheck(
-        "packages", name, "ok", ", ".join([*versions, *inner_extras]) or "needs no package", required=needs
-    )
+    versions = [f"{d.requirement.name} {d.version}" for d in dependencies if d.requirement in direct]
+    inner_extras = [f"[{inner}]" for needed in direct if needed.name == PACKAGE for inner in needed.extras]
+    finding = ", ".join([*versions, *inner_extras]) or "needs no package"
+    return InstallationCheck("packages", name, "ok", finding, required=needs)
 
 
 def _imports(names: list[str]) -> list[InstallationCheck]:
@@ -163,23 +134,17 @@ def data() -> list[InstallationCheck]:
 
 
 def _data_set(data_set: DataSet) -> InstallationCheck:
-    mend = f"envsuite data fetch {data_set.name}"
+    name, mend = data_set.name, f"envsuite data fetch {data_set.name}"
     try:
-        local_state = state(data_set)
+        local = state(data_set)
     except (EnvsuiteError, OSError) as error:
-        return InstallationCheck("data", data_set.name, "broken", str(error).splitlines()[0], mend)
-    if local_state.state == "absent":
-        return InstallationCheck("data", data_set.name, "absent", "not fetched; built-in tasks need none", mend)
-    about = (
-        f"{format_size(local_state.size)}, version {local_state.version}, {local_state.folder / (data_set.tree or '')}"
-    )
-    if local_state.state == "partial":
-        return InstallationCheck(
-            "data", data_set.name, "broken", f"incomplete, damaged or of an older version: {about}", mend
-        )
-    return InstallationCheck(
-        "data", data_set.name, "ok", f"{about}; envsuite data verify {data_set.name} reads every byte"
-    )
+        return InstallationCheck("data", name, "broken", str(error).splitlines()[0], mend)
+    if local.state == "absent":
+        return InstallationCheck("data", name, "absent", "not fetched; built-in tasks need none", mend)
+    about = f"{format_size(local.size)}, version {local.version}, {local.folder / (data_set.tree or '')}"
+    if local.state == "partial":
+        return InstallationCheck("data", name, "broken", f"incomplete, damaged or of an older version: {about}", mend)
+    return InstallationCheck("data", name, "ok", f"{about}; envsuite data verify {name} reads every byte")
 
 
 def _cache() -> InstallationCheck:

@@ -52,11 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     findings = examine()
     ready = not any(check.stops_quickstart for check in findings)
     if arguments.json:
-        report = {
-            "version": __version__,
-            "quickstart": ready,
-            "checks": [dataclasses.asdict(check) for check in findings],
-        }
+        report = {"version": __version__, "quickstart": ready, "checks": [*map(dataclasses.asdict, findings)]}
         sys.stdout.write(f"{json.dumps(report, indent=2)}\n")
     else:
         columns = shutil.get_terminal_size((WIDEST, 0)).columns
@@ -74,11 +70,8 @@ def _run_check(section: str, look: Callable[[], list[InstallationCheck]]) -> lis
     try:
         return look()
     except Exception as error:  # whatever is wrong with this machine, the other checks are told
-        return [
-            InstallationCheck(
-                section, look.__name__, "broken", f"the check itself failed: {type(error).__name__}: {error}"
-            )
-        ]
+        finding = f"the check itself failed: {type(error).__name__}: {error}"
+        return [InstallationCheck(section, look.__name__, "broken", finding)]
 
 
 def format_checks(findings: Sequence[InstallationCheck], width: int = WIDEST) -> str:

@@ -23,9 +23,8 @@ def environments() -> list[InstallationCheck]:
 def trainer() -> list[InstallationCheck]:
     """A step of each installed extra of the trainer, all in one process, which imports its libraries once."""
     present = _installed_extras()
-    return _checks(
-        [extra for extra in OF_TRAINER if extra in present and "train" in present], "trainers.programs.tryout"
-    )
+    extras = [extra for extra in OF_TRAINER if extra in present and "train" in present]
+    return _checks(extras, "trainers.programs.tryout")
 
 
 def _installed_extras() -> list[str]:
@@ -52,9 +51,7 @@ def _check(extra: str, why: str) -> InstallationCheck:
     if not why:
         return InstallationCheck("extras", name, "ok", "a step of it works", required=needs)
     if "gave no answer" in why:  # a busy machine, more likely than packages that do not go together
-        return InstallationCheck(
-            "extras", name, "warning", f"a step of it did not end: {why}", "envsuite doctor, once more", needs
-        )
-    return InstallationCheck(
-        "extras", name, "broken", f"a step of it fails: {why}", f"pip install '{PACKAGE}[{extra}]'", needs
-    )
+        finding, mend = f"a step of it did not end: {why}", "envsuite doctor, once more"
+        return InstallationCheck("extras", name, "warning", finding, mend, needs)
+    mend = f"pip install '{PACKAGE}[{extra}]'"
+    return InstallationCheck("extras", name, "broken", f"a step of it fails: {why}", mend, needs)

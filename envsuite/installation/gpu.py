@@ -26,11 +26,8 @@ def bfloat16_on_cpu() -> list[InstallationCheck]:
     if not speeds["slow"]:
         return [InstallationCheck("accelerator", "CPU's bfloat16", "ok", finding)]
     mend = "where training runs on the CPU: --model.compute_dtype float32 (and model.adapter.base: float32)"
-    return [
-        InstallationCheck(
-            "accelerator", "CPU's bfloat16", "warning", f"{finding}: there are no instructions for it", mend
-        )
-    ]
+    finding += ": there are no instructions for it"
+    return [InstallationCheck("accelerator", "CPU's bfloat16", "warning", finding, mend)]
 
 
 def variables() -> list[InstallationCheck]:
@@ -41,9 +38,8 @@ def variables() -> list[InstallationCheck]:
 def _tokenizers_parallelism() -> InstallationCheck:
     value = os.environ.get(FORKED)
     if value is None:
-        return InstallationCheck(
-            "accelerator", FORKED, "ok", "not set: tokenizers stops its threads in a process that forks"
-        )
+        finding = "not set: tokenizers stops its threads in a process that forks"
+        return InstallationCheck("accelerator", FORKED, "ok", finding)
     if value.lower() in _OFF:
         return InstallationCheck("accelerator", FORKED, "ok", f"{value}: tokenizers has no threads")
     finding = f"{value}: tokenizers keeps its threads where a process forks, and the child may wait for them for ever"
@@ -68,9 +64,8 @@ def flash_attention() -> list[InstallationCheck]:
     for module, why in try_imports(list(_FLASH)).items():
         name, missing = _FLASH[module], f"No module named '{module}'" in why
         if missing:
-            checks.append(
-                InstallationCheck("accelerator", name, "absent", "not installed; model.attention has sdpa and flex")
-            )
+            finding = "not installed; model.attention has sdpa and flex"
+            checks.append(InstallationCheck("accelerator", name, "absent", finding))
         elif why:
             finding = f"cannot be imported with torch {version_of('torch')}: {why}"
             mend = f"compile it against this torch: pip install --force-reinstall --no-deps --no-build-isolation {name}"

@@ -56,12 +56,10 @@ def _driver() -> InstallationCheck:
     if probe is None:
         if Path("/proc/driver/nvidia/version").exists():
             mend = "in a container: start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-            return InstallationCheck(
-                "accelerator", "NVIDIA driver", "warning", "loaded, but nvidia-smi is not on the path", mend
-            )
-        return InstallationCheck(
-            "accelerator", "NVIDIA driver", "absent", "no nvidia-smi on the path; training runs on the CPU"
-        )
+            finding = "loaded, but nvidia-smi is not on the path"
+            return InstallationCheck("accelerator", "NVIDIA driver", "warning", finding, mend)
+        finding = "no nvidia-smi on the path; training runs on the CPU"
+        return InstallationCheck("accelerator", "NVIDIA driver", "absent", finding)
     if probe.code != 0:
         words = probe.out.strip().splitlines()
         finding = f"nvidia-smi fails: {words[-1] if words else probe.why}"
@@ -82,14 +80,11 @@ def sandboxes() -> list[InstallationCheck]:
     reasons = last_object(probe.out) if probe.code == 0 else None
     if reasons is None:
         return [InstallationCheck("sandbox", "interpreter", "broken", f"could not be tried: {probe.why}")]
-    works = [name for name, why in reasons.items() if not why]
-    checks = [
-        InstallationCheck(
-            "sandbox", name, "absent" if why else "ok", why.splitlines()[0] if why else "isolates code of a model"
-        )
-        for name, why in reasons.items()
-    ]
-    if not works:
+    checks = []
+    for name, why in reasons.items():
+        finding = why.splitlines()[0] if why else "isolates code of a model"
+        checks.append(InstallationCheck("sandbox", name, "absent" if why else "ok", finding))
+    if all(reasons.values()):
         mend = (
             "sysctl user.max_user_namespaces=65536 and kernel.apparmor_restrict_unprivileged_userns=0, or the "
             "interpreter's container: docker compose -f docker/compose.yaml up interpreter"
@@ -166,16 +161,15 @@ def _shared_memory() -> list[InstallationCheck]:
 
 def _open_files() -> InstallationCheck:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = soft != resource.RLIM_INFINITY and soft <= FEW_FILES
     most = "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard}"
-    if few:
+    if soft == resource.RLIM_INFINITY:
+        return InstallationCheck("limits", "open files", "ok", "no limit")
+    if soft <= FEW_FILES:
         target = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
         mend = f"ulimit -n {target}" if target > soft else "raise nofile in /etc/security/limits.conf"
         finding = f"{soft} ({most}); servers with hundreds of sessions need more"
         return InstallationCheck("limits", "open files", "warning", finding, mend)
-    return InstallationCheck(
-        "limits", "open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"{soft} ({most})"
-    )
+    return InstallationCheck("limits", "open files", "ok", f"{soft} ({most})")
 
 
 def _work_folder() -> InstallationCheck:
@@ -183,14 +177,12 @@ def _work_folder() -> InstallationCheck:
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     if not os.access(here, os.W_OK | os.X_OK):
-        return InstallationCheck(
-            "limits", "this folder", "broken", "cannot be written", "change to a folder of yours", True
-        )
+        mend = "change to a folder of yours"
+        return InstallationCheck("limits", "this folder", "broken", "cannot be written", mend, True)
     if free < QUICKSTART_DISK:
         finding = f"{format_size(free)} free; the quick start needs {format_size(QUICKSTART_DISK)}"
-        return InstallationCheck(
-            "limits", "this folder", "broken", finding, "make room, or change to another folder", True
-        )
+        mend = "make room, or change to another folder"
+        return InstallationCheck("limits", "this folder", "broken", finding, mend, True)
     return InstallationCheck("limits", "this folder", "ok", f"{format_size(free)} free", required=True)
 
 

@@ -138,8 +138,4 @@ def lacking(extra: str) -> list[str]:
         by_extra = requirements()
     except metadata.PackageNotFoundError:
         return []
-    return [
-        requirement.specifier
-        for requirement in requirements_of(extra, by_extra)
-        if not look_up_dependency(requirement).fits
-    ]
+    return [needed.specifier for needed in requirements_of(extra, by_extra) if not look_up_dependency(needed).fits]

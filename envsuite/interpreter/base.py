@@ -1,4 +1,4 @@
-"""The contract of interpreters: :class:`Interpreter`, :class:`Session`, :class:`Result`, :class:`Limits`."""
+"""The contract of interpreters: :class:`Interpreter`, :class:`InterpreterSession`, :class:`CodeResult`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class CodeResult:
-    """Output of a call of :meth:`Session.run`, and how the call ended."""
+    """Output of a call of :meth:`InterpreterSession.run`, and how the call ended."""
 
     stdout: str
     """At most ``Limits.output`` characters; what was left out is said at the place of the cut."""
@@ -66,7 +66,7 @@ class InterpreterSession(ABC):
     def run(self, code: str) -> CodeResult:
         """Runs ``code`` as a notebook runs a cell: the value of a last expression is printed.
 
-        Whatever the code does ends as a :class:`Result`. After ``timeout``, ``memory`` and ``died`` the state is
+        Whatever the code does ends as a :class:`CodeResult`. After ``timeout``, ``memory`` and ``died`` the state is
         lost, which ``stderr`` says, and the next call begins with a fresh one.
 
         Raises:
@@ -92,15 +92,12 @@ class Interpreter(ABC):
 
     name: str
     """The name by which it is chosen."""
+    isolation: tuple[str, ...]
+    """Separation of sessions from the machine and each other, in words, e.g. ``"no network"``."""
 
     def __init__(self) -> None:
         self._sessions: weakref.WeakSet[InterpreterSession] = weakref.WeakSet()
         self._closed = False
-
-    @property
-    @abstractmethod
-    def isolation(self) -> tuple[str, ...]:
-        """Separation of sessions from the machine and each other, in words, e.g. ``"no network"``."""
 
     def open(self) -> InterpreterSession:
         """Returns a new session, in the same state as every other new one (hash seed, time zone, folder).

@@ -15,18 +15,12 @@ from envsuite.remote.tokens import read_token
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    most = Limits()
+    memory = Limits().memory // 2**20
     parser.add_argument("--interpreter", choices=NAMES, default="auto", help="the sandbox (default: %(default)s)")
     add_server_arguments(parser, port=8080, sessions=1024)
+    parser.add_argument("--seconds", type=float, default=30.0, help="longest call, in seconds (default: %(default)g)")
     parser.add_argument(
-        "--seconds", type=float, default=30.0, help="most seconds that clients may give a call (default: %(default)g)"
-    )
-    parser.add_argument(
-        "--memory",
-        type=int,
-        default=most.memory // 2**20,
-        metavar="MIB",
-        help="most memory that clients may give a session (default: %(default)s)",
+        "--memory", type=int, default=memory, metavar="MIB", help="most memory of a session (default: %(default)s)"
     )
 
 
@@ -41,15 +35,14 @@ def run(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise MissingExtra(f"envsuite serve interpreter needs {error.name}: pip install 'envsuite[serve]'") from error
     log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
-    serve(
-        InterpreterSettings(
-            interpreter=arguments.interpreter,
-            host=arguments.host,
-            port=arguments.port,
-            token=read_token(arguments.token_file),
-            limits=Limits(seconds=arguments.seconds, memory=arguments.memory * 2**20),
-            max_sessions=arguments.max_sessions,
-            idle_seconds=arguments.idle_seconds,
-        )
+    settings = InterpreterSettings(
+        interpreter=arguments.interpreter,
+        host=arguments.host,
+        port=arguments.port,
+        token=read_token(arguments.token_file),
+        limits=Limits(seconds=arguments.seconds, memory=arguments.memory * 2**20),
+        max_sessions=arguments.max_sessions,
+        idle_seconds=arguments.idle_seconds,
     )
+    serve(settings)
     return 0

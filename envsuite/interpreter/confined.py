@@ -1,8 +1,8 @@
 """Limited processes that read models' text with code of other packages, such as scorers and games.
 
-An :class:`Origin` is a process that has loaded such code and reads no text. Each :class:`Confined` process is a fork of
-it, without network, new processes and files to write, and with the environment variables of :data:`KEPT` alone. Nothing
-that it says is trusted: its answers are JSON.
+A :class:`CodeOrigin` is a process that has loaded such code and reads no text. Each :class:`ConfinedProcess` is a fork
+of it, without network, new processes and files to write, and with the environment variables of :data:`KEPT` alone.
+Nothing that it says is trusted: its answers are JSON.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class CodeOrigin:
 
     Args:
         entry: ``"module:function"``; the function is called in the process with the settings of :meth:`open`, once for
-            equal ones, and returns what is :class:`Loaded`.
+            equal ones, and returns its :class:`LoadedCode`.
     """
 
     def __init__(self, entry: str) -> None:
         self._entry, self._lock = entry, threading.Lock()
         self._child: Child | None = None
 
-    def open(self, settings: Mapping[str, Any], confined: bool | None = True) -> ConfinedObject:
+    def open(self, settings: Mapping[str, Any], confined: bool | None = True) -> ConfinedProcess:
         """Returns a new process.
 
         Args:
@@ -111,7 +111,7 @@ class CodeOrigin:
                 except OSError:  # somebody has ended it
                     self._stop()
                     self._order(order, theirs)
-            return ConfinedObject(self, ours)
+            return ConfinedProcess(self, ours)
         except BaseException as error:
             ours.close()
             if isinstance(error, CodeFailed | ProcessLost):
@@ -146,7 +146,7 @@ class CodeOrigin:
             child.stop()
 
 
-class ConfinedObject:
+class ConfinedProcess:
     """A process that reads models' text. One thread at a time may ask it.
 
     Args:
@@ -154,7 +154,7 @@ class ConfinedObject:
         channel: The socket of the process.
 
     Raises:
-        EnvsuiteError, Raised, Lost: The code cannot be loaded.
+        EnvsuiteError, CodeFailed, ProcessLost: The code cannot be loaded.
     """
 
     def __init__(self, origin: CodeOrigin, channel: socket.socket) -> None:
@@ -173,8 +173,8 @@ class ConfinedObject:
 
         Raises:
             EnvsuiteError: The code has raised it.
-            Raised: The code has raised another error.
-            Lost: The process has ended, and is closed.
+            CodeFailed: The code has raised another error.
+            ProcessLost: The process has ended, and is closed.
         """
         if self._owner != os.getpid():
             self.close()
@@ -209,7 +209,7 @@ class ConfinedObject:
 
 @cache
 def origin(entry: str) -> CodeOrigin:
-    """Returns the origin of this program for an ``entry``; see :class:`Origin`."""
+    """Returns the origin of this program for an ``entry``; see :class:`CodeOrigin`."""
     new = CodeOrigin(entry)
     atexit.register(new.close)
     return new
@@ -222,7 +222,7 @@ def serve(control: socket.socket) -> None:
     """The main function of an origin: loads code and forks processes until the socket is closed."""
     module, _, function = str(receive(control, _MESSAGE)["entry"]).partition(":")
     load: Callable[[Any], LoadedCode] = vars(importlib.import_module(module))[function]
-    worlds, codes, running = dict[str, LoadedCode](), dict[int, int](), set[int]()
+    cache, codes, running = dict[str, LoadedCode](), dict[int, int](), set[int]()
     while True:
         kind, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not kind:
@@ -240,8 +240,8 @@ def serve(control: socket.socket) -> None:
             key = json.dumps([order["settings"], order["folder"]])
             try:
                 os.chdir(order["folder"])
-                if key not in worlds:
-                    worlds[key] = load(order["settings"])
+                if key not in cache:
+                    cache[key] = load(order["settings"])
                 process = os.fork()
             except Exception as error:  # whatever the code of a package raises is told to the program
                 with contextlib.suppress(OSError):
@@ -249,7 +249,7 @@ def serve(control: socket.socket) -> None:
                 continue
             if process == 0:
                 control.close()
-                _become_confined(channel, worlds[key], order["confined"])
+                _become_confined(channel, cache[key], order["confined"])
             codes.pop(process, None)
             running.add(process)
 

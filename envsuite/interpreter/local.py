@@ -82,7 +82,7 @@ class Zygote:
 
         Raises:
             UsageError: The interpreter is closed.
-            Failed: The sandbox cannot be made.
+            StartFailed: The sandbox cannot be made.
         """
         try:
             return self._open(limits)
@@ -186,12 +186,8 @@ class LocalInterpreter(Interpreter):
 
     def __init__(self, zygote: Zygote, limits: Limits) -> None:
         super().__init__()
-        self.name, self.limits, self._zygote = zygote.mode, limits, zygote
-
-    @property
-    def isolation(self) -> tuple[str, ...]:
-        """Separation from the machine and between sessions, in words."""
-        return ISOLATION[self.name]
+        self.name, self.isolation = zygote.mode, ISOLATION[zygote.mode]
+        self.limits, self._zygote = limits, zygote
 
     def _open_session(self) -> InterpreterSession:
         return LocalSession(self)
@@ -222,7 +218,7 @@ class LocalSession(InterpreterSession):
         self._socket: socket.socket | None = interpreter.connect()
 
     def run(self, code: str) -> CodeResult:
-        """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
+        """Runs ``code``; see :meth:`envsuite.interpreter.InterpreterSession.run`."""
         if (refusal := unfit(code)) is not None:
             return refusal
         with self._lock:
@@ -276,14 +272,8 @@ class LocalSession(InterpreterSession):
 
 
 ENVIRONMENT = {
-    "PYTHONHASHSEED": "0",
-    "PYTHONUTF8": "1",
-    "TZ": "UTC",
-    "LANG": "C.UTF-8",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "2",
+    **{"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "TZ": "UTC", "LANG": "C.UTF-8", "MALLOC_ARENA_MAX": "2"},
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 """All environment variables of the sandbox; nothing of the program's own gets in."""
 

@@ -67,9 +67,8 @@ def open_interpreter(name: str = "auto", limits: Limits | None = None) -> Interp
     """
     limits = limits or Limits()
     with _LOCK:
-        if (cached_interpreter := _OPEN.get((name, limits))) is not None:
-            return cached_interpreter
-        interpreter: Interpreter
+        if (interpreter := _OPEN.get((name, limits))) is not None:
+            return interpreter
         if name.startswith(("http://", "https://")):
             interpreter = ServerInterpreter(name, limits)
         elif name in NAMES:
@@ -124,7 +123,7 @@ def _try(zygote: Zygote) -> None:
     """Tries what a session must not do, once, before any code of a model runs.
 
     Raises:
-        Failed: The sandbox does not hold here, or cannot be made.
+        StartFailed: The sandbox does not hold here, or cannot be made.
     """
     if sys.platform != "linux":
         raise StartFailed("it needs Linux")

@@ -34,22 +34,16 @@ class ServerInterpreter(Interpreter):
     def __init__(self, url: str, limits: Limits) -> None:
         super().__init__()
         self.name, self.limits = url, limits
-        health = self.ask("GET", "/healthz", None)
-        isolation = health.get("isolation")
+        isolation = self.ask("GET", "/healthz", None).get("isolation")
         if not isinstance(isolation, list):
             raise UsageError(f"{url} is no interpreter; start one with: envsuite serve interpreter")
-        self._isolation = (f"on the server {url}", *map(str, isolation))
-
-    @property
-    def isolation(self) -> tuple[str, ...]:
-        """Separation from the machine and between sessions, in words, as the server tells it."""
-        return self._isolation
+        self.isolation = (f"on the server {url}", *map(str, isolation))
 
     def ask(self, method: str, path: str, body: object) -> dict[str, Any]:
         """Sends a request, again where no answer came; returns the answer.
 
         Raises:
-            Refused: The server refuses it.
+            RequestRefused: The server refuses it.
             WorkerLost: The server does not answer.
         """
         try:
@@ -79,7 +73,7 @@ class ServerSession(InterpreterSession):
         self._name: str | None = self._begin()
 
     def run(self, code: str) -> CodeResult:
-        """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
+        """Runs ``code``; see :meth:`envsuite.interpreter.InterpreterSession.run`."""
         if (refusal := unfit(code)) is not None:
             return refusal
         with self._lock:

@@ -70,12 +70,12 @@ class InterpreterSessions:
         """Opens a session, one per key; returns its name.
 
         Raises:
-            Problem: The limits are not allowed, or there are too many sessions.
+            HttpProblem: The limits are not allowed, or there are too many sessions.
         """
         session_limits = self._check_limits(limits)
         with self._lock:
-            if (session_name := self._keys.get(key)) is not None:
-                return session_name
+            if (name := self._keys.get(key)) is not None:
+                return name
             if len(self._served) + self._opening >= self.max_sessions:
                 detail = f"the server has {self.max_sessions} sessions, as many as it takes"
                 raise HttpProblem(503, "capacity", detail, wait=RETRY_SECONDS)
@@ -92,12 +92,10 @@ class InterpreterSessions:
         with self._lock:
             self._opening -= 1
             name = self._keys.setdefault(key, secrets.token_urlsafe(16))
-            known_now = name in self._served
-            if not known_now:
-                self._served[name] = entry
+            current = self._served.setdefault(name, entry)
             while len(self._keys) > REMEMBERED:
                 self._keys.popitem(last=False)
-        if known_now:  # the same request came twice at once
+        if current is not entry:  # the same request came twice at once
             entry.session.close()
         return name
 
@@ -127,7 +125,7 @@ class InterpreterSessions:
         """Runs the call of that number, unless it has been run; returns its answer.
 
         Raises:
-            Problem: There is no such session, or the number is not the next one.
+            HttpProblem: There is no such session, or the number is not the next one.
         """
         entry = self._find(name)
         try:
@@ -153,7 +151,7 @@ class InterpreterSessions:
         """Ends a session.
 
         Raises:
-            Problem: There is none of that name.
+            HttpProblem: There is none of that name.
         """
         self._find(name)
         self._forget(name, "a client has closed it")

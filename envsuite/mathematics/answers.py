@@ -84,36 +84,29 @@ def is_right(right: str, answer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_right(right: str, answer: str) -> bool:
-    right_text, answer_text = plain(extract_answer(right)), plain(extract_answer(answer))
-    if not answer_text:
+    right, answer = plain(extract_answer(right)), plain(extract_answer(answer))
+    if not answer:
         return False
-    if tokens(answer_text) == tokens(right_text):
+    if tokens(answer) == tokens(right):
         return True
-    if (quantity := _quantity(right_text)) is not None:
-        return _states(quantity, answer_text)
-    right_words, answer_words = strip_style(right_text), strip_style(answer_text)
+    if (quantity := _quantity(right)) is not None:
+        return _states(quantity, answer)
+    right_words, answer_words = strip_style(right), strip_style(answer)
     if (words := _words(right_words)) and (words == _words(answer_words) or _chooses(right_words, answer_words)):
         return True
-    if "_" in right_text and (number := _BASED.fullmatch(right_words)) is not None and number[2]:
+    if "_" in right and (number := _BASED.fullmatch(right_words)) is not None and number[2]:
         return _same_in_base(number, answer_words)
-    if "dots" in right_text or (_HEDGED.search(answer_words) and not _HEDGED.search(right_words)):
+    if "dots" in right or (_HEDGED.search(answer_words) and not _HEDGED.search(right_words)):
         return False
-    if any(
-        first.fullmatch(right_text) and second.fullmatch(answer_text)
-        for first, second in (_BRACKETED, _BRACKETED[::-1])
-    ):
+    if any(first.fullmatch(right) and second.fullmatch(answer) for first, second in (_BRACKETED, _BRACKETED[::-1])):
         return False
-    if (
-        _is_wild(right_text)
-        or _is_wild(answer_text)
-        or (_SUMMED.search(answer_text) and not _SUMMED.search(right_text))
-    ):
+    if _is_wild(right) or _is_wild(answer) or (_SUMMED.search(answer) and not _SUMMED.search(right)):
         return False
-    right_text, answer_text = exact(right_text), exact(answer_text)
-    sides = answer_text.split("=")[:-1] if "=" not in right_text else []
-    if any(_PURE.fullmatch(side) and not same_expression(right_text, side) for side in sides):
+    right, answer = exact(right), exact(answer)
+    sides = answer.split("=")[:-1] if "=" not in right else []
+    if any(_PURE.fullmatch(side) and not same_expression(right, side) for side in sides):
         return False
-    return same_expression(right_text, answer_text, prose=_PROSE.search(answer_text) is not None)
+    return same_expression(right, answer, prose=_PROSE.search(answer) is not None)
 
 
 class Quantity(NamedTuple):

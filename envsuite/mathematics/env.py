@@ -110,11 +110,8 @@ class PythonMathEnv(ToolEnv):
 
     def _forget(self) -> None:
         """Ends the session, if there is one, and begins to count anew."""
-        if self._session is not None:
-            self._session.close()
-        self._session = None
         self._ran: list[str] = []
-        self._to_run: list[str] = []
+        self.close()
         self._key = ""
         self._calls = self._errors = self._invalid = 0
 
@@ -170,10 +167,8 @@ class PythonMathEnv(ToolEnv):
         return self._problem.text, Outcome(prompts.START)
 
     def _call(self, call: ToolCall) -> Outcome:
-        if call.name == "python":
-            outcome = self._run(call.arguments["code"])
-        else:
-            outcome = self._answer(call.arguments["text"])
+        is_code = call.name == "python"
+        outcome = self._run(call.arguments["code"]) if is_code else self._answer(call.arguments["text"])
         if outcome.error is None:
             record = "\0".join((self._key, call.name, *map(str, call.arguments.values()), outcome.text))
             self._key = hashlib.sha256(record.encode("utf-8", "replace")).hexdigest()[:32]
@@ -199,9 +194,7 @@ class PythonMathEnv(ToolEnv):
         for code in self._to_run:
             if session.run(code).status not in _KEEPS_STATE:
                 session.close()
-                raise WorkerLost(
-                    "code of a restored episode no longer ends within the limits; is the machine too busy?"
-                )
+                raise WorkerLost("code of a restored episode no longer ends within the limits; is the machine busy?")
         self._to_run = []
         return session
 

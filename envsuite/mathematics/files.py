@@ -41,9 +41,7 @@ def read(path: Path) -> Iterator[tuple[int, MathProblem, str]]:
             while line := file.readline(MOST_BYTES + 1):
                 number += 1
                 if len(line) > MOST_BYTES:
-                    raise DataError(
-                        f"{path}, line {number}: longer than {MOST_BYTES:,} bytes; put one problem on a line"
-                    )
+                    raise DataError(f"{path}, line {number}: longer than {MOST_BYTES:,} bytes; give a line to each")
                 if line.strip():
                     yield number, *_problem(line, f"{path}, line {number}")
     except OSError as error:

@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from envsuite.core.errors import MissingExtra, WorkerLost
-from envsuite.interpreter.confined import PATIENCE, CodeFailed, ConfinedObject, LoadedCode, ProcessLost, origin
+from envsuite.interpreter.confined import PATIENCE, CodeFailed, ConfinedProcess, LoadedCode, ProcessLost, origin
 
 SECONDS = 2.0
 """Processor time of a comparison."""
@@ -63,7 +63,7 @@ class Judge:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: ConfinedObject | None = None
+        self._process: ConfinedProcess | None = None
 
     def same(self, right: str, answer: str, prose: bool) -> bool:
         """Asks the process; see :func:`same_expression`."""
@@ -77,9 +77,7 @@ class Judge:
                     self._process = None
                     if not error.by_others:
                         return False
-                except (
-                    CodeFailed
-                ):  # whatever sympy raises over a model's text, MemoryError too: it is not the right answer
+                except CodeFailed:  # whatever sympy raises over a text, MemoryError too: it is not the right answer
                     return False
             raise WorkerLost("the process that compares answers was lost twice; is the machine out of memory?")
 
@@ -101,15 +99,13 @@ def load(settings: object) -> LoadedCode:
 
     def same(request: tuple[str, str, bool]) -> bool:
         right, answer, prose = request
-        right_values = parse(f"${right}$", parsing_timeout=None)
-        answer_values = parse(answer if prose else f"${answer}$", parsing_timeout=None)
-        same_number = bool(right_values and answer_values) and _same_number(right_values[0], answer_values[0])
+        rights = parse(f"${right}$", parsing_timeout=None)
+        answers = parse(answer if prose else f"${answer}$", parsing_timeout=None)
+        same_number = bool(rights and answers) and _same_number(rights[0], answers[0])
         if same_number is not None:
             return same_number
         # an inequality may be answered where an interval is asked for, as the other way round
-        return bool(
-            verify(right_values, answer_values, 6, _PRECISION, allow_set_relation_comp=True, timeout_seconds=None)
-        )
+        return bool(verify(rights, answers, 6, _PRECISION, allow_set_relation_comp=True, timeout_seconds=None))
 
     same((r"\sqrt{2}", "2", False))  # what it loads when it is first used
     return LoadedCode(None, same)

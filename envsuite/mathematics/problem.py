@@ -48,9 +48,8 @@ class ProblemFamily:
 
     def problem(self, parameters: Mapping[str, int], wording: int = 0) -> MathProblem:
         """Returns the problem with these numbers, in one of the wordings."""
-        return MathProblem(
-            self.wordings[wording].format(**parameters), str(self.answer(**parameters)), self.code.format(**parameters)
-        )
+        text, code = self.wordings[wording].format(**parameters), self.code.format(**parameters)
+        return MathProblem(text, str(self.answer(**parameters)), code)
 
 
 def between(draw: Draw, least: int, most: int) -> int:

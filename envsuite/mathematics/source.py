@@ -134,22 +134,18 @@ class ProblemFiles(ProblemSource):
             )
         folder = path if path.is_dir() else path.parent
         paths = sorted(file for file in path.rglob("*.jsonl") if file.is_file()) if path.is_dir() else [path]
-        problems_by_split: dict[str, dict[str, tuple[str, str, MathProblem]]] = {
-            "test": {},
-            "validation": {},
-            "train": {},
-        }
+        by_split: dict[str, dict[str, tuple[str, str, MathProblem]]] = {"test": {}, "validation": {}, "train": {}}
         digest = hashlib.sha256()
         for file in paths:
             inner = file.relative_to(folder).with_suffix("")
             split = _split((*((folder.name,) if path.is_dir() else ()), *inner.parts))
             for number, problem, task_type in read(file):
                 task_id = f"{inner.as_posix()}#{number}"
-                problems_by_split[split].setdefault(problem.text, (task_id, task_type or inner.name.lower(), problem))
+                by_split[split].setdefault(problem.text, (task_id, task_type or inner.name.lower(), problem))
         self.listed: dict[str, tuple[str, str]] = {}
         self._problems: dict[str, MathProblem] = {}
         texts: set[str] = set()
-        for split, problems in problems_by_split.items():
+        for split, problems in by_split.items():
             for text, (task_id, task_type, problem) in problems.items():
                 if text not in texts:
                     texts.add(text)
@@ -186,7 +182,7 @@ def builtin_problems() -> BuiltinProblems:
 
 @lru_cache(maxsize=8)
 def generated_problems(seed: int, count: int, types: tuple[str, ...]) -> GeneratedProblems:
-    """Returns problems from a seed; see :class:`Generated`."""
+    """Returns problems from a seed; see :class:`GeneratedProblems`."""
     return GeneratedProblems(seed, count, types)
 
 

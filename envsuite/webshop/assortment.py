@@ -26,10 +26,10 @@ class Fact:
     """The attribute, hidden from the customer: ``"easy clean"``."""
     label: str
     """The wording in titles and bullets: ``"Easy to Clean"``."""
-    asked: tuple[str, ...]
+    phrases: tuple[str, ...]
     """Other wordings in instructions, which follow a noun: ``"that wipes clean"``."""
-    told: str
-    """A sentence in descriptions."""
+    sentence: str
+    """Its sentence in descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ProductKind:
     """Its plural in lower case, as a search query."""
     name: str
     """Its name in titles."""
-    one: str
+    phrase: str
     """With its article, as in instructions: ``"a pair of hiking boots"``."""
     department: str
     path: str
@@ -85,33 +85,29 @@ def options() -> Mapping[str, tuple[str, tuple[str, ...]]]:
 @cache
 def kinds() -> tuple[ProductKind, ...]:
     """Returns all kinds, department by department."""
-    all_kinds = []
+    product_kinds = []
     for department, line in _sections("kinds.txt"):
-        query, name, phrase, path, prices, its_facets, its_options, use = (part.strip() for part in line.split("|"))
+        query, name, phrase, path, prices, facet_names, option_names, use = (part.strip() for part in line.split("|"))
         phrase = phrase or f"{'an' if name[0] in 'AEIOU' else 'a'} {name.lower()}"
         low, high = (int(price) * 100 for price in prices.split("-"))
-        all_kinds.append(
-            ProductKind(
-                query=query,
-                name=name,
-                one=phrase,
-                department=department,
-                path=f" {SEPARATOR} ".join(part.strip() for part in path.split(">")),
-                cents=(low, high),
-                facets=tuple(facets()[facet] for facet in its_facets.split()),
-                options=tuple(options()[option] for option in its_options.split()),
-                use=use,
-                words=(
-                    ("{name}", name.lower()),
-                    ("{query}", query),
-                    ("{one}", phrase),
-                    ("{upper}", use.upper()),
-                    ("{use}", use),
-                    ("{title}", " ".join(word if word in _SMALL else word.capitalize() for word in use.split())),
-                ),
-            )
+        kind = ProductKind(
+            query=query,
+            name=name,
+            phrase=phrase,
+            department=department,
+            path=f" {SEPARATOR} ".join(part.strip() for part in path.split(">")),
+            cents=(low, high),
+            facets=tuple(facets()[facet] for facet in facet_names.split()),
+            options=tuple(options()[option] for option in option_names.split()),
+            use=use,
+            words=(
+                *(("{name}", name.lower()), ("{query}", query), ("{one}", phrase)),
+                *(("{upper}", use.upper()), ("{use}", use)),
+                ("{title}", " ".join(word if word in _SMALL else word.capitalize() for word in use.split())),
+            ),
         )
-    return tuple(all_kinds)
+        product_kinds.append(kind)
+    return tuple(product_kinds)
 
 
 @cache

@@ -20,7 +20,7 @@ from envsuite.data.locks import hold_lock
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import bound_generated
 from envsuite.retrieval.builder import IndexBuilder
-from envsuite.webshop.catalogue import FORMAT, made_folder
+from envsuite.webshop.catalogue import FORMAT, shops_folder
 from envsuite.webshop.filling import STEPS, CatalogueFilling
 from envsuite.webshop.nouns import Tagger, tagger
 from envsuite.webshop.source import CatalogueFiles, Stock
@@ -99,7 +99,7 @@ def cached_catalogue(stock: Stock) -> Path:
                 find_nouns = default_tagger(stock)
                 LOG.warning("building the WebShop catalogue %s once, nouns by %s", path, find_nouns.name)
                 _build(stock, path, find_nouns, SilentProgress())
-        if path.parent == made_folder():
+        if path.parent == shops_folder():
             bound_generated(path)
     return path
 
@@ -120,7 +120,7 @@ def place(stock: Stock) -> Path:
     """
     if isinstance(stock, CatalogueFiles):
         return cache_root() / "webshop" / f"{stock.products.stem}-{_fingerprint(stock)}.catalogue"
-    return made_folder() / f"builtin-{FORMAT}-{stock.digest()[:20]}.catalogue"
+    return shops_folder() / f"builtin-{FORMAT}-{stock.digest()[:20]}.catalogue"
 
 
 def _fingerprint(files: CatalogueFiles) -> str:

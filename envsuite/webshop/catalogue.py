@@ -277,7 +277,7 @@ def goal_for(
     )
 
 
-def made_folder() -> Path:
+def shops_folder() -> Path:
     """Returns the folder of the cache with generated shops, which is kept within a limit."""
     return cache_root() / "webshop" / "generated"
 
@@ -290,7 +290,7 @@ def open_catalogue(path: Path) -> Catalogue:
 @lru_cache(maxsize=8)
 def _open(path: Path, _: int) -> Catalogue:
     catalogue = Catalogue(path)
-    if path.parent == made_folder().resolve():
+    if path.parent == shops_folder().resolve():
         hold(path, catalogue)
     return catalogue
 

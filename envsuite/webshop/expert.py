@@ -104,11 +104,9 @@ class WebShopLexical:
             return self._configure(observation)
         products = _products(observation)
         if not products:
-            return click(BACK) if PREVIOUS.lower() not in commands else click(PREVIOUS)
-        affordable = {asin: words for asin, (words, price) in products.items() if price <= limit} or {
-            asin: words for asin, (words, _) in products.items()
-        }
-        return click(max(affordable, key=lambda asin: len(affordable[asin] & goal_words)))
+            return click(PREVIOUS if PREVIOUS.lower() in commands else BACK)
+        affordable = [asin for asin, (_, price) in products.items() if price <= limit] or list(products)
+        return click(max(affordable, key=lambda asin: len(products[asin][0] & goal_words)))
 
     def _configure(self, observation: Observation) -> Action:
         text = f" {' '.join(_WORD.findall(observation['task'].lower()))} "
@@ -144,8 +142,8 @@ def plan(product: Product, goal: ShoppingGoal) -> Mapping[str, str]:
 
 def queries(product: Product) -> tuple[str, ...]:
     """Returns the expert's queries, the most promising first."""
-    title, more = product.title, " ".join(product.bullets[:1])
-    texts = (title, f"{title} {product.query}", f"{title} {more}", f"{title} {more} {product.description}")
+    title, bullet = product.title, " ".join(product.bullets[:1])
+    texts = (title, f"{title} {product.query}", f"{title} {bullet}", f"{title} {bullet} {product.description}")
     return tuple(dict.fromkeys(" ".join(text.split()[:WORDS]) or product.asin for text in texts))
 
 

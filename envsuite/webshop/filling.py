@@ -11,6 +11,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,6 +59,9 @@ CREATE UNIQUE INDEX products_by_asin ON products (asin);
 CREATE INDEX wishes_by_asin ON wishes (kind, asin, first);
 """
 
+_SHARED = tuple(field.name for field in fields(RawProduct) if field.name != "prices")
+"""Fields that a product has as its raw product does."""
+
 Row = tuple[str, str, str, bytes]
 HumanWishes = Mapping[str, list[dict[str, Any]]]
 Later = tuple[str, str, int, float, str, str]
@@ -78,7 +82,6 @@ class CatalogueFilling:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         self._open()
-        self._connection.execute("ATTACH DATABASE ? AS staged", (str(self._folder / "staged"),))
         for setting in (f"application_id = {APPLICATION}", f"user_version = {FORMAT}"):
             self._connection.execute(f"PRAGMA {setting}")
         self._begin()
@@ -87,9 +90,8 @@ class CatalogueFilling:
 
     def _resumes(self, record: str) -> bool:
         """Opens the tables of an earlier build with this ``record``; returns whether there are any."""
-        self._open()
         try:
-            self._connection.execute("ATTACH DATABASE ? AS staged", (str(self._folder / "staged"),))
+            self._open()
             if self._read_step("record") == record:
                 self._index.resume(self._progress()[1])
                 return True
@@ -100,6 +102,7 @@ class CatalogueFilling:
 
     def _open(self) -> None:
         self._connection = sqlite3.connect(self.path, isolation_level=None)
+        self._connection.execute("ATTACH DATABASE ? AS staged", (str(self._folder / "staged"),))
         self._index = IndexBuilder(kept=self._folder)
 
     def close(self) -> None:
@@ -213,9 +216,7 @@ class CatalogueFilling:
         rows = self._connection.execute(f"SELECT asin, body FROM staged.attributes WHERE asin IN ({marks})", asins)
         return {asin: orjson.loads(body) for asin, body in rows}
 
-    def _add_goals(
-        self, stock: Stock, human: HumanWishes, digest: str, tagger: str, progress: ProgressReceiver
-    ) -> None:
+    def _add_goals(self, stock: Stock, human: HumanWishes, digest: str, nouns: str, progress: ProgressReceiver) -> None:
         total, _, state = self._progress()
         goals = {}
         progress.start("goals", None, 0)
@@ -229,7 +230,7 @@ class CatalogueFilling:
         meta = {
             "products": str(total),
             "digest": digest,
-            "tagger": tagger,
+            "tagger": nouns,
             "stock": stock.title,
             "family": str(stock.family),
             **{f"{kind} goals": str(number) for kind, number in goals.items()},
@@ -240,10 +241,8 @@ class CatalogueFilling:
 
     def _human_wishes(self, human: HumanWishes, rng: random.Random) -> Iterator[tuple[str, str, int, Wish]]:
         columns = "SELECT asin, title, price_tag, body FROM products WHERE asin = ?"
-        asins = [
-            asin for (asin,) in self._connection.execute("SELECT asin FROM products ORDER BY number") if asin in human
-        ]
-        for asin in asins:
+        rows = self._connection.execute("SELECT asin FROM products ORDER BY number")
+        for asin in [asin for (asin,) in rows if asin in human]:
             product = unpack(*self._connection.execute(columns, (asin,)).fetchone())
             for entry in human[asin]:
                 if (wish := human_wish(entry, product.price, rng)) is not None:
@@ -277,21 +276,9 @@ class CatalogueFilling:
 def _finish_product(raw: RawProduct, entry: Mapping[str, Any], nouns: tuple[str, ...], rng: random.Random) -> Product:
     """Returns ``raw`` with attributes, a price and the nouns of the title."""
     return Product(
-        asin=raw.asin,
-        title=raw.title,
-        description=raw.description,
-        bullets=raw.bullets,
-        options=raw.options,
+        **{name: getattr(raw, name) for name in _SHARED},
         attributes=tuple(entry.get("attributes", (UNKNOWN_ATTRIBUTE,))),
-        category=raw.category,
-        query=raw.query,
-        product_category=raw.product_category,
-        price_tag=raw.price_tag,
         price=draw_price(raw.prices, rng),
-        image=raw.image,
-        option_images=raw.option_images,
-        rating=raw.rating,
-        reviews=raw.reviews,
         nouns=nouns,
     )
 

@@ -69,7 +69,7 @@ class ShopDifficulty:
         for field, (low, high) in _BOUNDS.items():
             value = asdict(self)[field]
             if type(value) is not int or not low <= value <= high:
-                raise UsageError(f"Difficulty.{field} must be a whole number from {low} to {high}, got {value!r}")
+                raise UsageError(f"ShopDifficulty.{field} must be a whole number from {low} to {high}, got {value!r}")
 
 
 DEFAULT = ShopDifficulty()
@@ -215,9 +215,8 @@ class Shop:
         # Many cheap products and few expensive ones: whole dollars, then the cents that shops like.
         share = dice.below(1000) * dice.below(1000)
         price = (low + (high - low) * share // 1_000_000) // 100 * 100 + dice.choose((99, 99, 95, 50, 0, 49, 88))
-        return ProductPlan(
-            kind, facts, tuple(options), (price,), dice.chance(self.difficulty.hidden), dice.chance(COMPOSED)
-        ), spare_values
+        hidden, composed = dice.chance(self.difficulty.hidden), dice.chance(COMPOSED)
+        return ProductPlan(kind, facts, tuple(options), (price,), hidden, composed), spare_values
 
     def _write_product(self, number: int, plan: ProductPlan) -> RawProduct:
         dice = Dice(f"words {EDITION} {self.seed} {number}")

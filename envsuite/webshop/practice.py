@@ -24,8 +24,8 @@ def texts() -> list[str]:
     return [
         *(f"{pair}12{pair}" for pair in pairs),
         *(f"1{number:02} .{number:02} x{number:02}" for number in range(100)),
-        *(text for kind in kinds() for text in (kind.query, kind.name, kind.one, kind.department, kind.path, kind.use)),
-        *(text for fact in facts for text in (fact.attribute, fact.label, *fact.asked, fact.told)),
+        *(text for k in kinds() for text in (k.query, k.name, k.phrase, k.department, k.path, k.use)),
+        *(text for fact in facts for text in (fact.attribute, fact.label, *fact.phrases, fact.sentence)),
         *(text for name, values in options().values() for text in (name, *values)),
         *sentences(),
         *_SHOP.splitlines(),

@@ -13,7 +13,7 @@ from envsuite.data import cache_root
 from envsuite.data.locks import hold_lock
 from envsuite.data.room import bound_generated, hold
 from envsuite.retrieval.lucene import LuceneIndex
-from envsuite.webshop.catalogue import Catalogue, made_folder
+from envsuite.webshop.catalogue import Catalogue, shops_folder
 from envsuite.webshop.documents import text_of
 from envsuite.webshop.world import Search
 
@@ -40,17 +40,16 @@ def search_of(name: str, catalogue: Catalogue) -> Search:
 
 @lru_cache(maxsize=8)
 def _lucene(catalogue: Catalogue) -> Search:
-    is_generated = catalogue.path.parent == made_folder().resolve()
-    folder = (made_folder() if is_generated else cache_root() / "webshop") / f"{catalogue.meta['digest'][:20]}.lucene"
+    is_generated = catalogue.path.parent == shops_folder().resolve()
+    folder = (shops_folder() if is_generated else cache_root() / "webshop") / f"{catalogue.meta['digest'][:20]}.lucene"
     with hold_lock(folder.with_name(f".{folder.name}.lock")):
         if not folder.is_dir():
             LOG.warning("building Lucene's index of %s once, in %s", catalogue.path, folder)
             partial = folder.with_name(f".{folder.name}.building")
             shutil.rmtree(partial, ignore_errors=True)
             products = catalogue.products()
-            LuceneIndex.build(
-                ((p.asin, text_of(p.title, p.description, p.bullets, p.options)) for p in products), partial
-            )
+            texts = ((p.asin, text_of(p.title, p.description, p.bullets, p.options)) for p in products)
+            LuceneIndex.build(texts, partial)
             os.replace(partial, folder)
             if is_generated:
                 bound_generated(folder)
@@ -64,9 +63,5 @@ def _lucene(catalogue: Catalogue) -> Search:
     return search
 
 
-def _bm25(catalogue: Catalogue) -> Search:
-    return catalogue.search
-
-
-SEARCHES: dict[str, Callable[[Catalogue], Search]] = {"bm25": _bm25, "lucene": _lucene}
+SEARCHES: dict[str, Callable[[Catalogue], Search]] = {"bm25": lambda catalogue: catalogue.search, "lucene": _lucene}
 """Factories of the search engines, by name."""

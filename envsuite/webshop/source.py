@@ -22,15 +22,8 @@ UNPRICED = 100.0
 UNKNOWN_ATTRIBUTE = "DUMMY_ATTR"
 """The attribute of a product that the attribute file does not have."""
 NEEDED = (
-    "asin",
-    "name",
-    "category",
-    "query",
-    "product_category",
-    "full_description",
-    "small_description",
-    "customization_options",
-    "images",
+    *("asin", "name", "category", "query", "product_category", "full_description", "small_description"),
+    *("customization_options", "images"),
 )
 """Required fields of an entry in the product file."""
 HUMAN = "items_human_ins.json"
@@ -42,7 +35,7 @@ class OfficialSet(NamedTuple):
 
     suffix: str
     """Ending of the names of its product and attribute file."""
-    fetched_as: str
+    data_set: str
     """Its name in ``envsuite data fetch``."""
 
 
@@ -125,8 +118,8 @@ class CatalogueFiles:
         return attributes_of(self.attributes)
 
     def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
-        """See :func:`written_by_people`; none without the file."""
-        return {} if self.human is None else written_by_people(self.human)
+        """See :func:`wishes_of`; none without the file."""
+        return {} if self.human is None else wishes_of(self.human)
 
     def digest(self) -> str:
         """Returns the SHA-256 (hex) of the content of the files.
@@ -160,17 +153,15 @@ def official_files(source: str | Path | None = None) -> CatalogueFiles:
     """
     is_set_name = isinstance(source, str) and source in SETS
     place = data_root() / "webshop" if is_set_name or source is None else Path(source)
-    sets = {name: files for name in SETS if (files := _files(place, name)) is not None}
-    if is_set_name:
-        sets = {name: files for name, files in sets.items() if name == source}
+    names = [name for name in SETS if not is_set_name or name == source]
+    sets = [files for name in names if (files := _files(place, name)) is not None]
     if len(sets) == 1:
-        return next(iter(sets.values()))
+        return sets[0]
     if sets:
         hint = WHICH if source is None else "Give a folder with one of them, or build a catalogue of each (--products)"
         raise DataError(f"{place}: has both sets of WebShop's files. {hint}")
-    names = [name for name in SETS if not is_set_name or name == source]
     needs = " or ".join(f"{' and '.join(_names(name))} ({name})" for name in names)
-    fetch = " or ".join(f"`envsuite data fetch {SETS[name].fetched_as}`" for name in names)
+    fetch = " or ".join(f"`envsuite data fetch {SETS[name].data_set}`" for name in names)
     raise DataError(
         f"{place}: no WebShop data. It needs {needs}, and {HUMAN} for the instructions of people. {fetch} gets them; "
         "or give source= the folder or the catalogue file you have"
@@ -241,7 +232,7 @@ def attributes_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield _valid(asin), clean
 
 
-def written_by_people(path: Path) -> dict[str, list[dict[str, Any]]]:
+def wishes_of(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Returns ASIN -> the instructions that people wrote for it, from ``items_human_ins.json``.
 
     Raises:

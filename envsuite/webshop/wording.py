@@ -15,9 +15,7 @@ _STARTS = """
     ba be bo bra bri cal cor da del dra el fa fen fi ga gri ha hal jo ka kel la lor lu ma mer mo na nor o pa pel
     qui ra ren ro sa sel sho ta tor tri u va ven vi wa wes xa yo za zen
 """.split()
-_MIDDLES = """
-    ba bi da den di do fa gi la len li lo ma mi na ne ni no ra ri ro sa shi so ta ti to va vi zo
-""".split()
+_MIDDLES = "ba bi da den di do fa gi la len li lo ma mi na ne ni no ra ri ro sa shi so ta ti to va vi zo".split()
 _ENDS = """
     bex co da dor dy fy gen jo ka kin la lex lia lo ly mar mo na nix no ra ria rix ro sa ta tec tia to va ven
     via vo xa zon
@@ -180,11 +178,11 @@ def description(kind: ProductKind, maker: str, facts: Sequence[Fact], dice: Dice
     for fact in facts:
         way, label = dice.below(4), fact.label[0].upper() + fact.label[1:]
         if way == 0:
-            parts.append(f"{label}: {fact.told}")
+            parts.append(f"{label}: {fact.sentence}")
         elif way == 1:
-            parts.append(f"{dice.choose(_WANTED).replace('{asked}', dice.choose(fact.asked))} {fact.told}")
+            parts.append(f"{dice.choose(_WANTED).replace('{asked}', dice.choose(fact.phrases))} {fact.sentence}")
         else:
-            parts.append(f"{label}. {fact.told}")
+            parts.append(f"{label}. {fact.sentence}")
     parts += dice.sample(_FILLER, dice.below(5))
     return _fill_marks(" ".join(parts), kind, maker)
 
@@ -194,7 +192,7 @@ def bullets(kind: ProductKind, maker: str, facts: Sequence[Fact], last: Sequence
     filler = dice.sample(_BULLETS, 1 + dice.below(3))
     shout = dice.below(3)
     labels = [fact.label.upper() if shout else fact.label[0].upper() + fact.label[1:] for fact in (*facts, *last)]
-    lines = [f"{label}: {fact.told}" for label, fact in zip(labels, (*facts, *last), strict=True)]
+    lines = [f"{label}: {fact.sentence}" for label, fact in zip(labels, (*facts, *last), strict=True)]
     if not facts:
         lines.insert(0, filler.pop())
     return tuple(_fill_marks(line, kind, maker) for line in (*lines, *filler))
@@ -229,12 +227,12 @@ def wish(kind: ProductKind, facts: Sequence[Fact], picks: Sequence[tuple[str, st
     after: list[str] = []
     for fact in facts:
         if dice.chance(vagueness):
-            after.append(dice.choose(fact.asked))
+            after.append(dice.choose(fact.phrases))
         else:
             (after if _follows(fact) else before).append(fact.label.lower())
     options = [_option(name, value, vagueness, dice) for name, value in picks]
     apart = bool(options) and dice.chance(30)
-    phrase = " ".join((_with_words(kind.one, before), *([_join_words(after)] if after else [])))
+    phrase = " ".join((_with_words(kind.phrase, before), *([_join_words(after)] if after else [])))
     if options and not apart:
         phrase += f"{',' if after else ''} {_join_words(options)}"
     text = dice.choose(_OPENINGS).format(phrase)

@@ -146,12 +146,10 @@ class ShopVisit:
             self.state = ShopState()
         elif state.page == "results":
             self._from_results(name)
+        elif name == PREVIOUS.lower() and state.page == "item":
+            self.state = replace(state, page="results", asin="", options=())
         elif name == PREVIOUS.lower():
-            self.state = (
-                replace(state, page="results", asin="", options=())
-                if state.page == "item"
-                else replace(state, page="item")
-            )
+            self.state = replace(state, page="item")
         else:
             self._on_item(name)
         return True

@@ -157,7 +157,7 @@ def test_a_schema_may_have_optional_arguments_and_take_any(monkeypatch: pytest.M
     check = Check("TextCraft-v0", testing.malformed_actions)
     check()
     env = check.world()
-    tried = [action for action in testing._malformed(env) if action and isinstance(action, tuple)]
+    tried = [action for action in testing._unfit_actions(env) if action and isinstance(action, tuple)]
     lacking = [call for (call, *_) in tried if call.name == tool.name and "command" not in call.arguments]
     assert lacking, "a required argument is still left out"
 

@@ -217,7 +217,7 @@ def test_a_file_farther_away_is_refused(tmp_path: Path) -> None:
     for place in ("a", "a/b"):
         (tmp_path / place / "file.py").write_text(HEAD + TOOL)
     assert spec_of("a/file.py").id == "a/file.py"
-    with pytest.raises(UsageError, match=r"go to the folder of the file, and type file\.py"):
+    with pytest.raises(UsageError, match=r"go to its folder, and type file\.py"):
         spec_of("a/b/file.py")
 
 

@@ -382,7 +382,7 @@ def test_another_file_of_that_name_goes_aside(server: Faulty, tmp_path: Path) ->
 
 
 def test_a_block_that_is_left_early_ends_the_connection(server: Faulty) -> None:
-    url, limits = f"{server.url}/a/set.zip", {"timeout": 5.0, "stall": 5.0, "least_rate": 1.0, "longest_wait": 1.0}
-    with pytest.raises(KeyError), answer_to(url, {}, **limits) as answer:
+    patience = Patience(timeout=5.0, stall=5.0, least_rate=1.0, longest_wait=1.0)
+    with pytest.raises(KeyError), answer_to(f"{server.url}/a/set.zip", {}, patience) as answer:
         assert answer.read()
         raise KeyError

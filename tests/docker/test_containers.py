@@ -30,7 +30,7 @@ def read(words: list[str], command: str) -> argparse.Namespace:
     assert words[0] == "envsuite"
     name, found, rest = cli.find(words[1:], cli.available())
     assert name == command
-    return cli.parsed(name, found, rest)
+    return cli.parse_words(name, found, rest)
 
 
 def test_compose_has_a_service_for_each_environment_and_no_other() -> None:

@@ -33,7 +33,8 @@ def test_no_attribute_counts_as_another_or_stands_in_what_is_said_of_another(kin
     assert len({fact.attribute for fact in facts}) == len(facts)
     for one, other in itertools.permutations(facts, 2):
         assert not alike(one.attribute, other.attribute)
-        said = " ".join((kind.name, *(word for _, word in kind.words), other.label, other.told, *other.asked)).lower()
+        words = (word for _, word in kind.words)
+        said = " ".join((kind.name, *words, other.label, other.sentence, *other.phrases)).lower()
         assert one.attribute not in said
 
 

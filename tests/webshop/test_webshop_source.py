@@ -13,7 +13,7 @@ from shop_files import ATTRIBUTES, ENTRIES, HUMAN, entry, values, write_official
 from envsuite.core import DataError
 from envsuite.webshop import json_stream
 from envsuite.webshop.json_stream import elements, members
-from envsuite.webshop.source import attributes_of, official_files, products_of, written_by_people
+from envsuite.webshop.source import attributes_of, official_files, products_of, wishes_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -161,9 +161,9 @@ def test_what_the_original_would_die_of_is_refused_with_its_place(
         (attributes_of, {"B1": []}, "entry 'B1': an object was expected"),
         (attributes_of, {"B1": {"attributes": "steel"}}, "attributes is str, not a list"),
         (attributes_of, {"B1": {"instruction": 3}}, "instruction is int"),
-        (written_by_people, {"B1": {}}, "a list was expected"),
-        (written_by_people, {"B1": [{"instruction": "a"}]}, "needs instruction, instruction_attributes"),
-        (written_by_people, {"B1": [HUMAN["B000000001"][0] | {"instruction_options": "red"}]}, "is str, not a list"),
+        (wishes_of, {"B1": {}}, "a list was expected"),
+        (wishes_of, {"B1": [{"instruction": "a"}]}, "needs instruction, instruction_attributes"),
+        (wishes_of, {"B1": [HUMAN["B000000001"][0] | {"instruction_options": "red"}]}, "is str, not a list"),
     ],
 )
 def test_a_foreign_attribute_or_instruction_file_is_refused(

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 START_SECONDS = 120.0
 """Seconds that a new process has to import its modules before the deadline of its first call begins."""
@@ -31,13 +32,11 @@ class Child:
     Args:
         entry: ``"module:function"``; the function is called with the socket. The process ends when it returns, or when
             the socket is closed.
-        environment: Environment variables besides the program's own.
+        env: Environment variables besides the program's own.
         kept: Names of those of the program's own that it gets, and nothing that it prints is shown; ``None`` for all.
     """
 
-    def __init__(
-        self, entry: str, environment: Mapping[str, str] | None = None, kept: Collection[str] | None = None
-    ) -> None:
+    def __init__(self, entry: str, env: Mapping[str, str] | None = None, kept: Collection[str] | None = None) -> None:
         self.socket, theirs = socket.socketpair()
         own = {name: value for name, value in os.environ.items() if kept is None or name in kept}
         with theirs:
@@ -47,7 +46,7 @@ class Child:
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
                 # Many processes on few cores; the user's own settings take precedence.
-                env={"OMP_NUM_THREADS": "1", **own, **(environment or {})},
+                env={"OMP_NUM_THREADS": "1", **own, **(env or {})},
                 stderr=None if kept is None else subprocess.DEVNULL,
             )
 
@@ -55,14 +54,10 @@ class Child:
         """Ends the process and its children; kills it after ``grace`` seconds. Returns how it ended."""
         self.socket.close()
         exit_code: int | None = None
-        try:
+        with suppress(subprocess.TimeoutExpired):
             exit_code = self.process.wait(grace)
-        except subprocess.TimeoutExpired:
-            pass
-        try:
+        with suppress(ProcessLookupError, PermissionError):  # it and its children are gone
             os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # it and its children are gone
-            pass
         self.process.wait()
         if exit_code is None:
             return "was killed"

@@ -83,7 +83,7 @@ class ProcessGuard:
     def __init__(self, setting: SandboxSetting, bounds: SessionBounds, channel: socket.socket) -> None:
         self.setting, self.bounds, self.channel = setting, bounds, channel
         self.alone = setting.mode == "namespaces"
-        self.census = self._prepare() if self.alone else None
+        self.meter = self._prepare() if self.alone else None
         self.folder = tempfile.mkdtemp(prefix="envsuite-session-") if setting.mode == "unisolated" else None
         self.control, theirs = socket.socketpair()
         out, out_end = os.pipe()
@@ -103,7 +103,7 @@ class ProcessGuard:
             _, listeners, _, _ = socket.recv_fds(self.control, 1, 1)
             threads = (None, 0) if self.alone else (self.worker, bounds.processes)
             self.grants = Grants(listeners[0], bounds.memory, *threads) if listeners else None
-            self.census = self.census or MemoryMeter(os.open("/proc", os.O_RDONLY | os.O_CLOEXEC), self.worker)
+            self.meter = self.meter or MemoryMeter(os.open("/proc", os.O_RDONLY | os.O_CLOEXEC), self.worker)
         if not self.alone:
             with contextlib.suppress(OSError):
                 os.setpgid(self.worker, self.worker)
@@ -153,8 +153,8 @@ class ProcessGuard:
                 send(self.channel, {"failed": self.pipes[self.err].text() or f"the session did not start: {status}"})
                 return
             self._pause()
-            if self.census is not None:
-                self.census.begin()
+            if self.meter is not None:
+                self.meter.begin()
             send(self.channel, {"ready": True})
             while True:
                 fits = self._rest()
@@ -175,7 +175,7 @@ class ProcessGuard:
         A process that ends while all are stopped lets the kernel continue those whose group it leaves without a parent.
         """
         wait, looks = _FIRST_LOOK, 0
-        while self.census and looks < 2:  # one look at all is no moment: the second sees what ended meanwhile
+        while self.meter and looks < 2:  # one look at all is no moment: the second sees what ended meanwhile
             has_call = bool(select.select([self.channel], [], [], wait)[0])
             if has_call and time.monotonic() < self.looked + _TICK:
                 break
@@ -184,7 +184,7 @@ class ProcessGuard:
                 return False
             if has_call:
                 break
-            looks = looks + 1 if self.census.is_still() else 0
+            looks = looks + 1 if self.meter.is_still() else 0
             self._pause()
             wait = min(2 * wait, _TICK)
         return True
@@ -192,7 +192,7 @@ class ProcessGuard:
     def _exceeds(self) -> bool:
         self.looked = time.monotonic()
         grants = self.grants.shared if self.grants is not None else 0
-        return self.census is not None and self.census.exceeds(self.bounds.memory - grants)
+        return self.meter is not None and self.meter.exceeds(self.bounds.memory - grants)
 
     def _run(self, code: str, number: int, fits: bool) -> dict[str, object]:
         self.pipes = {self.out: Output(self.bounds.output), self.err: Output(self.bounds.output)}

@@ -37,7 +37,7 @@ def receive(channel: socket.socket, limit: int, until: float | None = None) -> d
     Raises:
         EOFError: The other end is closed.
         TimeoutError: The time is up.
-        Garbled: The message is too long, or is not a JSON object.
+        GarbledMessage: The message is too long, or is not a JSON object.
     """
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))
     if length > limit:

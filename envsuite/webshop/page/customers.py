@@ -50,9 +50,7 @@ class Customer:
     def begin(self, task_id: str | None) -> None:
         """Starts a task; without an id, draws another one than the last."""
         if task_id is None:
-            task_id = secrets.choice(self.ids)
-            while task_id == self.task_id and len(self.ids) > 1:
-                task_id = secrets.choice(self.ids)
+            task_id = secrets.choice([task for task in self.ids if task != self.task_id] or self.ids)
         self.env.reset(options={"task_id": task_id})
         self.task_id = task_id
         self.actions = 0
@@ -90,7 +88,7 @@ def option_of(session: ShopVisit, value: str) -> tuple[str, str]:
     return next(pair for pair in reversed(session.state.options) if pair[1] == value.lower())
 
 
-class Customers:
+class Customers(Visitors[Customer]):
     """The customers by the key in their cookie. Thread-safe.
 
     Args:
@@ -103,19 +101,9 @@ class Customers:
     def __init__(
         self, make: Callable[[], WebShop], ids: Sequence[str], first: str | None = None, capacity: int = CAPACITY
     ) -> None:
-        self._make = make
-        self._ids = ids
-        self._first = first
-        self._visitors = Visitors[Customer](capacity)
-
-    def __len__(self) -> int:
-        """Returns the number of customers."""
-        return len(self._visitors)
+        super().__init__(capacity)
+        self._make, self._ids, self._first = make, ids, first
 
     def admit(self) -> Customer:
         """Returns a new customer; a full shop drops the one that has been idle for longest."""
-        return self._visitors.add(Customer(self._make(), self._ids, self._first))
-
-    def find(self, key: str) -> Customer | None:
-        """Returns the customer with this key; ``None`` if there is none, or no more."""
-        return self._visitors.find(key)
+        return self.add(Customer(self._make(), self._ids, self._first))

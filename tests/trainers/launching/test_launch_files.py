@@ -90,7 +90,7 @@ def parsed(command: str) -> argparse.Namespace:
     words = command.removeprefix("exec envsuite ").replace("$HOST", "0.0.0.0").replace("$PORT", "8080").split()
     name, found, rest = cli.find(words, cli.available())
     assert name == "serve http"
-    return cli.parsed(name, found, rest)
+    return cli.parse_words(name, found, rest)
 
 
 @pytest.mark.seconds

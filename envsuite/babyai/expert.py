@@ -44,7 +44,7 @@ class BabyAIExpert:
         """
         inner = unwrap_local_env(env, ENV_ID, BabyAI)
         if inner.done:
-            raise UsageError("Expert.act called before reset; call reset() first")
+            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
         task, commands = inner.episode["task_id"], inner.world.played
         if task != self._task or self._world.played != commands[: len(self._world.played)]:
             self._task, self._world = task, BabyAIWorld(*parse_task_id(task))

@@ -26,7 +26,7 @@ class BifurcationExpert:
         """
         inner = unwrap_local_env(env, ENV_ID, Bifurcation)
         if inner.done:
-            raise UsageError("Expert.act called before reset; call reset() first")
+            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
         right = None if inner.state.astray else inner.walk.right(inner.state.place)
         door = inner.chance % len(inner.commands) if right is None else right
         return (ToolCall("take", {"command": inner.commands[door]}),)

@@ -144,6 +144,8 @@ def shorten_reason(reason: str) -> str:
 
 _HOLDERS = (float, list, dict)
 """Types of arguments that are, or may hold, whole floats."""
+_REFERENCES = 4
+"""References of a schema that are followed for one value; some lead to themselves."""
 
 
 def with_integers(action: Action, tools: Sequence[Tool]) -> Action:
@@ -152,11 +154,16 @@ def with_integers(action: Action, tools: Sequence[Tool]) -> Action:
         for value in call.arguments.values():
             if type(value) in _HOLDERS:
                 forms = {tool.name: tool.parameters for tool in tools}
-                return [ToolCall(call.name, _with_integers(dict(call.arguments), forms[call.name])) for call in action]
+                return [
+                    ToolCall(call.name, _with_integers(dict(call.arguments), forms[call.name], forms[call.name]))
+                    for call in action
+                ]
     return action
 
 
-def _with_integers(value: Any, form: Any) -> Any:
+def _with_integers(value: Any, form: Any, root: Mapping[str, Any], followed: int = 0) -> Any:
+    while isinstance(form, Mapping) and isinstance(form.get("$ref"), str) and followed < _REFERENCES:
+        form, followed = _part(root, form["$ref"]), followed + 1
     if not isinstance(form, Mapping):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -170,13 +177,21 @@ def _with_integers(value: Any, form: Any) -> Any:
         )
         value = next(equals, value)
     elif isinstance(value, list):
-        value = [_with_integers(item, form.get("items")) for item in value]
+        value = [_with_integers(item, form.get("items"), root) for item in value]
     elif isinstance(value, dict):
         inner, additional = form.get("properties", {}), form.get("additionalProperties")
-        value = {name: _with_integers(item, inner.get(name, additional)) for name, item in value.items()}
+        value = {name: _with_integers(item, inner.get(name, additional), root) for name, item in value.items()}
     for part in (part for key in ("anyOf", "oneOf", "allOf") for part in form.get(key, ())):
-        value = _with_integers(value, part)
+        value = _with_integers(value, part, root, followed)
     return value
+
+
+def _part(root: Mapping[str, Any], reference: str) -> Any:
+    """Returns the part of a schema that ``#/a/b`` refers to; ``None`` where there is none."""
+    part: Any = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+    return part if reference.startswith("#") else None
 
 
 def check_action(action: object, tools: Sequence[Tool], max_calls: int) -> str | None:

@@ -32,7 +32,7 @@ class MathExpert:
         """
         inner = unwrap_local_env(env, ENV_ID, PythonMathEnv)
         if inner.done:
-            raise UsageError("Expert.act called before reset; call reset() first")
+            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
         problem = inner.problem
         if not problem.code:
             return (ToolCall("answer", {"text": problem.answer}),)

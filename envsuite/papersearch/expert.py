@@ -29,7 +29,7 @@ class PaperSearchExpert:
         """
         inner = unwrap_local_env(env, ENV_ID, PaperSearchEnv)
         if inner.done:
-            raise UsageError("Expert.act called before reset; call reset() first")
+            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
         return next_calls(inner.session, inner.max_calls)
 
 

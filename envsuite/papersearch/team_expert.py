@@ -26,7 +26,7 @@ class TeamExpert:
         """
         inner = unwrap_local_env(env, TEAM_ID, PaperSearchTeam)
         if inner.done:
-            raise UsageError("TeamExpert.act called before reset; call reset() first")
+            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
         team = inner.team
         if not team.candidates:
             return next_calls(team, inner.max_calls)

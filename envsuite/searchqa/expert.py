@@ -30,7 +30,7 @@ class SearchQAExpert:
         """
         inner = unwrap_local_env(env, ENV_ID, SearchQAEnv)
         if inner.done:
-            raise UsageError("Expert.act called before reset; call reset() first")
+            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
         session = inner.session
         keys = set(session.keys())
         for key in session.question.support:

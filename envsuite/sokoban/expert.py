@@ -40,7 +40,7 @@ class SokobanExpert:
         """
         inner = unwrap_local_env(env, ENV_ID, SokobanEnv)
         if inner.done:
-            raise UsageError("Expert.act called before reset; call reset() first")
+            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
         moves = self.moves(inner.world)[: min(self.calls, inner.max_calls)]
         return tuple(ToolCall("move", {"direction": direction}) for direction in moves)
 

@@ -30,5 +30,5 @@ class TextCraftExpert:
         world = inner.world
         commands = [] if inner.done else plan(world.book, world.goal, world.inventory)
         if not commands:
-            raise UsageError("Expert.act called before reset; call reset() first")
+            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
         return (ToolCall("env_step", {"command": commands[0]}),)

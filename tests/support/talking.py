@@ -8,6 +8,7 @@ import socket
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -58,7 +59,9 @@ class Speaker(ScriptedEngine):
             return Completion(request.request_id, as_tokens([]), none, why[0], none.astype(np.int64), why[1])
         done = super()._complete(request)
         logprobs = -np.array([next(_NUMBERS) for _ in range(done.count)], np.float32)
-        return Completion(done.request_id, done.token_ids, logprobs, done.finish_reason, done.policy_version)
+        count = len(request.prompt_ids) + len(done.token_ids) - 1
+        experts = (np.arange(count, dtype=np.int16).reshape(-1, 1, 1),)
+        return replace(done, logprobs=logprobs, experts=experts)
 
 
 class Place:

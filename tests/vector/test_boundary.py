@@ -107,10 +107,15 @@ def test_an_end_of_openenv_without_a_verdict_is_no_zero() -> None:
         ({"type": "array", "items": {"type": "integer"}}, [1.0, 2], [1, 2]),
         ({"type": "object", "properties": {"k": {"type": "integer"}}}, {"k": 5.0, "l": 1.0}, {"k": 5, "l": 1.0}),
         ({"type": "string"}, "1.0", "1.0"),
+        ({"$ref": "#/$defs/count"}, 1.0, 1),
+        ({"anyOf": [{"$ref": "#/$defs/a~1b"}, {"type": "null"}]}, [2.0, [3.0]], [2, [3]]),
+        ({"anyOf": [{"$ref": "#/$defs/nobody"}, {"type": "number"}]}, 1.0, 1.0),
     ],
 )
 def test_whole_floats_arrive_as_the_integers_of_the_schema(form: Any, given: Any, arrives: Any) -> None:
-    tool = Tool("t", "", {"type": "object", "properties": {"n": form}})
+    nested = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/a~1b"}]}}
+    parts = {"count": {"type": "integer"}, "a/b": nested, "nobody": {"$ref": "#/$defs/nobody"}}
+    tool = Tool("t", "", {"type": "object", "properties": {"n": form}, "$defs": parts})
     assert tool.problem({"n": given}) is None
     (call,) = with_integers((ToolCall("t", {"n": given}),), (tool,))
     assert repr(call.arguments["n"]) == repr(arrives)

@@ -19,6 +19,7 @@ from envsuite.playing.step import Episode, Step, as_tokens
 from trainers.gateway.credit import EnvStep, Place, actions_by_answer
 from trainers.gateway.messages import Message, ParsedRequest, Refused
 from trainers.gateway.sequences import RequestPrompt, Sequences, Writer
+from trainers.steps.experts import cut
 
 _NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the model writes none
 
@@ -298,17 +299,18 @@ class Session:
                 else Refused(503, "engine_failed", completion.error, 1.0)
             )
             return
-        request.choices[number] = self._choice(request.ask, completion)
+        request.choices[number] = self._choice(request, completion)
         if len(request.choices) == request.ask.count:
             request.done.set_result([request.choices[i] for i in range(request.ask.count)])
 
-    def _choice(self, ask: ParsedRequest, completion: Completion) -> AnswerChoice:
-        used, cut_text, stop_text = completion, "", ""
-        if ask.stop and (cut := _stop_place(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
-            ids, cut_text, stop_text = cut
-            used = Completion(
-                completion.request_id, completion.token_ids[:ids], completion.logprobs[:ids], "stop",
-                completion.policy_version[:ids],
+    def _choice(self, request: AnsweredRequest, completion: Completion) -> AnswerChoice:
+        ask, used, cut_text, stop_text = request.ask, completion, "", ""
+        if ask.stop and (place := _stop_place(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
+            count, cut_text, stop_text = place
+            used = replace(
+                completion, token_ids=completion.token_ids[:count], logprobs=completion.logprobs[:count],
+                policy_version=completion.policy_version[:count], finish_reason="stop",
+                experts=cut(completion.experts, 0, len(request.prompt.ids) + count - 1),
             )  # fmt: skip
         message, problem = self.writer.read(used.token_ids.tolist(), ask.tools, cut_text)
         message = replace(message, calls=tuple((call, self._unique(call_id)) for call, call_id in message.calls))

@@ -91,11 +91,9 @@ class NativeCodec(Codec):
         Raises:
             UsageError: The template cannot write them so that they are read back.
         """
-        by_name = (
-            {call.name: Tool(call.name, "", _schema(call)) for call in action}
-            if tools is None
-            else _tools_by_name(tools)
-        )
+        if tools is None:
+            tools = [Tool(call.name, "", _schema(call)) for call in action]
+        by_name = _tools_by_name(tools)
         for call in action:
             dump(call)
         text = self.dialect.completion(self.dialect.add_ids(list(action)), thought, by_name) if action else None

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, lines
-from envsuite.papersearch.paper_files import NO_TITLE, beginning
+from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, lines, text_lines
+from envsuite.papersearch.paper_files import title_of
 from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
 
 READER = "cacm 1"
@@ -102,11 +102,7 @@ class Cacm:
             if not (title or text):
                 tell("no title and no abstract (left out)", place)
                 continue
-            if not title:
-                tell(NO_TITLE, place)
-                title = beginning(text)
-            if not text:
-                tell("no abstract (kept)", place)
+            title = title_of(title, text, place, tell)
             if dates[number] == UNDATED:
                 tell("a date that cannot be read (counts as older than all others)", place)
             facts = {"authors": [clean(name) for name in fields.get("A", []) if clean(name)], "venue": "CACM"}
@@ -117,12 +113,7 @@ def _entries(path: Path, tell: Tell) -> Iterator[Entry]:
     """Yields the entries of a file in SMART's format: ``.I`` with a number, then fields, each begun by its letter."""
     entry: Entry | None = None
     field: list[str] = []
-    for place, raw in lines(path, tell):
-        try:
-            line = raw.decode().rstrip("\r\n")
-        except UnicodeDecodeError:
-            tell("a line that is not UTF-8 (left out)", place)
-            continue
+    for place, line in text_lines(path, tell):
         if start := _START.fullmatch(line):
             if entry is not None:
                 yield entry

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, lines
-from envsuite.papersearch.paper_files import NO_TITLE, beginning, number_of
+from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, text_lines
+from envsuite.papersearch.paper_files import number_of, title_of
 from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
 
 READER = "ieee vis 1"
@@ -90,12 +90,8 @@ class IeeeVis:
     def _papers(self, tell: Tell) -> Iterator[Document]:
         today = number_of(datetime.date.today())
         places: dict[str, int] = {}
-        for place, line in lines(self._path, tell):
-            try:
-                cells = line.decode().rstrip("\r\n").split("\t")
-            except UnicodeDecodeError:
-                tell("a line that is not UTF-8 (left out)", place)
-                continue
+        for place, line in text_lines(self._path, tell):
+            cells = line.split("\t")
             if not places:
                 places = {name: cells.index(column) for name, column in COLUMNS.items() if column in cells}
                 if missing := [column for name, column in COLUMNS.items() if name not in places]:
@@ -113,10 +109,7 @@ def _paper(row: Mapping[str, str], place: str, tell: Tell, today: int) -> Docume
     if not row["key"] or not (row["title"] or row["abstract"]):
         tell("no title and no abstract (left out)" if row["key"] else "no article number (left out)", place)
         return None
-    if not row["title"]:
-        tell(NO_TITLE, place)
-    if not row["abstract"]:
-        tell("no abstract (kept)", place)
+    title = title_of(row["title"], row["abstract"], place, tell)
     date = day(row["year"])
     if date is None:
         tell("a date that cannot be read (counts as older than all others)", place)
@@ -126,7 +119,6 @@ def _paper(row: Mapping[str, str], place: str, tell: Tell, today: int) -> Docume
     if row["doi"]:
         facts["doi"] = row["doi"]
     links = tuple(dict.fromkeys(_parts(row["references"])))
-    title = row["title"] or beginning(row["abstract"])
     return Document(row["key"], title, row["abstract"], UNDATED if date is None else date, links, facts)
 
 

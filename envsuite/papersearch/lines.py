@@ -19,6 +19,7 @@ LONGEST_LINE = 2**24
 Tell = Callable[[str, str], None]
 """Receives the kind of a problem and its place."""
 _GZIP = b"\x1f\x8b"
+_NOT_UTF8 = "a line that is not UTF-8 (left out)"
 
 
 class ProblemCounter:
@@ -95,6 +96,15 @@ def _open(path: Path) -> BinaryIO | gzip.GzipFile:
     return gzip.open(path, "rb") if start == _GZIP else path.open("rb")
 
 
+def text_lines(path: Path, tell: Tell) -> Iterator[tuple[str, str]]:
+    """Yields the place and the text of each line that is not blank, without its line end; as :func:`lines`."""
+    for place, line in lines(path, tell):
+        try:
+            yield place, line.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            tell(_NOT_UTF8, place)
+
+
 def records(path: Path, tell: Tell) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the place and the object of each line of JSON; other lines are problems, and left out.
 
@@ -118,7 +128,7 @@ def _why(line: bytes) -> str:
     try:
         line.decode()
     except UnicodeDecodeError:
-        return "a line that is not UTF-8 (left out)"
+        return _NOT_UTF8
     return "a line that is not JSON (left out)"
 
 

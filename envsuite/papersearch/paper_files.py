@@ -21,7 +21,6 @@ LONGEST_TITLE = 1_000
 """Characters of the longest title; longer ones are cut."""
 LONGEST_BEGINNING = 80
 """Characters of the beginning of an abstract that stands for a title."""
-NO_TITLE = "no title (the abstract's first words stand for it)"
 MOST_AUTHORS = 100
 """Authors of a paper that are kept."""
 IDS = ("paper_id", "paperId", "corpusid", "corpusId", "id", "arxiv_id")
@@ -121,14 +120,10 @@ def paper_of(record: Mapping[str, Any], place: str, tell: Tell, today: int) -> D
     if not key or not (title or text):
         tell("no title and no abstract (left out)" if key else "no id (left out)", place)
         return None
-    if not title:
-        tell(NO_TITLE, place)
-        title = beginning(text)
     if len(title) > LONGEST_TITLE:
         tell(f"a title of more than {LONGEST_TITLE:,} characters (cut)", place)
         title = title[:LONGEST_TITLE].rstrip()
-    if not text:
-        tell("no abstract (kept)", place)
+    title = title_of(title, text, place, tell)
     arxiv = _arxiv_id(record)
     date = _date(record, arxiv, place, tell)
     if date > today:
@@ -136,8 +131,13 @@ def paper_of(record: Mapping[str, Any], place: str, tell: Tell, today: int) -> D
     return Document(key, title, text, date, _references(record, place, tell), _facts(record, arxiv))
 
 
-def beginning(text: str) -> str:
-    """Returns the first words of a text, as the title of a paper without one."""
+def title_of(title: str, text: str, place: str, tell: Tell) -> str:
+    """Returns the title of a paper, or where it has none the first words of its abstract; tells what is missing."""
+    if not text:
+        tell("no abstract (kept)", place)
+    if title:
+        return title
+    tell("no title (the abstract's first words stand for it)", place)
     return " ".join(text[:LONGEST_BEGINNING].split(" ")[:-1]) + " …" if len(text) > LONGEST_BEGINNING else text
 
 
@@ -180,13 +180,12 @@ def _date(record: Mapping[str, Any], arxiv: str, place: str, tell: Tell) -> int:
         dates.append(f"{parts[0]}-{parts[1]}-{parts[2]}" if parts else text)
     dates += [record[name] for name in ("update_date", "year") if record.get(name)]
     month = arxiv_month(arxiv)
-    if not dates:
-        if month is None:
-            tell("no date (counts as older than all others)", place)
-        return month or UNDATED
     date = next((number for value in dates if (number := day(value)) is not None), None)
     if date is None:
-        tell("a date that cannot be read (counts as older than all others)", place)
+        if dates:
+            tell("a date that cannot be read (counts as older than all others)", place)
+        elif month is None:
+            tell("no date (counts as older than all others)", place)
         return month or UNDATED
     return min(date, month) if month is not None and date % 10000 == 1231 else date
 
@@ -216,10 +215,8 @@ def _facts(record: Mapping[str, Any], arxiv: str) -> dict[str, Any]:
     if isinstance(authors, str):
         authors = re.split(r",\s*(?:and\s+)?|\s+and\s+|;\s*", clean(authors))
     if isinstance(authors, list):
-        names = [
-            clean(author.get("name") if isinstance(author, Mapping) else author) for author in authors[:MOST_AUTHORS]
-        ]
-        facts["authors"] = [name for name in names if name]
+        names = (author.get("name") if isinstance(author, Mapping) else author for author in authors[:MOST_AUTHORS])
+        facts["authors"] = [name for name in map(clean, names) if name]
     venue = clean(record.get("venue")) or clean(record.get("journal-ref"))
     if venue:
         facts["venue"] = venue[:LONGEST_TITLE]

@@ -35,6 +35,7 @@ LEAST_CLUSTERS = 5
 """Fewest clusters over all tasks; with more kinds of tasks, one less than there are (paper: 5, for six families)."""
 BUDGET = 16384
 """Most tokens of one forward pass."""
+States = dict[Fingerprint, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,7 @@ class Candidate:
         return self.clusters >= least and self.singletons < 1.0
 
 
-def scan(
-    table: StepTable, states: dict[Fingerprint, NDArray[np.float32]], task: Ints, radii: Sequence[float]
-) -> list[Candidate]:
+def scan(table: StepTable, states: States, task: Ints, radii: Sequence[float]) -> list[Candidate]:
     """Measures every fingerprint with every radius.
 
     Args:
@@ -199,12 +198,9 @@ def calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], p
     model = load_model(settings)
     torch.nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
     model.train(False)
-    fingerprints = [
-        Fingerprint(layer, pooling) for pooling in poolings for layer in layers_of(int(model.config.num_hidden_layers))
-    ]
-    hidden_states = at_prompt_ends(
-        model, table, fingerprints, budget=BUDGET, share_prefix=True, compute_dtype=settings.compute_dtype
-    )
+    layers, dtype = layers_of(int(model.config.num_hidden_layers)), settings.compute_dtype
+    fingerprints = [Fingerprint(layer, pooling) for pooling in poolings for layer in layers]
+    hidden_states = at_prompt_ends(model, table, fingerprints, budget=BUDGET, share_prefix=True, compute_dtype=dtype)
     states = dict(zip(fingerprints, hidden_states, strict=True))
     tasks = int(task.max()) + 1
     candidates = scan(table, states, task, radii)

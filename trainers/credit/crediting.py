@@ -54,7 +54,6 @@ class OracleEpisodes(Protocol):
     @property
     def episodes(self) -> Sequence[Episode]:
         """Episodes from the states on."""
-        ...
 
     def with_oracle_values(self, steps: StepTable, continued: StepTable, gamma: float) -> StepTable:
         """Returns the steps with the columns ``mc_value`` and ``next_mc_value``.
@@ -64,7 +63,6 @@ class OracleEpisodes(Protocol):
             continued: Steps of ``episodes``, rewards shaped.
             gamma: Discount of the return.
         """
-        ...
 
 
 def make_providers(

@@ -337,8 +337,8 @@ def _aliasing(visits: _Visits) -> Sums:
     """Measures of what equal keys hide.
 
     It is the share of the variance of returns to go, at first visits to a state, that the step's number, the state
-    before or all states before explain (:func:`explained`): 0 in expectation where keys are states and the policy acts
-    by them alone. States that every episode meets with the same past are left out.
+    before or all states before explain (:func:`explained_squares`): 0 in expectation where keys are states and the
+    policy acts by them alone. States that every episode meets with the same past are left out.
     """
     cell, values, heads = visits.key[visits.first], visits.to_go[visits.first], first_rows(visits.key)
     paths, path, history = dict[tuple[int, int], int](), 0, np.zeros(len(visits.key), np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -150,9 +150,7 @@ class HiddenStates(Provider):
     """Number format of the forward pass."""
 
     @classmethod
-    def of(
-        cls, config: EmbeddingConfig, model: PreTrainedModel, optim: OptimConfig, compute_dtype: ComputeDtype
-    ) -> HiddenStates:
+    def of(cls, config: EmbeddingConfig, model: PreTrainedModel, optim: OptimConfig, dtype: ComputeDtype) -> Self:
         """The provider that the settings describe.
 
         Raises:
@@ -165,7 +163,7 @@ class HiddenStates(Provider):
                 "leave it out for a late one"
             )
         layer = late_layer(layers) if config.layer is None else config.layer
-        return cls(model, Fingerprint(layer, config.pooling), optim, compute_dtype)
+        return cls(model, Fingerprint(layer, config.pooling), optim, dtype)
 
     def columns(self, steps: StepTable) -> StepTable:
         """``steps`` with the column ``embedding``, (N, D)."""

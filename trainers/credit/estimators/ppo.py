@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainers.credit.estimators.base import Advantage, Per, ValueBased, register
 from trainers.credit.estimators.groups import Floats, mean_abs
-from trainers.credit.estimators.returns import explained_variance
+from trainers.credit.estimators.returns import value_diagnostics
 from trainers.credit.estimators.tokens import Scope, token_advantages, whiten
 from trainers.settings import ConfigError, Fraction, NotNegative
 from trainers.steps import StepTable
@@ -58,15 +58,10 @@ class PPO(ValueBased):
             MissingColumn: There is no token column ``value``.
             UsageError: A value is not finite, or a step is there twice.
         """
-        value, advantage = self._value(steps), self.raw(steps)
-        return Advantage(
-            per_token=whiten(advantage, epsilon=self.epsilon) if self.whiten else advantage,
-            diagnostics={
-                "value_mean": float(value.mean()) if len(value) else 0.0,
-                "explained_variance": explained_variance(value, value + advantage),
-                "advantage_abs": mean_abs(advantage),
-            },
-        )
+        raw = self.raw(steps)
+        diagnostics = {**value_diagnostics(self._value(steps), raw), "advantage_abs": mean_abs(raw)}
+        advantage = whiten(raw, epsilon=self.epsilon) if self.whiten else raw
+        return Advantage(per_token=advantage, diagnostics=diagnostics)
 
     def raw(self, steps: StepTable) -> Floats:
         """The advantage before whitening, one per response token."""

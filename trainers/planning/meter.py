@@ -19,9 +19,8 @@ LOGITS, WEIGHTS, ACTIVATIONS = "logits", "weights and gradients in passing", "ac
 those that are kept; everything else."""
 
 _aten: Any = torch.ops.aten
-_SDPA, _SDPA_BACK = (
-    getattr(_aten, f"_scaled_dot_product_flash_attention_for_cpu{end}").default for end in ("", "_backward")
-)
+_NAME = "_scaled_dot_product_flash_attention_for_cpu"
+_SDPA, _SDPA_BACK = (getattr(_aten, f"{_NAME}{end}").default for end in ("", "_backward"))
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def amounts(self) -> Amounts:
         """Returns the amounts since the start, or since the last mark."""
-        return Amounts(
-            float(self._peak), dict(self._kinds), float(self._total), self._products, self._moved, self._operations
-        )
+        peak, total = float(self._peak), float(self._total)
+        return Amounts(peak, dict(self._kinds), total, self._products, self._moved, self._operations)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operation, and counts it."""

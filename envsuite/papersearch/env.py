@@ -177,8 +177,9 @@ class PaperSearchEnv(ToolEnv):
     def _outcome(self, text: str, reward: float = 0.0, error: str | None = None) -> Outcome:
         metrics = self.session.metrics()
         score = metrics["recall_all"]
-        success, done = score == 1.0, score == 1.0 and self.end_when_found
-        return Outcome(text, reward=reward, done=done, error=error, success=success, score=score, metrics=metrics)
+        success = score == 1.0
+        end = success and self.end_when_found
+        return Outcome(text, reward=reward, done=end, error=error, success=success, score=score, metrics=metrics)
 
     def _state_key(self) -> str:
         return hashlib.sha256(f"{self._task_id} {self.session.key()}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -193,10 +193,10 @@ class Conversation:
         self._history.add(response_text, None, observation)
         turn = self._turn_of(response, self._history.gallery.plain(response_text))
         answer = self._history.answer_text(self._history.observation(self._history.steps))
-        rendered = isinstance(self.spec.memory, RenderedMemory)
-        follow = () if rendered else tuple(self._follow(response, turn, answer))
+        is_rendered = isinstance(self.spec.memory, RenderedMemory)
+        follow = () if is_rendered else tuple(self._follow(response, turn, answer))
         self._turns.append(_TokenTurn(response, follow, answer, turn))
-        self._ids = None if rendered else (*prompt, *response, *follow)
+        self._ids = None if is_rendered else (*prompt, *response, *follow)
         self._fold()
 
     def messages(self) -> Messages:

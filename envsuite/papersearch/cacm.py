@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, lines, text_lines
+from envsuite.papersearch.lines import PaperReader, Tell, clean, lines, text_lines
 from envsuite.papersearch.paper_files import title_of
-from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
+from envsuite.retrieval.documents import UNDATED, Document, day
 
 READER = "cacm 1"
 """Name and version of what reads the files; part of the digest."""
@@ -26,7 +26,7 @@ Entry = tuple[str, str, dict[str, list[str]]]
 """Place, number and the lines of each field."""
 
 
-class Cacm:
+class Cacm(PaperReader):
     """The CACM collection; a :class:`~envsuite.retrieval.documents.Source`.
 
     Keys are the numbers of the articles. The collection does not say which of two linked articles cites the other: here
@@ -41,30 +41,14 @@ class Cacm:
         DataError: A file is missing.
     """
 
+    name = "CACM"
+    reader = READER
+
     def __init__(self, folder: Path, strict: bool = False) -> None:
-        self.problems = DocumentProblems(strict)
-        self._articles, self._queries, self._judgements = self._paths = [folder / name for name in FILES]
+        super().__init__([folder / name for name in FILES], strict)
+        self._articles, self._queries, self._judgements = self._paths
         if missing := [path.name for path in self._paths if not path.is_file()]:
             raise DataError(f"{folder}: not the CACM collection (without {', '.join(missing)})")
-
-    @property
-    def name(self) -> str:
-        """Name of the data set."""
-        return "CACM"
-
-    @property
-    def size(self) -> int | None:
-        """Not known before the file is read."""
-        return None
-
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the files."""
-        return digest_of(self._paths, READER)
-
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the articles from number ``start`` on, in the order of the file."""
-        counter = ProblemCounter(self.problems, start)
-        return counter.rest(self._read(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields the queries that have judgements, with the relevant articles as gold."""

@@ -145,12 +145,9 @@ class PaperSearchEnv(ToolEnv):
         """
         self._describe(task_id)
         task = self.collection.task(task_id)
-        return {
-            "corpus": self.collection.corpus.digest,
-            "query": task["text"],
-            "date": task["date"],
-            "gold_sha256": hashlib.sha256("\n".join(sorted(task["gold"])).encode()).hexdigest(),
-        }
+        gold = hashlib.sha256("\n".join(sorted(task["gold"])).encode()).hexdigest()
+        corpus = self.collection.corpus.digest
+        return {"corpus": corpus, "query": task["text"], "date": task["date"], "gold_sha256": gold}
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         question = self.collection.question(task_id)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
@@ -45,6 +46,37 @@ class ProblemCounter:
                 self._skipped -= 1
             else:
                 yield document
+
+
+class PaperReader(ABC):
+    """Papers in files, in their order: what sources (:class:`~envsuite.retrieval.documents.Source`) of files share.
+
+    Args:
+        paths: The files.
+        strict: Whether the first problem is an error.
+    """
+
+    reader: ClassVar[str]
+    """Name and version of what reads the files; part of the digest."""
+    size: int | None = None
+    """Not known before the files are read."""
+
+    def __init__(self, paths: Sequence[Path], strict: bool) -> None:
+        self.problems = DocumentProblems(strict)
+        self._paths = paths
+
+    def digest(self) -> str:
+        """Returns the SHA-256 (hex) of the files."""
+        return digest_of(self._paths, self.reader)
+
+    def documents(self, start: int = 0) -> Iterator[Document]:
+        """Yields the papers from number ``start`` on, in the order of the files."""
+        counter = ProblemCounter(self.problems, start)
+        return counter.rest(self._read(counter))
+
+    @abstractmethod
+    def _read(self, tell: Tell) -> Iterator[Document]:
+        """Yields all papers."""
 
 
 def digest_of(paths: Sequence[Path], reader: str) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, records
-from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
+from envsuite.papersearch.lines import PaperReader, Tell, clean, records
+from envsuite.retrieval.documents import UNDATED, Document, day
 
 READER = "papers 1"
 """Name and version of what reads these files; part of the digest."""
@@ -32,7 +32,7 @@ REFERENCES = ("references", "outCitations")
 _ARXIV = re.compile(r"(?:arxiv:)?((\d\d)(\d\d)\.\d{4,5}|[a-z-]+(?:\.[A-Za-z-]+)?/(\d\d)(\d\d)\d{3})(?:v\d+)?", re.I)
 
 
-class PaperFiles:
+class PaperFiles(PaperReader):
     """Papers in files of JSON lines, gzipped or not; a :class:`~envsuite.retrieval.documents.Source`.
 
     A line has an id (:data:`IDS`), ``title`` and ``abstract``, and may have a date (:data:`DATES`, ``versions``,
@@ -48,35 +48,18 @@ class PaperFiles:
         DataError: There is no such file, or none in the folder.
     """
 
+    reader = READER
+
     def __init__(self, path: Path, strict: bool = False) -> None:
-        self.problems = DocumentProblems(strict)
-        self._path = path
-        self._paths = files_of(path)
-
-    @property
-    def name(self) -> str:
+        super().__init__(files_of(path), strict)
+        self.name = path.name
         """Name of the file or folder."""
-        return self._path.name
-
-    @property
-    def size(self) -> int | None:
-        """Not known before the files are read."""
-        return None
-
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the files."""
-        return digest_of(self._paths, READER)
-
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the papers from number ``start`` on, in the order of the files."""
-        counter = ProblemCounter(self.problems, start)
-        return counter.rest(self._papers(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields none: these files have no queries."""
         return iter(())
 
-    def _papers(self, tell: Tell) -> Iterator[Document]:
+    def _read(self, tell: Tell) -> Iterator[Document]:
         today = number_of(datetime.date.today())
         for path in self._paths:
             for place, record in records(path, tell):

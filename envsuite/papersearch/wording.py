@@ -106,7 +106,7 @@ def write_paper(
 
     def sentence(role: str, number: int) -> str:
         text, take = ROLES[role][number % len(ROLES[role])]
-        return text % take(values)
+        return str(text % take(values))
 
     sentences = [sentence(role, numbers[at]) for at, role in enumerate(roles, start=9)]
     at = 9 + len(roles)

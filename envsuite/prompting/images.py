@@ -146,12 +146,10 @@ class ImageTokenizer:
                 image = int(piece)
                 own = np.array(self.form.ids(self.gallery.images[image]), np.int64)
                 ids += renumber_images(own, [image]).tolist()
+            elif piece and split_special_tokens:
+                ids += added_tokens(self.tokenizer).split(self.tokenizer, piece)
             elif piece:
-                ids += (
-                    added_tokens(self.tokenizer).split(self.tokenizer, piece)
-                    if split_special_tokens
-                    else self.tokenizer.encode(piece, add_special_tokens=add_special_tokens)
-                )
+                ids += self.tokenizer.encode(piece, add_special_tokens=add_special_tokens)
         return ids
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = False) -> Any:

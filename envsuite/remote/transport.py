@@ -74,16 +74,8 @@ class _Deadline(socket.socket):
         self.settimeout(seconds)
 
 
-class _TlsDeadline(ssl.SSLSocket):
-    until = 0.0
-
-    def recv_into(self, *args: Any) -> int:
-        _Deadline._arm(self)  # type: ignore[arg-type]
-        return super().recv_into(*args)
-
-    def sendall(self, *args: Any) -> None:
-        _Deadline._arm(self)  # type: ignore[arg-type]
-        super().sendall(*args)
+class _TlsDeadline(_Deadline, ssl.SSLSocket):
+    """The same over TLS."""
 
 
 class RemoteServer:

@@ -195,14 +195,9 @@ class Critic(Provider):
     def _read_states(self, steps: StepTable, table: StepTable, places: Sequence[Ints]) -> StepTable:
         """``steps`` with the policy's states at all places, read in one pass, and their values by the heads."""
         union = np.unique(np.concatenate(places))
+        budget, share, dtype = self.optim.tokens_per_microbatch, self.optim.share_prefix, self.compute_dtype
         (states,) = before_tokens(
-            self.policy,
-            table,
-            [Fingerprint()],
-            union,
-            budget=self.optim.tokens_per_microbatch,
-            share_prefix=self.optim.share_prefix,
-            compute_dtype=self.compute_dtype,
+            self.policy, table, [Fingerprint()], union, budget=budget, share_prefix=share, compute_dtype=dtype
         )
         for read, outputs in self._reads.items():
             tokens = places[outputs[0]]

@@ -262,12 +262,9 @@ class IdleTermMonitor:
         own = " and ".join(f"term {term!r}" for term in terms) if terms else "advantage"
         compares = (bool(terms) and not isinstance(estimator, ValueBased)) or not estimator.credits_lone_episodes
         self.parts = [WatchedPart(f"{name}: its {own}", terms, compares=compares)]
-        self.parts += [
-            WatchedPart(f"{key}: its credit", column=shaper.effect)
-            for key, shaper in shapers.items()
-            if shaper.effect is not None
-        ]
-        self.columns = {part.column for part in self.parts if part.column is not None} | {SUCCESS}
+        effects = {key: shaper.effect for key, shaper in shapers.items() if shaper.effect is not None}
+        self.parts += [WatchedPart(f"{key}: its credit", column=effect) for key, effect in effects.items()]
+        self.columns = {*effects.values(), SUCCESS}
         """Columns of the step table that are read."""
         self.environments = " of " + ", ".join(dict.fromkeys(environments)) if environments else ""
         self._latest: dict[str, list[Counts]] = {part.name: [] for part in self.parts}

@@ -186,12 +186,8 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreT
     for name in shape.fields:
         if name not in names:
             raise unknown(f"field of {shape.model_type}", name, names)
-    words = {
-        "vocab_size": len(tokenizer),
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    words = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": end, "pad_token_id": pad}
     own = {kind.attribute_map.get(name, name): value for name, value in shape.fields.items()}
     if fixed := sorted(own.keys() & {kind.attribute_map.get(name, name) for name in words}):
         raise ConfigError(f"architecture.fields: {', '.join(fixed)} comes from the vocabulary; leave it out")

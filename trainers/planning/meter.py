@@ -46,15 +46,11 @@ class Amounts:
         def between(a: float, b: float) -> float:
             return a + times * (b - a)
 
-        kinds = self.kinds.keys() | target.kinds.keys()
-        return Amounts(
-            between(self.peak, target.peak),
-            {kind: between(self.kinds.get(kind, 0.0), target.kinds.get(kind, 0.0)) for kind in sorted(kinds)},
-            between(self.kept, target.kept),
-            between(self.products, target.products),
-            between(self.moved, target.moved),
-            between(self.operations, target.operations),
-        )
+        mine, theirs = self.kinds, target.kinds
+        kinds = {kind: between(mine.get(kind, 0.0), theirs.get(kind, 0.0)) for kind in sorted({*mine, *theirs})}
+        names = ("peak", "kept", "products", "moved", "operations")
+        totals = {name: between(getattr(self, name), getattr(target, name)) for name in names}
+        return Amounts(kinds=kinds, **totals)
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -88,7 +88,7 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
     app.config.update(MAX_CONTENT_LENGTH=LARGEST_BODY)
     visitors: Visitors[Visit] = Visitors(CAPACITY)
     lock = threading.Lock()
-    properties = {"tool": {"enum": [tool.name for tool in env.tools]}, "argument": {"type": "string"}}
+    properties: dict[str, Any] = {"tool": {"enum": [tool.name for tool in env.tools]}, "argument": {"type": "string"}}
     items = _body(**properties).parameters
     step_body = _body(change=_CHANGE, calls={"type": "array", "minItems": 1, "maxItems": env.max_calls, "items": items})
     arguments = {tool.name: next(iter(tool.parameters["properties"])) for tool in env.tools}

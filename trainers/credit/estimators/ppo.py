@@ -10,7 +10,6 @@ from trainers.credit.estimators.returns import value_diagnostics
 from trainers.credit.estimators.tokens import Scope, token_advantages, whiten
 from trainers.settings import ConfigError, Fraction, NotNegative
 from trainers.steps import StepTable
-from trainers.steps.columns import TRUNCATED
 
 
 @register("ppo")
@@ -40,11 +39,6 @@ class PPO(ValueBased):
         super().__post_init__()
         if self.bootstrap and self.scope == "step":
             raise ConfigError("ppo: bootstrap follows an episode, but scope is step; set scope: episode")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The critic's values, and which episodes were cut off."""
-        return (*super().needs, *((TRUNCATED,) if self.bootstrap else ()))
 
     @property
     def per(self) -> Per:

@@ -10,7 +10,6 @@ from trainers.credit.estimators.returns import step_advantages, value_diagnostic
 from trainers.credit.estimators.tokens import whiten
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import StepTable
-from trainers.steps.columns import TRUNCATED
 
 
 @register("steppo")
@@ -33,11 +32,6 @@ class StepPO(ValueBased):
     """Added to that standard deviation."""
     bootstrap: bool = False
     """After an episode that was cut off comes, instead of 0, the last value that the critic gave in it."""
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The critic's values, and which episodes were cut off."""
-        return (*super().needs, *((TRUNCATED,) if self.bootstrap else ()))
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.

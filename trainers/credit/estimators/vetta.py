@@ -12,7 +12,6 @@ from trainers.credit.estimators.returns import explained_variance, step_advantag
 from trainers.credit.estimators.tokens import row_means, token_advantages
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import StepTable
-from trainers.steps.columns import TRUNCATED
 
 
 @register("vetta")
@@ -37,11 +36,6 @@ class VETTA(ValueBased):
     """Weight of the tokens' difference to their turn; 0 is StepPO's advantage."""
     bootstrap: bool = False
     """After an episode that was cut off comes, instead of 0, the last value that the critic gave in it."""
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The critic's values, and which episodes were cut off."""
-        return (*super().needs, *((TRUNCATED,) if self.bootstrap else ()))
 
     @property
     def per(self) -> Per:

@@ -215,8 +215,7 @@ class Literature:
                 if mentions.any():
                     break
             count += 1
-            numbers = keys(gold + field.number * FIELD, self.seed)
-            gold_keys = [f"P{key:07d}" for key in numbers.tolist()]
+            gold_keys = [f"P{key:07d}" for key in keys(gold + field.number * FIELD, self.seed).tolist()]
             slots = {"pms"[first]: words.names[first][a][names[0]], "pms"[second]: words.names[second][b][names[1]]}
             yield {
                 "text": write_query(kind, slots, draw),
@@ -242,8 +241,7 @@ def concepts_of(size: Numbers) -> Numbers:
 
 def _sizes(size: int, draws: Draws) -> Numbers:
     """Returns the number of papers of each topic of a field; three topics at least, so that each split has one."""
-    topics = max(3, size // TOPIC)
-    weights = 150 + draws.below(200, topics)
+    weights = 150 + draws.below(200, max(3, size // TOPIC))
     sizes: Numbers = weights * size // weights.sum()
     sizes[: size - int(sizes.sum())] += 1
     return sizes

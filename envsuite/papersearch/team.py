@@ -138,8 +138,7 @@ class PaperSearchTeam(PaperSearchEnv):
         return f"{super().goal(task_id)}\n\n{prompts.TEAM}"
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
-        question = self.collection.question(task_id)
-        session = TeamSession(self.library, self.selector, self.rules, question)
+        session = TeamSession(self.library, self.selector, self.rules, self.collection.question(task_id))
         session.judged = self.judged
         self._session = session
         self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}

@@ -135,5 +135,4 @@ def write_query(kind: str, names: Mapping[str, str], draw: Draw) -> str:
         names: Name of the problem (``p``), the method (``m``) or the setting (``s``).
         draw: Source of randomness.
     """
-    line = draw.choose(table("sentences")[kind])
-    return capital(_SLOT.sub(lambda match: names[match[1]], line))
+    return capital(_SLOT.sub(lambda match: names[match[1]], draw.choose(table("sentences")[kind])))

@@ -278,8 +278,7 @@ class _Best:
 
 
 def _add_numpy(scores: Doubles, documents: NDArray[np.uint32], pairs: NDArray[Any], table: Doubles, first: int) -> None:
-    at = np.subtract(documents, first, dtype=np.intp)
-    scores[at] += table.take(pairs)
+    scores[np.subtract(documents, first, dtype=np.intp)] += table.take(pairs)
 
 
 def _adder(engine: Engine, documents: int) -> Adder:

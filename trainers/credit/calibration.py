@@ -121,8 +121,7 @@ def _held_out(table: StepTable, task: Ints) -> NDArray[np.bool_]:
     """Every second episode of each task."""
     out = np.zeros(len(table), np.bool_)
     for code in np.unique(task):
-        episodes = np.unique(table.episode_id[task == code])
-        out |= np.isin(table.episode_id, episodes[1::2])
+        out |= np.isin(table.episode_id, np.unique(table.episode_id[task == code])[1::2])
     if not out.any():
         raise DataError("every task was played once only; the probe needs groups of at least two episodes")
     return out

@@ -349,8 +349,7 @@ def _aliasing(visits: _Visits) -> Sums:
     for name, part in (("alias_step", visits.place), ("alias_previous", visits.before), ("alias_history", history)):
         beyond, most = explained_squares(values, cell, part[visits.first])
         sums[name] = visits.sums(beyond, heads), visits.sums(most, heads)
-    texts = np.array([visits.steps.prompt[row].tobytes() for row in visits.first], object)
-    prompt = group_codes(cell, texts)
+    prompt = group_codes(cell, np.array([visits.steps.prompt[row].tobytes() for row in visits.first], object))
     size, alike = np.bincount(cell), np.bincount(prompt)
     pairs = visits.sums(size * (size - 1.0), heads)
     same = visits.sums(alike * (alike - 1.0), visits.first[first_rows(prompt)])

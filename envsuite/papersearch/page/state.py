@@ -90,10 +90,9 @@ def _cards(
 ) -> Iterable[dict[str, Any]]:
     library = session.library
     for number in numbers:
-        text = library.corpus.content(number)[1]
         yield {
             **_paper(library, number),
-            "snippet": prompts.shorten(text, SNIPPET),
+            "snippet": prompts.shorten(library.corpus.content(number)[1], SNIPPET),
             "expanded": number in session.expanded,
             "new": number in fresh,
             "gold": number in gold,

@@ -194,7 +194,6 @@ def finite_column(steps: StepTable, name: str, method: str, supplied_by: str) ->
     values = np.asarray(steps.column(name, method, supplied_by), np.float64)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
-        row = int(bad[0][0])
-        where = describe_row(steps, row)
+        where = describe_row(steps, int(bad[0][0]))
         raise UsageError(f"column {name!r} is {values[tuple(bad[0])]} in {where}; every value must be finite")
     return values

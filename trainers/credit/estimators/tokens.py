@@ -109,8 +109,7 @@ def finite_tokens(steps: StepTable, values: Floats, name: str) -> Floats:
     values = np.asarray(values, np.float64)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        row = int(steps.response.row_of[bad[0]])
-        where = describe_row(steps, row)
+        where = describe_row(steps, int(steps.response.row_of[bad[0]]))
         raise UsageError(f"token column {name!r} is {values[bad[0]]} in {where}; every value must be finite")
     return values
 

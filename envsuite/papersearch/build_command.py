@@ -27,18 +27,10 @@ The same command resumes an interrupted build where it stopped.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments to ``parser``, that of ``envsuite data build papers``."""
     build_command.add_arguments(parser, EXAMPLES, "papers")
-    parser.add_argument(
-        "path", nargs="?", type=Path, metavar="PATH", help="the papers; default: papersearch in $ENVSUITE_DATA"
-    )
-    parser.add_argument(
-        "--queries",
-        type=Path,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="PaSa's queries on these papers (JSON lines)",
-    )
+    papers = "the papers; default: papersearch in $ENVSUITE_DATA"
+    queries = "PaSa's queries on these papers (JSON lines)"
+    parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help=papers)
+    parser.add_argument("--queries", type=Path, nargs="+", action="extend", default=[], metavar="FILE", help=queries)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, lines
-from envsuite.papersearch.paper_files import NO_TITLE, beginning
-from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
+from envsuite.papersearch.lines import PaperReader, Tell, clean, lines, text_lines
+from envsuite.papersearch.paper_files import title_of
+from envsuite.retrieval.documents import UNDATED, Document, day
 
 READER = "cacm 1"
 """Name and version of what reads the files; part of the digest."""
@@ -26,7 +26,7 @@ Entry = tuple[str, str, dict[str, list[str]]]
 """Place, number and the lines of each field."""
 
 
-class Cacm:
+class Cacm(PaperReader):
     """The CACM collection; a :class:`~envsuite.retrieval.documents.Source`.
 
     Keys are the numbers of the articles. The collection does not say which of two linked articles cites the other: here
@@ -41,30 +41,14 @@ class Cacm:
         DataError: A file is missing.
     """
 
+    name = "CACM"
+    reader = READER
+
     def __init__(self, folder: Path, strict: bool = False) -> None:
-        self.problems = DocumentProblems(strict)
-        self._articles, self._queries, self._judgements = self._paths = [folder / name for name in FILES]
+        super().__init__([folder / name for name in FILES], strict)
+        self._articles, self._queries, self._judgements = self._paths
         if missing := [path.name for path in self._paths if not path.is_file()]:
             raise DataError(f"{folder}: not the CACM collection (without {', '.join(missing)})")
-
-    @property
-    def name(self) -> str:
-        """Name of the data set."""
-        return "CACM"
-
-    @property
-    def size(self) -> int | None:
-        """Not known before the file is read."""
-        return None
-
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the files."""
-        return digest_of(self._paths, READER)
-
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the articles from number ``start`` on, in the order of the file."""
-        counter = ProblemCounter(self.problems, start)
-        return counter.rest(self._read(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields the queries that have judgements, with the relevant articles as gold."""
@@ -102,11 +86,7 @@ class Cacm:
             if not (title or text):
                 tell("no title and no abstract (left out)", place)
                 continue
-            if not title:
-                tell(NO_TITLE, place)
-                title = beginning(text)
-            if not text:
-                tell("no abstract (kept)", place)
+            title = title_of(title, text, place, tell)
             if dates[number] == UNDATED:
                 tell("a date that cannot be read (counts as older than all others)", place)
             facts = {"authors": [clean(name) for name in fields.get("A", []) if clean(name)], "venue": "CACM"}
@@ -117,12 +97,7 @@ def _entries(path: Path, tell: Tell) -> Iterator[Entry]:
     """Yields the entries of a file in SMART's format: ``.I`` with a number, then fields, each begun by its letter."""
     entry: Entry | None = None
     field: list[str] = []
-    for place, raw in lines(path, tell):
-        try:
-            line = raw.decode().rstrip("\r\n")
-        except UnicodeDecodeError:
-            tell("a line that is not UTF-8 (left out)", place)
-            continue
+    for place, line in text_lines(path, tell):
         if start := _START.fullmatch(line):
             if entry is not None:
                 yield entry

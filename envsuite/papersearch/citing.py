@@ -24,8 +24,7 @@ class Draws:
     def raw(self, *shape: int) -> NDArray[np.uint64]:
         """Returns numbers of 32 bits. Shape: ``shape``."""
         self._count += 1
-        size = int(np.prod(shape))
-        digest = hashlib.shake_128(f"{self._key} {self._count}".encode()).digest(4 * size)
+        digest = hashlib.shake_128(f"{self._key} {self._count}".encode()).digest(4 * int(np.prod(shape)))
         return np.frombuffer(digest, dtype="<u4").astype(np.uint64).reshape(shape)
 
     def below(self, n: int | Numbers, *shape: int) -> Numbers:

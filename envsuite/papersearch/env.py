@@ -145,25 +145,21 @@ class PaperSearchEnv(ToolEnv):
         """
         self._describe(task_id)
         task = self.collection.task(task_id)
-        return {
-            "corpus": self.collection.corpus.digest,
-            "query": task["text"],
-            "date": task["date"],
-            "gold_sha256": hashlib.sha256("\n".join(sorted(task["gold"])).encode()).hexdigest(),
-        }
+        gold = hashlib.sha256("\n".join(sorted(task["gold"])).encode()).hexdigest()
+        corpus = self.collection.corpus.digest
+        return {"corpus": corpus, "query": task["text"], "date": task["date"], "gold_sha256": gold}
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         question = self.collection.question(task_id)
         self._session = LiteratureSearch(self.library, self.selector, self.rules, question)
-        return prompts.task(question.text, question.date), self._outcome(
-            self._session.view(self.shown, self.snippet, 0)
-        )
+        view = self._session.view(self.shown, self.snippet, 0)
+        return prompts.task(question.text, question.date), self._outcome(view)
 
     def _call(self, call: ToolCall) -> Outcome:
         return self._execute((call,))
 
     def _execute(self, action: Action) -> Outcome:
-        """Executes the calls together; see :meth:`Session.step`. The step is valid if none of them was refused."""
+        """Executes the calls together; see :meth:`LiteratureSearch.step`. The step is valid if none is refused."""
         session = self.session
         report = session.step([(call.name, next(iter(call.arguments.values()))) for call in action])
         view = session.view(self.shown, self.snippet, len(report.lines))
@@ -177,16 +173,10 @@ class PaperSearchEnv(ToolEnv):
 
     def _outcome(self, text: str, reward: float = 0.0, error: str | None = None) -> Outcome:
         metrics = self.session.metrics()
-        success = metrics["recall_all"] == 1.0
-        return Outcome(
-            text,
-            reward=reward,
-            done=success and self.end_when_found,
-            error=error,
-            success=success,
-            score=metrics["recall_all"],
-            metrics=metrics,
-        )
+        score = metrics["recall_all"]
+        success = score == 1.0
+        end = success and self.end_when_found
+        return Outcome(text, reward=reward, done=end, error=error, success=success, score=score, metrics=metrics)
 
     def _state_key(self) -> str:
         return hashlib.sha256(f"{self._task_id} {self.session.key()}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, lines
-from envsuite.papersearch.paper_files import NO_TITLE, beginning, number_of
-from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
+from envsuite.papersearch.lines import PaperReader, Tell, clean, text_lines
+from envsuite.papersearch.paper_files import number_of, title_of
+from envsuite.retrieval.documents import UNDATED, Document, day
 
 READER = "ieee vis 1"
 """Name and version of what reads the file; part of the digest."""
@@ -30,7 +30,7 @@ LEAST_GOLD = 5
 """Fewest gold papers of a task."""
 
 
-class IeeeVis:
+class IeeeVis(PaperReader):
     """The papers of IEEE VIS; a :class:`~envsuite.retrieval.documents.Source`.
 
     Keys are IEEE Xplore's article numbers, by which the file cites. A task is the title of a paper; its gold papers are
@@ -45,35 +45,18 @@ class IeeeVis:
         DataError: There is no such file.
     """
 
+    name = "IEEE VIS"
+    reader = READER
+
     def __init__(self, path: Path, strict: bool = False) -> None:
-        self.problems = DocumentProblems(strict)
         tables = sorted(path.glob("*.tsv")) if path.is_dir() else [path]
         if not tables or not tables[0].is_file():
             raise DataError(f"{path}: there is no table (*.tsv) of IEEE VIS papers")
-        self._path = tables[0]
-
-    @property
-    def name(self) -> str:
-        """Name of the data set."""
-        return "IEEE VIS"
-
-    @property
-    def size(self) -> int | None:
-        """Not known before the file is read."""
-        return None
-
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the file."""
-        return digest_of([self._path], READER)
-
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the papers from number ``start`` on, in the order of the file."""
-        counter = ProblemCounter(self.problems, start)
-        return counter.rest(self._papers(counter))
+        super().__init__(tables[:1], strict)
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields a task for each paper that cites at least :data:`LEAST_GOLD` papers of earlier years."""
-        papers = {paper.key: paper for paper in self._papers(lambda kind, place: None)}
+        papers = {paper.key: paper for paper in self._read(lambda kind, place: None)}
         for paper in papers.values():
             date = (paper.date // 10000 - 1) * 10000 + 1231
             gold = [key for key in paper.links if key in papers and papers[key].date <= date]
@@ -87,19 +70,16 @@ class IeeeVis:
                     "split": split_of(f"{READER} {paper.key}"),
                 }
 
-    def _papers(self, tell: Tell) -> Iterator[Document]:
+    def _read(self, tell: Tell) -> Iterator[Document]:
         today = number_of(datetime.date.today())
         places: dict[str, int] = {}
-        for place, line in lines(self._path, tell):
-            try:
-                cells = line.decode().rstrip("\r\n").split("\t")
-            except UnicodeDecodeError:
-                tell("a line that is not UTF-8 (left out)", place)
-                continue
+        (path,) = self._paths
+        for place, line in text_lines(path, tell):
+            cells = line.split("\t")
             if not places:
                 places = {name: cells.index(column) for name, column in COLUMNS.items() if column in cells}
                 if missing := [column for name, column in COLUMNS.items() if name not in places]:
-                    raise DataError(f"{self._path}: not the table of IEEE VIS papers (no column {', '.join(missing)})")
+                    raise DataError(f"{path}: not the table of IEEE VIS papers (no column {', '.join(missing)})")
                 continue
             if len(cells) <= max(places.values()):
                 tell("a line with too few columns (left out)", place)
@@ -113,10 +93,7 @@ def _paper(row: Mapping[str, str], place: str, tell: Tell, today: int) -> Docume
     if not row["key"] or not (row["title"] or row["abstract"]):
         tell("no title and no abstract (left out)" if row["key"] else "no article number (left out)", place)
         return None
-    if not row["title"]:
-        tell(NO_TITLE, place)
-    if not row["abstract"]:
-        tell("no abstract (kept)", place)
+    title = title_of(row["title"], row["abstract"], place, tell)
     date = day(row["year"])
     if date is None:
         tell("a date that cannot be read (counts as older than all others)", place)
@@ -126,7 +103,6 @@ def _paper(row: Mapping[str, str], place: str, tell: Tell, today: int) -> Docume
     if row["doi"]:
         facts["doi"] = row["doi"]
     links = tuple(dict.fromkeys(_parts(row["references"])))
-    title = row["title"] or beginning(row["abstract"])
     return Document(row["key"], title, row["abstract"], UNDATED if date is None else date, links, facts)
 
 

@@ -49,9 +49,9 @@ class PaperSearchLexical:
 
 
 class TeamLexical:
-    """Plays both agents of a team: searches as :class:`Lexical`; keeps candidates that have half of the query's words.
+    """Plays both agents of a team, from the observation only.
 
-    It uses the observation only.
+    It searches as :class:`PaperSearchLexical`, and keeps candidates that have half of the query's words.
     """
 
     def act(self, env: gymnasium.Env[Any, Action]) -> Action:
@@ -61,13 +61,10 @@ class TeamLexical:
             UsageError: ``env`` is another environment, or has no running episode.
         """
         inner = unwrap_env(env, TEAM_ID)
-        observation = inner.observation
-        task = observation["task"].removesuffix(f"\n\n{TEAM}")
-        parts = _CANDIDATES.split(observation["text"])
+        task, text = inner.observation["task"].removesuffix(f"\n\n{TEAM}"), inner.observation["text"]
+        parts = _CANDIDATES.split(text)
         if len(parts) == 1:
-            return PaperSearchLexical().answer(
-                Observation(task=task, text=observation["text"], commands=()), inner.max_calls
-            )
+            return PaperSearchLexical().answer(Observation(task=task, text=text, commands=()), inner.max_calls)
         terms = {*analyze(task.partition("Query: ")[2])}
         lines = parts[-1].splitlines()
         ids = [line.split()[0] for line in lines if len(terms & {*analyze(line)}) >= SHARE * len(terms)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
@@ -19,6 +20,7 @@ LONGEST_LINE = 2**24
 Tell = Callable[[str, str], None]
 """Receives the kind of a problem and its place."""
 _GZIP = b"\x1f\x8b"
+_NOT_UTF8 = "a line that is not UTF-8 (left out)"
 
 
 class ProblemCounter:
@@ -44,6 +46,37 @@ class ProblemCounter:
                 self._skipped -= 1
             else:
                 yield document
+
+
+class PaperReader(ABC):
+    """Papers in files, in their order: what sources (:class:`~envsuite.retrieval.documents.Source`) of files share.
+
+    Args:
+        paths: The files.
+        strict: Whether the first problem is an error.
+    """
+
+    reader: ClassVar[str]
+    """Name and version of what reads the files; part of the digest."""
+    size: int | None = None
+    """Not known before the files are read."""
+
+    def __init__(self, paths: Sequence[Path], strict: bool) -> None:
+        self.problems = DocumentProblems(strict)
+        self._paths = paths
+
+    def digest(self) -> str:
+        """Returns the SHA-256 (hex) of the files."""
+        return digest_of(self._paths, self.reader)
+
+    def documents(self, start: int = 0) -> Iterator[Document]:
+        """Yields the papers from number ``start`` on, in the order of the files."""
+        counter = ProblemCounter(self.problems, start)
+        return counter.rest(self._read(counter))
+
+    @abstractmethod
+    def _read(self, tell: Tell) -> Iterator[Document]:
+        """Yields all papers."""
 
 
 def digest_of(paths: Sequence[Path], reader: str) -> str:
@@ -95,6 +128,15 @@ def _open(path: Path) -> BinaryIO | gzip.GzipFile:
     return gzip.open(path, "rb") if start == _GZIP else path.open("rb")
 
 
+def text_lines(path: Path, tell: Tell) -> Iterator[tuple[str, str]]:
+    """Yields the place and the text of each line that is not blank, without its line end; as :func:`lines`."""
+    for place, line in lines(path, tell):
+        try:
+            yield place, line.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            tell(_NOT_UTF8, place)
+
+
 def records(path: Path, tell: Tell) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the place and the object of each line of JSON; other lines are problems, and left out.
 
@@ -118,7 +160,7 @@ def _why(line: bytes) -> str:
     try:
         line.decode()
     except UnicodeDecodeError:
-        return "a line that is not UTF-8 (left out)"
+        return _NOT_UTF8
     return "a line that is not JSON (left out)"
 
 

@@ -178,18 +178,14 @@ class Literature:
         own = np.array(sorted({*range(number * FIELD, number * FIELD + size), *(n for row in citations for n in row)}))
         key_of = dict(zip(own.tolist(), (f"P{key:07d}" for key in keys(own, self.seed).tolist()), strict=True))
         draws = Draws(f"{GENERATOR} {self.seed} texts {number} {size}")
-        random_numbers = draws.raw(size, 32)
-        dates = calendar_days(field.day, FIRST_DAY).tolist()
-        rows = zip(
-            field.topic.tolist(), field.concept.tolist(), field.name.tolist(), field.bridge.tolist(), strict=True
-        )
-        for place, (topic, concept, name, bridge) in enumerate(rows):
+        dates = calendar_days(field.day, FIRST_DAY)
+        arrays = (field.topic, field.concept, field.name, field.bridge, dates, draws.raw(size, 32))
+        rows = zip(*(array.tolist() for array in arrays), strict=True)
+        for place, (topic, concept, name, bridge, date, numbers) in enumerate(rows):
             if place >= start:
-                title, text, facts = write_paper(
-                    topics[topic], concept, name, bridge, dates[place] // 10000, random_numbers[place].tolist()
-                )
+                title, text, facts = write_paper(topics[topic], concept, name, bridge, date // 10000, numbers)
                 links = tuple([key_of[paper] for paper in citations[place]])
-                yield Document(key_of[number * FIELD + place], title, text, dates[place], links, facts)
+                yield Document(key_of[number * FIELD + place], title, text, date, links, facts)
 
     def _queries(self, field: Field, topic: int, most: int) -> Iterator[dict[str, Any]]:
         """Yields the queries of a topic without id and split."""
@@ -213,17 +209,13 @@ class Literature:
             gold = same[: int(np.searchsorted(days, cut_off, side="right"))]
             if len(gold) > MOST_GOLD:
                 continue
-            name_pairs = [(i, j) for i in range(NAMES) for j in range(NAMES)]
-            name_pairs = draw.sample(
-                [pair for pair in name_pairs for _ in range((NAMES - pair[0]) * (NAMES - pair[1]))], 99
-            )
-            for names in name_pairs:
+            name_pairs = [(i, j) for i in range(NAMES) for j in range(NAMES) for _ in range((NAMES - i) * (NAMES - j))]
+            for names in draw.sample(name_pairs, 99):
                 mentions = _mentions(field, gold, first, names[0]) | _mentions(field, gold, second, names[1])
                 if mentions.any():
                     break
             count += 1
-            numbers = keys(gold + field.number * FIELD, self.seed)
-            gold_keys = [f"P{key:07d}" for key in numbers.tolist()]
+            gold_keys = [f"P{key:07d}" for key in keys(gold + field.number * FIELD, self.seed).tolist()]
             slots = {"pms"[first]: words.names[first][a][names[0]], "pms"[second]: words.names[second][b][names[1]]}
             yield {
                 "text": write_query(kind, slots, draw),
@@ -249,8 +241,7 @@ def concepts_of(size: Numbers) -> Numbers:
 
 def _sizes(size: int, draws: Draws) -> Numbers:
     """Returns the number of papers of each topic of a field; three topics at least, so that each split has one."""
-    topics = max(3, size // TOPIC)
-    weights = 150 + draws.below(200, topics)
+    weights = 150 + draws.below(200, max(3, size // TOPIC))
     sizes: Numbers = weights * size // weights.sum()
     sizes[: size - int(sizes.sum())] += 1
     return sizes

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.papersearch.lines import ProblemCounter, Tell, clean, digest_of, records
-from envsuite.retrieval.documents import UNDATED, Document, DocumentProblems, day
+from envsuite.papersearch.lines import PaperReader, Tell, clean, records
+from envsuite.retrieval.documents import UNDATED, Document, day
 
 READER = "papers 1"
 """Name and version of what reads these files; part of the digest."""
@@ -21,7 +21,6 @@ LONGEST_TITLE = 1_000
 """Characters of the longest title; longer ones are cut."""
 LONGEST_BEGINNING = 80
 """Characters of the beginning of an abstract that stands for a title."""
-NO_TITLE = "no title (the abstract's first words stand for it)"
 MOST_AUTHORS = 100
 """Authors of a paper that are kept."""
 IDS = ("paper_id", "paperId", "corpusid", "corpusId", "id", "arxiv_id")
@@ -33,7 +32,7 @@ REFERENCES = ("references", "outCitations")
 _ARXIV = re.compile(r"(?:arxiv:)?((\d\d)(\d\d)\.\d{4,5}|[a-z-]+(?:\.[A-Za-z-]+)?/(\d\d)(\d\d)\d{3})(?:v\d+)?", re.I)
 
 
-class PaperFiles:
+class PaperFiles(PaperReader):
     """Papers in files of JSON lines, gzipped or not; a :class:`~envsuite.retrieval.documents.Source`.
 
     A line has an id (:data:`IDS`), ``title`` and ``abstract``, and may have a date (:data:`DATES`, ``versions``,
@@ -49,35 +48,18 @@ class PaperFiles:
         DataError: There is no such file, or none in the folder.
     """
 
+    reader = READER
+
     def __init__(self, path: Path, strict: bool = False) -> None:
-        self.problems = DocumentProblems(strict)
-        self._path = path
-        self._paths = files_of(path)
-
-    @property
-    def name(self) -> str:
+        super().__init__(files_of(path), strict)
+        self.name = path.name
         """Name of the file or folder."""
-        return self._path.name
-
-    @property
-    def size(self) -> int | None:
-        """Not known before the files are read."""
-        return None
-
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the files."""
-        return digest_of(self._paths, READER)
-
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the papers from number ``start`` on, in the order of the files."""
-        counter = ProblemCounter(self.problems, start)
-        return counter.rest(self._papers(counter))
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields none: these files have no queries."""
         return iter(())
 
-    def _papers(self, tell: Tell) -> Iterator[Document]:
+    def _read(self, tell: Tell) -> Iterator[Document]:
         today = number_of(datetime.date.today())
         for path in self._paths:
             for place, record in records(path, tell):
@@ -121,14 +103,10 @@ def paper_of(record: Mapping[str, Any], place: str, tell: Tell, today: int) -> D
     if not key or not (title or text):
         tell("no title and no abstract (left out)" if key else "no id (left out)", place)
         return None
-    if not title:
-        tell(NO_TITLE, place)
-        title = beginning(text)
     if len(title) > LONGEST_TITLE:
         tell(f"a title of more than {LONGEST_TITLE:,} characters (cut)", place)
         title = title[:LONGEST_TITLE].rstrip()
-    if not text:
-        tell("no abstract (kept)", place)
+    title = title_of(title, text, place, tell)
     arxiv = _arxiv_id(record)
     date = _date(record, arxiv, place, tell)
     if date > today:
@@ -136,8 +114,13 @@ def paper_of(record: Mapping[str, Any], place: str, tell: Tell, today: int) -> D
     return Document(key, title, text, date, _references(record, place, tell), _facts(record, arxiv))
 
 
-def beginning(text: str) -> str:
-    """Returns the first words of a text, as the title of a paper without one."""
+def title_of(title: str, text: str, place: str, tell: Tell) -> str:
+    """Returns the title of a paper, or where it has none the first words of its abstract; tells what is missing."""
+    if not text:
+        tell("no abstract (kept)", place)
+    if title:
+        return title
+    tell("no title (the abstract's first words stand for it)", place)
     return " ".join(text[:LONGEST_BEGINNING].split(" ")[:-1]) + " …" if len(text) > LONGEST_BEGINNING else text
 
 
@@ -180,13 +163,12 @@ def _date(record: Mapping[str, Any], arxiv: str, place: str, tell: Tell) -> int:
         dates.append(f"{parts[0]}-{parts[1]}-{parts[2]}" if parts else text)
     dates += [record[name] for name in ("update_date", "year") if record.get(name)]
     month = arxiv_month(arxiv)
-    if not dates:
-        if month is None:
-            tell("no date (counts as older than all others)", place)
-        return month or UNDATED
     date = next((number for value in dates if (number := day(value)) is not None), None)
     if date is None:
-        tell("a date that cannot be read (counts as older than all others)", place)
+        if dates:
+            tell("a date that cannot be read (counts as older than all others)", place)
+        elif month is None:
+            tell("no date (counts as older than all others)", place)
         return month or UNDATED
     return min(date, month) if month is not None and date % 10000 == 1231 else date
 
@@ -216,10 +198,8 @@ def _facts(record: Mapping[str, Any], arxiv: str) -> dict[str, Any]:
     if isinstance(authors, str):
         authors = re.split(r",\s*(?:and\s+)?|\s+and\s+|;\s*", clean(authors))
     if isinstance(authors, list):
-        names = [
-            clean(author.get("name") if isinstance(author, Mapping) else author) for author in authors[:MOST_AUTHORS]
-        ]
-        facts["authors"] = [name for name in names if name]
+        names = (author.get("name") if isinstance(author, Mapping) else author for author in authors[:MOST_AUTHORS])
+        facts["authors"] = [name for name in map(clean, names) if name]
     venue = clean(record.get("venue")) or clean(record.get("journal-ref"))
     if venue:
         facts["venue"] = venue[:LONGEST_TITLE]

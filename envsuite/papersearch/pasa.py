@@ -115,8 +115,7 @@ def _query(record: Mapping[str, Any], place: str, tell: Tell, split: str, kind: 
         tell("a query with other numbers of titles and of arXiv ids (left out)", place)
         return None
     meta = record.get("source_meta")
-    published_time = meta.get("published_time") if isinstance(meta, Mapping) else None
-    date = day(published_time)
+    date = day(meta.get("published_time")) if isinstance(meta, Mapping) else None
     if date is None:
         tell("a query without a date (has no cut-off)", place)
     count = max(len(titles), len(ids))

@@ -54,9 +54,9 @@ class Scholar:
         while True:
             task, text = inner.observation["task"], inner.observation["text"]
             if self.careless > 0.0 and rng.random() < self.careless:
-                yield _move(_slip(task, text, rng), slip=True)
+                yield Move("", (_slip(task, text, rng),), slip=True)
             else:
-                yield _move(_some(task, rng) if rash else _careful(task, text))
+                yield Move("", (_search_part(task, rng) if rash else _next_call(task, text),))
 
 
 def subject_of(query: str) -> str:
@@ -83,7 +83,7 @@ def _plain() -> frozenset[str]:
     return frozenset(word.lower() for line in lines for word in _WORD.findall(line))
 
 
-def _careful(task: str, text: str) -> ToolCall:
+def _next_call(task: str, text: str) -> ToolCall:
     subject, papers = subject_of(query_of(task)), papers_of(text)
     for paper in papers:
         if not paper.expanded:
@@ -94,19 +94,15 @@ def _careful(task: str, text: str) -> ToolCall:
     return ToolCall("search", {"query": f"{subject} {text.count('search ')}"})
 
 
-def _some(task: str, rng: random.Random) -> ToolCall:
+def _search_part(task: str, rng: random.Random) -> ToolCall:
     return ToolCall("search", {"query": rng.choice(parts_of(query_of(task)))})
 
 
 def _slip(task: str, text: str, rng: random.Random) -> ToolCall:
     papers = papers_of(text)
     if not papers or rng.random() < 0.3:
-        return _some(task, rng)
+        return _search_part(task, rng)
     key = rng.choice(papers).key
     place = rng.randrange(len(key))
     misread = key[:place] + str(rng.randrange(10)) + key[place + 1 :]
     return ToolCall("expand", {"paper_id": rng.choice((key, misread))})
-
-
-def _move(call: ToolCall, slip: bool = False) -> Move:
-    return Move("", (call,), slip=slip)

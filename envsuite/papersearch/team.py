@@ -21,6 +21,8 @@ SEARCHER, SELECTOR = "searcher_0", "selector_0"
 """The agents, named as PettingZoo recommends."""
 JUDGED = 100
 """Candidates that the selector is shown."""
+_IDS = {"paper_ids": {"type": "array", "items": {"type": "string"}, "description": prompts.PAPER_IDS}}
+_KEEP = {"type": "object", "properties": _IDS, "required": ["paper_ids"], "additionalProperties": False}
 
 
 class TeamSession(LiteratureSearch):
@@ -68,18 +70,11 @@ class TeamSession(LiteratureSearch):
         gold = len(self.question.gold & {*self.candidates})
         hits = len(self.question.gold & {*new})
         papers = np.array(new, dtype=np.int64)
-        self._keep(papers)
+        self._append(papers, np.ones(len(papers)), self.library.words.shares(self.question.text, papers))
+        self.kept |= {*new}
         self.history.append(prompts.describe_selection(len(new), len(self.candidates)))
         self.candidates = ()
         return (2 * hits / (gold + len(new)) if gold or new else 1.0), None
-
-    def _keep(self, papers: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        self.papers = np.concatenate([self.papers, papers])
-        self.scores = np.concatenate([self.scores, np.ones(len(papers))])
-        places = self.library.words.shares(self.question.text, papers) if len(papers) else np.zeros(0)
-        self._places = np.concatenate([self._places, places])
-        self.kept |= {*papers.tolist()}
-        self._order = None
 
     def key(self) -> str:
         """Returns the identity of what is known."""
@@ -107,21 +102,7 @@ class PaperSearchTeam(PaperSearchEnv):
         given: Values of :class:`TeamOptions`.
     """
 
-    tools: tuple[Tool, ...] = (
-        *PaperSearchEnv.tools,
-        Tool(
-            "keep",
-            prompts.KEEP,
-            {
-                "type": "object",
-                "properties": {
-                    "paper_ids": {"type": "array", "items": {"type": "string"}, "description": prompts.PAPER_IDS}
-                },
-                "required": ["paper_ids"],
-                "additionalProperties": False,
-            },
-        ),
-    )
+    tools: tuple[Tool, ...] = (*PaperSearchEnv.tools, Tool("keep", prompts.KEEP, _KEEP))
     agents: Mapping[str, tuple[str, ...]] = {SEARCHER: ("search", "expand"), SELECTOR: ("keep",)}
     takes = TeamOptions
 
@@ -157,8 +138,7 @@ class PaperSearchTeam(PaperSearchEnv):
         return f"{super().goal(task_id)}\n\n{prompts.TEAM}"
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
-        question = self.collection.question(task_id)
-        session = TeamSession(self.library, self.selector, self.rules, question)
+        session = TeamSession(self.library, self.selector, self.rules, self.collection.question(task_id))
         session.judged = self.judged
         self._session = session
         self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
@@ -227,12 +207,8 @@ class PaperSearchTeam(PaperSearchEnv):
 
     def _save(self) -> Any:
         team = self.team
-        return {
-            **super()._save(),
-            "seen": sorted(team.pool),
-            "kept": sorted(team.kept),
-            "candidates": [*team.candidates],
-        }
+        lists = {"seen": sorted(team.pool), "kept": sorted(team.kept), "candidates": [*team.candidates]}
+        return {**super()._save(), **lists}
 
     def _resume(self, task_id: str, world: Any) -> None:
         super()._resume(task_id, world)

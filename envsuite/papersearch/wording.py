@@ -103,32 +103,28 @@ def write_paper(
     which = numbers[8]
     if which % 5 == 0:
         del roles[1]
-    sentences = []
-    at = 9
-    for role in roles:
-        lines = ROLES[role]
-        text, take = lines[numbers[at] % len(lines)]
-        sentences.append(text % take(values))
-        at += 1
+
+    def sentence(role: str, number: int) -> str:
+        text, take = ROLES[role][number % len(ROLES[role])]
+        return str(text % take(values))
+
+    sentences = [sentence(role, numbers[at]) for at, role in enumerate(roles, start=9)]
+    at = 9 + len(roles)
     if bridge >= 0:
-        text, take = ROLES["bridges"][bridge]
-        sentences.insert(3 if which % 5 else 2, text % take(values))
+        sentences.insert(3 if which % 5 else 2, sentence("bridges", bridge))
     abstract = " ".join(sentences)
     length = abstract.count(" ") + 1
     if length > LONGEST:
         abstract, length = " ".join(sentences[:-1]), 0
     while 0 < length < SHORTEST:
-        lines = ROLES["details" if at % 2 else "results"]
-        text, take = lines[(numbers[at] + 1) % len(lines)]
-        sentences.append(text % take(values))
+        sentences.append(sentence("details" if at % 2 else "results", numbers[at] + 1))
         abstract = " ".join(sentences)
         length = abstract.count(" ") + 1
         at += 1
-    text, take = ROLES["titles"][numbers[20] % len(ROLES["titles"])]
     authors = topic.authors
     people = [authors[number % len(authors)] for number in numbers[21 : 22 + numbers[26] % 5]]
     facts = {"authors": list(dict.fromkeys(people)), "venue": topic.venues[numbers[27] % len(topic.venues)]}
-    return text % take(values), abstract, facts
+    return sentence("titles", numbers[20]), abstract, facts
 
 
 def write_query(kind: str, names: Mapping[str, str], draw: Draw) -> str:
@@ -139,5 +135,4 @@ def write_query(kind: str, names: Mapping[str, str], draw: Draw) -> str:
         names: Name of the problem (``p``), the method (``m``) or the setting (``s``).
         draw: Source of randomness.
     """
-    line = draw.choose(table("sentences")[kind])
-    return capital(_SLOT.sub(lambda match: names[match[1]], line))
+    return capital(_SLOT.sub(lambda match: names[match[1]], draw.choose(table("sentences")[kind])))

@@ -71,7 +71,7 @@ class SavedLiterature(TypedDict):
 
 
 @dataclass(frozen=True)
-class LiteratureDone:
+class SearchReport:
     """The result of a step."""
 
     lines: tuple[str, ...]
@@ -168,7 +168,7 @@ class LiteratureSearch:
         self.searches = self.expansions = 0
         self._order: Numbers | None = None
 
-    def step(self, calls: Sequence[tuple[str, str]]) -> LiteratureDone:
+    def step(self, calls: Sequence[tuple[str, str]]) -> SearchReport:
         """Executes calls together; each sees the pool as it is at the beginning, whatever their order.
 
         The reward is the sum of the :attr:`Rules.best` highest scores among the papers that are new to the pool, of
@@ -205,7 +205,7 @@ class LiteratureSearch:
             lines.append(say(argument.strip(), len(numbers), len(new)))
         reward = self._add(finders) - self.rules.cost * executions - self.rules.penalty * penalties
         self.history += lines
-        return LiteratureDone(tuple(lines), tuple(errors), reward)
+        return SearchReport(tuple(lines), tuple(errors), reward)
 
     def _search(self, query: str, earlier: Collection[str]) -> tuple[tuple[int, ...], str, bool]:
         """Returns the papers found, or why the query was refused and whether that is charged.
@@ -246,18 +246,20 @@ class LiteratureSearch:
         scores = self.selector.scores(self.question, papers)
         is_kept = scores >= self.rules.discard
         reward = self._compute_reward(scores[is_kept], papers[is_kept], finders)
-        places = scores
         if self.selector.is_visible:
-            papers, scores = papers[is_kept], scores[is_kept]
-            places = scores
+            papers, places = papers[is_kept], scores[is_kept]
+            scores = places
         else:  # discarding would tell what the selector prefers
             places = self.library.words.shares(self.question.text, papers)
+        self._append(papers, scores, places)
+        self.pool.update(papers.tolist())
+        return reward
+
+    def _append(self, papers: Numbers, scores: NDArray[np.float64], places: NDArray[np.float64]) -> None:
         self.papers = np.concatenate([self.papers, papers])
         self.scores = np.concatenate([self.scores, scores])
         self._places = np.concatenate([self._places, places])
-        self.pool.update(papers.tolist())
         self._order = None
-        return reward
 
     def _compute_reward(self, scores: NDArray[np.float64], papers: Numbers, finders: Mapping[int, Finder]) -> float:
         """Returns the sum of the best scores of the papers that each call found, or of all."""

@@ -96,7 +96,7 @@ class Chooser(ModalScreen[str | None]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Begins a task."""
-        self.dismiss(self._found[event.option_index])
+        self.dismiss(self._choices[event.option_index])
 
     def on_key(self, event: events.Key) -> None:
         """Moves the mark while words are typed."""
@@ -107,18 +107,16 @@ class Chooser(ModalScreen[str | None]):
             move()  # type: ignore[no-untyped-call]
             event.stop()
 
-    def _narrow(self, words: str) -> None:
-        types, terms = self.session.env.tasks.types, words.lower().split()
-        matches = [
-            task for task in self.session.tasks if all(word in f"{task} {types[task]}".lower() for word in terms)
-        ]
-        self._found = matches[:SHOWN]
+    def _narrow(self, text: str) -> None:
+        tasks, types, words = self.session.tasks, self.session.env.tasks.types, text.lower().split()
+        matches = [task for task in tasks if all(word in f"{task} {types[task]}".lower() for word in words)]
+        self._choices = matches[:SHOWN]
         options = self.query_one(OptionList)
         options.clear_options()
-        width = max((len(types[task]) for task in self._found), default=0)
-        options.add_options([escape_controls(f"{types[task]:{width}}  {task}") for task in self._found])
-        options.border_title = f"{len(matches)} of {len(self.session.tasks)} tasks of {self.session.split}"
-        options.highlighted = 0 if self._found else None
+        width = max((len(types[task]) for task in self._choices), default=0)
+        options.add_options([escape_controls(f"{types[task]:{width}}  {task}") for task in self._choices])
+        options.border_title = f"{len(matches)} of {len(tasks)} tasks of {self.session.split}"
+        options.highlighted = 0 if self._choices else None
 
 
 class Play(App[None]):
@@ -249,8 +247,7 @@ class Play(App[None]):
         """Does what a line says that begins with a colon."""
         session, argument = self.session, argument.strip()
         if word == "hint":
-            action = await self._run_call(session.hint)
-            text = self._action_text(action)
+            text = self._action_text(action := await self._run_call(session.hint))
             self.message = "The expert: " + text.replace("\n", "; ")
             self._base.query_one(Prompt).offer(text if action else "")
         elif word == "undo":
@@ -318,9 +315,9 @@ class Play(App[None]):
         self._base.query_one("#message", Static).update(Content(escape_controls(self.message)))
         self._base.query_one("#message").display = bool(self.message)
         self._show_choices()
-        self.call_after_refresh(self._to_the_end, new)
+        self.call_after_refresh(self._scroll_to_end, new)
 
-    def _to_the_end(self, new: bool) -> None:
+    def _scroll_to_end(self, new: bool) -> None:
         """Scrolls to the last step, and to the end of a new task, where tasks name their goal."""
         episode = self._base.query_one("#episode", VerticalScroll)
         episode.scroll_to_widget(self._base.query_one("#now"), top=True, animate=False)  # its beginning, if it is long

@@ -31,11 +31,8 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument(
-        "env",
-        metavar="ENV",
-        help="an environment by its name: sokoban, FILE.py, PACKAGE/NAME, an id of `envsuite envs list`",
-    )
+    names = "an environment by its name: sokoban, FILE.py, PACKAGE/NAME, an id of `envsuite envs list`"
+    parser.add_argument("env", metavar="ENV", help=names)
     parser.add_argument("--task", metavar="ID", help="the first task; `envsuite envs tasks ENV` lists them")
     parser.add_argument("--type", help="only tasks of this type, e.g. depth-3")
     parser.add_argument("--seed", type=int, help="begin with a random task, which the seed chooses")
@@ -44,14 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help="add solved episodes to this file of demonstrations")
     parser.add_argument("--light", action="store_true", help="colours for a terminal with a light background")
     add_env_arguments(parser)
-    pages = parser.add_argument_group("pages in a browser")
-    having = _pages()
-    pages.add_argument(
-        "--browser", action="store_true", help=f"serve a page to a browser instead; there is one of {', '.join(having)}"
-    )
-    address.add_arguments(pages)
-    for page in having.values():
-        page.add_arguments(pages)
+    group = parser.add_argument_group("pages in a browser")
+    pages = _pages()
+    browser = f"serve a page to a browser instead; there is one of {', '.join(pages)}"
+    group.add_argument("--browser", action="store_true", help=browser)
+    address.add_arguments(group)
+    for page in pages.values():
+        page.add_arguments(group)
 
 
 def _pages() -> dict[str, ModuleType]:
@@ -93,8 +89,8 @@ def _in_browser(env_id: str, arguments: argparse.Namespace) -> int:
     """Serves the page of an environment until Ctrl-C; returns the exit code."""
     pages = _pages()
     if env_id not in pages:
-        having = " and ".join(pages)
-        raise UsageError(f"--browser opens the pages of {having}; {env_id} is played in a terminal, without it")
+        names = " and ".join(pages)
+        raise UsageError(f"--browser opens the pages of {names}; {env_id} is played in a terminal, without it")
     for option, value in (("--url", arguments.url), ("--save", arguments.save)):
         if value is not None:
             raise UsageError(f"{option} is for play in a terminal, without --browser")
@@ -115,9 +111,8 @@ def _session(env_id: str, arguments: argparse.Namespace) -> PlaySession:
     env = make_tool_env(env_id, **options, **where, split=arguments.split)
     try:
         horizon = horizon_of(env_id, options) if arguments.steps is None else arguments.steps or None
-        session = PlaySession(
-            env, arguments.split, arguments.type, horizon, arguments.seed or 0, options, arguments.save
-        )  # fmt: skip
+        seed, save = arguments.seed or 0, arguments.save
+        session = PlaySession(env, arguments.split, arguments.type, horizon, seed, options, save)
         if arguments.task is not None or arguments.seed is None:
             session.start(arguments.task)
         else:

@@ -18,8 +18,9 @@ def read_line(line: str, tools: Sequence[Tool], profile: Profile, commands: Sequ
     """Returns the action that a line stands for; never raises.
 
     Forms: an admissible command; ``TOOL ARGUMENT`` for a tool with one argument; ``TOOL NAME=VALUE NAME=VALUE``;
-    ``TOOL {"NAME": VALUE}``; and what the profile adds. Anything else is :class:`~envsuite.core.Unparsed`, for the
-    environment to refuse. Values are JSON, or text where the tool's schema says so or the value is no JSON.
+    ``TOOL {"NAME": VALUE}``; and what the profile adds. Anything else is an
+    :class:`~envsuite.core.tools.UnparsedAction`, for the environment to refuse. Values are JSON, or text where the
+    tool's schema says so or the value is no JSON.
     """
     by_name = {tool.name: tool for tool in tools}
     text = line.strip()
@@ -31,7 +32,7 @@ def read_line(line: str, tools: Sequence[Tool], profile: Profile, commands: Sequ
         if text.startswith(prefix):
             return _single(by_name[name], text[len(prefix) :].strip())
     word, _, argument = text.partition(" ")
-    if word in by_name and (argument.strip() or not profile.plain or _takes_nothing(by_name[word])):
+    if word in by_name and (argument.strip() or not profile.plain or not by_name[word].parameters.get("properties")):
         return _parse_call(by_name[word], argument.strip())
     if profile.plain:
         return _single(by_name[profile.plain], line.rstrip() if profile.code else text)
@@ -42,8 +43,7 @@ def write_call(call: ToolCall, tools: Sequence[Tool], profile: Profile) -> str:
     """Returns a line that :func:`read_line` reads as ``call``, the shortest that does."""
     values = [value if isinstance(value, str) else orjson.dumps(value).decode() for value in call.arguments.values()]
     short = [prefix + " " + value for prefix in profile.prefixes for value in values]
-    tool_lines = [f"{call.name} {value}" for value in values]
-    for line in (*values, *short, *tool_lines):
+    for line in (*values, *short, *(f"{call.name} {value}" for value in values)):
         if read_line(line, tools, profile) == (call,):
             return line
     return _as_json(call)
@@ -100,7 +100,8 @@ def _parse_call(tool: Tool, text: str) -> Action:
     except ValueError as error:
         return UnparsedAction(f"{_short(text)} cannot be split into arguments ({error})")
     if wrong := next((argument for argument, equals, _ in pairs if not equals), None):
-        return UnparsedAction(f"{wrong!r} is not NAME=VALUE; {tool.name} takes {_argument_names(tool)}")
+        names = ", ".join(tool.parameters.get("properties", {})) or "no arguments"
+        return UnparsedAction(f"{wrong!r} is not NAME=VALUE; {tool.name} takes {names}")
     return (ToolCall(tool.name, {argument: _value(tool, argument, value) for argument, _, value in pairs}),)
 
 
@@ -111,14 +112,6 @@ def _value(tool: Tool, name: str, text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-
-
-def _takes_nothing(tool: Tool) -> bool:
-    return not tool.parameters.get("properties")
-
-
-def _argument_names(tool: Tool) -> str:
-    return ", ".join(tool.parameters.get("properties", {})) or "no arguments"
 
 
 def _short(text: str) -> str:
@@ -140,9 +133,7 @@ def completions(text: str, tools: Sequence[Tool], profile: Profile, commands: Se
     lines = list(dict.fromkeys(_candidates(text, tools, profile, commands)))
     continuations = [line for line in lines if line.startswith(text) and line != text]
     words = text.lower().split()
-    matches = [
-        line for line in lines if line not in continuations and line != text and all(w in line.lower() for w in words)
-    ]
+    matches = [line for line in lines if not line.startswith(text) and all(word in line.lower() for word in words)]
     return continuations + (matches if words else [])
 
 

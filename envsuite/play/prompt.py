@@ -45,13 +45,13 @@ class Prompt(TextArea):
     async def _on_key(self, event: events.Key) -> None:
         if event.key != "tab":
             self._cycle = []
-        if self._did(event.key):
+        if self._handle_key(event.key):
             event.stop()
             event.prevent_default()
             return
         await super()._on_key(event)
 
-    def _did(self, key: str) -> bool:
+    def _handle_key(self, key: str) -> bool:
         """Does what a key stands for; returns whether it is one of the prompt's own."""
         if not self.text and key in self.profile.keys:
             self.post_message(self.Submitted(self.profile.keys[key]))

@@ -70,8 +70,7 @@ class PlaySession:
             UsageError: The split has no task of it.
         """
         tasks = self.env.tasks if kind is None else self.env.tasks.select([kind])
-        task_ids = tasks.ids(self.split)
-        if not task_ids:
+        if not (task_ids := tasks.ids(self.split)):
             of = f" of type {kind!r}" if kind is not None else ""
             raise UsageError(f"split {self.split!r} of {self.env_id} has no task{of}; choose another with --split")
         self.tasks: Sequence[str] = task_ids
@@ -158,7 +157,7 @@ class PlaySession:
         token, info = self._before[-1]
         try:
             if token is None or self.lost is not None:
-                self._again(self.steps[:-1])
+                self._replay(self.steps[:-1])
             else:
                 self.env.restore(token)
                 self._expert = None
@@ -211,9 +210,9 @@ class PlaySession:
     def _recover(self) -> None:
         """Brings an environment that was lost back to the present step."""
         if self.lost is not None:
-            self._again(self.steps)
+            self._replay(self.steps)
 
-    def _again(self, steps: Sequence[DemonstrationStep]) -> None:
+    def _replay(self, steps: Sequence[DemonstrationStep]) -> None:
         """Plays the episode's first steps anew.
 
         Raises:

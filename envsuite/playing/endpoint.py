@@ -167,7 +167,7 @@ class EndpointEngine(ChatEngine):
             self._stop(str(error))
             return _refusal(number, str(error))
         except EndpointUnavailable as error:
-            if self._endpoint.answered < began and self.stopped is None:  # no other request was answered meanwhile
+            if self._endpoint.last_answer < began and self.stopped is None:  # no other request was answered meanwhile
                 self._stop(str(error))
             return _refusal(number, self.stopped or str(error))
         self._count(reply)
@@ -186,15 +186,13 @@ class EndpointEngine(ChatEngine):
             if reply.tokens is None:
                 self._uncounted += 1
             else:
-                self._tokens = self._tokens + reply.tokens
+                self._tokens += reply.tokens
             spent = self._tokens.prompt + self._tokens.answer
-        setting = self.options.setting_name("budget")
+        name = self.options.setting("budget")
         if budget is not None and reply.tokens is None:
-            self._stop(
-                f"{setting} is {budget} tokens, but the endpoint does not count them (usage); leave the budget out"
-            )
+            self._stop(f"{name} is {budget} tokens, but the endpoint does not count them (usage); leave the budget out")
         elif budget is not None and spent >= budget:
-            self._stop(f"the budget of {budget} tokens is spent ({spent}; {setting})")
+            self._stop(f"the budget of {budget} tokens is spent ({spent}; {name})")
 
     def _stop(self, reason: str) -> None:
         """Asks nothing more; what is on its way may still be answered."""

@@ -54,17 +54,6 @@ class Answer:
         return before + "\n".join(part for part in (self.content, calls) if part)
 
 
-@dataclass(frozen=True)
-class _ChatTurn:
-    """An answer, as messages of later prompts have it."""
-
-    message: dict[str, Any]
-    ids: tuple[str, ...]
-    """Ids of its calls; each wants a result."""
-    answer: str
-    """The environment's answer."""
-
-
 class Chat:
     """Writes the messages of one episode under a codec and a memory.
 
@@ -87,22 +76,21 @@ class Chat:
         if isinstance(memory, CompactMemory):
             raise UsageError(f"{memory} counts tokens, which an endpoint does not tell; take window(K) or full")
         if isinstance(codec, NativeCodec):
-            raise UsageError(
-                "NativeCodec reads the text of a chat template, which the endpoint has; take EndpointCodec"
-            )
+            raise UsageError("NativeCodec reads the text of a chat template, which the endpoint has; use EndpointCodec")
         self.spec = spec
         self.tools = tools
         self.max_calls = max_calls
         self.chat_tools = codec.chat_tools(tools)
         """The tools for the endpoint; ``None`` where the messages describe them."""
         self._history = History(spec, tools, max_calls)
-        self._turns: list[_ChatTurn] = []
+        self._later: Messages = []
+        """The messages after the first of the user."""
         self._calls = 0
 
     def start(self, observation: Observation) -> None:
         """Starts an episode with its first observation."""
         self._history.start(observation)
-        self._turns, self._calls = [], 0
+        self._later, self._calls = [], 0
 
     def messages(self) -> Messages:
         """Returns the messages to answer now; one with images has parts of text and of images as content.
@@ -113,17 +101,10 @@ class Chat:
         system = self._history.system
         messages: Messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": "".join(self._history.opening())})
-        for turn in self._turns:
-            messages.append(turn.message)
-            results = [*[_EARLIER] * (len(turn.ids) - 1), turn.answer]
-            pairs = zip(turn.ids, results, strict=True) if turn.ids else ()
-            messages += [{"role": "tool", "tool_call_id": call_id, "content": result} for call_id, result in pairs]
-            if not turn.ids:
-                messages.append({"role": "user", "content": turn.answer})
         parts = self._history.gallery.parts
         return [
             message if message["role"] == "assistant" else {**message, "content": parts(message["content"])}
-            for message in messages
+            for message in messages + self._later
         ]
 
     def parse(self, answer: Answer) -> ParseResult:
@@ -154,29 +135,36 @@ class Chat:
             UsageError: Before :meth:`start`.
         """
         self._history.add(answer.text, (parsed or self.parse(answer)).action, observation)
-        if not isinstance(self.spec.memory, Window):
-            message, ids = self._answer_message(answer)
-            text = self._history.answer_text(self._history.observation(self._history.steps))
-            self._turns.append(_ChatTurn(message, ids, text))
+        if isinstance(self.spec.memory, Window):
+            return
+        message = self._answer_message(answer)
+        text = self._history.answer_text(self._history.observation(self._history.steps))
+        calls = message.get("tool_calls", [])
+        results = [*[_EARLIER] * (len(calls) - 1), text]
+        replies = [
+            {"role": "tool", "tool_call_id": call["id"], "content": result}
+            for call, result in zip(calls, results, strict=False)
+        ]
+        self._later += [message, *(replies or [{"role": "user", "content": text}])]
 
-    def _answer_message(self, answer: Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Returns the message of an answer, and the ids of its calls.
+    def _answer_message(self, answer: Answer) -> dict[str, Any]:
+        """Returns an answer as a message of later prompts.
 
         Calls that are not well-formed are text in it: servers read the calls of earlier messages, and fail at those.
         """
         sound = not any(isinstance(_read(call), MalformedText) for call in answer.calls)
         if self.chat_tools is None or not answer.calls or not sound:
             text = answer.content if self.chat_tools is None else Answer(answer.content, answer.calls).text
-            return {"role": "assistant", "content": text.strip() or _NOTHING}, ()
+            return {"role": "assistant", "content": text.strip() or _NOTHING}
         ids, calls = [], []
         for call in answer.calls:
-            # An id of its own has nine letters, as Mistral takes no other.
+            # A generated id has nine letters, since Mistral's templates take no other.
             call_id = call.id if call.id and call.id not in ids else f"call{self._calls:05}"
             self._calls += 1
             ids.append(call_id)
             function = {"name": call.name, "arguments": call.arguments.strip() or "{}"}
             calls.append({"id": call_id, "type": "function", "function": function})
-        return {"role": "assistant", "content": answer.content, "tool_calls": calls}, tuple(ids)
+        return {"role": "assistant", "content": answer.content, "tool_calls": calls}
 
 
 def _read(call: RawCall) -> ToolCall | MalformedText:

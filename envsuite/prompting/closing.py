@@ -36,8 +36,7 @@ def closings(render: TemplateRenderer, codec: Codec) -> tuple[Closing, ...]:
     if (after_text := codec.after(CodecTurn(earlier[1]), MARK, ())) is not None:
         after_call = codec.after(codec.turn(codec.write((_CALL,)), ()), MARK, ())
         prompts += [text for text in (after_text, after_call) if text is not None]
-    ends = {_closing(render, text) for text in prompts}
-    return tuple(sorted(ends, key=lambda end: (-len(end), end)))
+    return tuple(sorted({_closing(render, text) for text in prompts}, key=lambda end: (-len(end), end)))
 
 
 def _closing(render: TemplateRenderer, text: str) -> Closing:

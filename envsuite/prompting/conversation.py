@@ -35,16 +35,17 @@ class _TokenTurn:
     """Tokens from the end of the response to the next generation prompt; ``()`` where prompts are rendered anew."""
     answer: str
     """The environment's answer."""
-    said: CodecTurn
+    turn: CodecTurn
     """The response as a message."""
 
 
 class Conversation:
     """Renders the prompts of one episode under a codec and a memory.
 
-    With :class:`~envsuite.prompting.Full` and :class:`~envsuite.prompting.Compact` nothing is tokenised or rendered
-    twice: a prompt consists of the previous one, the response as the policy sampled it, and the new observation. With
-    :class:`~envsuite.prompting.Rendered` the chat template renders the whole conversation at each step.
+    With :class:`~envsuite.prompting.FullMemory` and :class:`~envsuite.prompting.CompactMemory` nothing is tokenised or
+    rendered twice: a prompt consists of the previous one, the response as the policy sampled it, and the new
+    observation. With :class:`~envsuite.prompting.RenderedMemory` the chat template renders the whole conversation at
+    each step.
 
     Args:
         tokenizer: A transformers tokenizer with a chat template.
@@ -90,7 +91,7 @@ class Conversation:
         """Starts an episode with its first observation.
 
         Raises:
-            NoRoom: The memory's budget is too small for the task.
+            PromptTooLong: The memory's budget is too small for the task.
             UsageError: The observation has images, and the model takes none, or prompts are truncated from the left.
         """
         if "images" in observation and not isinstance(self.tokenizer, ImageTokenizer):
@@ -121,7 +122,7 @@ class Conversation:
 
         Raises:
             UsageError: As :meth:`prompt_ids`.
-            NoRoom: As :meth:`prompt_ids`.
+            PromptTooLong: As :meth:`prompt_ids`.
         """
         return in_order(self.prompt_ids(), self._history.gallery.images)
 
@@ -132,7 +133,7 @@ class Conversation:
 
         Raises:
             UsageError: Before :meth:`start`, or the prompt file cannot be rendered for this step.
-            NoRoom: The prompt is longer than it may be.
+            PromptTooLong: The prompt is longer than it may be.
         """
         ids = self._all_ids()
         if self.spec.max_tokens is None or len(ids) <= self.spec.max_tokens:
@@ -174,13 +175,13 @@ class Conversation:
 
         Args:
             response_ids: The sampled tokens, with the stop token if there is one.
-            response_text: The response as text; with its control tokens where prompts are :attr:`continued`.
+            response_text: The response as text; with its control tokens if :attr:`continues_prompts`.
             observation: The environment's answer.
             parsed: The response as :meth:`parse` returned it, where it was called.
 
         Raises:
             UsageError: Before :meth:`start`.
-            NoRoom: The memory's budget is too small for the task and the observation.
+            PromptTooLong: The memory's budget is too small for the task and the observation.
         """
         response = tuple(response_ids)
         if not self.continues_prompts:
@@ -192,13 +193,10 @@ class Conversation:
         self._history.add(response_text, None, observation)
         turn = self._turn_of(response, self._history.gallery.plain(response_text))
         answer = self._history.answer_text(self._history.observation(self._history.steps))
-        if isinstance(self.spec.memory, RenderedMemory):
-            self._turns.append(_TokenTurn(response, (), answer, turn))
-            self._ids = None
-            return
-        follow = tuple(self._follow(response, turn, answer))
+        is_rendered = isinstance(self.spec.memory, RenderedMemory)
+        follow = () if is_rendered else tuple(self._follow(response, turn, answer))
         self._turns.append(_TokenTurn(response, follow, answer, turn))
-        self._ids = (*prompt, *response, *follow)
+        self._ids = None if is_rendered else (*prompt, *response, *follow)
         self._fold()
 
     def messages(self) -> Messages:
@@ -216,8 +214,8 @@ class Conversation:
     def _messages(self) -> Messages:
         messages = self._template.messages("".join(self._history.opening(self._left_out)))
         if self.continues_prompts:
-            for turn in self._turns[self._left_out :]:
-                pair = (turn.said.message, self.codec.reply(turn.said, turn.answer))
+            for past in self._turns[self._left_out :]:
+                pair = (past.turn.message, self.codec.reply(past.turn, past.answer))
                 messages += map(self._template.added.break_message, pair)
         return messages
 

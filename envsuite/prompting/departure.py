@@ -10,33 +10,24 @@ from envsuite.prompting.memory import FullMemory, RenderedMemory
 from envsuite.prompting.rendering import TemplateRefused
 from envsuite.prompting.spec import PromptSpec
 
-_TOOL = Tool(
-    "look",
-    "Look at a thing.",
-    {
-        "type": "object",
-        "properties": {"thing": {"type": "string", "description": "The thing."}},
-        "required": ["thing"],
-        "additionalProperties": False,
-    },
-)
+_PROPERTIES = {"thing": {"type": "string", "description": "The thing."}}
+_SCHEMA = {"type": "object", "properties": _PROPERTIES, "required": ["thing"], "additionalProperties": False}
+_TOOL = Tool("look", "Look at a thing.", _SCHEMA)
 
 
 def departure(codec: NativeCodec) -> str | None:
     """Plays a short episode and compares its prompts with the template's rendering of the whole conversation.
 
-    The prompts of :class:`~envsuite.prompting.Full` continue each other token by token, whatever the template does. A
-    template that leaves out earlier thoughts, say, would itself write another prompt.
+    The prompts of :class:`~envsuite.prompting.FullMemory` continue each other token by token, whatever the template
+    does. A template that leaves out earlier thoughts, say, would itself write another prompt.
 
     Returns:
         The step, and the first token that differs; ``None`` if both are equal at every step.
     """
     thought = "A thought." if codec.dialect.thinks else ""
     responses = [codec.write([ToolCall("look", {"thing": word})], thought, [_TOOL]) for word in ("door", "key")]
-    ours, whole = (
-        Conversation(codec.tokenizer, PromptSpec(codec, memory), (_TOOL,))
-        for memory in (FullMemory(), RenderedMemory())
-    )
+    specs = (PromptSpec(codec, FullMemory()), PromptSpec(codec, RenderedMemory()))
+    ours, whole = (Conversation(codec.tokenizer, spec, (_TOOL,)) for spec in specs)
     first = Observation(task="Find the key.", text="You see a door.", commands=())
     ours.start(first)
     whole.start(first)

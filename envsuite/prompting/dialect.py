@@ -26,25 +26,17 @@ REMEDY = (
 _USER = {"role": "user", "content": "Begin."}
 _THOUGHT = "PROBETHOUGHT"
 _TEXT = "PROBETEXT"
-_TOOL = Tool(
-    "probe_tool",
-    "Probes a template.",
-    {
-        "type": "object",
-        "properties": {
-            "text": {"type": "string", "description": "A text."},
-            "count": {"type": "integer", "description": "A number."},
-            "exact": {"type": "boolean", "description": "A truth value."},
-            "place": {"type": "object", "description": "An object."},
-        },
-        "required": ["text"],
-    },
-)
+_PROPERTIES = {
+    "text": {"type": "string", "description": "A text."},
+    "count": {"type": "integer", "description": "A number."},
+    "exact": {"type": "boolean", "description": "A truth value."},
+    "place": {"type": "object", "description": "An object."},
+}
+_TOOL = Tool("probe_tool", "Probes a template.", {"type": "object", "properties": _PROPERTIES, "required": ["text"]})
 _TOOLS = {_TOOL.name: _TOOL}
 _SCHEMAS = [_TOOL.as_openai()]
-_CALL = ToolCall(
-    _TOOL.name, {"text": 'the "<b>é</b>"\nend', "count": 2, "exact": True, "place": {"x": [1, "y", {"z": 0.5}]}}
-)
+_ARGUMENTS = {"text": 'the "<b>é</b>"\nend', "count": 2, "exact": True, "place": {"x": [1, "y", {"z": 0.5}]}}
+_CALL = ToolCall(_TOOL.name, _ARGUMENTS)
 _SHORT = {"text": "x"}
 _CACHED = 256
 """Rendered calls that are kept: models may give each call an id of its own."""
@@ -62,18 +54,15 @@ class Shape:
     def message(self, pairs: Called, thought: str, tags: tuple[str, str], text: str = "") -> dict[str, Any]:
         """Returns the assistant message that thinks ``thought``, says ``text`` and makes the calls of ``pairs``."""
         calls = [
-            {
-                "type": "function",
-                "id": call_id,
-                "function": {
-                    "name": call.name,
-                    "arguments": _json(call) if self.json_arguments else dict(call.arguments),
-                },
-            }
+            {"type": "function", "id": call_id, "function": {"name": call.name, "arguments": self._arguments(call)}}
             for call, call_id in pairs
         ]
         message = {"role": "assistant", **self._body(thought, tags, text)}
         return {**message, "tool_calls": calls} if calls else message
+
+    def _arguments(self, call: ToolCall) -> dict[str, Any] | str:
+        arguments = dict(call.arguments)
+        return json.dumps(arguments, ensure_ascii=False) if self.json_arguments else arguments
 
     def _body(self, thought: str, tags: tuple[str, str], content: str) -> dict[str, Any]:
         if not thought or self.thought is None:
@@ -224,10 +213,6 @@ class Dialect:
         return self.cache[key]
 
 
-def _json(call: ToolCall) -> str:
-    return json.dumps(dict(call.arguments), ensure_ascii=False)
-
-
 def find_dialect(renderer: TemplateRenderer, specials: re.Pattern[str]) -> Dialect:
     """Returns the dialect of a chat template.
 
@@ -243,13 +228,11 @@ def find_dialect(renderer: TemplateRenderer, specials: re.Pattern[str]) -> Diale
         if _writes(dialect, [_CALL]):
             return _complete(dialect)
     message = Shape(False).message([(_CALL, "call00000")], "", ("", ""))
-    text = renderer.attempt([_USER, message], _SCHEMAS, prompt=False)
-    if text is None or _CALL.name not in text[len(before) :]:
+    calls = (renderer.attempt([_USER, message], _SCHEMAS, prompt=False) or "")[len(before) :]
+    if _CALL.name not in calls:
         what = "lists tools, but does not write the calls of earlier turns" if lists else "takes no tools"
         raise UsageError(f"the chat template {what}; {REMEDY}")
-    raise UsageError(
-        f"the chat template writes calls in a format that is not known ({text[len(before) :][-300:]!r}); {REMEDY}"
-    )
+    raise UsageError(f"the chat template writes calls in a format that is not known ({calls[-300:]!r}); {REMEDY}")
 
 
 def _writes(dialect: Dialect, calls: Sequence[ToolCall], thought: str = "") -> bool:
@@ -261,7 +244,7 @@ def _writes(dialect: Dialect, calls: Sequence[ToolCall], thought: str = "") -> b
 
 
 def _complete(dialect: Dialect) -> Dialect:
-    """Returns ``dialect`` with what else is probed."""
+    """Returns ``dialect`` with the place of a thought, the number of calls and the answer to a text, as probed."""
     places: tuple[Literal["field", "chunk", "inline"], ...] = ("field", "chunk", "inline")
     for place in places:
         candidate = replace(dialect, shape=replace(dialect.shape, thought=place))
@@ -271,18 +254,15 @@ def _complete(dialect: Dialect) -> Dialect:
             dialect = candidate
             break
     dialect = replace(dialect, several=_writes(dialect, [_CALL, _CALL]), answers_text="tool")
-    if not _answers_text(dialect):
-        dialect = replace(dialect, answers_text="user")
-    return dialect
+    return dialect if _answers_text(dialect) else replace(dialect, answers_text="user")
 
 
 def _answers_text(dialect: Dialect) -> bool:
     """Whether a message without a call can be answered in the role ``tool``, as a call is."""
     pairs = dialect.add_ids([_CALL])
     texts: Messages = [dialect.message((), "", "No."), dialect.reply((), _TEXT)]
-    whole = dialect.renderer.attempt(
-        [_USER, dialect.message(pairs, ""), dialect.reply(pairs, _TEXT), *texts, *texts], _SCHEMAS
-    )
+    messages = [_USER, dialect.message(pairs, ""), dialect.reply(pairs, _TEXT), *texts, *texts]
+    whole = dialect.renderer.attempt(messages, _SCHEMAS)
     after = [dialect.after(calls, _TEXT, _SCHEMAS) for calls in (pairs, ())]
     if whole is None or whole.count(_TEXT) != 3 or None in after:
         return False

@@ -10,7 +10,7 @@ from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
 from envsuite.prompting.images import Gallery
 from envsuite.prompting.memory import Summary, Window
-from envsuite.prompting.prompt_file import PromptPast, Situation
+from envsuite.prompting.prompt_file import PastStep, Situation
 from envsuite.prompting.spec import PromptSpec
 
 
@@ -38,7 +38,7 @@ class History:
         end = len(system) if self.system.startswith(system) and system.endswith(spec.codec.example) else 0
         self.own = (max(0, end - len(spec.codec.example)), end)
         """Beginning and end of what the chat template itself has written of it."""
-        self._told = f"{system}\n{request}" if request else system
+        self._instructions = f"{system}\n{request}" if request else system
         self.gallery = Gallery()
         """Images of the episode, for which texts have marks."""
         self._observations: list[Observation] = []
@@ -88,7 +88,7 @@ class History:
         return self._observations[t]
 
     def answer_text(self, observation: Observation) -> str:
-        """Returns an :meth:`observation` as the world's answer in a conversation."""
+        """Returns an :meth:`observation` as the environment's answer in a conversation."""
         if not observation["commands"] or not self.spec.commands:
             return observation["text"]
         return f"{observation['text']}\nCommands: {' | '.join(observation['commands'])}"
@@ -101,24 +101,22 @@ class History:
         """
         if self.spec.prompt_file is not None:
             return "", self.spec.prompt_file.render(self._situation())
-        task = f"{self.observation(0)['task']}\n\n"
-        if not isinstance(self.spec.memory, Window):
+        task, memory = f"{self.observation(0)['task']}\n\n", self.spec.memory
+        if not isinstance(memory, Window):
             note = f"[{left_out} earlier steps left out]\n\n" if left_out else ""
             return task, note + self.answer_text(self.observation(left_out))
-        past = "".join(
-            f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.spec.memory)
-        )
+        past = "".join(f"Observation: {step.observation}\nAction: {step.action}\n" for step in self._past(memory))
         now = f"Observation: {self.answer_text(self.observation(self.steps))}"
-        if isinstance(self.spec.memory, Summary):
+        if isinstance(memory, Summary):
             summary = f"Summary so far: {self._summary or 'none'}\n"
-            past = past + summary if self.spec.memory.shares else summary + past
+            past = past + summary if memory.shares else summary + past
             now += f"\n\n{self._request}" if self._request else ""
         return task, past + now
 
-    def _past(self, memory: Window) -> list[PromptPast]:
+    def _past(self, memory: Window) -> list[PastStep]:
         """Returns the steps that ``memory`` shows."""
         steps = range(memory.first(self.steps), self.steps)
-        return [PromptPast(t + 1, self.observation(t)["text"], self._actions[t]) for t in steps]
+        return [PastStep(t + 1, self.observation(t)["text"], self._actions[t]) for t in steps]
 
     def _situation(self) -> Situation:
         """Returns the values of a prompt file's variables at this step."""
@@ -131,7 +129,7 @@ class History:
             current_step=self.steps + 1,
             tools=self.tools,
             max_calls=self.max_calls,
-            instructions=self._told,
+            instructions=self._instructions,
             summary=self._summary,
             examples=self.spec.examples,
         )

@@ -63,7 +63,7 @@ class Gallery:
         """Whether the environment shows images; else texts stay as they are."""
 
     def start(self, observation: Observation) -> Observation:
-        """Begins an episode; returns its first observation :meth:`marked`."""
+        """Begins an episode; returns its first observation with marks for its images."""
         self.images, self.shows = [], "images" in observation
         return self.mark_images(observation)
 
@@ -89,7 +89,7 @@ class Gallery:
         return Observation(task=self.plain(observation["task"]), text=text, commands=commands)
 
     def plain(self, text: str) -> str:
-        """Returns ``text`` without characters that begin a mark: neither a world nor a model can place an image."""
+        """Returns ``text`` without characters that begin a mark: neither texts nor models place an image."""
         return text.replace(_OPEN, "\ufffd") if self.shows else text
 
     def name_images(self, text: str) -> str:
@@ -146,31 +146,19 @@ class ImageTokenizer:
                 image = int(piece)
                 own = np.array(self.form.ids(self.gallery.images[image]), np.int64)
                 ids += renumber_images(own, [image]).tolist()
+            elif piece and split_special_tokens:
+                ids += added_tokens(self.tokenizer).split(self.tokenizer, piece)
             elif piece:
-                ids += (
-                    added_tokens(self.tokenizer).split(self.tokenizer, piece)
-                    if split_special_tokens
-                    else self.tokenizer.encode(piece, add_special_tokens=add_special_tokens)
-                )
+                ids += self.tokenizer.encode(piece, add_special_tokens=add_special_tokens)
         return ids
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = False) -> Any:
         """As the tokenizer."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def apply_chat_template(
-        self,
-        conversation: Any,
-        tools: Any = None,
-        *,
-        add_generation_prompt: bool = False,
-        tokenize: bool = True,
-        **kwargs: Any,
-    ) -> Any:
+    def apply_chat_template(self, conversation: Any, tools: Any = None, **kwargs: Any) -> Any:
         """As the tokenizer."""
-        return self.tokenizer.apply_chat_template(
-            conversation, tools, add_generation_prompt=add_generation_prompt, tokenize=tokenize, **kwargs
-        )
+        return self.tokenizer.apply_chat_template(conversation, tools, **kwargs)
 
 
 def readable(tokenizer: ChatTokenizer, ids: NDArray[np.integer[Any]]) -> str:

@@ -87,7 +87,7 @@ class FullMemory:
 
 @dataclass(frozen=True)
 class CompactMemory:
-    """Like :class:`Full` until a prompt would exceed ``budget`` tokens; then the oldest half is left out."""
+    """Like :class:`FullMemory` until a prompt would exceed ``budget`` tokens; then the oldest half is left out."""
 
     budget: int = 1024
     """Maximum number of tokens in a prompt."""

@@ -171,7 +171,6 @@ def _model_ids(tokenizer: _FastTokenizer, text: str) -> list[int]:
     backend = tokenizer.backend_tokenizer
     if backend.normalizer is not None:
         text = backend.normalizer.normalize_str(text)
-    words = (
-        [text] if backend.pre_tokenizer is None else [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
-    )
+    splitter = backend.pre_tokenizer
+    words = [text] if splitter is None else [word for word, _ in splitter.pre_tokenize_str(text)]
     return [token.id for word in words for token in backend.model.tokenize(word)]

@@ -41,7 +41,7 @@ FOLDER = "templates"
 
 
 @dataclass(frozen=True)
-class PromptPast:
+class PastStep:
     """One step of the history."""
 
     step: int
@@ -59,7 +59,7 @@ class Situation:
     task: str
     observation: str
     commands: Sequence[str]
-    history: Sequence[PromptPast]
+    history: Sequence[PastStep]
     current_step: int
     """Number of the step, from 1."""
     tools: Sequence[Tool]
@@ -71,17 +71,11 @@ class Situation:
     def variables(self) -> dict[str, Any]:
         """Returns the value of each of :data:`VARIABLES`, as strings, numbers, lists and dictionaries."""
         return {
-            "task": self.task,
-            "observation": self.observation,
+            **vars(self),
             "commands": list(self.commands),
-            "history": [vars(past) for past in self.history],
-            "summary": self.summary,
+            "history": [vars(step) for step in self.history],
             "step_count": self.current_step - 1,
-            "current_step": self.current_step,
             "tools": [dict(tool.as_openai()["function"]) for tool in self.tools],
-            "max_calls": self.max_calls,
-            "instructions": self.instructions,
-            "examples": self.examples,
         }
 
 
@@ -205,10 +199,10 @@ def _line(error: BaseException, name: str) -> int | None:
 _SAMPLE_TOOLS = tuple(
     Tool(f"tool_{n}", "A tool.", {"type": "object", "properties": {"command": {"type": "string"}}}) for n in range(16)
 )
-_SAMPLE_HISTORY = tuple(PromptPast(n, "A room.", "look") for n in range(1, 17))
+_SAMPLE_HISTORY = tuple(PastStep(n, "A room.", "look") for n in range(1, 17))
 
 
-def _sample(history: Sequence[PromptPast]) -> Situation:
+def _sample(history: Sequence[PastStep]) -> Situation:
     """Returns a step of an episode with plenty of everything, which a valid file can render."""
     return Situation(
         task="Find the key.",

@@ -81,7 +81,7 @@ class TemplateRenderer:
 
         Raises:
             UsageError: The tokenizer has no chat template.
-            Refused: The template cannot render the conversation.
+            TemplateRefused: The template cannot render the conversation.
         """
         if self.tokenizer.chat_template is None:
             raise UsageError(
@@ -98,12 +98,9 @@ class TemplateRenderer:
         arguments = {name: value for name, value in self.arguments.items() if name != DAY}
         if DAY in self.arguments:
             arguments["chat_template"] = _with_day(str(self.tokenizer.chat_template), str(self.arguments[DAY]))
+        render = self.tokenizer.apply_chat_template
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    messages, tools=tools, add_generation_prompt=prompt, tokenize=False, **arguments
-                )
-            )
+            return str(render(messages, tools=tools, add_generation_prompt=prompt, tokenize=False, **arguments))
         except (TemplateError, TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
             # A template is a program: it may refuse messages, or assume what they do not have.
             raise TemplateRefused(f"the chat template cannot render the conversation: {error}") from error

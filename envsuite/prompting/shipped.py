@@ -20,7 +20,7 @@ def read_template(name: str, folder: str, kind: str) -> str:
     """Reads a template.
 
     Args:
-        name: The path of a file, or the name of one of :func:`shipped`.
+        name: The path of a file, or the name of one of :func:`template_names`.
         folder: Folder of this package.
         kind: What it is, for messages.
 
@@ -29,8 +29,7 @@ def read_template(name: str, folder: str, kind: str) -> str:
     """
     names = template_names(folder)
     if name in names:
-        file = resources.files("envsuite.prompting") / folder / f"{name}{_SUFFIX}"
-        return file.read_text(encoding="utf-8")
+        return (resources.files("envsuite.prompting") / folder / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
     try:
         return Path(name).read_text(encoding="utf-8")
     except FileNotFoundError as error:

@@ -14,7 +14,7 @@ from envsuite.prompting.prompt_file import PromptFile
 
 @dataclass(frozen=True)
 class PromptSpec:
-    """How the prompts of episodes are written: as token ids (:class:`Conversation`) or as messages (:class:`Chat`).
+    """How the prompts of episodes are written: as token ids (``Conversation``) or as messages (``Chat``).
 
     Raises:
         UsageError: The memory does not go with a prompt file.
@@ -36,7 +36,7 @@ class PromptSpec:
     max_tokens: int | None = None
     """Maximum number of tokens of a prompt; ``None`` for no limit. An endpoint counts for itself."""
     truncate: Literal["episode", "left"] = "episode"
-    """Where a prompt is longer: ``"episode"`` raises :class:`NoRoom`, ``"left"`` leaves out its first tokens, the
+    """Where a prompt is longer: ``"episode"`` raises ``PromptTooLong``, ``"left"`` leaves out its first tokens, the
     beginning of the chat template included."""
     template_arguments: Mapping[str, Any] | None = None
     """Arguments of the chat template, such as ``enable_thinking``; ``None``: the codec's."""

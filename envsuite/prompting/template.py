@@ -14,7 +14,7 @@ from envsuite.prompting.rendering import ChatTokenizer, Messages, TemplateRender
 
 _TEXT = "OBSERVATIONTEXT"
 _RESPONSE = "ASSISTANTRESPONSE"
-_NEXT = MARK = "NEXTOBSERVATIONTEXT"
+MARK = "NEXTOBSERVATIONTEXT"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ChatTemplate:
     specials: re.Pattern[str] = field(repr=False)
     """Finds a control token in a text."""
     added: AddedTokens = field(repr=False)
-    """Tokens that no text of the world may become."""
+    """Tokens that no text of the environment may become."""
 
     def begin(self, tokenizer: ChatTokenizer, text: str) -> list[int]:
         """Returns the token ids of a conversation's first prompt; ``text`` is the first user text."""
@@ -136,11 +136,11 @@ def chat_template(
     templates = _CACHE.setdefault(render.tokenizer, {})
     if key not in templates:
         render.check()
-        templates[key] = _take_apart(render, system, chat_tools, own)
+        templates[key] = _split_template(render, system, chat_tools, own)
     return templates[key]
 
 
-def _take_apart(
+def _split_template(
     render: TemplateRenderer, system: str, chat_tools: list[dict[str, Any]] | None, own: tuple[int, int]
 ) -> ChatTemplate:
     tokenizer, specials, tokens = render.tokenizer, specials_of(render.tokenizer), added_tokens(render.tokenizer)
@@ -149,23 +149,23 @@ def _take_apart(
     in_user = bool(system) and not _has_system_role(render, system, chat_tools)
     start = _messages(system, in_user, _TEXT)
     before, after = _split(render(start, chat_tools), _TEXT)
-    turn = _split(_split(render(_later(start), chat_tools), _RESPONSE)[1], _NEXT)
+    turn = _split(_split(render(_later(start), chat_tools), _RESPONSE)[1], MARK)
     probe = render(_messages("", False, f" \n{_TEXT}\n "), chat_tools)
 
     # Control tokens split a text before all else: the text before the last one need not be tokenised again.
     *_, cut = [0, *(match.start() for match in specials.finditer(before))]
     head = tokens.encode(tokenizer, before[:cut]) if cut else []
-    if head + tokens.encode(tokenizer, before[cut:] + _TEXT + after) != tokens.encode(
-        tokenizer, before + _TEXT + after
-    ):
+    whole = tokens.encode(tokenizer, before + _TEXT + after)
+    if head + tokens.encode(tokenizer, before[cut:] + _TEXT + after) != whole:
         head, cut = [], 0
 
     ends: set[int] = set()
     end_ids: list[int] = []
     if (end := re.match(rf"\s*(?:{specials.pattern})", turn[0])) is not None:
         end_ids = ids_of(tokenizer, end.group())
-        if ids_of(tokenizer, turn[0] + _NEXT + turn[1])[: len(end_ids)] == end_ids:
+        if ids_of(tokenizer, turn[0] + MARK + turn[1])[: len(end_ids)] == end_ids:
             ends = {end_ids[-1]} | ({tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set())
+    turn_end = end_ids[-1] if ends else None
     return ChatTemplate(
         system=system,
         system_in_user=in_user,
@@ -174,8 +174,8 @@ def _take_apart(
         first=(before[cut:], after),
         turn=turn,
         turn_ends=frozenset(ends),
-        turn_end=end_ids[-1] if ends else None,
-        stops=_stops(render, end_ids[-1] if ends else None),
+        turn_end=turn_end,
+        stops=_stops(render, turn_end),
         end_length=len(end_ids),
         specials=specials,
         added=tokens,
@@ -207,16 +207,16 @@ def conversation_ids(
         render: The tokenizer's template with its arguments.
         messages: The conversation; what was not sampled is broken (:mod:`envsuite.prompting.ordinary`).
         chat_tools: The tools that the template gets.
-        tokens: Tokens that no text of the world may become.
+        tokens: Tokens that no text of the environment may become.
 
     Raises:
-        Refused: The template cannot render the conversation.
+        TemplateRefused: The template cannot render the conversation.
     """
     return tokens.encode(render.tokenizer, render(messages, tokens.break_fields(chat_tools)))
 
 
 def _later(start: Messages) -> Messages:
-    return [*start, {"role": "assistant", "content": _RESPONSE}, {"role": "user", "content": _NEXT}]
+    return [*start, {"role": "assistant", "content": _RESPONSE}, {"role": "user", "content": MARK}]
 
 
 def _has_system_role(render: TemplateRenderer, system: str, chat_tools: list[dict[str, Any]] | None) -> bool:

@@ -83,7 +83,7 @@ def read_arguments(text: str) -> dict[str, Any] | MalformedText:
 
 
 def _decode_json(text: str) -> Any:
-    """Returns the value of a JSON text; :class:`Malformed` if it is none."""
+    """Returns the value of a JSON text; :class:`MalformedText` if it is none."""
     try:
         return DECODER.decode(text)
     except RecursionError:
@@ -134,17 +134,15 @@ def dump(call: ToolCall) -> str:
     Raises:
         UsageError: An argument cannot be written as JSON.
     """
+    value = {"name": call.name, "arguments": dict(call.arguments)}
     try:
-        return json.dumps(
-            {"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False, allow_nan=False
-        )  # fmt: skip
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UsageError(f"the call of {call.name} cannot be written as JSON: {error}") from error
 
 
-def dump_escaped(call: ToolCall) -> str:
-    """Returns the JSON of ``call``, with ``<`` escaped where it contains a tag."""
-    text = dump(call)
+def escape_tags(text: str) -> str:
+    """Returns the JSON ``text``, with ``<`` escaped if it contains a tag."""
     return text.replace("<", "\\u003c") if any(tag in text for tag in TAGS) else text
 
 

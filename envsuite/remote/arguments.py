@@ -17,17 +17,11 @@ def add_server_arguments(parser: argparse.ArgumentParser, port: int, sessions: i
         sessions: Default of the most sessions.
         idle: What is ended when it has had no calls for a while, for the help.
     """
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen at (default: %(default)s, only this machine)"
-    )
+    host = "address to listen at (default: %(default)s, only this machine)"
+    token = f"file with the bearer token (default: ${TOKEN_VARIABLE}, or none)"
+    seconds = f"seconds until an idle {idle} is closed (default: %(default)g)"
+    parser.add_argument("--host", default="127.0.0.1", help=host)
     parser.add_argument("--port", type=int, default=port, help="(default: %(default)s; 0: any free one)")
-    parser.add_argument(
-        "--token-file", type=Path, help=f"file with the bearer token (default: ${TOKEN_VARIABLE}, or none)"
-    )
+    parser.add_argument("--token-file", type=Path, help=token)
     parser.add_argument("--max-sessions", type=int, default=sessions, help="(default: %(default)s)")
-    parser.add_argument(
-        "--idle-seconds",
-        type=float,
-        default=900.0,
-        help=f"seconds until an idle {idle} is closed (default: %(default)g)",
-    )
+    parser.add_argument("--idle-seconds", type=float, default=900.0, help=seconds)

@@ -14,7 +14,7 @@ from envsuite.core.snapshots import check_same
 from envsuite.core.tools import Action, ToolCall
 from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
-from envsuite.remote.session import DescribedEnv, RemoteSession, describe_environment, plain, step_of
+from envsuite.remote.session import EnvDescription, RemoteSession, describe_environment, plain, step_of
 from envsuite.remote.transport import ServerUnreachable
 
 TOKEN = frozenset(("task_id", "steps", "state_key", "url", "snapshot", "of"))
@@ -157,24 +157,16 @@ class RemoteEnv(ToolEnv):
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         state: Any = rng.bit_generator.state
-        generator = {
-            "state": str(state["state"]["state"]),
-            "inc": str(state["state"]["inc"]),
-            "has_uint32": state["has_uint32"],
-            "uinteger": state["uinteger"],
-        }
+        numbers, buffer = ("state", "inc"), ("has_uint32", "uinteger")
+        generator = {name: str(state["state"][name]) for name in numbers} | {name: state[name] for name in buffer}
         proposal = self._session.propose(generator)
         after = proposal["generator"]
-        rng.bit_generator.state = {
-            **state,
-            "state": {"state": int(after["state"]), "inc": int(after["inc"])},
-            "has_uint32": after["has_uint32"],
-            "uinteger": after["uinteger"],
-        }
+        inner = {name: int(after[name]) for name in numbers}
+        rng.bit_generator.state = {**state, "state": inner, **{name: after[name] for name in buffer}}
         return ToolCall(proposal["call"]["name"], proposal["call"]["arguments"])
 
 
-def _first_description(session: RemoteSession) -> DescribedEnv:
+def _first_description(session: RemoteSession) -> EnvDescription:
     """Returns the description of the environment by the first server that answers."""
     silent: ServerUnreachable | None = None
     if not session.url:

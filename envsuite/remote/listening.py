@@ -138,9 +138,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         """Whether its client has let it wait long enough for it to make room for another one."""
         if self.requests or self.total_outbufs_len or self._discarding or self.will_close or self._fileno is None:
             return False
-        if now < max(self.since, self.last_activity if self.request is None else 0.0) + (
-            IDLE_SECONDS if self.proven else UNPROVEN_SECONDS
-        ):
+        seconds = IDLE_SECONDS if self.proven else UNPROVEN_SECONDS
+        if now < max(self.since, self.last_activity if self.request is None else 0.0) + seconds:
             return False
         poll = select.poll()
         poll.register(self._fileno, select.POLLIN)
@@ -309,7 +308,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
         while self._changed:
             self._refresh(self._changed.popleft())
         room = now >= self._accept_again
-        self._wait(self._fileno, selectors.EVENT_READ if room else 0, self)
+        self._register(self._fileno, selectors.EVENT_READ if room else 0, self)
         events = self._selector.select(timeout if room else min(timeout, UNPROVEN_SECONDS))
         if any(key.data is self for key, _ in events):
             self.handle_accept()
@@ -325,8 +324,8 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
         waiting: Iterator[_Channel] | None = None
         leaves: _Channel | None = None
         while True:
-            if full := self._connection_count >= self.limit:
-                waiting = self._room(time.time()) if waiting is None else waiting
+            if full := len(self.active_channels) - len(self._turned_away) >= self.limit:
+                waiting = self._idle_channels(time.time()) if waiting is None else waiting
                 leaves = leaves or next(waiting, None)
                 if leaves is None and len(self._turned_away) >= REFUSED:
                     self._accept_again = time.time() + UNPROVEN_SECONDS
@@ -375,12 +374,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
             elif channel.will_close:
                 self._refresh(channel)
 
-    @property
-    def _connection_count(self) -> int:
-        """Number of connections that are not refused."""
-        return len(self.active_channels) - len(self._turned_away)
-
-    def _room(self, now: float) -> Iterator[_Channel]:
+    def _idle_channels(self, now: float) -> Iterator[_Channel]:
         """Yields the connections that wait for their clients: those of the address that has most, the oldest first."""
         channels = list(self.active_channels.values())
         count = Counter(channel.addr[0] for channel in channels)
@@ -390,7 +384,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
     def forget(self, channel: _Channel) -> None:
         """Unregisters a connection that is about to be closed."""
         self._turned_away.discard(channel)
-        self._wait(channel._fileno, 0, channel)
+        self._register(channel._fileno, 0, channel)
 
     def writing(self) -> bool:
         """Whether some request is not answered yet, or its answer not sent."""
@@ -412,9 +406,9 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
             return
         reads, writes = channel.readable(), channel.writable()
         events = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if writes else 0)
-        self._wait(channel._fileno, events, channel)
+        self._register(channel._fileno, events, channel)
 
-    def _wait(self, file: int, events: int, owner: object) -> None:
+    def _register(self, file: int, events: int, owner: object) -> None:
         key = self._selector.get_map().get(file)
         if key is None:
             if events:

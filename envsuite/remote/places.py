@@ -124,7 +124,7 @@ class Places:
         """Returns the addresses, at least one; waits for it for :data:`EMPTY_SECONDS`.
 
         Raises:
-            Unreachable: There was none.
+            ServerUnreachable: There was none.
         """
         return wait_for_servers(self.now, str(self), time.monotonic())
 
@@ -144,7 +144,7 @@ def wait_for_servers(look_up: Callable[[], Sequence[str]], where: str, since: fl
     """Returns the addresses that ``look_up`` returns, once there is one; ``since`` is when there was none at first.
 
     Raises:
-        Unreachable: There was none for :data:`EMPTY_SECONDS`.
+        ServerUnreachable: There was none for :data:`EMPTY_SECONDS`.
     """
     has_warned = False
     while not (urls := tuple(look_up())):

@@ -98,9 +98,8 @@ def from_json(task: str, answer: Mapping[str, Any]) -> Observation:
     observation = Observation(task=task, text=answer["text"], commands=tuple(answer["commands"]))
     if "images" in answer:
         try:
-            observation["images"] = tuple(
-                from_png(base64.b64decode(image, validate=True)) for image in answer["images"]
-            )
+            files = (base64.b64decode(image, validate=True) for image in answer["images"])
+            observation["images"] = tuple(map(from_png, files))
         except binascii.Error as error:
             raise DataError(f"an image of the server's answer is not in base64: {error}") from error
     return observation

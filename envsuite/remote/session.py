@@ -37,7 +37,7 @@ IDENTIFIED = 256
 
 
 @dataclass(frozen=True)
-class DescribedEnv:
+class EnvDescription:
     """A server's description of an environment made with some arguments."""
 
     name: str
@@ -56,7 +56,7 @@ class DescribedEnv:
     tasks: TaskSet
 
 
-def describe_environment(url: str, env_id: str, arguments: Mapping[str, Any], servers: int = 1) -> DescribedEnv:
+def describe_environment(url: str, env_id: str, arguments: Mapping[str, Any], servers: int = 1) -> EnvDescription:
     """Returns the description of ``env_id`` by the server at ``url``, one of ``servers``; requested once per process.
 
     Raises:
@@ -68,13 +68,13 @@ def describe_environment(url: str, env_id: str, arguments: Mapping[str, Any], se
     return _request_description(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), servers)
 
 
-def described_anew(url: str, env_id: str, arguments: Mapping[str, Any]) -> DescribedEnv:
-    """As :func:`described`; requested each time, as another server may have taken the place."""
+def describe_again(url: str, env_id: str, arguments: Mapping[str, Any]) -> EnvDescription:
+    """As :func:`describe_environment`; requested each time, as another server may have taken the place."""
     return _request_description.__wrapped__(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), 1)
 
 
 @lru_cache(maxsize=64)
-def _request_description(url: str, env_id: str, arguments: bytes, servers: int) -> DescribedEnv:
+def _request_description(url: str, env_id: str, arguments: bytes, servers: int) -> EnvDescription:
     path = f"/v1/environments/{urllib.parse.quote(env_id, safe=':')}"
     try:
         body = server(url).ask("POST", path, {"arguments": orjson.loads(arguments)}, servers=servers)
@@ -83,23 +83,14 @@ def _request_description(url: str, env_id: str, arguments: bytes, servers: int) 
     manifest = body["tasks"]
     splits = {split: tuple(ids) for split, ids in manifest["splits"].items()}
     tasks = TaskSet(manifest["env_id"], manifest["source"], manifest["version"], splits, manifest["types"])
-    if tasks.hash != manifest["hash"]:
-        raise DataError(
-            f"{url}: the manifest of {env_id} has hash {manifest['hash'][:8]} there and {tasks.hash[:8]} here"
-        )
+    here, there = tasks.hash, manifest["hash"]
+    if here != there:
+        raise DataError(f"{url}: the manifest of {env_id} has hash {there[:8]} there and {here[:8]} here")
     tools = tuple(Tool(**tool["function"]).check() for tool in body["tools"])
-    return DescribedEnv(
-        body["class"],
-        tools,
-        body["max_calls"],
-        {agent: tuple(names) for agent, names in body.get("agents", {}).items()},
-        body["images"],
-        body["restorable"],
-        body["max_episode_steps"],
-        body["split"],
-        body["versions"],
-        tasks,
-    )
+    agents = {agent: tuple(names) for agent, names in body.get("agents", {}).items()}
+    same = ("max_calls", "images", "restorable", "max_episode_steps", "split", "versions")
+    facts = {name: body[name] for name in same}
+    return EnvDescription(body["class"], tools, agents=agents, tasks=tasks, **facts)
 
 
 def plain(value: Any) -> Any:
@@ -176,7 +167,7 @@ class RemoteSession:
         body = {"options": {"task_id": task_id}}
         if self.url not in self.places.now():  # it has left, or there was none yet
             self.move(random.choice(self.places.some()))
-        return self.accept("reset", body, self._sure("reset", body))
+        return self.accept("reset", body, self._ensure_call("reset", body))
 
     def step(self, body: dict[str, Any]) -> dict[str, Any]:
         """Takes a step; returns the answer.
@@ -188,7 +179,7 @@ class RemoteSession:
             EnvsuiteError: As the environment's own step.
             WorkerLost: The world has failed, or no server answers.
         """
-        return self.accept("step", body, self._sure("step", body))
+        return self.accept("step", body, self._ensure_call("step", body))
 
     def batch_entry(self, op: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the call as part of a batch; pass its answer to :meth:`accept`, a failure to :meth:`mend`."""
@@ -220,12 +211,8 @@ class RemoteSession:
 
     def open_body(self) -> dict[str, Any]:
         """Returns the body of the call that creates the session."""
-        return {
-            "environment": self.env_id,
-            "arguments": self.arguments,
-            "max_episode_steps": self.horizon,
-            "key": secrets.token_hex(16),
-        }
+        key = secrets.token_hex(16)
+        return {"environment": self.env_id, "arguments": self.arguments, "max_episode_steps": self.horizon, "key": key}
 
     @property
     def open(self) -> bool:
@@ -247,18 +234,12 @@ class RemoteSession:
         Raises:
             EnvsuiteError: As the environment's own.
         """
-        name = self._sure("snapshot", None)["snapshot"]
-        return self.token(name)
+        return self.token(self._ensure_call("snapshot", None)["snapshot"])
 
     def token(self, name: str | None = None) -> dict[str, Any]:
         """Returns a token for :meth:`restore`: of the server's snapshot ``name``, or to replay the episode."""
-        return {
-            "task_id": self._task_id,
-            "steps": tuple(self._steps),
-            "state_key": self._state_key,
-            "url": self.url,
-            "snapshot": name,
-        }
+        episode = {"task_id": self._task_id, "steps": tuple(self._steps), "state_key": self._state_key}
+        return {**episode, "url": self.url, "snapshot": name}
 
     def restore(self, token: Mapping[str, Any]) -> dict[str, Any]:
         """Restores a snapshot; returns observation, ``episode`` and ``done``.
@@ -305,7 +286,7 @@ class RemoteSession:
         Raises:
             EnvsuiteError: As the environment's own.
         """
-        return self._sure("propose", {"generator": generator})
+        return self._ensure_call("propose", {"generator": generator})
 
     def identify(self, task_ids: Sequence[str]) -> list[dict[str, Any]]:
         """Returns goal and identity of each task.
@@ -316,7 +297,7 @@ class RemoteSession:
         identities: list[dict[str, Any]] = []
         for start in range(0, len(task_ids), IDENTIFIED):
             part = list(task_ids[start : start + IDENTIFIED])
-            identities += self._sure("identify", {"tasks": part})["tasks"]
+            identities += self._ensure_call("identify", {"tasks": part})["tasks"]
         return identities
 
     def close(self) -> None:
@@ -332,7 +313,7 @@ class RemoteSession:
         name, self._name = self._name, None
         return name if os.getpid() == self._process else None  # in a fork, the session belongs to the parent
 
-    def _sure(self, op: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    def _ensure_call(self, op: str, body: dict[str, Any] | None) -> dict[str, Any]:
         """Makes a call; if the session was lost, repeats it in a new one."""
         try:
             if self._name is None:
@@ -408,9 +389,8 @@ class RemoteSession:
         if last["info"]["state_key"] != self._state_key:
             self._name = self._task_id = None
             raise WorkerLost(f"{self.url}: the episode cannot be replayed: it takes another course there")
-        info = first["info"]
         return {
             "observation": {**last["observation"], "task": first["observation"]["task"]},
-            "episode": {name: info[name] for name in EPISODE},
+            "episode": {name: first["info"][name] for name in EPISODE},
             "done": last.get("terminated", False),
         }

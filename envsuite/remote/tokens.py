@@ -46,11 +46,9 @@ def token_needed(who: str, has_token: bool) -> str:
         who: ``"server"`` or ``"bridge"``.
         has_token: The client has sent some token.
     """
-    wrong = (
-        f"the token that was sent is not this {who}'s"
-        if has_token
-        else f"this {who} demands a token, and none was sent"
-    )
+    wrong = f"this {who} demands a token, and none was sent"
+    if has_token:
+        wrong = f"the token that was sent is not this {who}'s"
     return (
         f"{wrong}: set {TOKEN_VARIABLE} where the client runs to what it is here, or send the header "
         "Authorization: Bearer <token>"

@@ -74,16 +74,8 @@ class _Deadline(socket.socket):
         self.settimeout(seconds)
 
 
-class _TlsDeadline(ssl.SSLSocket):
-    until = 0.0
-
-    def recv_into(self, *args: Any) -> int:
-        _Deadline._arm(self)  # type: ignore[arg-type]
-        return super().recv_into(*args)
-
-    def sendall(self, *args: Any) -> None:
-        _Deadline._arm(self)  # type: ignore[arg-type]
-        super().sendall(*args)
+class _TlsDeadline(_Deadline, ssl.SSLSocket):
+    """The same over TLS."""
 
 
 class RemoteServer:
@@ -95,8 +87,7 @@ class RemoteServer:
         self._address = (str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80))
         self._prefix = parts.path.rstrip("/")
         self._tls = _tls_context() if parts.scheme == "https" else None
-        head = f"Host: {parts.netloc}\r\nUser-Agent: envsuite/{__version__}\r\n"
-        head += f"Accept: {JSON_TYPE}\r\n"
+        head = f"Host: {parts.netloc}\r\nUser-Agent: envsuite/{__version__}\r\nAccept: {JSON_TYPE}\r\n"
         if token := os.environ.get(TOKEN_VARIABLE):
             if not token.isascii() or not token.isprintable():
                 raise UsageError(f"${TOKEN_VARIABLE} must consist of printable ASCII characters")
@@ -118,8 +109,8 @@ class RemoteServer:
             servers: Number of servers that could answer; they share :data:`UNREACHABLE_SECONDS`.
 
         Raises:
-            Unreachable: There was no answer in time.
-            Refused: The answer is a problem.
+            ServerUnreachable: There was no answer in time.
+            RequestRefused: The answer is a problem.
         """
         content = None if body is None else orjson.dumps(body)
         status, answer = self._persist(method, path, content, seconds, UNREACHABLE_SECONDS / servers)
@@ -265,9 +256,8 @@ class RequestRefused(Exception):
 
     def __init__(self, url: str, status: int, problem: dict[str, Any]) -> None:
         self.kind = str(problem.get("type", "")).rpartition(":")[2]
-        self.detail = str(
-            problem.get("detail", f"HTTP {status} without a problem document: is it `envsuite serve http`?")
-        )
+        no_detail = f"HTTP {status} without a problem document: is it `envsuite serve http`?"
+        self.detail = str(problem.get("detail", no_detail))
         if status == 401 and "detail" not in problem:
             self.detail = token_needed("server", bool(os.environ.get(TOKEN_VARIABLE)))
         self.error = str(problem.get("error", "UsageError"))
@@ -295,8 +285,8 @@ def server(url: str) -> RemoteServer:
 def _after_fork() -> None:
     global _LOCK
     _LOCK = threading.Lock()
-    for kept_server in list(_SERVERS):
-        kept_server._forget()
+    for remote in list(_SERVERS):
+        remote._forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)

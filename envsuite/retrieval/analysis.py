@@ -20,12 +20,7 @@ STOP_WORDS = frozenset(
 
 def analyze(text: str) -> list[str]:
     """Returns the terms of ``text`` in order, repeated ones included."""
-    terms = []
-    for word in words(text):
-        term = term_of(word)
-        if term is not None:
-            terms.append(term)
-    return terms
+    return [term for word in words(text) if (term := term_of(word)) is not None]
 
 
 @functools.lru_cache(maxsize=1 << 14)

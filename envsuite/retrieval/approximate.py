@@ -88,9 +88,8 @@ def build_index(vectors: Vectors, path: Path, progress: ProgressReceiver | None 
 def _sample(vectors: Vectors, size: int) -> NDArray[np.float32]:
     """Returns evenly spaced vectors, at most ``size``."""
     apart = max(1, -(-len(vectors) // size))
-    parts = [vectors.rows(low, min(low + _BLOCK, len(vectors))) for low in range(0, len(vectors), _BLOCK)]
-    firsts = (-low % apart for low in range(0, len(vectors), _BLOCK))
-    return np.concatenate([part[first::apart] for part, first in zip(parts, firsts, strict=True)])
+    lows = range(0, len(vectors), _BLOCK)
+    return np.concatenate([vectors.rows(low, min(low + _BLOCK, len(vectors)))[-low % apart :: apart] for low in lows])
 
 
 def _identity(vectors: Vectors) -> bytes:
@@ -183,10 +182,9 @@ class Approximate:
         options = {"nprobe": self._probes}
         if size < len(self._vectors):
             options["sel"] = faiss.IDSelectorRange(0, size)
-        proposals = self._open_index().search(
-            vector[None].astype(np.float32), _SURPLUS * k, params=faiss.SearchParametersIVF(**options)
-        )
-        numbers = np.sort(proposals[1][0])
+        parameters = faiss.SearchParametersIVF(**options)
+        _, proposals = self._open_index().search(vector[None].astype(np.float32), _SURPLUS * k, params=parameters)
+        numbers = np.sort(proposals[0])
         numbers = numbers[(numbers >= 0) & (numbers < size)].astype(np.int64)
         return best(numbers, self._vectors.scores(vector, numbers), k)
 

@@ -62,18 +62,16 @@ def weight(documents: int, holding: int, times: int) -> np.float32:
     return np.float32(times) * np.float32(rarity)
 
 
-def contributions(
-    weight: np.float32, occurrences: NDArray[np.float32], factors: NDArray[np.float32]
-) -> NDArray[np.float64]:
+def contributions(weight: np.float32, counts: NDArray[np.float32], factors: NDArray[np.float32]) -> NDArray[np.float64]:
     """Returns the contribution of a term to the scores of documents.
 
     Args:
         weight: The term's weight.
-        occurrences: Its occurrences in each document. Shape: [n].
+        counts: Its occurrences in each document. Shape: [n].
         factors: The factor of each document's length. Shape: [n].
 
     Returns:
         Shape: [n]; values of single precision in a double array, since sums are in double precision.
     """
-    single: NDArray[np.float32] = weight - weight / (np.float32(1) + occurrences * factors)
+    single: NDArray[np.float32] = weight - weight / (np.float32(1) + counts * factors)
     return single.astype(np.float64)

@@ -29,27 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser, examples: str, documents: str
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--builtin", type=int, metavar="N", help=f"N generated {documents}, and tasks on them")
     parser.add_argument("--seed", type=int, metavar="S", help=f"seed of the generated {documents} (default: 0)")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the corpus; an existing file is replaced (default: in the cache)"
-    )
-    parser.add_argument(
-        "--vectors",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="ENCODER",
-        help="store vectors for dense search: the folder of a sentence-transformers model",
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="stop at the first problem in the data (default: count them and go on)"
-    )
+    out = "the corpus; an existing file is replaced (default: in the cache)"
+    vectors = "store vectors for dense search: the folder of a sentence-transformers model"
+    strict = "stop at the first problem in the data (default: count them and go on)"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=out)
+    parser.add_argument("--vectors", nargs="+", action="extend", default=[], metavar="ENCODER", help=vectors)
+    parser.add_argument("--strict", action="store_true", help=strict)
 
 
 def run(
     arguments: argparse.Namespace,
     read: Callable[[argparse.Namespace], Source],
     generate: Callable[[int, int], Source],
-    of_files: Sequence[str],
+    file_options: Sequence[str],
 ) -> int:
     """Builds the corpus; returns the exit code.
 
@@ -57,7 +49,7 @@ def run(
         arguments: Those of :func:`add_arguments`, and others.
         read: Makes the source from files.
         generate: Makes it from ``--builtin`` and ``--seed``.
-        of_files: Names of the arguments that only :attr:`read` takes.
+        file_options: Names of the arguments that only ``read`` takes.
 
     Raises:
         DataError: As :func:`~envsuite.retrieval.corpus_build.build`; or there is no such encoder.
@@ -66,7 +58,7 @@ def run(
     is_builtin = arguments.builtin is not None
     if not is_builtin and arguments.seed is not None:
         raise UsageError("--seed is for generated documents; give --builtin N with it")
-    if is_builtin and any(vars(arguments)[name] for name in of_files):
+    if is_builtin and any(vars(arguments)[name] for name in file_options):
         raise UsageError("--builtin generates documents and tasks; give it, or files")
     source = generate(arguments.builtin, arguments.seed or 0) if is_builtin else read(arguments)
     source.problems = DocumentProblems(strict=arguments.strict)

@@ -149,7 +149,7 @@ class IndexBuilder:
         postings["pair"] = times.astype(np.uint32) << np.uint32(8) | norms
         with self._path(self._runs).open("wb") as file:
             postings.tofile(file)
-            _settle(file)
+            flush_to_disk(file)
         facts = {
             "postings": len(postings),
             "words": self._words,
@@ -160,7 +160,7 @@ class IndexBuilder:
         }
         with self._path(self._runs).with_suffix(".json").open("w", encoding="ascii") as text:
             json.dump(facts, text)  # as ASCII, since a key may hold half a surrogate pair
-            _settle(text)
+            flush_to_disk(text)
         self._count(postings)
         self._run = array("I")
         self._ends = []
@@ -228,7 +228,7 @@ class IndexBuilder:
         writer.add("postings.at", "u8", [np.zeros(1, dtype=np.uint64), ends])
         writer.add("pairs.times", "u4", [self._pairs >> np.uint32(8)])
         writer.add("pairs.norm", "u1", [self._pairs & np.uint32(255)])
-        buckets = self._distribute(rank, term_rank, ends)
+        buckets = self._scatter(rank, term_rank, ends)
         total = int(self._holding.sum())
         # The sorted postings are needed twice, so the codes are stored in a separate file.
         waiting = self._folder / "codes"
@@ -238,9 +238,7 @@ class IndexBuilder:
         writer.close({"documents": self._documents, "words": self._words})
         return writer.offset
 
-    def _distribute(
-        self, rank: NDArray[np.uint64], term_rank: NDArray[np.uint64], ends: NDArray[np.int64]
-    ) -> list[Path]:
+    def _scatter(self, rank: NDArray[np.uint64], term_rank: NDArray[np.uint64], ends: NDArray[np.int64]) -> list[Path]:
         """Distributes the postings of all runs to files, each for a range of terms."""
         bucket_of = np.maximum(ends - 1, 0) // RUN
         buckets = [self._folder / f"bucket-{i}" for i in range(int(bucket_of[-1]) + 1 if len(bucket_of) else 0)]
@@ -275,7 +273,7 @@ class IndexBuilder:
                 progress(count)
 
 
-def _settle(file: IO[Any]) -> None:
+def flush_to_disk(file: IO[Any]) -> None:
     """Flushes ``file`` to the disk, so that later records of it hold."""
     file.flush()
     os.fsync(file.fileno())

@@ -141,9 +141,9 @@ class Corpus:
         return [orjson.loads(self._arrays.string("tasks", i)) for i in range(self._arrays.strings("tasks"))]
 
     def search(self, query: str, k: int, stop: int | None = None) -> Found:
-        """Returns the best ``k`` documents by BM25 over title and text; see :class:`Retriever`.
+        """Returns the best ``k`` documents by BM25 over title and text; equal scores in the order of numbers.
 
-        Documents of equal score come in the order of their numbers.
+        See :class:`~envsuite.retrieval.documents.Retriever`.
         """
         return self.index.best(Counter(analyze(query)), k, stop)
 

@@ -14,7 +14,7 @@ import re
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,7 +30,7 @@ from envsuite.data.files import write_atomically
 from envsuite.data.locks import hold_lock
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import GENERATED, bound_generated
-from envsuite.retrieval.builder import IndexBuilder
+from envsuite.retrieval.builder import IndexBuilder, flush_to_disk
 from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER, Corpus
 from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, Source
 from envsuite.retrieval.encoders import Encoder
@@ -125,8 +125,7 @@ def _build(source: Source, out: Path, progress: ProgressReceiver, encoders: Sequ
             stage.fill(progress)
             with stage.result.open("wb") as file:
                 stage.write(file, progress, encoders)
-                file.flush()
-                os.fsync(file.fileno())
+                flush_to_disk(file)
         os.replace(stage.result, out)
     except EnvsuiteError:
         shutil.rmtree(folder, ignore_errors=True)  # unlike after a full disk, no build can resume here
@@ -238,8 +237,7 @@ class _Stage:
         runs = self._index.save()
         sizes = {}
         for name, file in (("texts", self._texts), ("links", self._links)):
-            file.flush()
-            os.fsync(file.fileno())
+            flush_to_disk(file)
             sizes[name] = file.tell()
         problems = self._source.problems
         state = {"record": self._record, "runs": runs, "read": self._read, **sizes}
@@ -262,10 +260,11 @@ class _Stage:
         writer = ArrayWriter(file, KIND, FORMAT)
         writer.add("dates", "u4", [dates])
         writer.add("by_key", "u4", [by_key])
-        writer.add_strings("documents", self._lines(order, progress))
+        writer.add_strings("documents", _report(progress, "texts", texts.lines(), len(order)))
         for name, ends in (("links", edges), ("linked_by", edges << np.uint64(32) | edges >> np.uint64(32))):
             self._add_rows(writer, name, ends, len(order))
-        writer.add_strings("tasks", self._tasks(progress))
+        tasks = (orjson.dumps(dict(task), option=orjson.OPT_SORT_KEYS) for task in self._source.tasks())
+        writer.add_strings("tasks", _report(progress, "tasks", tasks, None))
         facts = {"source": self._source.name, "digest": self._source.digest(), "index": index, "vectors": vectors}
         writer.close({**facts, "problems": dict(sorted(self._source.problems.counts.items()))})
         file.write(TRAILER.pack(MAGIC, writer.offset))
@@ -299,23 +298,6 @@ class _Stage:
         writer.add(f"{name}.at", "u8", [np.zeros(1, dtype=np.uint64), np.cumsum(counts)])
         writer.add(name, "u4", [edges & np.uint64(0xFFFFFFFF)])
 
-    def _lines(self, order: list[int], progress: ProgressReceiver) -> Iterator[bytes]:
-        progress.start("texts", len(order), 0)
-        with (self._folder / "texts").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as texts:
-            for number in order:
-                yield texts[self._ends[number] : self._ends[number + 1] - 1]
-                progress.advance(1)
-        progress.finish("texts", len(order))
-
-    def _tasks(self, progress: ProgressReceiver) -> Iterator[bytes]:
-        count = 0
-        progress.start("tasks", None, 0)
-        for task in self._source.tasks():
-            yield _json(task)
-            count += 1
-            progress.advance(1)
-        progress.finish("tasks", count)
-
 
 class _Texts:
     """Title and text of each document, as encoders take them."""
@@ -327,14 +309,26 @@ class _Texts:
         return len(self._order)
 
     def __iter__(self) -> Iterator[str]:
+        for line in self.lines():
+            title, text, _ = orjson.loads(line)
+            yield f"{title}\n{text}"
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the line of each document in the file, without its line end."""
         with self._path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as lines:
             for number in self._order:
-                title, text, _ = orjson.loads(lines[self._ends[number] : self._ends[number + 1]])
-                yield f"{title}\n{text}"
+                yield lines[self._ends[number] : self._ends[number + 1] - 1]
 
 
-def _json(task: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(dict(task), option=orjson.OPT_SORT_KEYS)
+def _report(progress: ProgressReceiver, name: str, lines: Iterator[bytes], total: int | None) -> Iterator[bytes]:
+    """Yields the lines, and reports each to ``progress``."""
+    count = 0
+    progress.start(name, total, 0)
+    for line in lines:
+        yield line
+        count += 1
+        progress.advance(1)
+    progress.finish(name, count)
 
 
 def _encodable(text: str) -> str:

@@ -9,6 +9,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+Doubles = NDArray[np.float64]
+
 
 def _compile(function: Callable[..., None]) -> Callable[..., None]:
     """Compiles the function on its first call, without the GIL; caches the result on disk where possible."""
@@ -21,13 +23,7 @@ def _compile(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @_compile
-def add(
-    scores: NDArray[np.float64],
-    documents: NDArray[np.uint32],
-    pairs: NDArray[Any],
-    table: NDArray[np.float64],
-    first: int,
-) -> None:
+def add(scores: Doubles, documents: NDArray[np.uint32], pairs: NDArray[Any], table: Doubles, first: int) -> None:
     """Adds the contribution of each posting's pair to the score of its document."""
     for i in range(len(documents)):
         scores[documents[i] - first] += table[pairs[i]]

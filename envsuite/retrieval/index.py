@@ -21,6 +21,7 @@ from envsuite.core.errors import MissingExtra
 from envsuite.data.arrays import Arrays
 from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.bm25 import contributions, length_factors, weight
+from envsuite.retrieval.documents import Found
 
 KIND = "search index"
 VERSION = 1
@@ -46,7 +47,8 @@ _LEAST: np.float32 = np.nextafter(np.float32(0), np.float32(1))
 
 _NONE = np.zeros(0, dtype=np.uint32)
 
-Adder = Callable[[NDArray[np.float64], NDArray[np.uint32], NDArray[Any], NDArray[np.float64], int], None]
+Doubles = NDArray[np.float64]
+Adder = Callable[[Doubles, NDArray[np.uint32], NDArray[Any], Doubles, int], None]
 """Called with scores, documents, pairs, contribution of each pair, first document; adds a term to the scores."""
 
 
@@ -150,9 +152,7 @@ class Index:
         numbers, scores = self.best(Counter(analyze(query)), k)
         return [Hit(n, self.key(n), s) for n, s in zip(numbers.tolist(), scores.tolist(), strict=True)]
 
-    def best(
-        self, terms: Mapping[str, int], k: int, stop: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def best(self, terms: Mapping[str, int], k: int, stop: int | None = None) -> Found:
         """Returns the numbers and scores of the best ``k`` documents, best first.
 
         Args:
@@ -271,21 +271,14 @@ class _Best:
         enough: np.float32 = np.partition(best, -self._k)[-self._k]
         return max(enough, _LEAST)
 
-    def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def result(self) -> Found:
         """Returns numbers and scores, best first, then by number."""
         order = np.lexsort((self._numbers, -self._scores))
         return self._numbers[order], self._scores[order]
 
 
-def _add_numpy(
-    scores: NDArray[np.float64],
-    documents: NDArray[np.uint32],
-    pairs: NDArray[Any],
-    table: NDArray[np.float64],
-    first: int,
-) -> None:
-    at = np.subtract(documents, first, dtype=np.intp)
-    scores[at] += table.take(pairs)
+def _add_numpy(scores: Doubles, documents: NDArray[np.uint32], pairs: NDArray[Any], table: Doubles, first: int) -> None:
+    scores[np.subtract(documents, first, dtype=np.intp)] += table.take(pairs)
 
 
 def _adder(engine: Engine, documents: int) -> Adder:

@@ -17,9 +17,7 @@ _STEP_2 = {
 }  # fmt: skip
 _STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
 # Removed where m > 1 before them; the first that matches decides, and of "ion" only the three letters are removed.
-_STEP_4 = re.compile(
-    "(?:al|ance|ence|er|ic|able|ible|ant|ement|ment|ent|(?<=[st])ion|ou|ism|ate|iti|ous|ive|ize)$", re.DOTALL
-)
+_STEP_4 = re.compile("(?:al|ance|ence|er|ic|able|ible|ant|ement|ment|ent|(?<=[st])ion|ou|ism|ate|iti|ous|ive|ize)$")
 _LAST_LETTERS = "cdegilmnrstuy"
 """Last letters of the endings of all steps; words with another last letter stay as they are."""
 _ENDING_2 = re.compile(f"(?:{'|'.join(_STEP_2)})$")
@@ -51,9 +49,7 @@ def _stem(word: str) -> str:
 
 def _step_1(word: str) -> str:
     """Handles plurals, -ed and -ing."""
-    if word.endswith("sses"):
-        word = word[:-2]
-    elif word.endswith("ies"):
+    if word.endswith(("sses", "ies")):
         word = word[:-2]
     elif word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
@@ -64,7 +60,7 @@ def _step_1(word: str) -> str:
         return word
     if root.endswith(("at", "bl", "iz")):
         return root + "e"
-    if _ends_double(root):
+    if len(root) > 1 and root[-1] == root[-2] and _shape(root).endswith("c"):
         return root if root[-1] in "lsz" else root[:-1]
     return root + "e" if _measure(root) == 1 and _ends_cvc(root) else root
 
@@ -88,18 +84,13 @@ def _shape(word: str) -> str:
     """Returns ``c`` for each consonant and ``v`` for each vowel; y is a vowel after a consonant."""
     shape = ""
     for letter in word:
-        vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
-        shape += "v" if vowel else "c"
+        shape += "v" if letter in "aeiou" or (letter == "y" and shape.endswith("c")) else "c"
     return shape
 
 
 def _measure(word: str) -> int:
     """Returns Porter's m, the number of times that a consonant follows a vowel."""
     return _shape(word).count("vc")
-
-
-def _ends_double(word: str) -> bool:
-    return len(word) > 1 and word[-1] == word[-2] and _shape(word).endswith("c")
 
 
 def _ends_cvc(word: str) -> bool:

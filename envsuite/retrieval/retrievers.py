@@ -79,11 +79,11 @@ class FusedSearch:
     fusion: Fusion = "convex"
 
     def open(self, corpus: Corpus) -> Retriever:
-        """Returns the search; see :meth:`Named.open`."""
+        """Returns the search; see :meth:`NamedSearch.open`."""
         return Hybrid([part.open(corpus) for part in self.parts], self.weights, self.fusion)
 
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns what its parts read; see :meth:`Named.reads`."""
+        """Returns what its parts read; see :meth:`NamedSearch.reads`."""
         files, addresses = zip(*(part.reads() for part in self.parts), strict=True)
         return sum(files, ()), sum(addresses, ())
 
@@ -96,13 +96,13 @@ class FaissSearch:
     vectors: str
 
     def open(self, corpus: Corpus) -> Retriever:
-        """Returns the search; see :meth:`Named.open`."""
+        """Returns the search; see :meth:`NamedSearch.open`."""
         from envsuite.retrieval.approximate import Approximate
 
         return Approximate(vectors_of(corpus, self.vectors), Path(self.file))
 
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the file; see :meth:`Named.reads`."""
+        """Returns the file; see :meth:`NamedSearch.reads`."""
         return (self.file,), ()
 
 
@@ -113,11 +113,11 @@ class ServerSearch:
     url: str
 
     def open(self, corpus: Corpus) -> Retriever:
-        """Returns the search; see :meth:`Named.open`. The server is asked when there is a query."""
+        """Returns the search; see :meth:`NamedSearch.open`. The server is asked when there is a query."""
         return SearchR1(JsonServer(self.url), corpus.number)
 
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the address; see :meth:`Named.reads`."""
+        """Returns the address; see :meth:`NamedSearch.reads`."""
         return (), (self.url,)
 
 
@@ -140,8 +140,8 @@ def retriever_of(corpus: Corpus, description: Description) -> Retriever:
     """Returns the search of a corpus that is described.
 
     Raises:
-        UsageError: As for :func:`parsed`.
-        UnknownName: The corpus has no such search; or as for :func:`parsed`.
+        UsageError: As for :func:`parse_search`.
+        UnknownName: The corpus has no such search; or as for :func:`parse_search`.
         DataError: A file is missing, damaged or of another corpus.
         MissingExtra: A package is not installed.
     """
@@ -226,9 +226,8 @@ def _fuse(description: Mapping[str, Any], place: str, deep: int) -> Search:
     parts = tuple(_search(part, f"{place}.fuse[{i}]", deep + 1) for i, part in enumerate(searches))
     if weights is not None:
         if not isinstance(weights, list | tuple) or len(weights) != len(parts) or not all(map(_positive, weights)):
-            raise UsageError(
-                f"{place}.weights is {weights!r}; give a positive number for each of the {len(parts)} searches"
-            )
+            remedy = f"give a positive number for each of the {len(parts)} searches"
+            raise UsageError(f"{place}.weights is {weights!r}; {remedy}")
         weights = tuple(map(float, weights))
     if fusion not in get_args(Fusion):
         raise unknown(f"{place}.fusion", str(fusion), get_args(Fusion))

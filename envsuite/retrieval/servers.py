@@ -150,8 +150,7 @@ class SearchR1:
 
     def retrieve(self, queries: Sequence[str], k: int) -> list[list[tuple[dict[str, Any], float]]]:
         """Returns documents and scores of each query, as the server gives them. Errors as for :meth:`search`."""
-        body = {"queries": list(queries), "topk": k, "return_scores": True}
-        answer = self._server.ask("POST", "/retrieve", body)
+        answer = self._server.ask("POST", "/retrieve", {"queries": list(queries), "topk": k, "return_scores": True})
         try:
             lists = _list(_field(answer, "result"))
             if len(lists) != len(queries):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,7 +87,8 @@ def write_vectors(file: BinaryIO, encoder: Encoder, texts: Texts, progress: Prog
 
     def parts() -> Iterator[NDArray[np.int16]]:
         nonlocal count
-        for batch in _batches(texts):
+        remaining_texts = iter(texts)
+        while batch := list(islice(remaining_texts, _BATCH)):
             vectors = encoder.encode(batch, "passage")
             if vectors.shape != (len(batch), encoder.dimensions) or not np.isfinite(vectors).all():
                 raise DataError(f"the encoder {encoder.name} returned vectors of shape {vectors.shape}, or not finite")
@@ -100,17 +102,6 @@ def write_vectors(file: BinaryIO, encoder: Encoder, texts: Texts, progress: Prog
     writer.close({"name": encoder.name, "dimensions": encoder.dimensions, "size": count, "encoder": facts})
     progress.finish(f"vectors ({encoder.name})", count)
     return writer.offset
-
-
-def _batches(texts: Texts) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 class Vectors:

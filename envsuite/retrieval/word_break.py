@@ -137,19 +137,18 @@ def _grammar(class_names: tuple[frozenset[str], ...]) -> _Tree:
 
     extend = _many(having("extend"))
 
-    def with_extensions(name: str) -> _Tree:
+    def cluster(name: str) -> _Tree:
+        """Returns a character of a class with the characters that extend it."""
         return _then(having(name), extend)
 
-    letter, hebrew, digit, katakana = map(with_extensions, ("letter", "hebrew", "digit", "katakana"))
-    connectors = _many(with_extensions("connector"))
-    digits = _then(digit, _many(_then(_either(connectors, with_extensions("mid_digit")), digit)))
-    letters = _then(letter, _many(_then(_either(connectors, with_extensions("mid_letter")), letter)))
-    hebrew_letters = _then(
-        hebrew, _either(with_extensions("single_quote"), _then(with_extensions("double_quote"), hebrew))
-    )
+    letter, hebrew, digit, katakana = map(cluster, ("letter", "hebrew", "digit", "katakana"))
+    connectors = _many(cluster("connector"))
+    digits = _then(digit, _many(_then(_either(connectors, cluster("mid_digit")), digit)))
+    letters = _then(letter, _many(_then(_either(connectors, cluster("mid_letter")), letter)))
+    hebrew_letters = _then(hebrew, _either(cluster("single_quote"), _then(cluster("double_quote"), hebrew)))
     kana = _then(katakana, _many(_then(connectors, katakana)))
     unit = _either(kana, _some(_either(hebrew_letters, digits, letters)))
-    tail = _many(_then(with_extensions("connector"), connectors, unit))
+    tail = _many(_then(cluster("connector"), connectors, unit))
     word = _then(connectors, unit, tail, connectors)
 
     # A presentation selector ends an emoji, so it is excluded from the characters that extend one.
@@ -162,9 +161,9 @@ def _grammar(class_names: tuple[frozenset[str], ...]) -> _Tree:
     tags = _then(_some(having("tag")), having("tag_end"))
     sequence = _then(element, _either(_many(_then(having("joiner"), element)), tags))
     keycap = _then(having("keycap_base"), plain, _maybe(having("emoji_presentation")), having("keycap"), plain)
-    flag = _then(with_extensions("flag"), with_extensions("flag"))
+    flag = _then(cluster("flag"), cluster("flag"))
 
-    single = _either(with_extensions("ideograph"), with_extensions("hiragana"), _some(with_extensions("complex")))
+    single = _either(cluster("ideograph"), cluster("hiragana"), _some(cluster("complex")))
     return _either(word, sequence, keycap, flag, single)
 
 

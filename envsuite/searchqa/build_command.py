@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         DataError: As :func:`envsuite.retrieval.corpus_build.build`.
         UsageError: The arguments contradict each other.
     """
-    of_files = ("files", "corpus", "split")
-    return build_command.run(arguments, _files, lambda pages, seed: Encyclopaedia(pages, seed=seed), of_files)
+    file_options = ("files", "corpus", "split")
+    return build_command.run(arguments, _files, lambda pages, seed: Encyclopaedia(pages, seed=seed), file_options)
 
 
 def _files(arguments: argparse.Namespace) -> Source:

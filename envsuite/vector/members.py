@@ -10,7 +10,7 @@ from typing import Any
 from envsuite.core.boundary import reason
 from envsuite.core.errors import DataError, EnvsuiteError, UsageError
 from envsuite.remote.places import News, Places, tell, wait_for_servers
-from envsuite.remote.session import DescribedEnv, describe_environment, described_anew
+from envsuite.remote.session import EnvDescription, describe_again, describe_environment
 from envsuite.remote.transport import ServerUnreachable
 
 DOWN_SECONDS = 30.0
@@ -32,7 +32,7 @@ class Members:
 
     def __init__(self, places: Places, env_id: str, arguments: Mapping[str, Any]) -> None:
         self._places, self._env_id, self._arguments = places, env_id, arguments
-        descriptions: dict[str, DescribedEnv] = {}
+        descriptions: dict[str, EnvDescription] = {}
         silent: Exception | None = None
         try:
             urls = places.some()
@@ -104,7 +104,7 @@ class Members:
             if url in self._fit:
                 return
             try:
-                description = described_anew(url, self._env_id, self._arguments)
+                description = describe_again(url, self._env_id, self._arguments)
             except ServerUnreachable:
                 raise
             except (EnvsuiteError, TypeError, ValueError) as error:  # it may pass, e.g. while a proxy has no server
@@ -139,7 +139,7 @@ class Members:
             tell(News(url, self._env_id, False, f"it gets no episodes; {reason(error)}"))
         return ServerUnreachable(f"{url} gets no episodes; {reason(error)}")
 
-    def _compare(self, url: str, peer: DescribedEnv) -> None:
+    def _compare(self, url: str, peer: EnvDescription) -> None:
         first = self.described
         if (peer.tasks.hash, peer.versions, peer.tools) != (first.tasks.hash, first.versions, first.tools):
             raise DataError(

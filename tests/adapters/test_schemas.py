@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from envsuite.core import TaskSet, Tool
 from envsuite.core.errors import DataError
 from envsuite.remote.protocol import HttpProblem
-from envsuite.remote.session import described_anew
+from envsuite.remote.session import describe_again
 from envsuite.serving.schemas import Checker
 from trainers.gateway.messages import Refused
 from trainers.gateway.reading import Fields
@@ -146,7 +146,7 @@ def _by_openenv(schema: Mapping[str, Any], server: Rogue, folder: Path) -> None:
 
 
 def _by_remote(schema: Mapping[str, Any], server: Rogue, folder: Path) -> None:
-    described_anew(server.url, "TextCraft-v0", {})
+    describe_again(server.url, "TextCraft-v0", {})
 
 
 def _by_gateway(schema: Mapping[str, Any], server: Rogue, folder: Path) -> None:

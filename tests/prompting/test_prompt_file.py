@@ -19,7 +19,7 @@ from envsuite.prompting import (
     load_prompt_file,
     prompt_file,
 )
-from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, PromptPast, Situation
+from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, PastStep, Situation
 from envsuite.prompting.shipped import template_names
 
 ALL = (
@@ -45,7 +45,7 @@ def situation(**changes):
         "task": "Find it.",
         "observation": "A room.",
         "commands": ("go", "look"),
-        "history": (PromptPast(1, "A door.", "open door"),),
+        "history": (PastStep(1, "A door.", "open door"),),
         "current_step": 2,
         "tools": (TOOL,),
         "max_calls": 1,
@@ -68,7 +68,7 @@ def test_values_come_out_as_they_are(task, text, command, action):
         "\n{{ task }}<1>{{ observation }}<2>{{ commands | join }}<3>{{ history[0].action if history }}<4>", "a"
     )
     shown = file.render(
-        situation(task=task, observation=text, commands=(command,), history=(PromptPast(1, text, action),))
+        situation(task=task, observation=text, commands=(command,), history=(PastStep(1, text, action),))
     )  # fmt: skip
     assert shown == f"\n{task}<1>{text}<2>{command}<3>{action}<4>"
 
@@ -146,7 +146,7 @@ def test_json_is_written_as_it_is_and_not_for_html():
 
 def test_the_limit_leaves_room_for_the_longest_prompts():
     file = STEPS
-    lots = tuple(PromptPast(n, "You see a shelf. " * 100, "go to shelf") for n in range(1, 101))
+    lots = tuple(PastStep(n, "You see a shelf. " * 100, "go to shelf") for n in range(1, 101))
     text = file.render(situation(history=lots, current_step=101, commands=[f"go to {n}" for n in range(2000)]))
     assert 150_000 < len(text) < 250_000
 

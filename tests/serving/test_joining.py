@@ -25,7 +25,7 @@ from envsuite.core import ToolCall, UsageError
 from envsuite.remote import RemoteEnv, transport
 from envsuite.remote import places as place
 from envsuite.remote.places import News, Places, listening, parse_addresses
-from envsuite.remote.session import described_anew
+from envsuite.remote.session import describe_again
 from envsuite.serving.server import EnvServer
 from envsuite.vector import EnvFactory, Vector, VectorEvent, make_vector, members
 
@@ -252,7 +252,7 @@ def test_a_server_that_has_another_environment_gets_no_episodes(
     def other(url: str, *arguments: Any) -> Any:
         return dataclasses.replace(vector._members[0].described, versions={"source": "another"})  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(members, "described_anew", other)
+    monkeypatch.setattr(members, "describe_again", other)
     with make_vector([EnvFactory("TextCraft-v0", {"url": file.url})], SLOTS) as vector:
 
         def join(episode: int) -> None:
@@ -275,9 +275,9 @@ def test_a_server_that_a_proxy_does_not_find_yet_joins_later(
     def refused(url: str, *arguments: Any) -> Any:
         if url == second.url and refusals:
             raise refusals.pop()
-        return described_anew(url, *arguments)
+        return describe_again(url, *arguments)
 
-    monkeypatch.setattr(members, "described_anew", refused)
+    monkeypatch.setattr(members, "describe_again", refused)
     with make_vector([EnvFactory("TextCraft-v0", {"url": file.url})], SLOTS) as vector:
 
         def join(episode: int) -> None:

@@ -47,8 +47,7 @@ class Blocks(Provider):
         block = np.zeros(len(steps.response.values), np.int8)
         switch, start, probability = np.zeros(n, np.bool_), np.zeros(n, np.int64), np.zeros(n)
         for row in range(n):
-            ids = steps.response[row].tolist()
-            text, begins = self.begins(ids)
+            text, begins = self.begins(steps.response[row].tolist())
             plan = read_plan(text, self.lowercase)
             own = block[steps.response.offsets[row] : steps.response.offsets[row + 1]]
             for name, (begin, end) in plan.spans.items():

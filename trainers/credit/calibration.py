@@ -36,6 +36,7 @@ LEAST_CLUSTERS = 5
 """Fewest clusters over all tasks; with more kinds of tasks, one less than there are (paper: 5, for six families)."""
 BUDGET = 16384
 """Most tokens of one forward pass."""
+States = dict[Fingerprint, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,7 @@ class Candidate:
         return self.clusters >= least and self.singletons < 1.0
 
 
-def scan(
-    table: StepTable, states: dict[Fingerprint, NDArray[np.float32]], task: Ints, radii: Sequence[float]
-) -> list[Candidate]:
+def scan(table: StepTable, states: States, task: Ints, radii: Sequence[float]) -> list[Candidate]:
     """Measures every fingerprint with every radius.
 
     Args:
@@ -123,8 +122,7 @@ def _held_out(table: StepTable, task: Ints) -> NDArray[np.bool_]:
     """Every second episode of each task."""
     out = np.zeros(len(table), np.bool_)
     for code in np.unique(task):
-        episodes = np.unique(table.episode_id[task == code])
-        out |= np.isin(table.episode_id, episodes[1::2])
+        out |= np.isin(table.episode_id, np.unique(table.episode_id[task == code])[1::2])
     if not out.any():
         raise DataError("every task was played once only; the probe needs groups of at least two episodes")
     return out
@@ -200,12 +198,9 @@ def calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], p
     model = load_model(settings)
     torch.nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
     model.train(False)
-    fingerprints = [
-        Fingerprint(layer, pooling) for pooling in poolings for layer in layers_of(int(model.config.num_hidden_layers))
-    ]
-    hidden_states = at_prompt_ends(
-        model, table, fingerprints, budget=BUDGET, share_prefix=True, compute_dtype=settings.compute_dtype
-    )
+    layers, dtype = layers_of(int(model.config.num_hidden_layers)), settings.compute_dtype
+    fingerprints = [Fingerprint(layer, pooling) for pooling in poolings for layer in layers]
+    hidden_states = at_prompt_ends(model, table, fingerprints, budget=BUDGET, share_prefix=True, compute_dtype=dtype)
     states = dict(zip(fingerprints, hidden_states, strict=True))
     tasks = int(task.max()) + 1
     candidates = scan(table, states, task, radii)

@@ -55,7 +55,6 @@ class OracleEpisodes(Protocol):
     @property
     def episodes(self) -> Sequence[Episode]:
         """Episodes from the states on."""
-        ...
 
     def with_oracle_values(self, steps: StepTable, continued: StepTable, gamma: float) -> StepTable:
         """Returns the steps with the columns ``mc_value`` and ``next_mc_value``.
@@ -65,7 +64,6 @@ class OracleEpisodes(Protocol):
             continued: Steps of ``episodes``, rewards shaped.
             gamma: Discount of the return.
         """
-        ...
 
 
 def make_providers(

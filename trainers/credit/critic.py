@@ -156,19 +156,13 @@ class Critic(Provider):
             spread(module, module.backbone, model, accelerator)
             with torch.no_grad():
                 module(one_token())  # the first pass makes it the root
-        optimizer = torch.optim.AdamW(
-            [p for p in module.parameters() if p.requires_grad],
-            lr=config.lr,
-            betas=optim.betas,
-            weight_decay=optim.weight_decay,
-        )
+        trainable = [p for p in module.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trainable, lr=config.lr, betas=optim.betas, weight_decay=optim.weight_decay)
         self.wrapped: nn.Module = module
         if is_sharded(module):
             self.optimizer = accelerator.prepare(optimizer)
         else:
-            self.wrapped, self.optimizer = data_parallel(
-                accelerator, module, optimizer, lambda: module(self._nothing())
-            )
+            self.wrapped, self.optimizer = data_parallel(accelerator, module, optimizer, lambda: module(self._empty()))
         self.module = module
         self._step = GuardedStep(
             accelerator, self.wrapped, self.optimizer, optim.max_grad_norm, optim.max_skipped, "critic"
@@ -201,14 +195,9 @@ class Critic(Provider):
     def _read_states(self, steps: StepTable, table: StepTable, places: Sequence[Ints]) -> StepTable:
         """``steps`` with the policy's states at all places, read in one pass, and their values by the heads."""
         union = np.unique(np.concatenate(places))
+        budget, share, dtype = self.optim.tokens_per_microbatch, self.optim.share_prefix, self.compute_dtype
         (states,) = before_tokens(
-            self.policy,
-            table,
-            [Fingerprint()],
-            union,
-            budget=self.optim.tokens_per_microbatch,
-            share_prefix=self.optim.share_prefix,
-            compute_dtype=self.compute_dtype,
+            self.policy, table, [Fingerprint()], union, budget=budget, share_prefix=share, compute_dtype=dtype
         )
         for read, outputs in self._reads.items():
             tokens = places[outputs[0]]
@@ -257,8 +246,7 @@ class Critic(Provider):
 
     def _places(self, steps: StepTable) -> tuple[StepTable, list[Ints]]:
         """Steps with some response where a state is valued, and of each output the tokens before which it is read."""
-        by_step = any(value.per == "step" for value in self.values)
-        table = with_some_response(steps) if by_step else steps
+        table = with_some_response(steps) if any(value.per == "step" for value in self.values) else steps
         lengths, places = table.response.lengths, []
         for value in self.values:
             if value.per == "token":
@@ -301,7 +289,7 @@ class Critic(Provider):
             last = number == rounds - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.wrapped):
                 if number >= len(pieces):  # another process has more: take part in its synchronisation, adding nothing
-                    self.accelerator.backward(self.wrapped(self._nothing()).sum() * 0.0)
+                    self.accelerator.backward(self.wrapped(self._empty()).sum() * 0.0)
                     continue
                 out, losses = self.wrapped(pieces[number].inputs), []
                 for output, (indices, places) in pieces[number].reads.items():
@@ -338,7 +326,7 @@ class Critic(Provider):
             tree_places = place_of[:, tree.index]
             yield _Piece(tree, {n: (np.flatnonzero(own >= 0), own[own >= 0]) for n, own in enumerate(tree_places)})
 
-    def _nothing(self) -> Tensor | TokenTree:
+    def _empty(self) -> Tensor | TokenTree:
         if self.config.kind != "head":
             return one_token()
         return torch.zeros(1, _text(self.policy).hidden_size, device=self._device)

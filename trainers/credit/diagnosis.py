@@ -337,8 +337,8 @@ def _aliasing(visits: _Visits) -> Sums:
     """Measures of what equal keys hide.
 
     It is the share of the variance of returns to go, at first visits to a state, that the step's number, the state
-    before or all states before explain (:func:`explained`): 0 in expectation where keys are states and the policy acts
-    by them alone. States that every episode meets with the same past are left out.
+    before or all states before explain (:func:`explained_squares`): 0 in expectation where keys are states and the
+    policy acts by them alone. States that every episode meets with the same past are left out.
     """
     cell, values, heads = visits.key[visits.first], visits.to_go[visits.first], first_rows(visits.key)
     paths, path, history = dict[tuple[int, int], int](), 0, np.zeros(len(visits.key), np.int64)
@@ -349,8 +349,7 @@ def _aliasing(visits: _Visits) -> Sums:
     for name, part in (("alias_step", visits.place), ("alias_previous", visits.before), ("alias_history", history)):
         beyond, most = explained_squares(values, cell, part[visits.first])
         sums[name] = visits.sums(beyond, heads), visits.sums(most, heads)
-    texts = np.array([visits.steps.prompt[row].tobytes() for row in visits.first], object)
-    prompt = group_codes(cell, texts)
+    prompt = group_codes(cell, np.array([visits.steps.prompt[row].tobytes() for row in visits.first], object))
     size, alike = np.bincount(cell), np.bincount(prompt)
     pairs = visits.sums(size * (size - 1.0), heads)
     same = visits.sums(alike * (alike - 1.0), visits.first[first_rows(prompt)])

@@ -194,9 +194,8 @@ class StateGraph:
     def diagnostics(self) -> dict[str, float]:
         """Returns the number of nodes and edges, the share of lone visits, what part leads to success or in cycles."""
         count = max(len(self.node), 1)
-        nodes = self.visits > 0
         return {
-            "graph/nodes": float(nodes.sum()),
+            "graph/nodes": float((self.visits > 0).sum()),
             "graph/edges": float(len(self._edges)),
             "graph/singleton_rate": float((self.visits == 1).sum() / count),
             "graph/reachable_rate": float(self.reachable[self.node].sum() / count),

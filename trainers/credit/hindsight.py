@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +39,7 @@ class HindsightPrompts:
     """Most tokens of prompt and response that the model computes; ``None`` where it says nothing."""
 
     @classmethod
-    def of(
-        cls, config: HindsightConfig, render: TemplateRenderer, codec: Codec, longest: int | None
-    ) -> HindsightPrompts:
+    def of(cls, config: HindsightConfig, render: TemplateRenderer, codec: Codec, longest: int | None) -> Self:
         """The texts that the settings describe.
 
         Raises:

@@ -18,11 +18,13 @@ from trainers.credit.estimators import Advantage, Estimator, ValueBased
 from trainers.credit.estimators.groups import (
     ROUNDING,
     Floats,
+    Ints,
     episode_codes,
     first_rows,
     group_codes,
     group_statistics,
     mean_abs,
+    mean_of,
 )
 from trainers.credit.estimators.returns import episode_returns
 from trainers.credit.shapers import Shaper
@@ -53,9 +55,9 @@ def term_metrics(steps: StepTable, advantage: Advantage) -> dict[str, float]:
         members = group_codes(steps.group_id)[once] if group is None else group
         size = np.bincount(members)
         metrics |= {
-            f"{name}/touched": float(_nonzero_rows(steps, advantage, term).mean()) if len(steps) else 0.0,
+            f"{name}/touched": mean_of(_nonzero_rows(steps, advantage, term)),
             f"{name}/abs": mean_abs(term),
-            f"{name}/group_size": float(size[size > 0].mean()) if len(members) else 0.0,
+            f"{name}/group_size": mean_of(size[size > 0]),
             f"{name}/singletons": float((size == 1).sum() / max(len(members), 1)),
         }
     return metrics
@@ -182,7 +184,7 @@ class WatchedPart:
         won = np.asarray(steps.extra[SUCCESS], np.bool_) if SUCCESS in steps.extra else returns > 0.0
         if self.column is None:
             may = np.ones(len(steps), np.bool_)
-            active, alone, still = self._of_terms(steps, advantage, task, episode)
+            active, alone, still = self._term_rows(steps, advantage, task, episode)
         else:  # what succeeds elsewhere in the task may be credited in failed episodes
             may = ~won & (np.bincount(task, won) > 0.0)[task]
             active = np.asarray(steps.extra[self.column] != 0.0) & may
@@ -199,9 +201,7 @@ class WatchedPart:
             won=int(won[once].sum()),
         )
 
-    def _of_terms(
-        self, steps: StepTable, advantage: Advantage, task: NDArray[np.int64], episode: NDArray[np.int64]
-    ) -> tuple[Rows, Rows, Rows]:
+    def _term_rows(self, steps: StepTable, advantage: Advantage, task: Ints, episode: Ints) -> tuple[Rows, Rows, Rows]:
         """Returns the steps that the terms touch, those alone in each of their groups, and those of still tasks."""
         summands = advantage.summands
         names = self.terms or tuple(summands)
@@ -261,23 +261,20 @@ class IdleTermMonitor:
         terms = estimator.distinguishing
         own = " and ".join(f"term {term!r}" for term in terms) if terms else "advantage"
         compares = (bool(terms) and not isinstance(estimator, ValueBased)) or not estimator.credits_lone_episodes
-        self.watched = [WatchedPart(f"{name}: its {own}", terms, compares=compares)]
-        self.watched += [
-            WatchedPart(f"{key}: its credit", column=shaper.effect)
-            for key, shaper in shapers.items()
-            if shaper.effect is not None
-        ]
-        self.columns = {part.column for part in self.watched if part.column is not None} | {SUCCESS}
+        self.parts = [WatchedPart(f"{name}: its {own}", terms, compares=compares)]
+        effects = {key: shaper.effect for key, shaper in shapers.items() if shaper.effect is not None}
+        self.parts += [WatchedPart(f"{key}: its credit", column=effect) for key, effect in effects.items()]
+        self.columns = {*effects.values(), SUCCESS}
         """Columns of the step table that are read."""
         self.environments = " of " + ", ".join(dict.fromkeys(environments)) if environments else ""
-        self._latest: dict[str, list[Counts]] = {part.name: [] for part in self.watched}
-        self._told: set[tuple[str, str]] = set()
+        self._latest: dict[str, list[Counts]] = {part.name: [] for part in self.parts}
+        self._reported: set[tuple[str, str]] = set()
         self._inert: set[str] = set()
 
     def __call__(self, steps: StepTable, advantage: Advantage) -> list[tuple[int, str]]:
         """Enters the steps of an iteration, of all processes, and returns messages, each with its level."""
         messages = []
-        for part in self.watched:
+        for part in self.parts:
             counts = part.counts(steps, advantage)
             if not counts.steps:
                 continue
@@ -290,8 +287,8 @@ class IdleTermMonitor:
                 together = sum(latest, Counts())
                 cause = part.cause(together)
                 self._inert.add(part.name)
-                if (part.name, cause.name) not in self._told:
-                    self._told.add((part.name, cause.name))
+                if (part.name, cause.name) not in self._reported:
+                    self._reported.add((part.name, cause.name))
                     level = logging.INFO if cause.passing else logging.WARNING
                     messages.append((level, self._message(part, cause, together)))
         return messages
@@ -313,11 +310,11 @@ class IdleTermMonitor:
     def state(self) -> dict[str, Any]:
         """Returns the counts and what was said as JSON values."""
         latest = {name: [list(astuple(counts)) for counts in history] for name, history in self._latest.items()}
-        return {"latest": latest, "told": sorted(map(list, self._told)), "inert": sorted(self._inert)}
+        return {"latest": latest, "told": sorted(map(list, self._reported)), "inert": sorted(self._inert)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores :meth:`state`; what this method does not watch is forgotten."""
         for name in self._latest:
             self._latest[name] = [Counts(*counts) for counts in state["latest"].get(name, [])]
-        self._told = {(name, cause) for name, cause in state["told"]}
+        self._reported = {(name, cause) for name, cause in state["told"]}
         self._inert = set(state["inert"]) & set(self._latest)

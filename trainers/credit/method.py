@@ -33,14 +33,11 @@ class Method:
             MissingColumn: The method needs a column that nothing supplies.
             ConfigError: A setting supplies what the method does not read.
         """
-        name = config.estimator
+        name, filters = config.estimator, config.filter_settings.items()
         method = cls(
             make(ESTIMATORS[name], config.options, f"option of estimator {name}"),
             {key: make(SHAPERS[key], options, f"option of shaper {key}") for key, options in config.shapers.items()},
-            {
-                key: make(FILTERS[key], options, f"option of filter {key}")
-                for key, options in config.filter_settings.items()
-            },
+            {key: make(FILTERS[key], options, f"option of filter {key}") for key, options in filters},
             name,
         )
         for key, shaper in method.shapers.items():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -79,15 +80,13 @@ class Reference(Provider):
 
     def columns(self, steps: StepTable) -> StepTable:
         """``steps`` with the token column ``ref_logprob``; a mixture's reference chooses its own experts."""
-        alone = steps.without_experts()
-        if is_adapted(self.policy.model):
-            with as_reference(self.policy.model):
-                logprobs = log_probabilities(self.policy, alone, self.optim)
-            return steps.with_token_columns(**{REFERENCE: logprobs})
-        if self.place == "offload":
+        has_adapter = is_adapted(self.policy.model)
+        moves = self.place == "offload" and not has_adapter
+        if moves:
             self.policy.to(self.device)
-        logprobs = log_probabilities(self.policy, alone, self.optim)
-        if self.place == "offload":
+        with as_reference(self.policy.model) if has_adapter else nullcontext():
+            logprobs = log_probabilities(self.policy, steps.without_experts(), self.optim)
+        if moves:
             self.policy.to("cpu")
         return steps.with_token_columns(**{REFERENCE: logprobs})
 
@@ -150,9 +149,7 @@ class HiddenStates(Provider):
     """Number format of the forward pass."""
 
     @classmethod
-    def of(
-        cls, config: EmbeddingConfig, model: PreTrainedModel, optim: OptimConfig, compute_dtype: ComputeDtype
-    ) -> HiddenStates:
+    def of(cls, config: EmbeddingConfig, model: PreTrainedModel, optim: OptimConfig, dtype: ComputeDtype) -> Self:
         """The provider that the settings describe.
 
         Raises:
@@ -165,17 +162,13 @@ class HiddenStates(Provider):
                 "leave it out for a late one"
             )
         layer = late_layer(layers) if config.layer is None else config.layer
-        return cls(model, Fingerprint(layer, config.pooling), optim, compute_dtype)
+        return cls(model, Fingerprint(layer, config.pooling), optim, dtype)
 
     def columns(self, steps: StepTable) -> StepTable:
         """``steps`` with the column ``embedding``, (N, D)."""
+        budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
         (states,) = at_prompt_ends(
-            self.model,
-            steps,
-            [self.fingerprint],
-            budget=self.optim.tokens_per_microbatch,
-            share_prefix=self.optim.share_prefix,
-            compute_dtype=self.compute_dtype,
+            self.model, steps, [self.fingerprint], budget=budget, share_prefix=share, compute_dtype=self.compute_dtype
         )
         return steps.with_columns(**{EMBEDDING: states})
 

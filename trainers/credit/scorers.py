@@ -35,7 +35,6 @@ class Scorer(Protocol):
 
     def __call__(self, pairs: Sequence[Pair]) -> Floats:
         """Returns a number in [0, 1] for each pair (step of the reference, step of a failed episode)."""
-        ...
 
 
 SCORERS: Registry[Scorer] = Registry("scorer")
@@ -60,7 +59,8 @@ class _Cache(ABC, Generic[K, V]):
 
     def __call__(self, keys: Sequence[K]) -> list[V]:
         fresh = [key for key in dict.fromkeys(keys) if key not in self._known]
-        fresh.sort(key=self._size)  # texts of like length share a batch, so that little of it is padding
+        # Texts of like length share a batch, so that little of it is padding.
+        fresh.sort(key=lambda key: len("".join(key)))
         for start in range(0, len(fresh), self._batch):
             batch = fresh[start : start + self._batch]
             self._known.update(zip(batch, self._compute(batch), strict=True))
@@ -68,10 +68,6 @@ class _Cache(ABC, Generic[K, V]):
         while len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
         return values
-
-    @staticmethod
-    def _size(key: K) -> int:
-        return len(key) if isinstance(key, str) else len(key[0]) + len(key[1])
 
     @abstractmethod
     def _compute(self, keys: Sequence[K]) -> Sequence[V]: ...
@@ -207,10 +203,6 @@ def _load(scorer: str, path: str, kind: type) -> tuple[PreTrainedTokenizerBase, 
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def _tokens(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str], partners: list[str] | None, limit: int
-) -> BatchEncoding:
-    tokens: BatchEncoding = tokenizer(
-        texts, partners, padding=True, truncation=True, max_length=limit, return_tensors="pt"
-    )
-    return tokens
+def _tokens(tokenizer: PreTrainedTokenizerBase, texts: list[str], pairs: list[str] | None, limit: int) -> BatchEncoding:
+    batch: BatchEncoding = tokenizer(texts, pairs, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+    return batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from envsuite.core.errors import UsageError, unknown
 from trainers.credit.estimators.groups import Floats, Ints
 from trainers.credit.estimators.returns import env_reward
 from trainers.credit.scorers import SCORERS, Scorer
-from trainers.credit.shapers import SHAPERS, Shaper
+from trainers.credit.shapers import SHAPERS, Shaper, check_choice
 from trainers.steps import StepTable
 from trainers.steps.columns import STEP_SCORE
 
@@ -117,12 +117,8 @@ class SCPO(Shaper):
             if name not in options:
                 raise unknown(f"option of scorer {self.scorer}", name, options)
         self._score  # noqa: B018  (its settings are checked now, its model is loaded when there is a pair to score)
-        for name, value, choices in (
-            ("reference", self.reference, get_args(Reference)),
-            ("order", self.order, get_args(Order)),
-        ):
-            if value not in choices:
-                raise unknown(f"scpo {name}", value, choices)
+        check_choice("scpo reference", self.reference, Reference)
+        check_choice("scpo order", self.order, Order)
         if not self.alpha >= 0.0:
             raise UsageError(f"scpo: alpha is {self.alpha}; it must be at least 0")
         if not 0.0 <= self.base < 1.0 or not 0.0 <= self.threshold <= 1.0:
@@ -161,10 +157,8 @@ class SCPO(Shaper):
         texts = steps.column(STEP_TEXT, "scpo", "the rollout").tolist()
         number = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
         code_of = np.array([-1 if text is None else number[text] for text in texts], np.int64)
-        plan = [
-            (own[code_of[own] >= 0], [rows[code_of[rows] >= 0] for rows in failures])
-            for own, failures in self.references(steps)
-        ]
+        valid = code_of >= 0
+        plan = [(own[valid[own]], [rows[valid[rows]] for rows in failures]) for own, failures in self.references(steps)]
         codes = [np.unique(code_of[np.concatenate([own, *failures])]) for own, failures in plan]
         queries = [(np.unique(code_of[own]), texts_met) for (own, _), texts_met in zip(plan, codes, strict=True)]
         scores = _Scores(list(number), queries, score)

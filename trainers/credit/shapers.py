@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from envsuite.core.errors import UsageError, unknown
 from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.returns import env_reward
+from trainers.credit.estimators.tokens import row_means
 from trainers.settings import Positive
 from trainers.settings.registry import Registry
 from trainers.steps import StepTable
@@ -45,6 +46,21 @@ class Shaper(ABC):
 SHAPERS: Registry[Shaper] = Registry("shaper", group="trainers.shapers")
 
 
+def check_choice(setting: str, value: str, choices: Any) -> None:
+    """Refuses a value that is not one of a ``Literal``.
+
+    Args:
+        setting: Shaper and setting, for messages.
+        value: The value.
+        choices: The ``Literal``.
+
+    Raises:
+        UnknownName: It is none of them.
+    """
+    if value not in get_args(choices):
+        raise unknown(setting, value, get_args(choices))
+
+
 @SHAPERS.register("scale")
 @dataclass(frozen=True)
 class Scale(Shaper):
@@ -76,8 +92,7 @@ class InvalidActionPenalty(Shaper):
     def __post_init__(self) -> None:
         if not self.coef >= 0.0:
             raise UsageError(f"invalid_action_penalty: coef is {self.coef}; it is subtracted, so give it as >= 0")
-        if self.reach not in get_args(Reach):
-            raise unknown("invalid_action_penalty reach", self.reach, get_args(Reach))
+        check_choice("invalid_action_penalty reach", self.reach, Reach)
 
     def __call__(self, steps: StepTable) -> StepTable:
         """Returns the steps, with the penalty on the invalid ones."""
@@ -110,12 +125,8 @@ class KLPenalty(Shaper):
     def __post_init__(self) -> None:
         if not self.coef >= 0.0:
             raise UsageError(f"kl_penalty: coef is {self.coef}; it is subtracted, so give it as >= 0")
-        for field, value, choices in (
-            ("estimator", self.estimator, get_args(Divergence)),
-            ("per", self.per, get_args(Per)),
-        ):
-            if value not in choices:
-                raise unknown(f"kl_penalty {field}", value, choices)
+        check_choice("kl_penalty estimator", self.estimator, Divergence)
+        check_choice("kl_penalty per", self.per, Per)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -129,19 +140,16 @@ class KLPenalty(Shaper):
             MissingColumn: There is no token column ``ref_logprob``.
         """
         kl = self.divergence(steps)
-        row, rows = steps.response.row_of, len(steps)
-        mean = np.bincount(row, kl, rows) / np.maximum(steps.response.lengths, 1)
-        steps = steps.with_columns(**{f"{DIAGNOSTIC}kl": mean})
+        steps = steps.with_columns(**{f"{DIAGNOSTIC}kl": row_means(steps, kl)})
         if self.per == "step":
-            return steps.with_reward(steps.reward - self.coef * np.bincount(row, kl, rows))
+            return steps.with_reward(steps.reward - self.coef * np.bincount(steps.response.row_of, kl, len(steps)))
         rewards = steps.token_extra[TOKEN_REWARD].values if TOKEN_REWARD in steps.token_extra else 0.0
         return steps.with_token_columns(**{TOKEN_REWARD: rewards - self.coef * kl})
 
     def divergence(self, steps: StepTable) -> Floats:
         """Returns the estimate of the divergence at each response token, in the order of ``response.values``."""
         reference = steps.token_column(REFERENCE, "kl_penalty", SUPPLIERS[REFERENCE]).astype(np.float64)
-        old = steps.token_extra.get(OLD, steps.logprob)
-        d = old.values.astype(np.float64) - reference
+        d = steps.token_extra.get(OLD, steps.logprob).values.astype(np.float64) - reference
         if self.estimator == "k1":
             return d
         if self.estimator == "abs":

@@ -20,14 +20,11 @@ def prepare_head(model: PreTrainedModel, layer: int, head: int, distance: int) -
     layers: Any = getattr(model.base_model, "layers", ())
     own: Any = layers[layer] if layer < len(layers) else None
     delta: Any = getattr(own, "linear_attn", None)
+    has_keys = hasattr(delta, "in_proj_z") and head < delta.num_k_heads == delta.num_v_heads
     has_bias = model.config.model_type == "llama" and model.config.attention_bias
     if has_bias and own is not None and head < model.config.num_attention_heads:
         look_back(model, layer, head, distance)
-    elif (
-        hasattr(delta, "in_proj_z")
-        and head < delta.num_k_heads == delta.num_v_heads
-        and distance < delta.conv_kernel_size
-    ):
+    elif has_keys and distance < delta.conv_kernel_size:
         recall(delta, head, distance)
     else:
         raise ConfigError(

@@ -45,7 +45,7 @@ class Demonstrations:
     """Task ids, each with the player of an episode."""
     played: int
     """Number of episodes that were read, those without success included."""
-    asked: tuple[Episode, ...] = ()
+    agent_episodes: tuple[Episode, ...] = ()
     """Episodes of agents at the gateway, which are imitated in the tokens of their own requests."""
 
     _sound: set[int] = field(default_factory=set, repr=False, compare=False)
@@ -110,10 +110,10 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
 
 
 def transcribe_requests(episode: Episode, max_steps: int, vocabulary: str) -> ImitationGame:
-    """Returns the requests and answers of an agent's episode; one that was cut, or refused by the world, is a mistake.
+    """Returns the requests and answers of an agent's episode; a cut answer, or one with a refused call, is a mistake.
 
     Args:
-        episode: One of :attr:`Demonstrations.asked`.
+        episode: One of :attr:`Demonstrations.agent_episodes`.
         max_steps: Answers after which it is cut.
         vocabulary: That of the student's tokenizer (:func:`~envsuite.prompting.rendering.vocabulary_of`).
 

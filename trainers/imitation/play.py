@@ -55,8 +55,7 @@ class TranscriptBuilder:
         if not same or list(ids[: len(self._tokens)]) != self._tokens:
             self.end()
         self._images = images
-        kind = ANSWER if self._tokens else PROMPT
-        self._add(ids[len(self._tokens) :], kind)
+        self._add(ids[len(self._tokens) :], ANSWER if self._tokens else PROMPT)
 
     def answer(self, ids: Sequence[int], slip: bool) -> None:
         """Adds the answer to it; a slip is a mistake, which is not imitated."""

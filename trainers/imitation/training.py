@@ -85,8 +85,8 @@ class Transcripts:
         self.config = config
         self.tokenizer = tokenizer
         source = config.demonstrations
-        self._shown = None if source is None else demonstrations(Path(source), config.env)
-        self._practice = practice_of(config.env) if self._shown is None else None
+        self._source = None if source is None else demonstrations(Path(source), config.env)
+        self._practice = practice_of(config.env) if self._source is None else None
         self._fresh = "" if self._practice is None else self._practice.fresh
         self._vocabulary = vocabulary_of(tokenizer)
         self._envs: dict[str, tuple[int, ToolEnv, Conversation]] = {}
@@ -108,10 +108,11 @@ class Transcripts:
             shortest, left_out = math.inf, 0
             while len(pool) < POOL * self.config.batch:
                 transcripts = self._play(stage)
-                lengths = [len(transcript.tokens) for transcript in transcripts]
                 pool += [transcript for transcript in transcripts if len(transcript.tokens) <= self.config.max_tokens]
-                left_out += sum(length > self.config.max_tokens for length in lengths) if lengths else 1
-                shortest = min([shortest, *(length for length in lengths if length > self.config.max_tokens)])
+                lengths = [len(transcript.tokens) for transcript in transcripts]
+                excess = [length for length in lengths if length > self.config.max_tokens]
+                left_out += len(excess) if lengths else 1
+                shortest = min([shortest, *excess])
                 if left_out >= TOO_LONG and left_out > 99 * len(pool):
                     raise UsageError(self._too_long(left_out, left_out + len(pool), shortest))
             for _ in range(self.config.epochs):
@@ -131,8 +132,8 @@ class Transcripts:
         if self._games % self.config.fresh_every == 0:
             self._world += 1
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
-        if self._shown is not None and self._shown.asked:
-            game = transcribe_requests(self._rng.choice(self._shown.asked), stage.max_steps, self._vocabulary)
+        if self._source is not None and self._source.agent_episodes:
+            game = transcribe_requests(self._rng.choice(self._source.agent_episodes), stage.max_steps, self._vocabulary)
         else:
             game = self._transcribe(play, stage.max_steps)
         self.played += 1
@@ -144,7 +145,7 @@ class Transcripts:
         if (split := env.split) is None:
             raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
         task = self._rng.choice(env.tasks.ids(split))
-        task, player = (task, self._player(play)) if self._shown is None else self._shown.draw(env, self._rng)
+        task, player = (task, self._player(play)) if self._source is None else self._source.draw(env, self._rng)
         return transcribe(env, task, player, conversation, max_steps, self._rng, thoughts=self.config.thoughts)
 
     def _player(self, play: PlayConfig) -> Teacher:
@@ -185,12 +186,8 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreT
     for name in shape.fields:
         if name not in names:
             raise unknown(f"field of {shape.model_type}", name, names)
-    words = {
-        "vocab_size": len(tokenizer),
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    words = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": end, "pad_token_id": pad}
     own = {kind.attribute_map.get(name, name): value for name, value in shape.fields.items()}
     if fixed := sorted(own.keys() & {kind.attribute_map.get(name, name) for name in words}):
         raise ConfigError(f"architecture.fields: {', '.join(fixed)} comes from the vocabulary; leave it out")
@@ -312,8 +309,7 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         tokenizer = load_tokenizer(config.model)
         check_prompts(config.prompt, tokenizer)
         kwargs = next((dict(game.kwargs) for stage in config.stages for game in stage.games), {})
-        env = EnvConfig(config.env, kwargs.pop("split", "train"), kwargs=kwargs)
-        check_vocabulary(env, "env", tokenizer)
+        check_vocabulary(EnvConfig(config.env, kwargs.pop("split", "train"), kwargs=kwargs), "env", tokenizer)
         return load_model(config.model), tokenizer
     here = practice_of(config.env)
     tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.spelling)
@@ -358,10 +354,8 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     for number, stage in enumerate(config.stages, 1):
         for i, batch in zip(range(stage.steps), source.batches(stage), strict=False):
             if step == 0:
-                _LOG.info(
-                    "expected: about %s, an estimate from a short piece",
-                    duration(_estimate_seconds(policy, batch, total)),
-                )
+                seconds = _estimate_seconds(policy, batch, total)
+                _LOG.info("expected: about %s, an estimate from a short piece", duration(seconds))
             rate = stage.lr + (stage.lr_end - stage.lr) * i / stage.steps
             rate *= min(1.0, (step + 1) / max(1, config.warmup))
             for optimizer in optimizers:

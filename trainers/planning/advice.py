@@ -31,9 +31,7 @@ def alternatives(planner: RunPlanner, plan: RunPlan, largest: int | None) -> lis
         largest: The largest micro-batch that fits.
     """
     proposals = [Advice(setting, planner.plan(config)) for setting, config in _changes(plan, largest)]
-    proposals.sort(
-        key=lambda advice: (not advice.plan.fits, advice.plan.iteration if advice.plan.fits else advice.plan.peak)
-    )
+    proposals.sort(key=lambda a: (not a.plan.fits, a.plan.iteration if a.plan.fits else a.plan.peak))
     if plan.fits:
         return [advice for advice in proposals if advice.plan.fits and advice.plan.iteration < 0.98 * plan.iteration]
     return [advice for advice in proposals if advice.plan.fits or advice.plan.peak < 0.98 * plan.peak]
@@ -46,10 +44,8 @@ def _changes(plan: RunPlan, largest: int | None) -> Iterator[tuple[str, TrainCon
     if model.compute_dtype == "float32":
         yield "--model.compute_dtype bfloat16", replace(config, model=replace(model, compute_dtype="bfloat16"))
     on = not model.gradient_checkpointing
-    yield (
-        f"--model.gradient_checkpointing {str(on).lower()}",
-        replace(config, model=replace(model, gradient_checkpointing=on)),
-    )
+    variant = replace(model, gradient_checkpointing=on)
+    yield f"--model.gradient_checkpointing {str(on).lower()}", replace(config, model=variant)
     if ranks > 1 and model.shard == "none" and optim.state == "float32":
         yield "--model.shard full", replace(config, model=replace(model, shard="full"))
         if on:
@@ -70,8 +66,8 @@ def _changes(plan: RunPlan, largest: int | None) -> Iterator[tuple[str, TrainCon
     options = config.rollout.engine_options
     on_cpu = plan.where.on_cpu
     if config.rollout.engine == "vllm" and not options.get("urls") and not on_cpu and not sleeps(options, on_cpu):
-        slept = replace(config.rollout, engine_options={**options, "sleep": True})
-        yield "--rollout.engine_options.sleep true", replace(config, rollout=slept)
+        sleeping = replace(config.rollout, engine_options={**options, "sleep": True})
+        yield "--rollout.engine_options.sleep true", replace(config, rollout=sleeping)
     yield from _smaller_pools(plan)
     if largest is not None and largest != optim.tokens_per_microbatch:
         tokens = replace(optim, tokens_per_microbatch=largest)

@@ -157,12 +157,8 @@ class MemoryTrial:
 
     def _run(self) -> _Parts:
         model = self._model()
-        with (
-            self._processes() as mesh,
-            FakeTensorMode(allow_non_fake_inputs=True),
-            _one_group(),
-            self._explain_errors(),
-        ):
+        fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self._processes() as mesh, fake_mode, _one_group(), self._explain_errors():
             _as_fake(model)
             keys, states = _cache_sizes(model)
             policy = _Planned(model, self.temperature, self.model.compute_dtype).train()
@@ -196,8 +192,7 @@ class MemoryTrial:
     def _model(self) -> PreTrainedModel:
         config = self.model
         frozen = config.adapter is not None and config.adapter.base != "float32"
-        dtype = torch.bfloat16 if frozen else torch.float32
-        model = on_meta(self.shape, dtype)
+        model = on_meta(self.shape, torch.bfloat16 if frozen else torch.float32)
         if config.adapter is not None:
             add_adapter(model, config.adapter, "base")
         if config.gradient_checkpointing:
@@ -238,8 +233,7 @@ class MemoryTrial:
     def _score(self, policy: Policy) -> Amounts:
         batch, meter = self.rows.tree(), self._meter(policy)
         with evaluating(policy), meter:
-            stats = policy(batch)
-            del stats
+            policy(batch)
         return meter.amounts()
 
     def _update(self, policy: Policy) -> tuple[list[Amounts], Amounts]:
@@ -273,13 +267,9 @@ class _Parts:
 def _join_stretches(parts: _Parts) -> DryRun:
     """The stretches of the update after each other."""
     highest = max(parts.update, key=lambda stretch: stretch.peak)
-    update = replace(
-        highest,
-        kept=parts.update[-1].kept,
-        products=sum(stretch.products for stretch in parts.update),
-        moved=sum(stretch.moved for stretch in parts.update),
-        operations=sum(stretch.operations for stretch in parts.update),
-    )
+    names = ("products", "moved", "operations")
+    sums = {name: sum(getattr(stretch, name) for stretch in parts.update) for name in names}
+    update = replace(highest, kept=parts.update[-1].kept, **sums)
     return DryRun(parts.sizes, update, parts.step, parts.scoring, parts.tokens, parts.tokens)
 
 

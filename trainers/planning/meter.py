@@ -19,9 +19,8 @@ LOGITS, WEIGHTS, ACTIVATIONS = "logits", "weights and gradients in passing", "ac
 those that are kept; everything else."""
 
 _aten: Any = torch.ops.aten
-_SDPA, _SDPA_BACK = (
-    getattr(_aten, f"_scaled_dot_product_flash_attention_for_cpu{end}").default for end in ("", "_backward")
-)
+_NAME = "_scaled_dot_product_flash_attention_for_cpu"
+_SDPA, _SDPA_BACK = (getattr(_aten, f"{_NAME}{end}").default for end in ("", "_backward"))
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,11 @@ class Amounts:
         def between(a: float, b: float) -> float:
             return a + times * (b - a)
 
-        kinds = self.kinds.keys() | target.kinds.keys()
-        return Amounts(
-            between(self.peak, target.peak),
-            {kind: between(self.kinds.get(kind, 0.0), target.kinds.get(kind, 0.0)) for kind in sorted(kinds)},
-            between(self.kept, target.kept),
-            between(self.products, target.products),
-            between(self.moved, target.moved),
-            between(self.operations, target.operations),
-        )
+        mine, theirs = self.kinds, target.kinds
+        kinds = {kind: between(mine.get(kind, 0.0), theirs.get(kind, 0.0)) for kind in sorted({*mine, *theirs})}
+        names = ("peak", "kept", "products", "moved", "operations")
+        totals = {name: between(getattr(self, name), getattr(target, name)) for name in names}
+        return Amounts(kinds=kinds, **totals)
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -87,9 +82,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def amounts(self) -> Amounts:
         """Returns the amounts since the start, or since the last mark."""
-        return Amounts(
-            float(self._peak), dict(self._kinds), float(self._total), self._products, self._moved, self._operations
-        )
+        peak, total = float(self._peak), float(self._total)
+        return Amounts(peak, dict(self._kinds), total, self._products, self._moved, self._operations)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operation, and counts it."""

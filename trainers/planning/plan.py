@@ -60,6 +60,9 @@ KEYS, STATES = "keys and values", "states of recurrent layers"
 _PREFILL = 8192  # prompt tokens of one pass of the hf engine
 _LIBRARIES = 0.6 * GIB  # Python, torch and transformers in a process without CUDA
 
+Sizes = dict[str, float]
+"""Bytes by part."""
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -164,14 +167,12 @@ class RunPlanner:
 
     # -- memory -----------------------------------------------------------------------------------------------------
 
-    def _memory(
-        self, config: TrainConfig, work: Workload, dry: DryRun
-    ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    def _memory(self, config: TrainConfig, work: Workload, dry: DryRun) -> tuple[Sizes, dict[str, Sizes]]:
         sizes, method, ranks = dry.sizes, config.method, self.where.ranks
         is_sharded = config.model.shard != "none" and ranks > 1
         whole = 4.0 * sizes.parameters
         part = self._part(config)
-        baseline: dict[str, float] = {
+        baseline: Sizes = {
             "libraries": _LIBRARIES if self.where.on_cpu else CONTEXT,
             "weights": float(sizes.weights),
             "optimiser moments": float(sizes.moments),
@@ -214,9 +215,7 @@ class RunPlanner:
     def _part(self, config: TrainConfig) -> float:
         return 1.0 / (self.where.per_node if config.model.shard == "hybrid" else self.where.ranks)
 
-    def _engine(
-        self, config: TrainConfig, work: Workload, dry: DryRun, is_sharded: bool
-    ) -> tuple[dict[str, float], dict[str, float]]:
+    def _engine(self, config: TrainConfig, work: Workload, dry: DryRun, is_sharded: bool) -> tuple[Sizes, Sizes]:
         """Bytes that the engine takes in the rollout, and throughout."""
         options = config.rollout.engine_options
         if config.rollout.engine == "hf":
@@ -327,7 +326,7 @@ def sleeps(options: Mapping[str, Any], on_cpu: bool) -> bool:
     return not on_cpu and (not options.get("urls") if setting is None else bool(setting))
 
 
-def _by_kind(amounts: Amounts) -> dict[str, float]:
+def _by_kind(amounts: Amounts) -> Sizes:
     return {name: max(size, 0.0) for name, size in amounts.kinds.items()}
 
 

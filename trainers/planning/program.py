@@ -14,9 +14,9 @@ from transformers import AutoConfig, PreTrainedConfig
 from envsuite.core.errors import DataError, UnknownName
 from envsuite.core.escaping import log_to_stderr
 from trainers.planning.advice import alternatives
+from trainers.planning.display import as_json, parts
 from trainers.planning.hardware import GPUS, Machines, machines
 from trainers.planning.plan import RunPlanner
-from trainers.planning.shown import as_json, parts
 from trainers.policy.adapter import check_adapter
 from trainers.policy.loading import settings_of
 from trainers.policy.source import find
@@ -51,8 +51,7 @@ def shape_of(path: str, shape: str | None, images: bool = False) -> PreTrainedCo
     if not file.is_file():
         raise UnknownName(f"--model-shape {shape}: no such file, and no shape of that name; known: {', '.join(NAMES)}")
     try:
-        fields = json.loads(file.read_bytes())
-        return AutoConfig.for_model(**fields)
+        return AutoConfig.for_model(**json.loads(file.read_bytes()))
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"--model-shape {shape}: not a model's configuration ({error})") from error
 

@@ -80,5 +80,5 @@ def _play_teacher(config: ImitateConfig) -> None:
                 result.all.successes, result.all.n, result.env_id, result.split, result.unanswered, result.usage,
             )  # fmt: skip
     examples = demonstrations(folder, config.env)
-    count = len(examples.players or examples.asked)
+    count = len(examples.players or examples.agent_episodes)
     _LOG.info("%d of %d episodes in %s solved their task and are imitated", count, examples.played, folder)

@@ -53,7 +53,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-_SAID = {
+_MESSAGES = {
     403: "The request came from another site; use the page itself.",
     404: "There is nothing at this address.",
     405: "This address does not take such a request.",
@@ -88,18 +88,18 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
     app.config.update(MAX_CONTENT_LENGTH=LARGEST_BODY)
     visitors: Visitors[Visit] = Visitors(CAPACITY)
     lock = threading.Lock()
-    properties = {"tool": {"enum": [tool.name for tool in env.tools]}, "argument": {"type": "string"}}
-    form = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-    step_body = _body(change=_CHANGE, calls={"type": "array", "minItems": 1, "maxItems": env.max_calls, "items": form})
+    properties: dict[str, Any] = {"tool": {"enum": [tool.name for tool in env.tools]}, "argument": {"type": "string"}}
+    items = _body(**properties).parameters
+    step_body = _body(change=_CHANGE, calls={"type": "array", "minItems": 1, "maxItems": env.max_calls, "items": items})
     arguments = {tool.name: next(iter(tool.parameters["properties"])) for tool in env.tools}
 
-    def present() -> Visit:
+    def current_visit() -> Visit:
         visit = visitors.find(request.headers.get("X-Visit", ""))
         if visit is None:
             abort(_refusal(410, "This episode is no longer on the server."))
         return visit
 
-    def up_to_date(visit: Visit, body: Mapping[str, Any]) -> None:
+    def check_change(visit: Visit, body: Mapping[str, Any]) -> None:
         if body["change"] != visit.changes:
             why = "The episode went on elsewhere, perhaps in a copy of this tab; this is where it is."
             abort(_json({"error": why, "state": state(visit)}, 409))
@@ -120,46 +120,46 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
 
     @app.get("/api/state")
     def show() -> Response:
-        visit = present()
+        visit = current_visit()
         with lock:
             return _json({"state": state(visit)})
 
     @app.post("/api/step")
     def step() -> Response:
-        visit, body = present(), _read(step_body)
+        visit, body = current_visit(), _read(step_body)
         action = tuple(ToolCall(call["tool"], {arguments[call["tool"]]: call["argument"]}) for call in body["calls"])
         with lock:
-            up_to_date(visit, body)
+            check_change(visit, body)
             visit.act(action)
             return _json({"state": state(visit)})
 
     @app.post("/api/undo")
     def undo() -> Response:
-        visit, body = present(), _read(_UNDO)
+        visit, body = current_visit(), _read(_UNDO)
         with lock:
-            up_to_date(visit, body)
+            check_change(visit, body)
             visit.undo()
             return _json({"state": state(visit)})
 
     @app.get("/api/hint")
     def hint() -> Response:
-        visit = present()
+        visit = current_visit()
         with lock:
             calls = [{"tool": call.name, "argument": call.arguments[arguments[call.name]]} for call in visit.hint()]
         return _json({"calls": calls})
 
     @app.post("/api/score")
     def score() -> Response:
-        visit, body = present(), _read(_REVEAL)
+        visit, body = current_visit(), _read(_REVEAL)
         with lock:
             visit.revealed = body["show"]
             return _json({"state": state(visit)})
 
     @app.post("/api/move")
     def move() -> Response:
-        visit, body = present(), _read(_MOVE)
+        visit, body = current_visit(), _read(_MOVE)
         with lock:
-            up_to_date(visit, body)
+            check_change(visit, body)
             if body["to"] == "same":
                 visit.begin(visit.task_id)
             elif body["to"] == "random":
@@ -170,9 +170,9 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
 
     @app.post("/api/begin")
     def begin() -> Response:
-        visit, body = present(), _read(_BEGIN)
+        visit, body = current_visit(), _read(_BEGIN)
         with lock:
-            up_to_date(visit, body)
+            check_change(visit, body)
             visit.begin(body["task"])
             return _json({"state": state(visit)})
 
@@ -189,7 +189,7 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
 
     @app.get("/api/paper")
     def paper() -> Response:
-        visit = present()
+        visit = current_visit()
         with lock:
             details = paper_details(visit.enter().session, request.args.get("id", ""))
         return _refusal(404, "This paper is not in the pool.") if details is None else _json(details)
@@ -198,7 +198,7 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
     def export(kind: str) -> Response:
         if kind not in EXPORTS:
             abort(404)
-        visit = present()
+        visit = current_visit()
         write, media, suffix = EXPORTS[kind]
         with lock:
             text = write(pool_documents(visit.enter().session))
@@ -218,7 +218,7 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
         if isinstance(error.response, Response):
             return error.response
         status = error.code or 500
-        response = _refusal(status, _SAID.get(status, error.description or error.name))
+        response = _refusal(status, _MESSAGES.get(status, error.description or error.name))
         response.headers.extend({name: value for name, value in error.get_headers() if name == "Allow"})
         return response
 

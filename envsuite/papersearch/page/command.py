@@ -49,10 +49,8 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     tasks = PageTasks(arguments.split, ids, arguments.task, arguments.seed, horizon)
     with listening(arguments.host, arguments.port) as listener:
         address = address_of(listener, arguments.host)
-        what = f"{len(env.collection.corpus):,} papers, {len(ids):,} tasks"
-        sys.stdout.write(
-            f"The search for papers ({what}) is open at {address.url} for {address.whom}; Ctrl-C closes it.\n"
-        )
+        page = f"The search for papers ({len(env.collection.corpus):,} papers, {len(ids):,} tasks)"
+        sys.stdout.write(f"{page} is open at {address.url} for {address.whom}; Ctrl-C closes it.\n")
         sys.stdout.flush()
         serve(create_app(env, tasks, address.hosts), listener)
     sys.stdout.write("The search for papers is closed.\n")

@@ -19,7 +19,7 @@ def as_csv(papers: Sequence[Document]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["rank", "id", "date", "title", "authors", "venue"])
     for rank, paper in enumerate(papers, 1):
-        words = (paper.title, "; ".join(_authors(paper)), str(paper.facts.get("venue", "")))
+        words = (paper.title, "; ".join(authors_of(paper)), str(paper.facts.get("venue", "")))
         writer.writerow([rank, cell(paper.key), paper.date or "", *map(cell, map(_printable, words))])
     return out.getvalue()
 
@@ -36,7 +36,7 @@ def bibtex(papers: Sequence[Document]) -> str:
         used.add(label)
         fields = {
             "title": f"{{{_escape(paper.title)}}}",
-            "author": " and ".join(map(_escape, _authors(paper))),
+            "author": " and ".join(map(_escape, authors_of(paper))),
             "year": _year(paper),
             "howpublished": _escape(str(paper.facts.get("venue", ""))),
             "note": _escape(paper.key),
@@ -48,7 +48,7 @@ def bibtex(papers: Sequence[Document]) -> str:
 
 def _label(paper: Document) -> str:
     """Returns a BibTeX key: last name, year and first word in ASCII."""
-    first = next(iter(_authors(paper)), "").strip()
+    first = next(iter(authors_of(paper)), "").strip()
     name = first.partition(",")[0] if "," in first else first.rpartition(" ")[2]
     words = [word for word in re.findall(r"\w+", paper.title) if len(word) > 3]
     parts = [name, _year(paper), words[0] if words else ""]
@@ -56,7 +56,8 @@ def _label(paper: Document) -> str:
     return re.sub(r"[^A-Za-z0-9]", "", plain).lower() or "paper"
 
 
-def _authors(paper: Document) -> list[str]:
+def authors_of(paper: Document) -> list[str]:
+    """Returns the names of a paper's authors."""
     authors = paper.facts.get("authors", [])
     return [str(name) for name in authors] if isinstance(authors, list | tuple) else [str(authors)]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from envsuite.papersearch import prompts
+from envsuite.papersearch.page.exports import authors_of
 from envsuite.papersearch.page.visits import Visit
 from envsuite.papersearch.world import LONGEST_TITLE, LiteratureSearch, PaperLibrary
 from envsuite.retrieval.documents import Document
@@ -70,12 +71,10 @@ def paper_details(session: LiteratureSearch, key: str) -> dict[str, Any] | None:
     if number is None or number not in session.pool:
         return None
     paper = session.library.corpus.document(number)
-    authors = paper.facts.get("authors", [])
-    names = [str(name) for name in authors] if isinstance(authors, list) else [str(authors)]
     return {
         "title": prompts.shorten(paper.title, 2_000),
         "abstract": paper.text,
-        "authors": prompts.shorten(", ".join(names), 2_000),
+        "authors": prompts.shorten(", ".join(authors_of(paper)), 2_000),
         "venue": prompts.shorten(str(paper.facts.get("venue", "")), 500),
     }
 
@@ -91,10 +90,9 @@ def _cards(
 ) -> Iterable[dict[str, Any]]:
     library = session.library
     for number in numbers:
-        text = library.corpus.content(number)[1]
         yield {
             **_paper(library, number),
-            "snippet": prompts.shorten(text, SNIPPET),
+            "snippet": prompts.shorten(library.corpus.content(number)[1], SNIPPET),
             "expanded": number in session.expanded,
             "new": number in fresh,
             "gold": number in gold,

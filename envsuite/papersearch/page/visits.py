@@ -149,8 +149,7 @@ class Visit:
         env = self.enter()
         past = len(env.session.history)
         _, reward, *_ = env.step(action)
-        lines = env.session.history[past:]
-        turn = VisitTurn(tuple(map(_result, action, lines)), float(reward))
+        turn = VisitTurn(tuple(map(_result, action, env.session.history[past:])), float(reward))
         self.turns.append(turn)
         self._moments = [*self._moments[-UNDOS:], VisitMoment.of(env)]
         self.changes += 1

@@ -91,11 +91,9 @@ class NativeCodec(Codec):
         Raises:
             UsageError: The template cannot write them so that they are read back.
         """
-        by_name = (
-            {call.name: Tool(call.name, "", _schema(call)) for call in action}
-            if tools is None
-            else _tools_by_name(tools)
-        )
+        if tools is None:
+            tools = [Tool(call.name, "", _schema(call)) for call in action]
+        by_name = _tools_by_name(tools)
         for call in action:
             dump(call)
         text = self.dialect.completion(self.dialect.add_ids(list(action)), thought, by_name) if action else None
@@ -148,8 +146,7 @@ class NativeCodec(Codec):
 
     def _read(self, completion: str, tools: Sequence[Tool]) -> tuple[str | None, str, list[CallMatch], str]:
         """Returns the thought, the text after it, the calls in that text, and why there are none."""
-        text = self._without_end(completion)
-        thought, answer = self.dialect.format.split(text)
+        thought, answer = self.dialect.format.split(self._without_end(completion))
         if thought is None and answer.lstrip().startswith(self.dialect.format.thought[0].strip()):
             return answer.strip(), "", [], f"the thought is never closed by {self.dialect.format.thought[1]}"
         calls: list[CallMatch] = []

@@ -38,26 +38,24 @@ class SearchR1Codec(Codec):
 
     def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> ParseResult:
         """Parses the first well-formed tag after the thought."""
-        by_name = {tool.name: tool for tool in tools}
-        opening = re.compile(f"<({'|'.join(map(re.escape, by_name))})>")
+        tags = {tool.name: tool for tool in tools}
+        opening = re.compile(f"<({'|'.join(map(re.escape, tags))})>")
         thought = completion.find(THOUGHT_END)
         position = 0 if thought < 0 else thought + len(THOUGHT_END)
         problem, open_names = "", set[str]()
-        while by_name and (match := opening.search(completion, position)) is not None:
+        while tags and (match := opening.search(completion, position)) is not None:
             name, position = match[1], match.end()
             end = -1 if name in open_names else completion.find(f"</{name}>", position)
             if end < 0:
                 open_names.add(name)
                 problem = problem or f"<{name}> is never closed"
                 continue
-            call = _call(by_name[name], completion[position:end], opening)
+            call = _call(tags[name], completion[position:end], opening)
             if isinstance(call, ToolCall):
                 return ParseResult((call,), None)
             problem = problem or call.reason
             position = end + len(name) + 3
-        return ParseResult(
-            None, problem or f"no {' or '.join(f'<{name}>…</{name}>' for name in by_name)} in the completion"
-        )
+        return ParseResult(None, problem or f"no {' or '.join(f'<{tag}>…</{tag}>' for tag in tags)} in the completion")
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Formats the thought, if any, and the call in its tag.
@@ -111,9 +109,8 @@ def _body(call: ToolCall) -> str:
         UsageError: The text would not be read back.
     """
     values = list(call.arguments.values())
-    if len(values) == 1 and isinstance(values[0], str):
-        text = values[0]
+    if len(values) == 1 and isinstance(text := values[0], str):
         if text != text.strip() or "<" in text or not is_unicode(text):
             raise UsageError(f"the text {text[:80]!r} cannot be written in a tag so that it is read back")
         return text
-    return dump(ToolCall(call.name, call.arguments)).partition('"arguments": ')[2].removesuffix("}")
+    return dump(call).partition('"arguments": ')[2].removesuffix("}")

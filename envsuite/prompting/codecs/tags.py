@@ -15,6 +15,7 @@ from envsuite.prompting.text import (
     MalformedText,
     bodies,
     dump,
+    escape_tags,
     is_unicode,
     listing,
     read_calls,
@@ -73,16 +74,13 @@ class TagsCodec(Codec):
         if self.require_thought and not 0 <= completion.find("<think>") < completion.find(THOUGHT_END):
             return ParseResult(None, "no <think>…</think> in the completion")
         for body in bodies(completion.lower() if self.lowercase else completion, "<action>", "</action>"):
-            if isinstance(body, MalformedText):
-                problem = problem or body.reason
-                continue
-            calls = self._read(body.strip(), tools)
-            if not isinstance(calls, MalformedText) and len(calls) > max_calls:
-                calls = MalformedText(f"{len(calls)} calls in one step, at most {max_calls} allowed")
+            calls = body if isinstance(body, MalformedText) else self._read(body.strip(), tools)
             if isinstance(calls, MalformedText):
                 problem = problem or calls.reason
-                continue
-            return ParseResult(tuple(calls), None)
+            elif len(calls) > max_calls:
+                problem = problem or f"{len(calls)} calls in one step, at most {max_calls} allowed"
+            else:
+                return ParseResult(tuple(calls), None)
         return ParseResult(None, problem or "no <action>…</action> in the completion")
 
     def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | MalformedText:
@@ -112,7 +110,7 @@ class TagsCodec(Codec):
             if mine and isinstance(command, str) and _is_plain(command):
                 return command
         body = dump(action[0]) if len(action) == 1 else f"[{', '.join(dump(call) for call in action)}]"
-        return body.replace("<", "\\u003c") if any(tag in body for tag in TAGS) else body
+        return escape_tags(body)
 
 
 @dataclass(frozen=True)
@@ -127,16 +125,11 @@ class BracketsCodec(TagsCodec):
 
     def system(self, tools: Sequence[Tool], max_calls: int) -> str:
         """Returns each tool's description and format of calls, ending with a template of the answer."""
-        forms = [
-            f"{tool.name}[{argument}]: {tool.description}"
-            for tool in tools
-            if (argument := one_string(tool)) is not None
-        ]
+        forms = [f"{tool.name}[{name}]: {tool.description}" for tool in tools if (name := one_string(tool)) is not None]
         if len(forms) < len(tools):
             return super().system(tools, max_calls)
-        return "\n".join(
-            ("You act by calling tools:", *forms, "Answer each observation in this form:", self._form("tool[argument]"))
-        )
+        answer = self._form("tool[argument]")
+        return "\n".join(("You act by calling tools:", *forms, "Answer each observation in this form:", answer))
 
     def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | MalformedText:
         name, bracket, tail = text.partition("[")
@@ -159,21 +152,15 @@ class BracketsCodec(TagsCodec):
 
 def command_tool(tools: Sequence[Tool]) -> Tool | None:
     """Returns the only tool whose single parameter is a string named ``command``; ``None`` for none or several."""
-    matches = [tool for tool in tools if _takes_command(tool)]
+    matches = [tool for tool in tools if one_string(tool) == "command"]
     return matches[0] if len(matches) == 1 else None
-
-
-def _takes_command(tool: Tool) -> bool:
-    properties = tool.parameters.get("properties", {})
-    return list(properties) == ["command"] and properties["command"].get("type") == "string"
 
 
 def one_string(tool: Tool) -> str | None:
     """Returns the name of the tool's parameter if it has only one, which is a string."""
     properties = tool.parameters.get("properties", {})
-    return next(
-        (name for name, form in properties.items() if form.get("type") == "string" and len(properties) == 1), None
-    )
+    strings = [name for name, schema in properties.items() if schema.get("type") == "string"]
+    return strings[0] if len(properties) == len(strings) == 1 else None
 
 
 def _is_plain(command: str) -> bool:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.prompting.codecs.base import Codec, ParseResult
-from envsuite.prompting.text import MalformedText, bodies, dump, dump_escaped, listing, read_calls, write_thought
+from envsuite.prompting.text import MalformedText, bodies, dump, escape_tags, listing, read_calls, write_thought
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,7 @@ class ToolsCodec(Codec):
     """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, several where the environment allows it.
 
     The instructions list the tools, so any chat template will do: one without tools too. For one that takes tools,
-    :class:`NativeCodec` has the model's own format. All well-formed calls form the action; more than allowed make it
-    invalid.
+    ``NativeCodec`` has the model's own format. All well-formed calls form the action; too many make it invalid.
     """
 
     name: ClassVar[str] = "tools"
@@ -46,7 +45,9 @@ class ToolsCodec(Codec):
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """Formats the thought, if any, and a ``<tool_call>`` for each call."""
-        return write_thought(thought) + "\n".join(f"<tool_call>\n{dump_escaped(call)}\n</tool_call>" for call in action)
+        return write_thought(thought) + "\n".join(
+            f"<tool_call>\n{escape_tags(dump(call))}\n</tool_call>" for call in action
+        )
 
     def show(self, action: Action) -> str:
         """Formats the calls as JSON."""

@@ -61,7 +61,7 @@ class ModelEndpoint:
     def __init__(self, options: EndpointOptions) -> None:
         self.options = options
         self.url = options.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
-        self.answered = 0.0
+        self.last_answer = 0.0
         """When the last answer came (``time.monotonic``); 0 before the first."""
         self.repeats = 0
         """Calls that were repeated."""
@@ -79,19 +79,19 @@ class ModelEndpoint:
         """Returns the completion of a request.
 
         Raises:
-            Unavailable: None came for ``patience`` seconds, or :meth:`end` was called.
-            Refused: The endpoint refuses this request.
-            Unusable: It refuses every request.
+            EndpointUnavailable: None came for ``patience`` seconds, or :meth:`end` was called.
+            EndpointRefused: The endpoint refuses this request.
+            EndpointUnusable: It refuses every request.
         """
         first_failure, pause = 0.0, _FIRST_PAUSE
         while True:
             self._wait(self._later - time.monotonic())
             try:
-                reply = self._once(body)
+                reply = self._send(body)
             except _TransientError as error:
                 why, least = str(error), error.least
             else:
-                self.answered = time.monotonic()
+                self.last_answer = time.monotonic()
                 return reply
             now = time.monotonic()
             first_failure = first_failure or now
@@ -102,7 +102,7 @@ class ModelEndpoint:
                 advice = f", and wants to be asked again after {least:.0f} s" if least else ""
                 raise EndpointUnavailable(
                     f"{self.url}: {why}; tried for {now - first_failure:.0f} s{advice} "
-                    f"({self.options.setting_name('patience')} is {self.options.patience:g})"
+                    f"({self.options.setting('patience')} is {self.options.patience:g})"
                 )
             self.repeats += 1
             _LOG.warning("%s: %s; trying again in %.1f s", self.url, why, wait)
@@ -122,7 +122,7 @@ class ModelEndpoint:
         if self._ended.is_set() or (seconds > 0 and self._ended.wait(seconds)):
             raise EndpointUnavailable(f"{self.url}: nothing more is asked")
 
-    def _once(self, body: Mapping[str, Any]) -> Reply:
+    def _send(self, body: Mapping[str, Any]) -> Reply:
         try:
             response = http.ask(self._client, "POST", self.url, json=body)
         except (httpx2.TransportError, httpx2.DecodingError, RuntimeError) as error:  # RuntimeError: closed meanwhile
@@ -135,7 +135,7 @@ class ModelEndpoint:
         try:
             reply = read(response.json())
         except MalformedAnswer as error:
-            raise _TransientError(self._hidden(str(error))) from error
+            raise _TransientError(self._hide_key(str(error))) from error
         except (ValueError, RecursionError) as error:
             raise _TransientError(f"it answered {text!r}, which is no JSON") from error
         self._check_model(reply.model)
@@ -143,24 +143,17 @@ class ModelEndpoint:
 
     def _refusal(self, status: int, text: str) -> Exception:
         """Returns the error for an answer that the same request would get again."""
-        where = f"{self.url}: HTTP {status}: {text}"
+        where, setting = f"{self.url}: HTTP {status}: {text}", self.options.setting
         if status in (401, 403):
             variable = self.options.key_variable
             hint = f"the key is that of {variable}" if variable else "no key is sent"
-            return EndpointUnusable(
-                f"{where} ({hint}: {self.options.setting_name('key_variable')} names the variable that has it)"
-            )
+            return EndpointUnusable(f"{where} ({hint}: {setting('key_variable')} names the variable that has it)")
         if status == 404 or 300 <= status < 400:
-            return EndpointUnusable(
-                f"{where}; see {self.options.setting_name('url')} (most end in /v1) and "
-                f"{self.options.setting_name('model')}"
-            )
+            return EndpointUnusable(f"{where}; see {setting('url')} (most end in /v1) and {setting('model')}")
         if any(word in text.lower() for word in _LONGER):
             return EndpointNoRoom(where)
-        if status in (402, *_PASSING) or not self.answered:
-            return EndpointUnusable(
-                f"{where}; {self.options.setting_name('extra')} can change or leave out a field of the request"
-            )
+        if status in (402, *_PASSING) or not self.last_answer:
+            return EndpointUnusable(f"{where}; {setting('extra')} can change or leave out a field of the request")
         return EndpointRefused(where)
 
     def _check_model(self, name: str) -> None:
@@ -171,7 +164,7 @@ class ModelEndpoint:
             return
         raise EndpointUnusable(
             f"{self.url}: {name!r} answered, and {model!r} was asked; if that is right, set "
-            f"{self.options.setting_name('served_as')} to {name!r}"
+            f"{self.options.setting('served_as')} to {name!r}"
         )
 
     def _error_text(self, response: Response) -> str:
@@ -184,9 +177,9 @@ class ModelEndpoint:
                 text = f"{error['message']}" + (f" ({error['code']})" if error.get("code") else "")
         except (ValueError, AttributeError, RecursionError):
             pass
-        return self._hidden(text)[:300]
+        return self._hide_key(text)[:300]
 
-    def _hidden(self, text: str) -> str:
+    def _hide_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
 
 

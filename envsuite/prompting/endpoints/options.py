@@ -54,7 +54,7 @@ class EndpointOptions:
         for name in ("model", "served_as"):
             value = getattr(self, name)
             if not isinstance(value, str | None) or value == "" or (name == "model" and value is None):
-                raise UsageError(f"{self.setting_name(name)} is {value!r}; it must be the name of a model")
+                raise UsageError(f"{self.setting(name)} is {value!r}; it must be the name of a model")
         for name, kinds, what in (
             ("concurrency", int, "a whole number"),
             ("budget", int, "a whole number of tokens"),
@@ -64,22 +64,18 @@ class EndpointOptions:
             value = getattr(self, name)
             wrong = isinstance(value, bool) or not isinstance(value, kinds) or not value > 0
             if wrong and not (name == "budget" and value is None):
-                raise UsageError(f"{self.setting_name(name)} is {value!r}; it must be {what}, above 0")
+                raise UsageError(f"{self.setting(name)} is {value!r}; it must be {what}, above 0")
         self._check_prices()
         if not isinstance(self.extra, Mapping | None) or not all(isinstance(key, str) for key in self.extra or ()):
-            raise UsageError(
-                f"{self.setting_name('extra')} is {self.extra!r}; it must be like {{reasoning_effort: low}}"
-            )
+            raise UsageError(f"{self.setting('extra')} is {self.extra!r}; it must be like {{reasoning_effort: low}}")
         for name in _OURS:
             if name in (self.extra or {}):
-                raise UsageError(
-                    f"{self.setting_name('extra')} has {name!r}, which is set for each request; leave it out"
-                )
+                raise UsageError(f"{self.setting('extra')} has {name!r}, which is set for each request; leave it out")
         self.key()
 
-    def setting_name(self, setting: str) -> str:
+    def setting(self, name: str) -> str:
         """Returns a setting as a person writes it: ``rollout.engine_options.key_variable``, or ``--key-variable``."""
-        return self.prefix + (setting.replace("_", "-") if self.prefix == "--" else setting)
+        return self.prefix + (name.replace("_", "-") if self.prefix == "--" else name)
 
     def key(self) -> str | None:
         """Returns the API key; ``None`` where none is sent.
@@ -92,11 +88,11 @@ class EndpointOptions:
             return None
         if not isinstance(name, str) or not _NAME.fullmatch(name):  # perhaps the key itself, which no message may show
             raise UsageError(
-                f"{self.setting_name('key_variable')} is not the name of an environment variable; write a name such as "
+                f"{self.setting('key_variable')} is not the name of an environment variable; write a name such as "
                 "OPENAI_API_KEY there, and the key into that variable"
             )
         if not (key := os.environ.get(name, "").strip()):
-            raise UsageError(f"{self.setting_name('key_variable')} is {name}, but that environment variable is not set")
+            raise UsageError(f"{self.setting('key_variable')} is {name}, but that environment variable is not set")
         return key
 
     def cost(self, tokens: AnswerTokens) -> float | None:
@@ -104,8 +100,8 @@ class EndpointOptions:
         return None if self.prices is None else cost_of(tokens, self.prices)
 
     def _check_url(self) -> None:
-        key = f"name the environment variable of an API key in {self.setting_name('key_variable')} instead"
-        address(self.url, self.setting_name("url"), "http://127.0.0.1:8000/v1", key)
+        key = f"name the environment variable of an API key in {self.setting('key_variable')} instead"
+        address(self.url, self.setting("url"), "http://127.0.0.1:8000/v1", key)
 
     def _check_prices(self) -> None:
         prices = self.prices
@@ -114,13 +110,13 @@ class EndpointOptions:
         names_fit = isinstance(prices, Mapping) and {"input", "output"} <= set(prices) <= set(_PRICES)
         if not names_fit or not all(isinstance(price, int | float) and price >= 0 for price in prices.values()):
             raise UsageError(
-                f"{self.setting_name('prices')} is {prices!r}; it must be the price of a million tokens, like "
+                f"{self.setting('prices')} is {prices!r}; it must be the price of a million tokens, like "
                 "{input: 0.5, output: 1.5} (and cached, where that differs from input)"
             )
 
 
 def cost_of(tokens: AnswerTokens, prices: Mapping[str, float]) -> float:
-    """Returns the cost of tokens at the prices of a million of them, as :attr:`Options.prices` has them."""
+    """Returns the cost of tokens at the prices of a million of them, as :attr:`EndpointOptions.prices` has them."""
     cached_price = prices.get("cached", prices["input"])
     fresh = tokens.prompt - tokens.cached
     return (fresh * prices["input"] + tokens.cached * cached_price + tokens.answer * prices["output"]) / _MILLION

@@ -47,7 +47,7 @@ def read(body: object) -> Reply:
     """Returns the completion in the JSON of an answer.
 
     Raises:
-        Malformed: It has none, or one that was not finished.
+        MalformedAnswer: It has none, or one that was not finished.
     """
     choices = _field(body, "choices")
     if not isinstance(choices, list) or not choices:
@@ -79,9 +79,7 @@ def _read_call(call: object) -> RawCall:
     """Returns a call as it stands; whether it makes sense is for the policy to answer for."""
     function = _field(call, "function")
     name, arguments = _field(function, "name"), _field(function, "arguments")
-    if arguments is None:
-        arguments = ""
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    text = arguments if isinstance(arguments, str | None) else json.dumps(arguments)
     return RawCall(_text(name), _text(text), _text(_field(call, "id")))
 
 

@@ -31,14 +31,8 @@ def body_of(
         max_tokens: Most tokens of the answer.
         seed: Any number; its last 31 bits are sent.
     """
-    body: dict[str, Any] = {
-        "model": options.model,
-        "messages": messages,
-        "temperature": temperature,
-        "top_p": top_p,
-        "max_tokens": max_tokens,
-        "stream": False,
-    }
+    sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+    body: dict[str, Any] = {"model": options.model, "messages": messages, **sampling, "stream": False}
     if seed is not None:
         body["seed"] = seed % _SEEDS
     if tools:

@@ -6,7 +6,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from envsuite.core.tools import Tool, ToolCall
@@ -62,12 +62,13 @@ class Format(ABC):
     def calls(self, text: str, tools: Mapping[str, Tool]) -> Iterator[CallMatch | CallMismatch]:
         """As :meth:`read`, without calls that can be neither stored nor executed."""
         for match in self.read(text, tools):
-            if isinstance(match, CallMatch) and deeper_than(dict(match.call.arguments), MAX_DEPTH - 1):
-                yield CallMismatch(f"the arguments are nested deeper than {MAX_DEPTH}", match.end)
-            elif isinstance(match, CallMatch) and not _is_unicode(match.call):
-                yield CallMismatch("the call is not valid Unicode", match.end)
-            else:
-                yield match
+            if isinstance(match, CallMatch):
+                arguments = dict(match.call.arguments)
+                if deeper_than(arguments, MAX_DEPTH - 1):
+                    match = CallMismatch(f"the arguments are nested deeper than {MAX_DEPTH}", match.end)
+                elif not is_unicode(match.call.name + json.dumps(arguments, ensure_ascii=False)):
+                    match = CallMismatch("the call is not valid Unicode", match.end)
+            yield match
 
     def split(self, completion: str) -> tuple[str | None, str]:
         """Returns the thought of ``completion``, ``None`` if it has none, and the text after it."""
@@ -90,11 +91,6 @@ class Format(ABC):
         return f"call{index:05d}"  # nine letters and digits, which Mistral's templates demand
 
 
-def _is_unicode(call: ToolCall) -> bool:
-    text = call.name + json.dumps(dict(call.arguments), ensure_ascii=False)
-    return is_unicode(text)
-
-
 def skip(text: str, at: int, *marks: str) -> int:
     """Returns the index after blanks and the first of ``marks`` that follows; ``-1`` if none does."""
     at = SPACE.match(text, at).end()  # type: ignore[union-attr]  # matches the empty string
@@ -111,8 +107,3 @@ def decode(text: str, at: int) -> tuple[Any, int] | CallMismatch:
         return CallMismatch(f"not JSON: {error.msg}", max(at, error.pos))
     except ValueError as error:
         return CallMismatch(f"not JSON: {error}", len(text))
-
-
-def prefix_reason(wrong: CallMismatch, reason: str) -> CallMismatch:
-    """Returns ``wrong`` with ``reason`` before its own."""
-    return replace(wrong, reason=f"{reason}: {wrong.reason}")

@@ -15,7 +15,7 @@ _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": No
 
 class _ParseFailure(Exception):
     def __init__(self, reason: str, end: int) -> None:
-        self.wrong = CallMismatch(reason, end)
+        self.mismatch = CallMismatch(reason, end)
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class BracedCalls(Format):
             name = text[at:brace]
             try:
                 arguments, at = self._object(text, brace, 1)
-            except _ParseFailure as failed:
-                yield failed.wrong
-                at = failed.wrong.end
+            except _ParseFailure as failure:
+                yield failure.mismatch
+                at = failure.mismatch.end
                 continue
             if (end := skip(text, at, self.closing)) < 0:
                 yield CallMismatch(f"no {self.closing} after the arguments", at)

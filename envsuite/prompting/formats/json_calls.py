@@ -42,15 +42,13 @@ class JsonCalls(Format):
 
     def _call(self, item: Any, start: int, end: int) -> CallMatch | CallMismatch:
         name, arguments = self.keys
-        known_keys = {name, arguments, "type", *(() if self.id_key is None else (self.id_key,))}
+        known_keys = {name, arguments, "type", self.id_key}
         if not isinstance(item, dict) or not {name, arguments} <= item.keys() <= known_keys:
             return CallMismatch(f'a call is {{"{name}": …, "{arguments}": {{…}}}}', end)
         if not isinstance(item[name], str) or not isinstance(item[arguments], dict):
             return CallMismatch(f'of a call, "{name}" is a string and "{arguments}" an object', end)
-        call_id = None if self.id_key is None else item.get(self.id_key)
-        return CallMatch(
-            ToolCall(item[name], item[arguments]), start, end, call_id if isinstance(call_id, str) else None
-        )
+        call, call_id = ToolCall(item[name], item[arguments]), item.get(self.id_key)
+        return CallMatch(call, start, end, call_id if isinstance(call_id, str) else None)
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,11 @@ class PythonicCalls(Format):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                read = [_call(statement) for statement in ast.parse(body.strip()).body]
+                calls = [_call(statement) for statement in ast.parse(body.strip()).body]
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             yield CallMismatch(f"not a call a line: {error}", end)
             return
-        for call in read:
+        for call in calls:
             yield CallMatch(call, start, end)
 
 

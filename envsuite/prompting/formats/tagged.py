@@ -62,10 +62,8 @@ class TaggedCalls(Format):
             key_end = text.find(self.key[1], key_at, key_at + MAX_NAME)
             if key_end < 0:
                 return CallMismatch("the name of an argument never ends", key_at)
-            value_at = (
-                skip(text, key_end + len(self.key[1]), self.value[0]) if self.value[0] else key_end + len(self.key[1])
-            )
-            if value_at < 0:
+            value_at = key_end + len(self.key[1])
+            if self.value[0] and (value_at := skip(text, value_at, self.value[0])) < 0:
                 return CallMismatch(f"no {self.value[0]} after the name of an argument", key_end)
             value_end = text.find(self.value[1], value_at)
             if value_end < 0:

@@ -1,71 +1,14 @@
 """Credit-assignment methods, one file each.
 
-Importing the package enters every method in :data:`ESTIMATORS`.
+Importing the package imports every file of it, which enters its methods in :data:`ESTIMATORS`.
 """
 
-from trainers.credit.estimators import (
-    beacon,
-    bipace,
-    dapo,
-    dr_grpo,
-    empg,
-    g2po,
-    gagpo,
-    gigpo,
-    gpg,
-    graphgpo,
-    grpo,
-    gspo,
-    hcapo,
-    hgpo,
-    hiper,
-    opo,
-    oracle_mc,
-    pgpo,
-    ppo,
-    reinforce_pp,
-    reinforce_pp_baseline,
-    remax,
-    rewardflow,
-    rloo,
-    steppo,
-    tree_grpo,
-    vetta,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from trainers.credit.estimators.base import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased, register
 
-__all__ = [
-    "ESTIMATORS",
-    "Advantage",
-    "Calibrating",
-    "Estimator",
-    "ValueBased",
-    "beacon",
-    "bipace",
-    "dapo",
-    "dr_grpo",
-    "empg",
-    "g2po",
-    "gagpo",
-    "gigpo",
-    "gpg",
-    "graphgpo",
-    "grpo",
-    "gspo",
-    "hcapo",
-    "hgpo",
-    "hiper",
-    "opo",
-    "oracle_mc",
-    "pgpo",
-    "ppo",
-    "register",
-    "reinforce_pp",
-    "reinforce_pp_baseline",
-    "remax",
-    "rewardflow",
-    "rloo",
-    "steppo",
-    "tree_grpo",
-    "vetta",
-]
+__all__ = ["ESTIMATORS", "Advantage", "Calibrating", "Estimator", "ValueBased", "register"]
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

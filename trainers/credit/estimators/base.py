@@ -15,7 +15,7 @@ from trainers.credit.estimators.tokens import finite_tokens
 from trainers.settings import check_fields
 from trainers.settings.registry import Registry
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import SUPPLIERS, VALUE, target_of
+from trainers.steps.columns import SUPPLIERS, TRUNCATED, VALUE, target_of
 
 Per = Literal["step", "token"]
 
@@ -148,6 +148,9 @@ class CriticValue:
 class ValueBased(Estimator):
     """A method that reads values of a critic, and says what the critic is trained towards."""
 
+    bootstrap: bool = False
+    """Whether an episode that was cut off goes on with its last value; methods that can have a setting of this name."""
+
     @property
     def values(self) -> tuple[CriticValue, ...]:
         """The values that it reads: by default the column or (where it is ``per`` token) token column ``value``."""
@@ -155,9 +158,9 @@ class ValueBased(Estimator):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The critic's values, and what says where they are read and learnt."""
+        """The critic's values, what says where they are read and learnt, and which episodes were cut off."""
         names = [name for value in self.values for name in (value.name, value.at, value.learns) if name is not None]
-        return tuple(dict.fromkeys(names))
+        return (*dict.fromkeys(names), *((TRUNCATED,) if self.bootstrap else ()))
 
     @abstractmethod
     def returns(self, steps: StepTable) -> tuple[NDArray[np.float64], ...]:

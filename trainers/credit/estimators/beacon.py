@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import CENTRED, Comparing, StateComparison, laid_over
-from trainers.credit.estimators.groups import Floats, Ints, episode_codes, first_rows, group_codes, group_diagnostics
+from trainers.credit.estimators.groups import (
+    Floats,
+    Ints,
+    episode_codes,
+    first_rows,
+    group_codes,
+    group_diagnostics,
+    mean_of,
+)
 from trainers.credit.estimators.returns import row_score, steps_in_order
 from trainers.settings import Fraction
 from trainers.steps import StepTable
@@ -62,10 +70,7 @@ class BEACON(Comparing):
         diagnostics |= group_diagnostics(rewards, group, "segment_group")
         once, milestones = first_rows(of := episode_codes(steps)), self.milestone_mask(steps)
         counts = np.bincount(of, milestones)[of[once]]
-        diagnostics |= {
-            "milestones": float(counts.mean()) if len(once) else 0.0,
-            "without_milestone": float((counts == 0).mean()) if len(once) else 0.0,
-        }
+        diagnostics |= {"milestones": mean_of(counts), "without_milestone": mean_of(counts == 0)}
         terms = {"episode": episode, "segment": step}
         return Advantage(episode + step, diagnostics=diagnostics, terms=terms, groups={"segment": group})
 

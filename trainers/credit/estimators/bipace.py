@@ -20,6 +20,7 @@ from trainers.credit.estimators.groups import (
     group_codes,
     group_diagnostics,
     group_statistics,
+    mean_of,
 )
 from trainers.credit.estimators.returns import discounted_returns
 from trainers.settings import AtLeastOne, Fraction
@@ -96,7 +97,7 @@ class BiPACE(Comparing, Calibrating):
             diagnostics.update(_pace_diagnostics(cluster, key, branch))
         if self.credit != "mean" and self.action_key == "action_tag":
             has_action = np.array([action is not None for action in steps.extra[ACTION].tolist()], np.bool_)
-            diagnostics["action_parse_rate"] = float(has_action.mean()) if len(steps) else 0.0
+            diagnostics["action_parse_rate"] = mean_of(has_action)
         terms = {"episode": episode, "step": self.step_weight * step}
         return Advantage(episode + terms["step"], diagnostics=diagnostics, terms=terms, groups={"step": cluster})
 
@@ -214,10 +215,9 @@ def _pace_diagnostics(cluster: Ints, key: Ints, branch: Ints) -> dict[str, float
     pairs = group_codes(cluster, key)
     kinds = np.bincount(cluster[first_rows(pairs)])
     size, alike = np.bincount(cluster), np.bincount(pairs)
-    action_counts = kinds[size > 1]
     return {
         **shares,
-        "action_keys_per_cluster": float(action_counts.mean()) if len(action_counts) else 0.0,
+        "action_keys_per_cluster": mean_of(kinds[size > 1]),
         "matched_pairs": float((size * (size - 1) // 2).sum()),
         "matched_pairs_same_action": float((alike * (alike - 1) // 2).sum()),
     }

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError
-from trainers.credit.estimators.groups import Floats, Ints, group_codes
+from trainers.credit.estimators.groups import Floats, Ints, describe_row, group_codes
 from trainers.steps import StepTable
 from trainers.steps.columns import EMBEDDING, SUPPLIERS
 
@@ -121,10 +121,8 @@ def unit_vectors(steps: StepTable) -> NDArray[np.floating[Any]]:
     length = np.sqrt(np.einsum("nd,nd->n", values, values))
     for bad, what in ((~np.isfinite(length), "not finite"), (length == 0.0, "all zeros, which has no direction,")):
         if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise UsageError(
-                f"column {EMBEDDING!r} is {what} in row {row} (episode {steps.episode_id[row]}, step {steps.t[row]})"
-            )
+            where = describe_row(steps, int(np.flatnonzero(bad)[0]))
+            raise UsageError(f"column {EMBEDDING!r} is {what} in {where}")
     return np.asarray(values / length[:, None], values.dtype)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import STANDARD, Compared, Comparing
-from trainers.credit.estimators.groups import Floats, mean_abs
+from trainers.credit.estimators.groups import Floats, mean_abs, mean_of
 from trainers.credit.estimators.returns import steps_in_order
 from trainers.credit.estimators.tokens import token_means
 from trainers.settings import NotNegative
@@ -57,10 +57,10 @@ class EMPG(Comparing):
         episode, diagnostics = self.compare.episodes(steps)
         scale, bonus = self.scale(steps), self.bonus(steps)
         episode_term = episode * scale
-        mean = float((episode_term + bonus).mean()) if len(steps) else 0.0
+        mean = mean_of(episode_term + bonus)
         whole = mean_abs(episode_term) + mean_abs(bonus)
         diagnostics |= {
-            "entropy": float(token_means(steps, ENTROPY, "empg").mean()) if len(steps) else 0.0,
+            "entropy": mean_of(token_means(steps, ENTROPY, "empg")),
             "scale_std": float(scale.std()) if len(steps) else 0.0,
             "scale_max": float(scale.max(initial=0.0)),
             "bonus_share": mean_abs(bonus) / whole if whole else 0.0,

@@ -20,6 +20,7 @@ from trainers.steps import StepTable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 ROUNDING = 1e-9
 """Values of a group that lie within this (relative above magnitude 1) are equal; what is left is rounding."""
@@ -221,6 +222,16 @@ def group_diagnostics(values: Floats, group: Ints, prefix: str) -> dict[str, flo
     }
 
 
+def mean_of(values: NDArray[Any]) -> float:
+    """Mean; 0 of none."""
+    return float(values.mean()) if len(values) else 0.0
+
+
 def mean_abs(values: Floats) -> float:
     """Mean magnitude; 0 of none."""
-    return float(np.abs(values).mean()) if len(values) else 0.0
+    return mean_of(np.abs(values))
+
+
+def describe_row(steps: StepTable, row: int) -> str:
+    """Returns where a row is, for messages."""
+    return f"row {row} (episode {steps.episode_id[row]}, step {steps.t[row]})"

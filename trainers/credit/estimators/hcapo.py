@@ -9,7 +9,14 @@ import numpy as np
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import Comparing, StateComparison, laid_over
-from trainers.credit.estimators.groups import Floats, episode_codes, group_codes, group_diagnostics, group_statistics
+from trainers.credit.estimators.groups import (
+    Floats,
+    episode_codes,
+    group_codes,
+    group_diagnostics,
+    group_statistics,
+    mean_of,
+)
 from trainers.credit.estimators.returns import episode_totals, steps_in_order, steps_to_go
 from trainers.credit.estimators.tokens import token_means
 from trainers.settings import Fraction, NotNegative, Positive
@@ -71,11 +78,11 @@ class HCAPO(Comparing):
         low, high = 1.0 - self.clip_low, 1.0 + self.clip_high
         diagnostics |= group_diagnostics(value, self._group_of(steps), "step_group")
         diagnostics |= {
-            "ratio_mean": _mean(ratio),
+            "ratio_mean": mean_of(ratio),
             "ratio_std": float(ratio.std()) if len(ratio) else 0.0,
-            "ratio_clipped": _mean((ratio <= low) | (ratio >= high)),
-            "hindsight_logprob": _mean(token_means(steps, HINDSIGHT, "hcapo")[won]),
-            "response_length": _mean(tokens),
+            "ratio_clipped": mean_of((ratio <= low) | (ratio >= high)),
+            "hindsight_logprob": mean_of(token_means(steps, HINDSIGHT, "hcapo")[won]),
+            "response_length": mean_of(tokens),
         }
         return Advantage(episode + term, diagnostics=diagnostics, terms={"episode": episode, "hindsight": term})
 
@@ -112,7 +119,3 @@ class HCAPO(Comparing):
 
 def _won(steps: StepTable) -> np.ndarray:
     return np.asarray(steps.column(SUCCESS, "hcapo", "the rollout"), np.bool_)
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else 0.0

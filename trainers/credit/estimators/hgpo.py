@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import Comparing, StateComparison, laid_over
-from trainers.credit.estimators.groups import Floats, Ints, group_codes, group_diagnostics
+from trainers.credit.estimators.groups import Floats, Ints, group_codes, group_diagnostics, mean_of
 from trainers.credit.estimators.returns import discounted_returns, steps_in_order
 from trainers.settings import Count, Fraction, NotNegative, Positive
 from trainers.steps import StepTable
@@ -62,15 +62,13 @@ class HGPO(Comparing):
         diagnostics: dict[str, float] = {}
         for k, (group, there) in enumerate(zip(groups, exists, strict=True)):
             diagnostics |= group_diagnostics(returns[there], group[there], f"level_{k}")
-            diagnostics[f"level_{k}/step_utilisation"] = float((items[k] != 0.0).mean()) if len(steps) else 0.0
+            diagnostics[f"level_{k}/step_utilisation"] = mean_of(items[k] != 0.0)
         total = np.where(total > 0.0, total, 1.0)
         names = [*(f"level_{k}" for k in range(self.depth + 1)), "episode"]
-        return Advantage(
-            (weights @ (items * counts)) / total,
-            diagnostics=diagnostics,
-            terms=dict(zip(names, weights[:, None] * items * counts / total, strict=False)),
-            groups=dict(zip(names, groups, strict=False)),
-        )
+        whole = (weights @ (items * counts)) / total
+        terms = dict(zip(names, weights[:, None] * items * counts / total, strict=False))
+        of_level = dict(zip(names, groups, strict=False))
+        return Advantage(whole, diagnostics=diagnostics, terms=terms, groups=of_level)
 
     def levels(self, steps: StepTable) -> tuple[Ints, NDArray[np.bool_]]:
         """Group of each step at each level, and whether the step has one there; both of shape (depth + 1, N)."""

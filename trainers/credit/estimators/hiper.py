@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainers.credit.estimators.base import Advantage, CriticValue, Per, ValueBased, register
-from trainers.credit.estimators.groups import Floats, Ints, all_equal, episode_codes, mean_abs
-from trainers.credit.estimators.returns import backward_sums, explained_variance, row_score, steps_in_order
+from trainers.credit.estimators.groups import Bools, Floats, all_equal, episode_codes, mean_abs
+from trainers.credit.estimators.returns import backward_sums, row_score, steps_in_order, value_diagnostics
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import (
@@ -29,7 +28,6 @@ from trainers.steps.columns import (
 )
 
 EPSILON = 1e-8
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -119,19 +117,16 @@ class HiPER(ValueBased):
         }
         of_low = self.values[1].column(steps, "hiper")
         turns, plan_rows = max(len(steps), 1), np.unique(row[block == BLOCKS["subgoal"]])
-        return Advantage(
-            per_token=terms["low"] + terms["high"] + terms["switch"],
-            diagnostics={
-                "value_mean": float(of_low.mean()) if len(steps) else 0.0,
-                "explained_variance": explained_variance(of_low, of_low + segments.low),
-                "segment_rate": float(segments.starts.sum()) / turns,
-                "planned_rate": len(plan_rows) / turns,
-                "low_abs": mean_abs(segments.low),
-                "high_abs": mean_abs(segments.high[segments.starts]),
-                "switch_abs": mean_abs(switch),
-            },
-            terms=terms,
-        )
+        diagnostics = {
+            **value_diagnostics(of_low, segments.low),
+            "segment_rate": float(segments.starts.sum()) / turns,
+            "planned_rate": len(plan_rows) / turns,
+            "low_abs": mean_abs(segments.low),
+            "high_abs": mean_abs(segments.high[segments.starts]),
+            "switch_abs": mean_abs(switch),
+        }
+        whole = terms["low"] + terms["high"] + terms["switch"]
+        return Advantage(per_token=whole, diagnostics=diagnostics, terms=terms)
 
     def segments(self, steps: StepTable) -> Segments:
         """Returns the advantages of turns and segments before they are normalised."""
@@ -144,8 +139,11 @@ class HiPER(ValueBased):
         last = first + size - 1
         ends = np.isin(last, np.cumsum(lengths)[lengths > 0] - 1)
         after = np.append(v_high[first[1:]], 0.0)[: len(first)]
-        of_end = self._end(steps, order, v_low, v_high, first, last)
-        after_low, after_high = (np.where(ends, own, after) for own in of_end)
+        end_low = end_high = np.zeros(len(first))
+        if self.end == "hiper_code":
+            cut = steps.column(TRUNCATED, "hiper", SUPPLIERS[TRUNCATED]).astype(np.bool_)[order][last]
+            end_low, end_high = np.where(cut, v_low[last], 0.0), np.where(cut, v_high[first], 0.0)
+        after_low, after_high = np.where(ends, end_low, after), np.where(ends, end_high, after)
 
         following = np.append(v_low[1:], 0.0)[: len(order)]
         following[last] = after_low
@@ -162,15 +160,6 @@ class HiPER(ValueBased):
         row[order] = np.arange(len(order))
         return Segments(low[row], high[row], to_go[row], starts[row])
 
-    def _end(
-        self, steps: StepTable, order: Ints, v_low: Floats, v_high: Floats, first: Ints, last: Ints
-    ) -> tuple[Floats, Floats]:
-        """Returns V_low and V_high after the last turn of each segment, if it is the last of its episode."""
-        if self.end == "zero":
-            return np.zeros(len(first)), np.zeros(len(first))
-        cut = steps.column(TRUNCATED, "hiper", SUPPLIERS[TRUNCATED]).astype(np.bool_)[order][last]
-        return np.where(cut, v_low[last], 0.0), np.where(cut, v_high[first], 0.0)
-
     def switching(self, steps: StepTable) -> Floats:
         """Returns the advantage of the switch before it is normalised, shape (N,)."""
         if self.switch == "none":
@@ -178,9 +167,8 @@ class HiPER(ValueBased):
         if self.switch == "hiper_code":
             return self.segments(steps).rest - self.values[2].column(steps, "hiper")
         high, low = (value.column(steps, "hiper") for value in self.values[:2])
-        switch, probability = (
-            steps.column(name, "hiper", SUPPLIERS[name]).astype(np.float64) for name in (SWITCH, SWITCH_PROBABILITY)
-        )
+        columns = (steps.column(name, "hiper", SUPPLIERS[name]) for name in (SWITCH, SWITCH_PROBABILITY))
+        switch, probability = (column.astype(np.float64) for column in columns)
         return np.asarray((switch - probability) * (high - low), np.float64)
 
     def returns(self, steps: StepTable) -> tuple[Floats, ...]:
@@ -205,9 +193,8 @@ class HiPER(ValueBased):
         """Whether the tokens of a turn's subgoal differ from those of the turn before."""
         block = Ragged(steps.token_column(BLOCK, "hiper", SUPPLIERS[BLOCK]), steps.response.offsets)
         order, _ = steps_in_order(steps)
-        subgoals = [
-            steps.response[row][block[row] == BLOCKS["subgoal"]].astype(np.int64).tobytes() for row in order.tolist()
-        ]
+        own = (steps.response[row][block[row] == BLOCKS["subgoal"]] for row in order.tolist())
+        subgoals = [tokens.astype(np.int64).tobytes() for tokens in own]
         out = np.zeros(len(steps), np.bool_)
         out[order[1:]] = [previous != current for previous, current in itertools.pairwise(subgoals)]
         return out

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import CENTRED, Comparing, StateComparison, laid_over, units_of
-from trainers.credit.estimators.groups import ROUNDING, group_statistics
+from trainers.credit.estimators.groups import ROUNDING, group_statistics, mean_abs
 from trainers.steps import StepTable
 
 
@@ -39,5 +39,5 @@ class OPO(Comparing):
         advantage[abs(advantage) <= ROUNDING * np.maximum(1.0, abs(returns))] = 0.0
         if self.compare.singleton == "raw":
             advantage = np.where(stats.size == 1, returns, advantage)
-        shift_abs = float(np.abs(units.rows(shift)).mean()) if len(steps) else 0.0
-        return Advantage(units.rows(advantage), diagnostics={**units.diagnostics(), "baseline_shift_abs": shift_abs})
+        diagnostics = {**units.diagnostics(), "baseline_shift_abs": mean_abs(units.rows(shift))}
+        return Advantage(units.rows(advantage), diagnostics=diagnostics)

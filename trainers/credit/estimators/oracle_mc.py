@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainers.credit.estimators.base import Advantage, Estimator, register
-from trainers.credit.estimators.groups import Floats
+from trainers.credit.estimators.groups import Floats, mean_of
 from trainers.credit.estimators.returns import finite_column, row_score
 from trainers.settings import Fraction
 from trainers.steps import StepTable
@@ -42,10 +42,5 @@ class OracleMC(Estimator):
         if STEP_SCORE in steps.extra:
             score = score + finite_column(steps, STEP_SCORE, "oracle_mc", "the shaper scpo")
         advantage = steps.reward + self.gamma * after - before + score
-        return Advantage(
-            advantage,
-            diagnostics={
-                "value_mean": float(before.mean()) if len(steps) else 0.0,
-                "value_std": float(before.std()) if len(steps) else 0.0,
-            },
-        )
+        diagnostics = {"value_mean": mean_of(before), "value_std": float(before.std()) if len(steps) else 0.0}
+        return Advantage(advantage, diagnostics=diagnostics)

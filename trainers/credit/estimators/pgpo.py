@@ -15,6 +15,7 @@ from trainers.credit.estimators.groups import (
     group_codes,
     group_diagnostics,
     group_statistics,
+    mean_of,
 )
 from trainers.credit.estimators.returns import (
     discounted_returns,
@@ -68,7 +69,7 @@ class PGPO(Estimator):
         potential = self.compare.within(self.differences(steps), state)
         weight = self.weights(steps)
         diagnostics = group_diagnostics(returns, state, "step_group")
-        diagnostics["potential_weight"] = float(weight.mean()) if len(steps) else 0.0
+        diagnostics["potential_weight"] = mean_of(weight)
         terms = {"step": step, "potential": weight * potential}
         groups = dict.fromkeys(terms, state)
         return Advantage(step + terms["potential"], diagnostics=diagnostics, terms=terms, groups=groups)
@@ -89,8 +90,7 @@ class PGPO(Estimator):
     def differences(self, steps: StepTable) -> Floats:
         """Returns gamma Φ(s') - Φ(s) of each step, shape (N,)."""
         before, after = self.potentials(steps)
-        last = steps_to_go(steps) == 1
-        return self.gamma * np.where(last, episode_totals(steps), after) - before
+        return self.gamma * np.where(steps_to_go(steps) == 1, episode_totals(steps), after) - before
 
     def weights(self, steps: StepTable) -> Floats:
         """Returns β (1 - p)^alpha of each step's task, shape (N,)."""

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from trainers.credit.estimators.base import Advantage, Per, ValueBased, register
 from trainers.credit.estimators.groups import Floats, mean_abs
-from trainers.credit.estimators.returns import explained_variance
+from trainers.credit.estimators.returns import value_diagnostics
 from trainers.credit.estimators.tokens import Scope, token_advantages, whiten
 from trainers.settings import ConfigError, Fraction, NotNegative
 from trainers.steps import StepTable
-from trainers.steps.columns import TRUNCATED
 
 
 @register("ppo")
@@ -42,11 +41,6 @@ class PPO(ValueBased):
             raise ConfigError("ppo: bootstrap follows an episode, but scope is step; set scope: episode")
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """The critic's values, and which episodes were cut off."""
-        return (*super().needs, *((TRUNCATED,) if self.bootstrap else ()))
-
-    @property
     def per(self) -> Per:
         """Each token has a value and an advantage of its own."""
         return "token"
@@ -58,15 +52,10 @@ class PPO(ValueBased):
             MissingColumn: There is no token column ``value``.
             UsageError: A value is not finite, or a step is there twice.
         """
-        value, advantage = self._value(steps), self.raw(steps)
-        return Advantage(
-            per_token=whiten(advantage, epsilon=self.epsilon) if self.whiten else advantage,
-            diagnostics={
-                "value_mean": float(value.mean()) if len(value) else 0.0,
-                "explained_variance": explained_variance(value, value + advantage),
-                "advantage_abs": mean_abs(advantage),
-            },
-        )
+        raw = self.raw(steps)
+        diagnostics = {**value_diagnostics(self._value(steps), raw), "advantage_abs": mean_abs(raw)}
+        advantage = whiten(raw, epsilon=self.epsilon) if self.whiten else raw
+        return Advantage(per_token=advantage, diagnostics=diagnostics)
 
     def raw(self, steps: StepTable) -> Floats:
         """The advantage before whitening, one per response token."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainers.credit.estimators.base import Advantage, Estimator, Per, register
-from trainers.credit.estimators.groups import Floats
+from trainers.credit.estimators.groups import Floats, mean_of
 from trainers.credit.estimators.tokens import Scope, token_sequences, whiten
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import StepTable
@@ -38,14 +38,8 @@ class ReinforcePP(Estimator):
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per response token."""
         returns = self.returns(steps)
-        has_tokens = len(returns) > 0
-        return Advantage(
-            per_token=whiten(returns, epsilon=self.epsilon),
-            diagnostics={
-                "return_mean": float(returns.mean()) if has_tokens else 0.0,
-                "return_std": float(np.std(returns)) if has_tokens else 0.0,
-            },
-        )
+        diagnostics = {"return_mean": mean_of(returns), "return_std": float(np.std(returns)) if len(returns) else 0.0}
+        return Advantage(per_token=whiten(returns, epsilon=self.epsilon), diagnostics=diagnostics)
 
     def returns(self, steps: StepTable) -> Floats:
         """G, one per response token in the order of ``response.values``."""

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from trainers.credit.estimators.base import Advantage, Estimator, Per, register
-from trainers.credit.estimators.groups import Floats, episode_codes, first_rows
+from trainers.credit.estimators.groups import Floats, episode_codes, first_rows, mean_of
 from trainers.credit.estimators.returns import episode_returns, finite_column
 from trainers.credit.estimators.tokens import token_sequences
 from trainers.steps import StepTable
@@ -48,11 +48,7 @@ class ReMax(Estimator):
         """
         greedy = finite_column(steps, GREEDY_RETURN, "remax", SUPPLIERS[GREEDY_RETURN])
         advantage, once = episode_returns(steps) - greedy, first_rows(episode_codes(steps))
-        gains = advantage[once]
-        diagnostics = {
-            "greedy_return": float(greedy[once].mean()) if len(once) else 0.0,
-            "better_than_greedy": float((gains > 0).mean()) if len(once) else 0.0,
-        }
+        diagnostics = {"greedy_return": mean_of(greedy[once]), "better_than_greedy": mean_of(advantage[once] > 0)}
         if self.credit == "to_go":
             tokens = self.returns(steps) - np.repeat(greedy, steps.response.lengths)
             return Advantage(per_token=tokens, diagnostics=diagnostics)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError
-from trainers.credit.estimators.groups import Floats, Ints, episode_codes
+from trainers.credit.estimators.groups import Floats, Ints, describe_row, episode_codes, mean_of
 from trainers.steps import StepTable
 from trainers.steps.columns import ENV_REWARD, ROW_SCORE, STEP_SCORE, SUPPLIERS, TRUNCATED
 
@@ -163,6 +163,11 @@ def explained_variance(value: Floats, target: Floats) -> float:
     return 1.0 - float(np.var(target - value)) / variance if variance > 0.0 else 0.0
 
 
+def value_diagnostics(value: Floats, advantage: Floats) -> dict[str, float]:
+    """Returns the mean of a critic's values, and the share of the variance of value + advantage that they explain."""
+    return {"value_mean": mean_of(value), "explained_variance": explained_variance(value, value + advantage)}
+
+
 def env_reward(steps: StepTable) -> Floats:
     """The environment's own reward of each step, before shaping, shape (N,)."""
     return np.asarray(steps.extra.get(ENV_REWARD, steps.reward), np.float64)
@@ -189,9 +194,6 @@ def finite_column(steps: StepTable, name: str, method: str, supplied_by: str) ->
     values = np.asarray(steps.column(name, method, supplied_by), np.float64)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
-        row = int(bad[0][0])
-        raise UsageError(
-            f"column {name!r} is {values[tuple(bad[0])]} in row {row} (episode {steps.episode_id[row]}, "
-            f"step {steps.t[row]}); every value must be finite"
-        )
+        where = describe_row(steps, int(bad[0][0]))
+        raise UsageError(f"column {name!r} is {values[tuple(bad[0])]} in {where}; every value must be finite")
     return values

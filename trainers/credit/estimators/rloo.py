@@ -29,6 +29,5 @@ class RLOO(Comparing):
         """One advantage per step."""
         units = units_of(steps, self.compare.weigh)
         size = group_statistics(units.returns, units.group, samples=units.samples).size
-        deviation = self.compare.over(units)
-        advantage = deviation * np.where(size > 1, size / np.maximum(size - 1, 1), 1.0)
+        advantage = self.compare.over(units) * np.where(size > 1, size / np.maximum(size - 1, 1), 1.0)
         return Advantage(units.rows(advantage), diagnostics=units.diagnostics())

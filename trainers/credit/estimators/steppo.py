@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from trainers.credit.estimators.base import Advantage, ValueBased, register
 from trainers.credit.estimators.groups import Floats, mean_abs
-from trainers.credit.estimators.returns import explained_variance, step_advantages
+from trainers.credit.estimators.returns import step_advantages, value_diagnostics
 from trainers.credit.estimators.tokens import whiten
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import StepTable
-from trainers.steps.columns import TRUNCATED
 
 
 @register("steppo")
@@ -34,11 +33,6 @@ class StepPO(ValueBased):
     bootstrap: bool = False
     """After an episode that was cut off comes, instead of 0, the last value that the critic gave in it."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The critic's values, and which episodes were cut off."""
-        return (*super().needs, *((TRUNCATED,) if self.bootstrap else ()))
-
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.
 
@@ -46,16 +40,10 @@ class StepPO(ValueBased):
             MissingColumn: There is no column ``value``.
             UsageError: A value is not finite, or a step is there twice.
         """
-        value, advantage = self._value(steps), self.raw(steps)
-        out = whiten(advantage, epsilon=self.epsilon, add_to="std") if self.whiten else advantage
-        return Advantage(
-            per_step=out,
-            diagnostics={
-                "value_mean": float(value.mean()) if len(steps) else 0.0,
-                "explained_variance": explained_variance(value, value + advantage),
-                "advantage_abs": mean_abs(advantage),
-            },
-        )
+        raw = self.raw(steps)
+        diagnostics = {**value_diagnostics(self._value(steps), raw), "advantage_abs": mean_abs(raw)}
+        advantage = whiten(raw, epsilon=self.epsilon, add_to="std") if self.whiten else raw
+        return Advantage(per_step=advantage, diagnostics=diagnostics)
 
     def raw(self, steps: StepTable) -> Floats:
         """The advantage before whitening, shape (N,)."""

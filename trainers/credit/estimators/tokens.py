@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from envsuite.core.errors import UsageError
-from trainers.credit.estimators.groups import Floats, Ints, all_equal
+from trainers.credit.estimators.groups import Floats, Ints, all_equal, describe_row
 from trainers.credit.estimators.returns import (
     backward_sums,
     cut_off,
@@ -21,6 +21,7 @@ from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import SUPPLIERS, TOKEN_REWARD
 
 Scope = Literal["episode", "step"]
+Scale = Literal["variance", "std"]
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,8 @@ def token_advantages(
     """
     sequences = token_sequences(steps, scope)
     goes_on = cut_off(steps)[steps.response.row_of][sequences.index] if bootstrap else None
-    return sequences.in_rows(
-        generalised_advantages(sequences.reward, value[sequences.index], sequences.lengths, gamma, lam, goes_on)
-    )
+    value = value[sequences.index]
+    return sequences.in_rows(generalised_advantages(sequences.reward, value, sequences.lengths, gamma, lam, goes_on))
 
 
 def finite_tokens(steps: StepTable, values: Floats, name: str) -> Floats:
@@ -109,11 +109,8 @@ def finite_tokens(steps: StepTable, values: Floats, name: str) -> Floats:
     values = np.asarray(values, np.float64)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        row = int(steps.response.row_of[bad[0]])
-        raise UsageError(
-            f"token column {name!r} is {values[bad[0]]} in row {row} "
-            f"(episode {steps.episode_id[row]}, step {steps.t[row]}); every value must be finite"
-        )
+        where = describe_row(steps, int(steps.response.row_of[bad[0]]))
+        raise UsageError(f"token column {name!r} is {values[bad[0]]} in {where}; every value must be finite")
     return values
 
 
@@ -124,18 +121,16 @@ def token_means(steps: StepTable, name: str, method: str) -> Floats:
         MissingColumn: It is not there; the message names the method and what would supply it.
         UsageError: A value is not finite.
     """
-    values = finite_tokens(steps, steps.token_column(name, method, SUPPLIERS[name]), name)
-    sums = np.bincount(steps.response.row_of, values, minlength=len(steps))
+    return row_means(steps, finite_tokens(steps, steps.token_column(name, method, SUPPLIERS[name]), name))
+
+
+def row_means(steps: StepTable, values: Floats) -> Floats:
+    """Mean of ``values``, one per response token, over the response of each step, 0 for an empty one, shape (N,)."""
+    sums = np.bincount(steps.response.row_of, values, len(steps))
     return np.asarray(sums / np.maximum(steps.response.lengths, 1), np.float64)
 
 
-def whiten(
-    values: Floats,
-    *,
-    weight: Ints | None = None,
-    epsilon: float = 1e-8,
-    add_to: Literal["variance", "std"] = "variance",
-) -> Floats:
+def whiten(values: Floats, *, weight: Ints | None = None, epsilon: float = 1e-8, add_to: Scale = "variance") -> Floats:
     """Returns (value - mean) / sqrt(variance + epsilon) over the batch; 0 where all are equal or only one counts.
 
     Args:

@@ -60,9 +60,8 @@ class TreeGRPO(Comparing):
         returns, once = episode_returns(steps), first_rows(episode_codes(steps))
         samples = once if self.compare.weigh == "episode" else None
         inter = self.compare.within(returns, task, samples=samples, singleton=self.compare.singleton)
-        intra = self.compare.within(
-            inter if self.combine == "tree_2norm" else returns, tree, samples=samples, singleton=self.lone_leaf
-        )
+        values = inter if self.combine == "tree_2norm" else returns
+        intra = self.compare.within(values, tree, samples=samples, singleton=self.lone_leaf)
         diagnostics = group_diagnostics(returns[once], task[once], "group")
         diagnostics |= group_diagnostics(returns[once], tree[once], "tree")
         if self.combine == "tree_inner":

@@ -8,11 +8,10 @@ import numpy as np
 
 from trainers.credit.estimators.base import Advantage, CriticValue, Per, ValueBased, register
 from trainers.credit.estimators.groups import Floats
-from trainers.credit.estimators.returns import explained_variance, step_advantages
-from trainers.credit.estimators.tokens import token_advantages
+from trainers.credit.estimators.returns import explained_variance, step_advantages, value_diagnostics
+from trainers.credit.estimators.tokens import row_means, token_advantages
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import StepTable
-from trainers.steps.columns import TRUNCATED
 
 
 @register("vetta")
@@ -39,11 +38,6 @@ class VETTA(ValueBased):
     """After an episode that was cut off comes, instead of 0, the last value that the critic gave in it."""
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """The critic's values, and which episodes were cut off."""
-        return (*super().needs, *((TRUNCATED,) if self.bootstrap else ()))
-
-    @property
     def per(self) -> Per:
         """Each token has an advantage of its own."""
         return "token"
@@ -67,15 +61,9 @@ class VETTA(ValueBased):
         """
         (of_turn, of_token), (turn, token) = self._read(steps), self.levels(steps)
         terms = {"turn": np.repeat(turn, steps.response.lengths), "token": self.alpha * self.residual(steps, token)}
-        return Advantage(
-            per_token=terms["turn"] + terms["token"],
-            diagnostics={
-                "value_mean": float(of_turn.mean()) if len(steps) else 0.0,
-                "explained_variance": explained_variance(of_turn, of_turn + turn),
-                "token_explained_variance": explained_variance(of_token, of_token + token),
-            },
-            terms=terms,
-        )
+        of_tokens = {"token_explained_variance": explained_variance(of_token, of_token + token)}
+        diagnostics = value_diagnostics(of_turn, turn) | of_tokens
+        return Advantage(per_token=terms["turn"] + terms["token"], diagnostics=diagnostics, terms=terms)
 
     def levels(self, steps: StepTable) -> tuple[Floats, Floats]:
         """Returns A^turn, shape (N,), and A^tok before it is centred, one per response token."""
@@ -87,9 +75,7 @@ class VETTA(ValueBased):
 
     def residual(self, steps: StepTable, token: Floats) -> Floats:
         """Returns A^tok minus its mean over the tokens of the turn."""
-        row, lengths = steps.response.row_of, steps.response.lengths
-        mean = np.bincount(row, token, len(steps)) / np.maximum(lengths, 1)
-        return np.asarray(token - mean[row], np.float64)
+        return np.asarray(token - row_means(steps, token)[steps.response.row_of], np.float64)
 
     def returns(self, steps: StepTable) -> tuple[Floats, Floats]:
         """Returns the critic's targets: A^turn + V of each turn, and A^tok + V of each token."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import Floats, episode_codes
 from trainers.credit.estimators.returns import steps_in_order
-from trainers.credit.shapers import DIAGNOSTIC, SHAPERS, Shaper
+from trainers.credit.shapers import DIAGNOSTIC, SHAPERS, Shaper, check_choice
 from trainers.credit.spear.schedules import cosine_fall
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
@@ -48,18 +48,11 @@ class Spear(Shaper):
     """T_decay: iterations over which μ falls to 0."""
 
     def __post_init__(self) -> None:
-        for field, value, choices in (
-            ("outcome", self.outcome, get_args(Outcome)),
-            ("calls", self.calls, get_args(Calls)),
-        ):
-            if value not in choices:
-                raise unknown(f"spear {field}", value, choices)
-        for field, number in (
-            ("per_call", self.per_call), ("limit", self.limit), ("format", self.format), ("decay", self.decay)
-        ):  # fmt: skip
-            if not number >= 0:
-                raise UsageError(f"spear: {field} is {number}; it must be at least 0")
-
+        check_choice("spear outcome", self.outcome, Outcome)
+        check_choice("spear calls", self.calls, Calls)
+        for name in ("per_call", "limit", "format", "decay"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"spear: {name} is {getattr(self, name)}; it must be at least 0")
         if isinstance(self.tools, str):
             raise UsageError(f"spear: tools is {self.tools!r}; give a list of names: [{self.tools}]")
 

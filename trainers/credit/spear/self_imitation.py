@@ -10,7 +10,8 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 
 from trainers.credit.crediting import Credit
-from trainers.credit.estimators.groups import Floats, Ints, group_codes
+from trainers.credit.estimators.groups import Bools, Floats, Ints, group_codes
+from trainers.credit.estimators.tokens import row_means
 from trainers.credit.providers import Provider
 from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
 from trainers.credit.spear.schedules import cosine_rise
@@ -27,9 +28,7 @@ def mean_of_top(values: Floats, share: float, count: int | None = None) -> float
     return float(np.sort(values)[-top:].mean()) if len(values) else 0.0
 
 
-def clipped_tokens(
-    covariance: Floats, episode: Ints, low: float, high: float, share: float, draws: Floats
-) -> NDArray[np.bool_]:
+def clipped_tokens(covariance: Floats, episode: Ints, low: float, high: float, share: float, draws: Floats) -> Bools:
     """Which tokens are masked: of each episode, a random few of those whose covariance lies in [low, high].
 
     Args:
@@ -108,7 +107,7 @@ class SelfImitation:
         else:
             advantage = credit.advantage.per_step
             if advantage is None:
-                advantage = _row_means(credit.table, credit.advantage.tokens(credit.table))
+                advantage = row_means(credit.table, credit.advantage.tokens(credit.table))
             sums["admitted"] = float(self.buffer.admit(credit.table, advantage, credit.keep))
         sums["stored"] = float(self.buffer.entry_count)
         parts = all_gather_object(self.accelerator, sums)
@@ -144,8 +143,7 @@ class SelfImitation:
 
     def _measure_bounds(self, credit: Credit) -> tuple[float, float] | None:
         """Returns bounds from the distribution of an iteration's covariances; ``None`` if all advantages are equal."""
-        rows = np.flatnonzero(credit.keep)
-        mask = np.isin(credit.table.response.row_of, rows)
+        mask = credit.keep[credit.table.response.row_of]
         logprob = credit.table.logprob.values[mask].astype(np.float64)
         advantage = credit.advantage.tokens(credit.table)[mask]
         moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, advantage)), TokenMoments())
@@ -192,11 +190,6 @@ class SelfImitation:
         low, high = state[_BOUNDS].tolist()
         self.bounds = None if np.isnan(low) else (low, high)
         self.buffer.restore(state, self.accelerator.process_index, self.accelerator.num_processes)
-
-
-def _row_means(table: StepTable, values: Floats) -> Floats:
-    sums = np.bincount(table.response.row_of, values, len(table))
-    return sums / np.maximum(table.response.lengths, 1)
 
 
 def token_draws(table: StepTable, seed: int, iteration: int) -> Floats:

@@ -82,9 +82,12 @@ def assumptions(plan: RunPlan) -> list[str]:
     ]
 
 
+def _table(title: str, column: str) -> Table:
+    return Table(column, title=title, title_justify="left", box=None, header_style="bold")
+
+
 def _memory(plan: RunPlan) -> Table:
-    table = Table(title="Memory of one process, GiB", title_justify="left", box=None, header_style="bold")
-    table.add_column("part")
+    table = _table("Memory of one process, GiB", "part")
     for name in plan.phases:
         table.add_column(name, justify="right")
     for part, size in plan.held.items():
@@ -99,10 +102,7 @@ def _memory(plan: RunPlan) -> Table:
 
 
 def _times(plan: RunPlan) -> Table:
-    table = Table(
-        title="Time of an iteration, seconds (estimated)", title_justify="left", box=None, header_style="bold"
-    )
-    table.add_column("phase")
+    table = _table("Time of an iteration, seconds (estimated)", "phase")
     table.add_column("seconds", justify="right")
     for name, seconds in plan.seconds.items():
         table.add_row(name, f"{seconds:,.1f}")
@@ -112,7 +112,7 @@ def _times(plan: RunPlan) -> Table:
 
 def _advice(plan: RunPlan, advice: Sequence[Advice]) -> Table:
     title = "What would help most, the best first" if plan.fits else "What to change, the best first"
-    table = Table("setting", title=title, title_justify="left", box=None, header_style="bold")
+    table = _table(title, "setting")
     for column in ("GiB", "fits", "seconds"):
         table.add_column(column, justify="right")
     for a in advice:

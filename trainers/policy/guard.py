@@ -88,7 +88,7 @@ class GuardedStep:
             Norm of the gradient before clipping; ``None`` where the step was skipped.
 
         Raises:
-            Diverged: It was the last of ``max_skipped`` in a row.
+            DivergenceError: It was the last of ``max_skipped`` in a row.
         """
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         # Looked at before clipping, which spreads what is not finite over all parameters.
@@ -116,7 +116,7 @@ class GuardedStep:
         """Checks the weights, before they are sampled from or saved; every process must call this.
 
         Raises:
-            Diverged: A weight is not finite, or so large that its square is not.
+            DivergenceError: A weight is not finite, or so large that its square is not.
         """
         norm = total_norm(p.detach() for p in self.module.parameters() if p.requires_grad)
         if not all(all_gather_object(self.accelerator, bool(torch.isfinite(norm)))):

@@ -82,7 +82,8 @@ def find(name: str, key: str, *, tokenizer: bool = True, weights: bool = True) -
         own = find(base, f"{key} {name}: {CONFIG} names the base", tokenizer=False, weights=weights)
         source = replace(own, adapter=source.folder)
     if source.gguf is None:
-        _check_config(source, name, key)
+        if not (source.folder / "config.json").is_file():
+            raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
         if weights:
             _check_files(source, name, key, tokenizer)
     return source
@@ -156,15 +157,11 @@ def _hub_message(error: Exception) -> str:
             )
         if isinstance(cause, HfHubHTTPError):
             return f"the hub refused it ({str(cause).splitlines()[0]}); try again later"
+    first_line = (str(cause).splitlines() or [""])[0]
     return (
-        f"the download failed or was cut off ({_first_line(error)}); run again, which goes on where it stopped, or "
-        "give the folder of a copy"
+        f"the download failed or was cut off ({type(cause).__name__}: {first_line}); run again, which goes on where it "
+        "stopped, or give the folder of a copy"
     )
-
-
-def _first_line(error: Exception) -> str:
-    last = list(_causes(error))[-1]
-    return f"{type(last).__name__}: {(str(last).splitlines() or [''])[0]}"
 
 
 def _is_offline() -> bool:
@@ -196,11 +193,6 @@ def base_of(folder: Path, key: str) -> str:
     if not isinstance(base, str) or not base:
         raise DataError(f"{key} {folder}: {CONFIG} names no base model; enter it as base_model_name_or_path")
     return base
-
-
-def _check_config(source: ModelSource, name: str, key: str) -> None:
-    if not (source.folder / "config.json").is_file():
-        raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
 
 
 def _check_files(source: ModelSource, name: str, key: str, tokenizer: bool) -> None:

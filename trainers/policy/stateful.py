@@ -40,7 +40,7 @@ class Stateful(Protocol):
         """Restores the part from its :meth:`state`; every process must call this.
 
         Raises:
-            Mismatch: The state does not fit the part.
+            StateMismatch: The state does not fit the part.
         """
         ...
 
@@ -86,7 +86,7 @@ class OptimizerState:
         """Compares the state of a parameter with its ``shape``; ``None`` where there is no such parameter.
 
         Raises:
-            Mismatch: It does not fit.
+            StateMismatch: It does not fit.
         """
         shapes = {tuple(tensor.shape) for tensor in values.values() if tensor.ndim}
         if shape is None or shapes - {shape}:
@@ -153,7 +153,7 @@ def compare(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Checks that two sets of weights have the same names and shapes.
 
     Raises:
-        Mismatch: They differ; the message names the first tensor that does.
+        StateMismatch: They differ; the message names the first tensor that does.
     """
     for name in sorted({*own, *tensors}):
         shape, own_shape = (tuple(side[name].shape) if name in side else "no such tensor" for side in (tensors, own))

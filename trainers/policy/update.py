@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,19 +114,18 @@ class Updater:
                 must give some (which may be empty), or none.
             iteration: Number of the iteration, from 1.
             sampled: All rows of this process's iteration, those that are not trained on included, of whose tokens the
-                entropy is told; by default those of ``own``.
+                mean entropy is a metric; by default those of ``own``.
 
         Raises:
-            Diverged: Too many steps in a row had a gradient that is not finite, or a step left weights that are not.
+            DivergenceError: Too many steps in a row had a gradient that is not finite, or a step left such weights.
         """
         self.policy.train()
         tally, replay_tally = Tally(), Tally()
         norms: list[float] = []
         losses = skips = 0
         before = self.steps
-        table = (
-            own.table if replay is None or any(all_gather_object(self.accelerator, len(own.table))) else replay.table
-        )
+        has_rows = replay is None or any(all_gather_object(self.accelerator, len(own.table)))
+        table = own.table if replay is None or has_rows else replay.table
         parts = minibatch_count(self.accelerator, table, self.config.minibatches, self.config.minibatch_rows)
         epochs = range(self.config.epochs)
         cut = np.stack([minibatch_of(self.accelerator, own.table, parts, rng) for _ in epochs])
@@ -160,7 +159,7 @@ class Updater:
         if norms:
             self._step.check_weights()
         self.policy.eval()
-        metrics = self._collect_metrics(own, replay, tally, replay_tally, norms, max(losses, 1), skips)
+        metrics = self._collect_metrics(own, replay, (tally, replay_tally), norms, max(losses, 1), skips)
         stale = all_gather_object(self.accelerator, own.table.staleness(before) * len(own.table.response.values))
         sampled = own.table if sampled is None else sampled
         metrics.train["entropy"] = self._entropy(own, sampled, metrics.train["entropy"])
@@ -222,27 +221,16 @@ class Updater:
         Of the others, which no pass computes, it is estimated: the mean of -log p of sampled tokens is the entropy.
         """
         logprob = own.table.logprob.values[teaching_rows(own, self.objective)[own.table.response.row_of]]
-        counts = [len(logprob), len(sampled.logprob.values)]
         surprisal = float(logprob.sum(dtype=np.float64) - sampled.logprob.values.sum(dtype=np.float64))
-        teaching_tokens, tokens, total_surprisal = np.sum(
-            all_gather_object(self.accelerator, [*counts, surprisal]), axis=0
-        ).tolist()
-        return float(
-            (entropy * teaching_tokens + (total_surprisal if tokens > teaching_tokens else 0.0)) / max(tokens, 1.0)
-        )
+        sums = all_gather_object(self.accelerator, [len(logprob), len(sampled.logprob.values), surprisal])
+        teaching_tokens, tokens, surprisal = np.sum(sums, axis=0).tolist()
+        return float((entropy * teaching_tokens + (surprisal if tokens > teaching_tokens else 0.0)) / max(tokens, 1.0))
 
     def _collect_metrics(
-        self,
-        own: Batch,
-        replay: Batch | None,
-        tally: Tally,
-        replay_tally: Tally,
-        norms: list[float],
-        losses: int,
-        skips: int,
+        self, own: Batch, replay: Batch | None, tallies: Sequence[Tally], norms: list[float], losses: int, skips: int
     ) -> UpdateMetrics:
         """Metrics; the losses of one optimiser step add up, those of several are averaged."""
-        metrics = tally.gather_metrics(self.accelerator)
+        metrics = tallies[0].gather_metrics(self.accelerator)
         names = (
             "approx_kl", "clip_fraction", "ratio_mean", "ratio_max", "kl", "entropy", "logprob_gap",
             "rerouted_tokens", "rerouted_choices", "balance_loss",
@@ -262,7 +250,7 @@ class Updater:
         }  # fmt: skip
         if replay is None:
             return UpdateMetrics(train, {})
-        again = replay_tally.gather_metrics(self.accelerator)
+        again = tallies[1].gather_metrics(self.accelerator)
         return UpdateMetrics(train, {
             "loss": again.get("policy_loss", 0.0) / losses,
             "clip_fraction": again.get("clip_fraction", 0.0),

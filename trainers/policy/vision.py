@@ -109,11 +109,8 @@ class ImageProcessing:
         """Returns token ids and pixel values of a row of images, as the model's own ``forward`` takes them."""
         from PIL import Image
 
-        files = [Image.fromarray(image) for image in images]
-        inputs: Any = self.processor(
-            text=[self._text * len(files)], images=[files], add_special_tokens=False, return_tensors="pt"
-        )
-        return dict(inputs)
+        text, files = [self._text * len(images)], [[Image.fromarray(image) for image in images]]
+        return dict(self.processor(text=text, images=files, add_special_tokens=False, return_tensors="pt"))
 
 
 def set_format(tokenizer: PreTrainedTokenizerBase, processing: ImageProcessing) -> None:
@@ -175,8 +172,8 @@ class Vision:
         for key, image in zip(keys, images, strict=True):
             if key not in embeddings:
                 by_shape.setdefault(image.shape, {})[key] = image
-        for alike in by_shape.values():
-            todo = list(alike.items())
+        for new_images in by_shape.values():
+            todo = list(new_images.items())
             for begin in range(0, len(todo), _AT_A_TIME):
                 batch = todo[begin : begin + _AT_A_TIME]
                 tensors = self._embed_images(model, [image for _, image in batch])
@@ -212,7 +209,7 @@ class Vision:
     def positions(self, image: Pixels) -> NDArray[np.int64]:
         """Returns positions of an image's parts, and of the token after them, counted from that of the first part.
 
-        Shape (kinds of positions, parts + 1), for a model that is :attr:`positioned`.
+        Shape (kinds of positions, parts + 1), for a model where :attr:`has_positions`.
         """
         if image.shape not in self._positions:
             index: Any = self._whole().base_model.get_rope_index
@@ -221,9 +218,8 @@ class Vision:
             tensors |= {name: torch.nn.functional.pad(tensors[name], (1, 1)) for name in alike}
             positions = index(**{**tensors, "attention_mask": None})[0][:, 0].numpy()
             places = np.flatnonzero(tensors["input_ids"][0].numpy() == self.processing.token)
-            self._positions[image.shape] = (
-                positions[:, places[0] : places[-1] + 2] - positions[:, places[0] - 1, None] - 1
-            )
+            first, last = places[[0, -1]]
+            self._positions[image.shape] = positions[:, first : last + 2] - positions[:, first - 1, None] - 1
         return self._positions[image.shape]
 
     def _whole(self) -> PreTrainedModel:
@@ -280,10 +276,8 @@ def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequ
         return {"inputs_embeds": whole.view(*shape, whole.shape[1])}
     ids = ids.index_fill(0, where, vision.processing.token)
     is_image = ids == vision.processing.token  # also where the policy wrote this token, which adds nothing
-    layer_features = own.new_zeros(len(ids), rows.shape[1] - own.shape[1]).index_copy(
-        0, where, rows[:, own.shape[1] :]
-    )[is_image]
-    layers = layer_features.split_with_sizes([own.shape[1]] * (layer_features.shape[1] // own.shape[1]), 1)
+    more = own.new_zeros(len(ids), rows.shape[1] - own.shape[1]).index_copy(0, where, rows[:, own.shape[1] :])[is_image]
+    layers = more.split_with_sizes([own.shape[1]] * (more.shape[1] // own.shape[1]), 1)
     features = SimpleNamespace(pooler_output=[whole[is_image]], deepstack_features=[[part] for part in layers])
     return {"input_ids": ids.view(shape), "mm_encoder_outputs": {"image": features}}
 

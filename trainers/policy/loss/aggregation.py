@@ -89,6 +89,5 @@ def _sequence_weights(
     if episode is None:
         raise UsageError("objective: average 'episodes' needs the episode of each step row")
     _, code = np.unique(episode, return_inverse=True)
-    is_counted = lengths >= 0 if config.count_empty else lengths > 0
-    steps_of = np.bincount(code, is_counted)
-    return np.asarray(1.0 / (np.maximum(steps_of, 1)[code] * max(totals.episodes, 1)), np.float64)
+    steps = np.bincount(code, lengths >= 0 if config.count_empty else lengths > 0)
+    return np.asarray(1.0 / (np.maximum(steps, 1)[code] * max(totals.episodes, 1)), np.float64)

@@ -35,7 +35,9 @@ def write_html(run: RunData, methods: Sequence[str] = DEFAULT) -> Path:
         DataError: A file of episodes is damaged, or the report cannot be written.
         UsageError: A method does not exist, or its settings are wrong.
     """
-    return write_page(run.folder / "report.html", _parts(run, Advantages(run, methods)))
+    # The page is made in pieces, with the episodes of only one iteration in memory at a time.
+    data = _data(run, Advantages(run, methods))
+    return write_page(run.folder / "report.html", page("template.html", run.name, data, SCRIPTS))
 
 
 def write_page(path: Path, parts: Iterable[str]) -> Path:
@@ -85,11 +87,6 @@ def page(
     yield tail
 
 
-def _parts(run: RunData, advantages: Advantages) -> Iterator[str]:
-    """Yields the page in pieces, with the episodes of only one iteration in memory at a time."""
-    return page("template.html", run.name, _data(run, advantages), SCRIPTS)
-
-
 def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
     entries = []
     for number, (label, path) in enumerate(run.episode_files()):
@@ -97,8 +94,7 @@ def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
         yield f'<script type="text/plain" id="episodes-{number}">{bundle.payload}</script>\n'
         yield f'<script type="text/plain" id="graphs-{number}">{pack_pictures(bundle, pictures(path))}</script>\n'
         if results := advantages.of_file(path):
-            payload = pack_advantages(bundle, results)
-            yield f'<script type="text/plain" id="advantages-{number}">{payload}</script>\n'
+            yield f'<script type="text/plain" id="advantages-{number}">{pack_advantages(bundle, results)}</script>\n'
         entries.append(file_entry(label, path, bundle, bool(results)))
     body = {**page_data(run), **methods_data(advantages), "files": entries}
     yield f'<script type="application/json" id="data">{script_json(body)}</script>\n'
@@ -106,11 +102,10 @@ def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
 
 def file_entry(label: str, path: Path, packed: PackedEpisodes, credited: bool) -> dict[str, Any]:
     """Returns what the page knows of a file of episodes before it is unpacked."""
+    short = label.replace("evaluation at iteration", "eval")
     return {
         "label": label,
-        "short": label.replace("evaluation at iteration", "eval")
-        .replace("iteration", "it.")
-        .replace("environment", "env."),
+        "short": short.replace("iteration", "it.").replace("environment", "env."),
         "kind": "evaluation" if iteration_of(path) is None else "iteration",
         "episodes": packed.episodes,
         "solved": packed.solved,

@@ -166,9 +166,8 @@ _FAMILIES = tuple(name.partition("<")[0] for name in METRICS if "<" in name)
 
 def is_metric(name: str) -> bool:
     """Whether ``name`` is one of :data:`METRICS` or belongs to one of its families."""
-    return (name in METRICS and "<" not in name) or any(
-        name.startswith(family) and len(name) > len(family) for family in _FAMILIES
-    )
+    in_family = any(name.startswith(family) and len(name) > len(family) for family in _FAMILIES)
+    return in_family or (name in METRICS and "<" not in name)
 
 
 def is_share(name: str) -> bool:

@@ -46,7 +46,7 @@ class ActivityFile:
         self.interval = interval
         self._writes = True
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="activity-file", daemon=True)
+        self._thread = threading.Thread(target=self._rewrite, name="activity-file", daemon=True)
 
     def __enter__(self) -> Self:
         """Writes the file for the first time, and starts the thread."""
@@ -66,7 +66,7 @@ class ActivityFile:
         is_stop = isinstance(error, Interrupted | KeyboardInterrupt)
         self.write("finished" if error is None else "interrupted" if is_stop else "failed", error)
 
-    def _go_on(self) -> None:
+    def _rewrite(self) -> None:
         while not self._closed.wait(self.interval):
             self.write("running")
 

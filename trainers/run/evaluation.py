@@ -120,25 +120,23 @@ class Evaluator:
     def _results(self, env: int) -> EvaluationResults:
         """Opens the results of environment number ``env``."""
         assert self.out is not None
-        env_config, messages = self.config.evaluation.envs[env], isinstance(self.engine, ChatEngine)
+        config, tasks, messages = self.config, self.chosen[env], isinstance(self.engine, ChatEngine)
+        env_config, repeats = config.evaluation.envs[env], config.evaluation.repeats
         panel, versions = panel_of_env(env_config, f"evaluation.envs[{env}]")
-        conditions = conditions_of(
-            self.config, env_config, panel, versions, self.name, len(self.chosen[env]), self.origin, messages
+        conditions = replace(
+            conditions_of(config, env_config, panel, versions, self.name, len(tasks), self.origin, messages),
+            policy=self.policy,
         )
-        conditions = replace(conditions, policy=self.policy)
-        prices = self.config.rollout.engine_options.get("prices") if messages else None
-        repeats = self.config.evaluation.repeats
-        return EvaluationResults(
-            self.out, conditions, self.accelerator.process_index, self.chosen[env], repeats, prices
-        )
+        prices = config.rollout.engine_options.get("prices") if messages else None
+        return EvaluationResults(self.out, conditions, self.accelerator.process_index, tasks, repeats, prices)
 
     def _play(
         self, env: int, plans: list[EpisodePlan], watch: Watcher | None, also: Keeper | None = None
     ) -> list[Episode]:
         """Plays ``plans`` but those whose episodes are kept already."""
         env_config, settings = self.config.evaluation.envs[env], self.config.evaluation
-        folder: EpisodeFolder | None = None
         episodes: list[Episode] = []
+        keepers = [] if also is None else [also]
         if self.keep is not None:
             what = played_with(self.config, env_config, settings.sampling, self.tasks[env].hash)
             text = None if self.tokenizer is None else answers_of(self.config.prompt, self.tokenizer)
@@ -148,6 +146,7 @@ class Evaluator:
             if also is not None:
                 for episode in episodes:
                     also(by_id[episode.episode_id], episode, _effort(episode))
+            keepers.append(folder.add)
         slots = max(1, min(self.config.rollout.slots, len(plans)))
         manager = manager_of(
             self.config.rollout, self.config.prompt, [env_config], slots, self.engine, self.tokenizer,
@@ -155,7 +154,6 @@ class Evaluator:
         )  # fmt: skip
         with closing(manager):
             sampling = sampling_of(settings.sampling, self.stop_ids)
-            keepers = [keeper for keeper in (also, None if folder is None else folder.add) if keeper is not None]
 
             def keep(plan: EpisodePlan, episode: Episode, effort: EpisodeCost) -> None:
                 for keeper in keepers:
@@ -180,9 +178,9 @@ class Evaluator:
             seconds: Duration.
             usage: What an engine for messages was asked for.
         """
-        together = [episode for part in all_gather_object(self.accelerator, tuple(episodes)) for episode in part]
+        all_episodes = [episode for part in all_gather_object(self.accelerator, tuple(episodes)) for episode in part]
         return evaluate_summary(
-            together,
+            all_episodes,
             name=name,
             env_id=self.config.evaluation.envs[env].id,
             split=self.config.evaluation.envs[env].split,
@@ -265,15 +263,14 @@ def evaluate(
         raise ConfigError("evaluation.envs is empty; name what to measure success on")
     results: list[EvalResult] = []
     with playing(config, accelerator) as player:
-        engine = player.engine
-        evaluator = Evaluator(
-            player.config, accelerator, engine, player.tokenizer, player.stop_ids, keep, out, player.name, policy
-        )
+        engine, name = player.engine, player.name
+        parts = (player.config, accelerator, engine, player.tokenizer, player.stop_ids)
+        evaluator = Evaluator(*parts, keep, out, name, policy)
         for env in range(len(config.evaluation.envs)):
             began, before = time.perf_counter(), usage_of(engine)
             episodes = evaluator.play(env) if out is None else evaluator.record(env)
             seconds, usage = time.perf_counter() - began, usage_of(engine, before)
-            results.append(evaluator.result(player.name, env, episodes, seconds, usage))
+            results.append(evaluator.result(name, env, episodes, seconds, usage))
             if engine.stopped is not None:
                 break
         if engine.stopped is not None and not any(result.all.n for result in results):

@@ -79,6 +79,7 @@ class EvaluationResults:
         """Writes an episode that has ended."""
         steps = episode.steps
         failure = None if episode.context_truncated else episode.error
+        figures = steps[-1].info.get("metrics", {}) if steps else {}
         result = EpisodeResult(
             self.conditions,
             episode.task_id,
@@ -97,9 +98,7 @@ class EvaluationResults:
             cost=None if self.prices is None else _cost(effort, self.prices),
             seeds=self.seeds,
             seconds=round(effort.seconds, 3),
-            metrics={
-                name: float(value) for name, value in (steps[-1].info.get("metrics", {}) if steps else {}).items()
-            },
+            metrics={name: float(value) for name, value in figures.items()},
             broken=failure,
         )
         self._file.add(result)
@@ -170,8 +169,7 @@ def conditions_of(
     budget = env.max_episode_steps or horizon_of(env.id, env.kwargs)
     if budget is None:
         raise ConfigError(f"{env.id} has no horizon; set max_episode_steps of evaluation.envs")
-    options = dict(env.kwargs)
-    options.pop("source", None)
+    options = {name: value for name, value in env.kwargs.items() if name != "source"}
     file = prompt_file_of(config.prompt)
     digest = {} if file is None else {"template_sha256": hashlib.sha256(file.source.encode()).hexdigest()}
     engine = {key: value for key, value in config.rollout.engine_options.items() if key not in (*_PASSING, "model")}

@@ -97,9 +97,8 @@ class Peers:
         self._ended = message
         if self._lock.acquire(timeout=GRACE_SECONDS):
             try:
-                self._write()
-            except _STORE_ERRORS:
-                pass
+                with contextlib.suppress(*_STORE_ERRORS):
+                    self._write()
             finally:
                 self._lock.release()
 
@@ -222,13 +221,12 @@ class Peers:
         if began - before > self.interval + SILENT_SECONDS:  # this process itself was stopped: it saw no one's signs
             self._shift(began - before)
             self._resumed = before = began
-        success = False
+        values = None
         with contextlib.suppress(*_STORE_ERRORS):
             self._write()
             values = self._store.multi_get([_key(peer) for peer in self._others])
-            success = True
         self._read = now = time.monotonic()
-        if not success:
+        if values is None:
             # Nobody's signs can be read, which is the fault of the process that has the store, if one has.
             self._shift(now - before, besides=self._host)
             return
@@ -251,9 +249,8 @@ class Peers:
 
     def _overdue(self) -> bool:
         """Whether this process has waited too long, and its collective operation has not noticed."""
-        mine = ACTIVITY.now()
-        wait = min(mine.wait_s, time.monotonic() - self._resumed)
-        return mine.exchanging and wait > self.timeout + GRACE_SECONDS
+        mine, seconds = ACTIVITY.now(), time.monotonic() - self._resumed
+        return mine.exchanging and min(mine.wait_s, seconds) > self.timeout + GRACE_SECONDS
 
 
 def _say(text: str) -> None:

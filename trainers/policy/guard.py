@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from accelerate import Accelerator
@@ -43,6 +44,7 @@ _NORM = "gradient: its norm"
 """Where no part of the gradient that this process has is to blame."""
 
 
+@dataclass
 class GuardedStep:
     """Clips the gradient and takes the optimiser's step; skips it where loss or gradient of any process is not finite.
 
@@ -57,24 +59,15 @@ class GuardedStep:
         trained: Name of ``module`` in messages.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        max_grad_norm: float,
-        max_skipped: int,
-        trained: str,
-    ) -> None:
-        self.accelerator = accelerator
-        self.module = module
-        self.optimizer = optimizer
-        self.max_grad_norm = max_grad_norm
-        self.max_skipped = max_skipped
-        self.trained = trained
-        self.skipped_in_a_row = 0
-        self.begun = 0
-        """Steps that were begun: each may have changed weights, whether it was finished or not."""
+    accelerator: Accelerator
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    max_grad_norm: float
+    max_skipped: int
+    trained: str
+    skipped_in_a_row: int = field(default=0, init=False)
+    begun: int = field(default=0, init=False)
+    """Steps that were begun: each may have changed weights, whether it was finished or not."""
 
     def __call__(self, culprit: str | None = None, rate: float | None = None) -> float | None:
         """Takes the step, and clears the gradient; every process must call this.

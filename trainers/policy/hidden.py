@@ -56,14 +56,9 @@ def at_prompt_ends(
         compute_dtype: Number format of the forward pass.
     """
     table = with_some_response(table)
+    ends = table.response.offsets[:-1]
     return before_tokens(
-        model,
-        table,
-        wanted,
-        table.response.offsets[:-1],
-        budget=budget,
-        share_prefix=share_prefix,
-        compute_dtype=compute_dtype,
+        model, table, wanted, ends, budget=budget, share_prefix=share_prefix, compute_dtype=compute_dtype
     )
 
 

@@ -169,6 +169,12 @@ def own_rows(like: DTensor) -> slice:
     return slice(first, first + size)
 
 
+def from_rows(own: Tensor, like: DTensor, whole: Tensor) -> DTensor:
+    """The tensor of the shape of ``whole`` of which this process has the rows ``own``, spread as ``like`` is."""
+    mesh, placements = like.device_mesh, like.placements
+    return DTensor.from_local(own, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
+
+
 def places_in(files: WeightFiles, model: PreTrainedModel) -> dict[str, str] | str:
     """Name in ``files`` of each parameter and buffer of ``model``, or why they cannot be read as they are.
 
@@ -221,10 +227,6 @@ def fill(model: PreTrainedModel, weights: WeightSource, device: torch.device) ->
             own = weights.rows(name.replace(".base_layer.", "."), parameter).to(device, parameter.dtype)
         except KeyError as error:
             raise DataError(f"{type(model).__name__}: its files have no {name}") from error
-        spread = DTensor.from_local(
-            own, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
-            stride=parameter.stride(),
-        )  # fmt: skip
-        return nn.Parameter(spread, parameter.requires_grad)
+        return nn.Parameter(from_rows(own, parameter, parameter), parameter.requires_grad)
 
     exchange(model, read)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -133,7 +133,8 @@ def _on_hub(name: str, key: str, wanted: list[str]) -> ModelSource:
 def _hub_message(error: Exception) -> str:
     """Returns the reason and the remedy, by the first cause that is known."""
     for cause in _causes(error):
-        if isinstance(cause, OfflineModeIsEnabled) or (isinstance(cause, LocalEntryNotFoundError) and _is_offline()):
+        not_here = isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
+        if not_here or isinstance(cause, OfflineModeIsEnabled):
             return (
                 "is not in the hub's cache on this machine, and HF_HUB_OFFLINE is set; unset it, or give the folder of "
                 "a copy"
@@ -162,12 +163,6 @@ def _hub_message(error: Exception) -> str:
         f"the download failed or was cut off ({type(cause).__name__}: {first_line}); run again, which goes on where it "
         "stopped, or give the folder of a copy"
     )
-
-
-def _is_offline() -> bool:
-    from huggingface_hub import constants
-
-    return bool(constants.HF_HUB_OFFLINE)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -91,10 +91,7 @@ class TreePlan:
     """
 
     def __init__(self, tree: TokenTree, device: torch.device, before: int = 0, past: CachedPast | None = None) -> None:
-        self.tree = tree
-        self.device = device
-        self.before = before
-        self.past = past
+        self.tree, self.device, self.before, self.past = tree, device, before, past
         self.depth = torch.from_numpy(tree.depth).to(device)
         self.carried: None = None
         self._once: dict[Hashable, Any] = {}

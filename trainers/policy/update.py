@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ class UpdateMetrics:
     """Metrics of the replayed rows, by their names under ``replay/``; empty where there were none."""
 
 
+@dataclass
 class Updater:
     """Takes optimiser steps on step tables; the same result for any micro-batch size and any number of processes.
 
@@ -70,31 +71,22 @@ class Updater:
         recompute: Whether the old log-probabilities are the trainer's (``OptimConfig.recomputes``).
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        policy: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: OptimConfig,
-        objective: ObjectiveConfig,
-        *,
-        iterations: int = 1,
-        recompute: bool = False,
-    ) -> None:
-        self.accelerator = accelerator
-        self.policy = policy
-        self.optimizer = optimizer
-        self.config = config
-        self.objective = objective
-        self.iterations = iterations
-        self.recompute = recompute
-        self.steps = 0
-        """Optimiser steps taken since the run began."""
+    accelerator: Accelerator
+    policy: nn.Module
+    optimizer: torch.optim.Optimizer
+    config: OptimConfig
+    objective: ObjectiveConfig
+    iterations: int = field(default=1, kw_only=True)
+    recompute: bool = field(default=False, kw_only=True)
+    steps: int = field(default=0, init=False)
+    """Optimiser steps taken since the run began."""
+
+    def __post_init__(self) -> None:
+        accelerator, policy, config, objective = self.accelerator, self.policy, self.config, self.objective
         self._span = attention_span(accelerator.unwrap_model(policy).model)
         self._accumulate = Accumulator(accelerator, policy, config, objective)
-        self._step = GuardedStep(
-            accelerator, policy, optimizer, config.max_grad_norm, config.max_skipped, f"policy (loss {objective.loss})"
-        )
+        name = f"policy (loss {objective.loss})"
+        self._step = GuardedStep(accelerator, policy, self.optimizer, config.max_grad_norm, config.max_skipped, name)
 
     def update(
         self,

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -42,6 +41,7 @@ from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.images import PARTS, images_of, part_id, parts_of, renumber_images
 from trainers.policy.attention import attending, evaluating
 from trainers.policy.precision import computing
+from trainers.policy.tree import Ints
 
 _KEPT, _KEPT_BYTES = 4096, 2**30  # most images whose embeddings are kept, and bytes of these
 _AT_A_TIME = 32  # images in one pass of the tower
@@ -147,7 +147,7 @@ class Vision:
         self.processing = processing
         self.trained = trained
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
-        self._positions: dict[tuple[int, ...], NDArray[np.int64]] = {}
+        self._positions: dict[tuple[int, ...], Ints] = {}
         decoder = model.get_decoder()  # type: ignore[no-untyped-call]
         heads = [decoder, model.get_input_embeddings(), model.get_output_embeddings()]  # type: ignore[no-untyped-call]
         if decoder is model:
@@ -206,7 +206,7 @@ class Vision:
         """Whether images have positions of their own."""
         return hasattr(self._whole().base_model, "get_rope_index")
 
-    def positions(self, image: Pixels) -> NDArray[np.int64]:
+    def positions(self, image: Pixels) -> Ints:
         """Returns positions of an image's parts, and of the token after them, counted from that of the first part.
 
         Shape (kinds of positions, parts + 1), for a model where :attr:`has_positions`.
@@ -245,7 +245,7 @@ def projector_layers(model: PreTrainedModel) -> list[str]:
     return [name for name in linear if _PROJECTOR.search(f"{name}.")] if vision is not None and vision.trained else []
 
 
-def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequence[Pixels] = ()) -> dict[str, Any]:
+def model_inputs(model: PreTrainedModel, tokens: Ints, images: Sequence[Pixels] = ()) -> dict[str, Any]:
     """Returns the arguments of ``model`` for rows of tokens: their ids, or where images are among them embeddings.
 
     Args:
@@ -283,12 +283,8 @@ def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequ
 
 
 def own_positions(
-    model: PreTrainedModel,
-    tokens: NDArray[np.int64],
-    images: Sequence[Pixels],
-    place: NDArray[np.int64] | None = None,
-    end: NDArray[np.int64] | None = None,
-) -> NDArray[np.int64] | None:
+    model: PreTrainedModel, tokens: Ints, images: Sequence[Pixels], place: Ints | None = None, end: Ints | None = None
+) -> Ints | None:
     """Returns the positions of tokens, shape (kinds of positions, rows, T), where images have some of their own.
 
     Args:

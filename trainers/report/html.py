@@ -59,9 +59,7 @@ def write_page(path: Path, parts: Iterable[str]) -> Path:
     return path
 
 
-def page(
-    template: str, title: str, data: Iterable[str], scripts: Sequence[str], connect: bool = False
-) -> Iterator[str]:
+def page(template: str, title: str, data: Iterable[str], scripts: Sequence[str], live: bool = False) -> Iterator[str]:
     """Yields a page in pieces.
 
     Args:
@@ -69,11 +67,11 @@ def page(
         title: Its title.
         data: Elements with the page's data.
         scripts: Names of the files with its scripts.
-        connect: Lets it ask the server that it comes from.
+        live: Lets it ask the server that it comes from.
     """
     package = files("trainers.report")
     text = (package / template).read_text(encoding="utf-8").replace("{{TITLE}}", escape(printable(title)))
-    text = text.replace("img-src data:", "img-src data:; connect-src 'self'" if connect else "img-src data:")
+    text = text.replace("img-src data:", "img-src data:; connect-src 'self'" if live else "img-src data:")
     head, text = text.split("<!-- STYLE -->")
     before_data, text = text.split("<!-- DATA -->")
     before_script, tail = text.split("<!-- SCRIPT -->")

@@ -122,7 +122,7 @@ def make_app(settings: ServeSettings) -> Flask:
     def show() -> Response:
         body = run.state()
         data = f'<script type="application/json" id="data">{script_json(body)}</script>\n'
-        text = "".join(page("template.html", str(body["name"]), [data], LIVE_SCRIPTS, connect=True))
+        text = "".join(page("template.html", str(body["name"]), [data], LIVE_SCRIPTS, live=True))
         return _gzip_response(text.encode(), "text/html; charset=utf-8")
 
     @app.post("/login")

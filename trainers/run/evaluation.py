@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from trainers.settings import ConfigError
 from trainers.steps import Episode
 
 
+@dataclass
 class Evaluator:
     """Plays the evaluation episodes of a run, spread over its processes.
 
@@ -53,28 +54,20 @@ class Evaluator:
         ConfigError: An environment cannot be made, or has fewer tasks than are to be played.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        accelerator: Accelerator,
-        engine: BaseEngine[Any, Any],
-        tokenizer: ChatTokenizer | None,
-        stop_ids: Sequence[int],
-        keep: Path | None = None,
-        out: Path | None = None,
-        name: str = "",
-        policy: str | None = None,
-    ) -> None:
-        self.config = config
-        self.accelerator = accelerator
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.stop_ids = tuple(stop_ids)
-        self.keep = keep
-        self.out = out
-        self.name = name
-        self.policy = name if policy is None else policy
-        self.origin = None if out is None or isinstance(engine, ChatEngine) else origin_of(config.model.path)
+    config: TrainConfig
+    accelerator: Accelerator
+    engine: BaseEngine[Any, Any]
+    tokenizer: ChatTokenizer | None
+    stop_ids: Sequence[int]
+    keep: Path | None = None
+    out: Path | None = None
+    name: str = ""
+    policy: str | None = None
+
+    def __post_init__(self) -> None:
+        config, accelerator = self.config, self.accelerator
+        is_known = self.out is not None and not isinstance(self.engine, ChatEngine)
+        self.origin = origin_of(config.model.path) if is_known else None
         envs = config.evaluation.envs
         self.tasks = [tasks_of(env, f"evaluation.envs[{i}]") for i, env in enumerate(envs)]
         places = {f"evaluation.envs[{i}]": env for i, env in enumerate(envs)}
@@ -125,7 +118,7 @@ class Evaluator:
         panel, versions = panel_of_env(env_config, f"evaluation.envs[{env}]")
         conditions = replace(
             conditions_of(config, env_config, panel, versions, self.name, len(tasks), self.origin, messages),
-            policy=self.policy,
+            policy=self.name if self.policy is None else self.policy,
         )
         prices = config.rollout.engine_options.get("prices") if messages else None
         return EvaluationResults(self.out, conditions, self.accelerator.process_index, tasks, repeats, prices)

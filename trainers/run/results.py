@@ -107,11 +107,9 @@ class EvaluationResults:
         """Returns what counts of each episode; one without a result was not asked for."""
         outcomes = []
         for plan in plans:
-            result, stratum = self._file.results.get((plan.task_id, self.seed(plan))), types[plan.task_id]
+            task, result = plan.task_id, self._file.results.get((plan.task_id, self.seed(plan)))
             if result is None:
-                outcomes.append(
-                    EpisodeOutcome(plan.task_id, stratum, False, 0.0, 0, "it was not played", unanswered=True)
-                )
+                outcomes.append(EpisodeOutcome(task, types[task], False, 0.0, 0, "it was not played", unanswered=True))
             else:
                 outcomes.append(_outcome(result))
         return outcomes

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import orjson
@@ -121,9 +120,7 @@ class Trackers:
         """Returns the trackers."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Ends each tracker's run."""
         is_stop = isinstance(error, Interrupted)
         status: Status = "finished" if error is None else "interrupted" if is_stop else "failed"

@@ -188,9 +188,8 @@ class StepTable:
         parts = [table for table in tables if len(table)] or list(tables[:1])
         if not parts:
             raise UsageError("StepTable.join needs at least one table")
-        return cls(
-            **{column.name: _concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)}
-        )
+        names = [column.name for column in fields(cls)]
+        return cls(**{name: _concatenate([getattr(part, name) for part in parts]) for name in names})
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode]) -> StepTable:

@@ -63,10 +63,8 @@ class OptimizerState:
         state_dict: Mapping[str, Any] = get_optimizer_state_dict(self.wrapped, self.optimizer, options=_OPTIONS)
         if not state_dict:  # torch gathers it in the first process alone
             return {}
-        tensors = {
-            parameter: {name: _plain(value) for name, value in values.items()}
-            for parameter, values in state_dict["state"].items()
-        }
+        states = state_dict["state"].items()
+        tensors = {name: {key: _plain(value) for key, value in values.items()} for name, values in states}
         return {"state": tensors, "param_groups": state_dict["param_groups"]}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -75,11 +73,10 @@ class OptimizerState:
             return
         own = {name: tuple(p.shape) for name, p in tensors_of(self.wrapped, trained=True, whole=False).items()}
         states: dict[str, Any] = {
-            parameter: {name: _quantise(value) for name, value in values.items()}
-            for parameter, values in state["state"].items()
+            name: {key: _quantise(value) for key, value in values.items()} for name, values in state["state"].items()
         }
-        for parameter, values in states.items():
-            self.check(parameter, values, own.get(parameter))
+        for name, values in states.items():
+            self.check(name, values, own.get(name))
         set_optimizer_state_dict(self.wrapped, self.optimizer, {**state, "state": states}, options=_OPTIONS)
 
     def check(self, parameter: str, values: Mapping[str, Tensor], shape: tuple[int, ...] | None) -> None:

@@ -125,9 +125,7 @@ def page_data(run: RunData) -> dict[str, Any]:
         "state": run.state(),
         "settings": [[key, setting_text(value)] for key, value in flat(run.config)],
         "config": run.config_text,
-        "summary": [
-            [key, setting_text(value)] for key, value in flat(run.summary) if key not in ("evaluations", "events")
-        ],
+        "summary": [[k, setting_text(v)] for k, v in flat(run.summary) if k not in ("evaluations", "events")],
         "versions": {str(k): str(v) for k, v in (run.summary.get("versions") or {}).items()},
         "events": [[event.iteration, event.time, event.kind, event.message] for event in read_events(run.folder)],
         "evaluations": [result.to_json() for result in run.evaluations],

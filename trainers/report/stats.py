@@ -112,10 +112,7 @@ class EvalResult:
             DataError: A field is missing or of the wrong kind.
         """
         try:
-            strata = tuple(
-                StratumResult(**{name: value for name, value in stratum.items() if name != "success"})
-                for stratum in body["strata"]
-            )
+            strata = tuple(StratumResult(**{k: v for k, v in row.items() if k != "success"}) for row in body["strata"])
             result = cls(**{**body, "strata": strata})
             if not strata or strata[0].stratum != "all":
                 raise ValueError("the first stratum must be 'all'")

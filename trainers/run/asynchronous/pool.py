@@ -95,12 +95,8 @@ class GroupPool:
 
     def open_plans(self) -> list[EpisodePlan]:
         """Returns the plans of this process whose episodes have not ended, in order."""
-        return [
-            plan
-            for number, episodes in self._episodes.items()
-            for plan in self._groups[number].plans
-            if plan.episode_id not in episodes
-        ]
+        pairs = [(plan, own) for number, own in self._episodes.items() for plan in self._groups[number].plans]
+        return [plan for plan, own in pairs if plan.episode_id not in own]
 
     def enter(self, episode: Episode) -> None:
         """Takes an episode that has ended.

@@ -56,7 +56,7 @@ class GuardedStep:
         optimizer: As ``accelerator.prepare`` returned it.
         max_grad_norm: Gradients are scaled down to this norm.
         max_skipped: Steps skipped in a row after which the run stops.
-        trained: Name of ``module`` in messages.
+        label: Name of ``module`` in messages.
     """
 
     accelerator: Accelerator
@@ -64,9 +64,9 @@ class GuardedStep:
     optimizer: torch.optim.Optimizer
     max_grad_norm: float
     max_skipped: int
-    trained: str
+    label: str
     skipped_in_a_row: int = field(default=0, init=False)
-    begun: int = field(default=0, init=False)
+    begun_steps: int = field(default=0, init=False)
     """Steps that were begun: each may have changed weights, whether it was finished or not."""
 
     def __call__(self, culprit: str | None = None, rate: float | None = None) -> float | None:
@@ -99,7 +99,7 @@ class GuardedStep:
                     group["lr"].fill_(rate)
                 else:
                     group["lr"] = rate
-        self.begun += 1
+        self.begun_steps += 1
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.skipped_in_a_row = 0
@@ -115,7 +115,7 @@ class GuardedStep:
         if not all(all_gather_object(self.accelerator, bool(torch.isfinite(norm)))):
             rate = max(group["lr"] for group in self.optimizer.param_groups)
             raise DivergenceError(
-                f"{self.trained}: a weight is not finite, or beyond 1e18, after an optimiser step at learning rate "
+                f"{self.label}: a weight is not finite, or beyond 1e18, after an optimiser step at learning rate "
                 f"{rate:g}; {REMEDIES['weight']}. The weights are not saved: earlier checkpoints are as they were",
                 weights_good=False,
             )
@@ -125,10 +125,10 @@ class GuardedStep:
         self.skipped_in_a_row += 1
         order = list(REMEDIES)
         first = min(culprits, key=lambda name: (order.index(name.partition(":")[0]), name == _NORM))
-        _LOG.warning("%s: an optimiser step was skipped, not finite: %s", self.trained, first)
+        _LOG.warning("%s: an optimiser step was skipped, not finite: %s", self.label, first)
         if self.skipped_in_a_row >= self.max_skipped:
             raise DivergenceError(
-                f"{self.trained}: {self.skipped_in_a_row} optimiser steps in a row were skipped (optim.max_skipped), "
+                f"{self.label}: {self.skipped_in_a_row} optimiser steps in a row were skipped (optim.max_skipped), "
                 f"as loss or gradient was not finite. First not finite: {first}; {REMEDIES[first.partition(':')[0]]}",
                 weights_good=True,
             )

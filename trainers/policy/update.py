@@ -161,7 +161,7 @@ class Updater:
     @property
     def begun_steps(self) -> int:
         """Optimiser steps that this process has begun, one that an error broke off included."""
-        return self._step.begun
+        return self._step.begun_steps
 
     def state(self) -> dict[str, int]:
         """Optimiser steps taken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from envsuite.vector import Wait
@@ -33,9 +33,7 @@ class Doing:
     def later(self, seconds: float) -> Doing:
         """Returns the activity ``seconds`` later, if nothing has changed."""
         wait_s = self.wait_s + seconds if self.waits_for else 0.0
-        return Doing(
-            self.phase, self.phase_s + seconds, self.waits_for, wait_s, self.exchanges, self.exchanging
-        )  # fmt: skip
+        return replace(self, phase_s=self.phase_s + seconds, wait_s=wait_s)
 
     def __str__(self) -> str:
         """The phase and the wait, with their durations."""

@@ -22,7 +22,7 @@ from trainers.policy.model import Policy
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import make_conversation
 from trainers.run.rollouts import IterationRollout, RolloutSource
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import ITERATION, ROW_SCORE
 
@@ -201,7 +201,7 @@ class Permuted(Estimator):
 
     def __call__(self, steps: StepTable) -> Advantage:
         """The advantages, with the terms of :attr:`Estimator.distinguishing` permuted."""
-        inner = make(ESTIMATORS[self.of], self.options or {}, f"option of estimator {self.of}")
+        inner = checked(ESTIMATORS[self.of], self.options or {}, f"option of estimator {self.of}")
         found = inner(steps)
         terms, rng = dict(found.summands), np.random.default_rng(int(steps.extra[ITERATION][0]))
         for name in inner.distinguishing:

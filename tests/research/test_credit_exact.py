@@ -39,7 +39,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.programs.imitate import main as imitate
 from trainers.rollout.config import PromptConfig
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION, ROW_SCORE
 
@@ -279,7 +279,7 @@ def test_success_in_the_world_that_is_not_ours_is_that_of_played_episodes(
 def test_permuted_terms_stay_in_their_groups(exact: ModuleType, steps: StepTable, iteration: int) -> None:
     steps = steps.with_columns(**{ITERATION: np.full(len(steps), iteration)})
     own: Any = GiGPO(step_weight=2.0)(steps)
-    method: Estimator = make(ESTIMATORS["permuted"], {"of": "gigpo", "options": {"step_weight": 2.0}}, "option")
+    method: Estimator = checked(ESTIMATORS["permuted"], {"of": "gigpo", "options": {"step_weight": 2.0}}, "option")
     assert ITERATION in method.needs
     found = method(steps)
     np.testing.assert_array_equal(found.terms["episode"], own.terms["episode"])

@@ -31,7 +31,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
 from trainers.processes.distributed import all_gather_object, make_accelerator, run_guarded
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps import StepTable
 from trainers.steps.columns import (
     BLOCK,
@@ -164,7 +164,7 @@ def _in_turn(step: Step) -> Step:
 def methods() -> Iterator[tuple[str, MethodConfig]]:
     """Every recipe and composition, and the settings of estimators and filters that no recipe has."""
     for name in (*recipes(), *COMPOSITIONS):
-        yield name, make(MethodConfig, recipe(name).method, "method")
+        yield name, checked(MethodConfig, recipe(name).method, "method")
     for name, settings in {
         "steppo-whitened": {"estimator": "steppo", "options": {"whiten": True}, "critic": {}},
         "ppo-whitened": {"estimator": "ppo", "options": {"whiten": True}, "critic": {}},
@@ -174,7 +174,7 @@ def methods() -> Iterator[tuple[str, MethodConfig]]:
         "gpg-nonzero": {"estimator": "gpg", "options": {"scale": "nonzero"}},
         "grpo-low-spread": {"estimator": "grpo", "filters": {"low_spread": {"fraction": 0.5}}},
     }.items():
-        yield name, make(MethodConfig, settings, "method")
+        yield name, checked(MethodConfig, settings, "method")
 
 
 def main(folder: Path, team: bool) -> int:

@@ -26,7 +26,7 @@ from trainers.credit.rows import estimation_order, unshaped_steps
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.model import Policy
 from trainers.processes.distributed import all_gather_object
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import GREEDY, SHAPED
 
@@ -158,7 +158,7 @@ class Crediting:
         if "inertness" in state:  # written by a version that watched
             self.inertness.load(state["inertness"])
         if isinstance(self.estimator, Calibrating):
-            self.estimator = make(type(self.estimator), state["estimator"], "option")
+            self.estimator = checked(type(self.estimator), state["estimator"], "option")
 
     def shape_rewards(self, table: StepTable, *, rewards_only: bool = False) -> StepTable:
         """The steps of whole groups of this process with their rewards shaped.

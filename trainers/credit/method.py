@@ -9,7 +9,7 @@ from trainers.credit.config import MethodConfig
 from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
 from trainers.credit.filters import FILTERS, Filter
 from trainers.credit.shapers import SHAPERS, Shaper
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps.columns import check_supply
 
 
@@ -35,9 +35,9 @@ class Method:
         """
         name, filters = config.estimator, config.filter_settings.items()
         method = cls(
-            make(ESTIMATORS[name], config.options, f"option of estimator {name}"),
-            {key: make(SHAPERS[key], options, f"option of shaper {key}") for key, options in config.shapers.items()},
-            {key: make(FILTERS[key], options, f"option of filter {key}") for key, options in filters},
+            checked(ESTIMATORS[name], config.options, f"option of estimator {name}"),
+            {key: checked(SHAPERS[key], options, f"option of shaper {key}") for key, options in config.shapers.items()},
+            {key: checked(FILTERS[key], options, f"option of filter {key}") for key, options in filters},
             name,
         )
         for key, shaper in method.shapers.items():

@@ -45,10 +45,10 @@ def read_settings(name: str) -> dict[str, Any]:
     """
     if not name.startswith(FOLDER) or Path(name).is_file():
         return read_file(name)
-    return dict(setting_of(run_named(name)).settings)
+    return dict(setting_of(find_run(name)).settings)
 
 
-def run_named(name: str) -> PaperRun:
+def find_run(name: str) -> PaperRun:
     """The run of that name.
 
     Raises:
@@ -56,10 +56,8 @@ def run_named(name: str) -> PaperRun:
     """
     runs = {run.name: run for run in published_rows()}
     if name not in runs:
-        near = ", ".join(nearest(name, runs))
-        raise UnknownName(
-            f"{name}: no paper's run has this name.{f' Nearest: {near}.' * bool(near)} envsuite papers list shows all"
-        )
+        hint = f" Nearest: {', '.join(near)}." if (near := nearest(name, runs)) else ""
+        raise UnknownName(f"{name}: no paper's run has this name.{hint} envsuite papers list shows all")
     return runs[name]
 
 
@@ -77,9 +75,8 @@ def setting_of(run: PaperRun) -> Setting:
 
 def applies(layer: Mapping[str, Any], run: PaperRun) -> bool:
     """Whether each part of the run's name is among the words that the layer has for it."""
-    return all(
-        any(fnmatchcase(value, word) for word in layer[key].split()) for key, value in vars(run).items() if key in layer
-    )
+    parts = [(value, layer[key].split()) for key, value in vars(run).items() if key in layer]
+    return all(any(fnmatchcase(value, word) for word in words) for value, words in parts)
 
 
 def text_of(run: PaperRun) -> str:

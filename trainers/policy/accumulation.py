@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,14 +26,14 @@ from trainers.policy.routing import balance_counts, routers
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
-from trainers.policy.tree import TokenTree, one_token
+from trainers.policy.tree import Ints, TokenTree, one_token
 from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 from trainers.steps.columns import REFERENCE
 
 Floats = NDArray[np.float64]
 _RECOMPUTED = 4 / 3  # cost of a token whose forward pass is made twice, with a backward pass of two
-_ONCE = 1.0  # that of one whose forward pass is made once, without a backward pass
+_ONCE = 1.0  # cost of a token whose forward pass is made once, without a backward pass
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Batch:
     """Log-probability of each response token that the importance ratio compares with, as the trainer computed it; the
     engine's where not given."""
 
-    def take(self, rows: NDArray[np.int64]) -> Batch:
+    def take(self, rows: Ints) -> Batch:
         """Returns the batch of these rows, in the given order."""
         offsets, lengths = self.table.response.offsets, self.table.response.lengths[rows]
         starts = np.cumsum(lengths) - lengths
@@ -118,16 +119,15 @@ class Tally:
         metrics["entropy"] = sum(part[2] for part in parts) / max(sum(part[6] for part in parts), 1)
         metrics["logprob_gap"] = sum(part[3] for part in parts) / max(sum(part[4] for part in parts), 1)
         sums = np.sum([part[5] for part in parts], axis=0).tolist()
-        computed_tokens, rows, idle, distinct, compared_tokens, rerouted_tokens, choices, rerouted_choices = sums
+        computed_tokens, rows, idle, distinct, routed_tokens, rerouted_tokens, choices, rerouted_choices = sums
         metrics |= {"computed_tokens": float(computed_tokens), "idle_rows": idle / max(rows, 1)}
-        if compared_tokens:
-            metrics |= {
-                "rerouted_tokens": rerouted_tokens / compared_tokens,
-                "rerouted_choices": rerouted_choices / choices,
-            }
+        if routed_tokens:
+            metrics["rerouted_tokens"] = rerouted_tokens / routed_tokens
+            metrics["rerouted_choices"] = rerouted_choices / choices
         return metrics | ({"row_cost": computed_tokens / distinct} if distinct else {})
 
 
+@dataclass(frozen=True)
 class Accumulator:
     """Adds the gradient of a batch to that of the policy: the same for any micro-batch size and number of processes.
 
@@ -138,13 +138,10 @@ class Accumulator:
         objective: Settings of the loss.
     """
 
-    def __init__(
-        self, accelerator: Accelerator, policy: nn.Module, config: OptimConfig, objective: ObjectiveConfig
-    ) -> None:
-        self.accelerator = accelerator
-        self.policy = policy
-        self.config = config
-        self.objective = objective
+    accelerator: Accelerator
+    policy: nn.Module
+    config: OptimConfig
+    objective: ObjectiveConfig
 
     def __call__(self, batch: Batch, tally: Tally, *, seed: int, first: bool, present: bool = False) -> bool:
         """Runs the backward passes over ``batch``; every process must call this.
@@ -192,10 +189,9 @@ class Accumulator:
             tally.distinct += distinct_tokens(table, self.config.share_prefix)
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
         passes = len(pieces) + any(piece.part is not None for piece in pieces)
-        rounds = max(1, *all_gather_object(self.accelerator, passes))
-        for number in range(rounds):
-            last = number == rounds - 1
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(self.policy):
+        count = max(1, *all_gather_object(self.accelerator, passes))
+        for number in range(count):
+            with contextlib.nullcontext() if number == count - 1 else self.accelerator.no_sync(self.policy):
                 # Another process has more, no row teaches, or nothing was exchanged: take part, adding nothing.
                 if number >= len(pieces):
                     idle: TokenStats = self.policy(one_token())
@@ -206,11 +202,11 @@ class Accumulator:
                 if first and piece.experts is not None:
                     tally.rerouted += policy.rerouted.numpy()
                 _, rows = np.unique(row_of[piece.index], return_inverse=True)
-                loss = self._loss(piece, stats, rows, columns, corrected=present or batch.old is not None)
+                loss = self._loss(piece, stats, rows, columns, correct=present or batch.old is not None)
                 if policy.balance_coef:  # none in a step of which no row has experts
                     balance = torch.zeros(()) if stats.balance is None else stats.balance
-                    more = {"balance_loss": balance.detach()}
-                    loss = replace(loss, loss=loss.loss + balance, metrics={**loss.metrics, **more})
+                    metrics = {**loss.metrics, "balance_loss": balance.detach()}
+                    loss = replace(loss, loss=loss.loss + balance, metrics=metrics)
                 self.accelerator.backward(loss.loss)
             # Neither may keep the graph of this pass, whose masks are large, while the next one is made.
             loss, stats = replace(loss, loss=loss.loss.detach()), stats.detach()
@@ -239,12 +235,7 @@ class Accumulator:
         return [replace(tree, balance=scale * self.accelerator.num_processes * share) for tree in trees]
 
     def _loss(
-        self,
-        piece: TokenTree,
-        stats: TokenStats,
-        rows: NDArray[np.int64],
-        columns: Mapping[str, NDArray[np.generic]],
-        corrected: bool,
+        self, piece: TokenTree, stats: TokenStats, rows: Ints, columns: dict[str, NDArray[np.generic]], correct: bool
     ) -> PolicyLoss:
         new = stats.logprob
         cut = {name: torch.from_numpy(values[piece.index]).to(new.device) for name, values in columns.items()}
@@ -260,7 +251,7 @@ class Accumulator:
             entropy=stats.entropy,
             selected=cut.get("selected"),
             engine_logprob=cut["engine"],
-            correction=self.config.correction if corrected else None,
+            correction=self.config.correction if correct else None,
         )
 
     def _select_tokens(self, batch: Batch, seed: int, present: bool) -> NDArray[np.bool_]:
@@ -271,10 +262,8 @@ class Accumulator:
         old = new if present else engine if batch.old is None else batch.old
         ids = zip(table.episode_id.tolist(), table.t.tolist(), table.response.lengths.tolist(), strict=True)
         draws = [np.random.default_rng([seed, episode, t]).random(length) for episode, t, length in ids]
-        draw = np.concatenate([np.zeros(0), *draws])
-        return selected_tokens(
-            new, old, batch.advantage, draw, self.objective, lambda value: all_gather_object(self.accelerator, value)
-        )
+        draw, gather = np.concatenate([np.zeros(0), *draws]), partial(all_gather_object, self.accelerator)
+        return selected_tokens(new, old, batch.advantage, draw, self.objective, gather)
 
     def _culprit(self, batch: Batch, piece: TokenTree, stats: TokenStats) -> str:
         """Names the quantity that made the loss not finite, and the step in which it occurred."""
@@ -290,8 +279,8 @@ class Accumulator:
             bad = np.flatnonzero(~np.isfinite(np.asarray(values)))
             if len(bad):
                 row = int(batch.table.response.row_of[piece.index[bad[0]]])
-                where = f"episode {batch.table.episode_id[row]}, step {batch.table.t[row]}"
-                return f"{name}: {np.asarray(values)[bad[0]]} in {where}"
+                step = f"episode {batch.table.episode_id[row]}, step {batch.table.t[row]}"
+                return f"{name}: {np.asarray(values)[bad[0]]} in {step}"
         return f"loss: {self.objective.loss}"
 
 
@@ -313,9 +302,9 @@ def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]
     mask = np.zeros(len(lengths), np.bool_)
     mask[batch.table.response.row_of[batch.advantage != 0]] = True
     if batch.factor is not None:
-        weight_mask = np.zeros(len(lengths), np.bool_)
-        weight_mask[batch.table.response.row_of[batch.factor != 0]] = True
-        mask &= weight_mask
+        is_weighed = np.zeros(len(lengths), np.bool_)
+        is_weighed[batch.table.response.row_of[batch.factor != 0]] = True
+        mask &= is_weighed
     return mask
 
 

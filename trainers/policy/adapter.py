@@ -107,8 +107,8 @@ def linear_layers(model: PreTrainedModel) -> list[str]:
     layers, other_names = [], set()
     for name, module in model.named_modules():
         plain = isinstance(module, nn.Linear | Conv1D) and not _computes_otherwise(module)
-        above, _, last = name.rpartition(".")
-        states = dict(model.get_submodule(above).named_parameters(recurse=False)).keys()
+        parent, _, last = name.rpartition(".")
+        states = dict(model.get_submodule(parent).named_parameters(recurse=False)).keys()
         if plain and module is not head and not (last == "out_proj" and {"A_log", "D"} <= states):
             layers += [name] if name not in images else []
         else:
@@ -142,8 +142,8 @@ def _of_images(model: PreTrainedModel) -> list[str]:
     """Returns the full names of the linear layers that compute images, which are frozen."""
     if not takes_images(model.config):
         return []
-    text = set(map(id, model.get_decoder().modules()))  # type: ignore[no-untyped-call]
-    text.add(id(model.get_output_embeddings()))  # type: ignore[no-untyped-call]
+    own: Any = model
+    text = {*map(id, own.get_decoder().modules()), id(own.get_output_embeddings())}
     return [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) not in text]
 
 
@@ -165,8 +165,7 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
     from peft import LoraConfig
 
     targets = linear_layers(model) if config.targets == "all-linear" else config.targets
-    projector = projector_layers(model)
-    experts = expert_tensors(model)
+    projector, experts = projector_layers(model), expert_tensors(model)
     return LoraConfig(
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
@@ -251,8 +250,8 @@ def _whole_weights(model: PreTrainedModel, merged: bool) -> Iterator[tuple[str, 
     layers: dict[str, Any] = {}
     for name, layer in model.named_modules():
         if isinstance(layer, LoraLayer):
-            inside = model.get_submodule(name).named_modules()
-            below = next(path for path, module in inside if module is layer.get_base_layer())
+            parts = model.get_submodule(name).named_modules()
+            below = next(path for path, part in parts if part is layer.get_base_layer())
             layers[f"{name}.{below}.{getattr(layer, 'parameter_name', 'weight')}"] = layer
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
@@ -283,7 +282,7 @@ def set_adapter_tensors(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -
         tensors: By their names in ``adapter_model.safetensors``.
 
     Raises:
-        Mismatch: Names or shapes differ.
+        StateMismatch: Names or shapes differ.
     """
     own = adapter_tensors(model)
     compare(tensors, own)
@@ -391,8 +390,8 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         with _quietly():
             whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload(safe_merge=True)
     except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise DataError(f"model.path {folder}: the adapter cannot be merged ({what})") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(f"model.path {folder}: the adapter cannot be merged ({reason})") from error
     for name, parameter in whole.named_parameters():
         parameter.requires_grad_(name in trained_names)
     return whole
@@ -406,9 +405,7 @@ def _untie(model: PreTrainedModel, folder: Path) -> None:
         return
     with safetensors.safe_open(folder / WEIGHTS, "pt") as file:
         tensors = [name for name in file.keys() if "trainable_tokens" not in name]  # which peft ties itself
-    names = [
-        name.rpartition(".")[2] for name, module in model.named_modules() if module is head or module is embeddings
-    ]
+    names = [name.rpartition(".")[2] for name, part in model.named_modules() if part is head or part is embeddings]
     if any(f".{name}." in tensor for name in names for tensor in tensors):
         head.weight = nn.Parameter(head.weight.detach().clone(), head.weight.requires_grad)
         model.config.tie_word_embeddings = False

@@ -81,9 +81,8 @@ def rows_of(
     """Queries of the tokens that are computed, keys and values of all, (tokens, heads, dim), in the compute format."""
     queries, keys, values = (part[0].transpose(0, 1) for part in as_computed(query, key, value))
     if plan.past is not None:
-        layer = module.layer_idx
-        assert isinstance(layer, int)
-        keys, values = plan.past.join(layer, keys, values)
+        assert isinstance(module.layer_idx, int)
+        keys, values = plan.past.join(module.layer_idx, keys, values)
     return queries, keys, values
 
 
@@ -131,7 +130,7 @@ class _TreeAttention(torch.autograd.Function):
         for tiles in tile_groups:
             inputs = _gather_tiles(tiles, query, key, value)
             mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
-            of_out = _tile(tiles, grad, key.shape[1], filled=False)
+            of_out = _tile(tiles, grad, key.shape[1], repeat=False)
             if is_fused:
                 parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                     of_out, *inputs, _tile(tiles, out, key.shape[1]),
@@ -170,14 +169,14 @@ def _gather_tiles(tiles: Tiles, query: Tensor, key: Tensor, value: Tensor) -> tu
     return _tile(tiles, query, key.shape[1]), keys, values
 
 
-def _tile(tiles: Tiles, rows: Tensor, key_heads: int, filled: bool = True) -> Tensor:
+def _tile(tiles: Tiles, rows: Tensor, key_heads: int, repeat: bool = True) -> Tensor:
     """``rows`` (tokens, heads, dim) at the queries of the tiles, (tiles, key heads, groups * width, dim).
 
     Query heads that share a key head lie behind each other, as if they were further queries. Repetitions of the last
-    token are zeros if not ``filled``.
+    token are zeros if not ``repeat``.
     """
     parts = rows.index_select(0, tiles.queries)
-    if not filled and len(tiles.real) < len(parts):
+    if not repeat and len(tiles.real) < len(parts):
         parts = torch.zeros_like(parts).index_copy_(0, tiles.real, parts.index_select(0, tiles.real))
     parts = parts.view(tiles.count, tiles.width, key_heads, -1, rows.shape[2])
     return parts.permute(0, 2, 3, 1, 4).flatten(2, 3)
@@ -205,8 +204,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tens
         groups = len(sinks) // key.shape[1]
         own = sinks.to(scores.dtype).view(key.shape[1], groups).repeat_interleave(scores.shape[2] // groups, 1)
         scores = torch.cat([scores, own[None, :, :, None].expand(len(scores), -1, -1, 1)], -1)
-    weights = scores.softmax(-1)[..., : key.shape[2]]
-    return weights.to(value.dtype) @ value
+    return scores.softmax(-1)[..., : key.shape[2]].to(value.dtype) @ value
 
 
 AttentionInterface.register(NAME, tree_attention)

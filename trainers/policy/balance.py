@@ -59,19 +59,18 @@ class EpisodeWork:
             minibatch = table.take(np.flatnonzero(part == number))
             ids, first, which = np.unique(minibatch.episode_id, return_index=True, return_inverse=True)
             group = minibatch.group_id[first]
-            own, shared_work = np.zeros(len(ids), np.int64), dict.fromkeys(group.tolist(), 0)
-            for row, alone, of_group in zip(*_costs(minibatch, share_prefix, span), strict=True):
-                own[which[row]] += alone
-                shared_work[int(minibatch.group_id[row])] += of_group
-            alike = np.array([shared_work[of] for of in group.tolist()], np.int64)
-            columns.append(np.stack([np.full(len(ids), rank), np.full(len(ids), number), group, ids, alike, own]))
+            own, group_work = np.zeros(len(ids), np.int64), dict.fromkeys(group.tolist(), 0)
+            for row, episode_cost, group_cost in zip(*_costs(minibatch, share_prefix, span), strict=True):
+                own[which[row]] += episode_cost
+                group_work[int(minibatch.group_id[row])] += group_cost
+            shares = np.array([group_work[of] for of in group.tolist()], np.int64)
+            columns.append(np.stack([np.full(len(ids), rank), np.full(len(ids), number), group, ids, shares, own]))
         return cls(*np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1))
 
     @classmethod
     def join(cls, works: Sequence[EpisodeWork]) -> EpisodeWork:
         """Returns the work of all processes."""
-        names = cls.__dataclass_fields__
-        return cls(*(np.concatenate([getattr(work, name) for work in works]) for name in names))
+        return cls(*(np.concatenate([getattr(work, name) for work in works]) for name in cls.__dataclass_fields__))
 
     def take(self, mask: NDArray[np.bool_]) -> EpisodeWork:
         """Returns the episodes of ``mask``."""
@@ -102,11 +101,11 @@ def _costs(table: StepTable, share_prefix: bool, span: float) -> tuple[list[int]
     beyond_episode, beyond_group = (
         np.maximum(common, _shared_beyond(of[tree_rows], common)) for of in (table.episode_id, table.group_id)
     )
-    whole, shared_work, common = (
+    row_work, group_work, common_work = (
         np.rint(count + count * (count - 1) / (2 * span)).astype(np.int64)
         for count in (lengths, beyond_episode, beyond_group)
     )
-    return tree_rows.tolist(), (whole - shared_work).tolist(), (shared_work - common).tolist()
+    return tree_rows.tolist(), (row_work - group_work).tolist(), (group_work - common_work).tolist()
 
 
 def _shared_beyond(owner: Ints, common: Ints) -> Ints:
@@ -121,8 +120,7 @@ def _shared_beyond(owner: Ints, common: Ints) -> Ints:
     for number in range(len(owner) - 1, -1, -1):
         counts[number] = least
         if number:
-            same = owner[number - 1] == owner[number]
-            least = min(least, int(common[number])) if same else int(common[number])
+            least = min(least, int(common[number])) if owner[number - 1] == owner[number] else int(common[number])
     return counts
 
 
@@ -145,22 +143,20 @@ def spread_episodes(work: EpisodeWork, ranks: int) -> Ints:
 def _even_out(work: EpisodeWork, ranks: int) -> Ints:
     """Moves what saves most from the process with most tokens to the one with fewest, until nothing saves enough."""
     rank, group, own = work.rank.copy(), work.group.tolist(), work.own.tolist()
-    shared_work: dict[int, int] = {}
+    work_of: dict[int, int] = {}
     rank_groups: list[dict[int, list[int]]] = [{} for _ in range(ranks)]
     for index, (at, of, tokens) in enumerate(zip(rank.tolist(), group, work.shared.tolist(), strict=True)):
-        shared_work[of] = max(shared_work.get(of, 0), tokens)
+        work_of[of] = max(work_of.get(of, 0), tokens)
         rank_groups[at].setdefault(of, []).append(index)
-    loads = [
-        sum(shared_work[of] + sum(own[i] for i in members) for of, members in mine.items()) for mine in rank_groups
-    ]
+    loads = [sum(work_of[of] + sum(own[i] for i in members) for of, members in mine.items()) for mine in rank_groups]
     while True:
         most, least = loads.index(max(loads)), loads.index(min(loads))
         best, move = loads[most] * (1.0 - _WORTH_A_MOVE), None
         for of, members in rank_groups[most].items():
-            begins = 0 if of in rank_groups[least] else shared_work[of]
+            begins = 0 if of in rank_groups[least] else work_of[of]
             for episodes in [members, *([i] for i in members if len(members) > 1)]:
                 tokens = sum(own[i] for i in episodes)
-                ends = shared_work[of] if len(episodes) == len(members) else 0
+                ends = work_of[of] if len(episodes) == len(members) else 0
                 worst = max(loads[most] - tokens - ends, loads[least] + tokens + begins)
                 if worst < best:
                     best, move = worst, (of, episodes, tokens + ends, tokens + begins)
@@ -211,20 +207,16 @@ def balance_batch(
     own = work.rank == here
     goes = dict(zip(work.episode[own].tolist(), target[own].tolist(), strict=True))
     where = np.array([goes.get(episode, here) for episode in batch.table.episode_id.tolist()], np.int64)
-    slim_batch = replace(batch, table=_drop_unread_columns(batch.table))
+    table = replace(batch.table, state_key=np.full(len(batch.table), "", object), extra={})
+    batch = replace(batch, table=table)
     outbox: dict[int, tuple[Batch, Ints]] = {}
     for to in np.unique(where[where != here]).tolist():
         rows = np.flatnonzero(where == to)
-        moved_batch = slim_batch.take(rows)
-        outbox[to] = (
-            moved_batch if experts else replace(moved_batch, table=moved_batch.table.without_experts()),
-            parts[:, rows],
-        )
+        parcel = batch.take(rows)
+        if not experts:
+            parcel = replace(parcel, table=parcel.table.without_experts())
+        outbox[to] = (parcel, parts[:, rows])
     stay = np.flatnonzero(where == here)
-    came = [parcels[here] for parcels in all_gather_object(accelerator, outbox) if here in parcels]
-    pieces = [(slim_batch.take(stay), parts[:, stay]), *came]
+    pieces = [(batch.take(stay), parts[:, stay])]
+    pieces += [parcels[here] for parcels in all_gather_object(accelerator, outbox) if here in parcels]
     return Batch.join([piece for piece, _ in pieces]), np.concatenate([of for _, of in pieces], axis=1)
-
-
-def _drop_unread_columns(table: StepTable) -> StepTable:
-    return replace(table, state_key=np.full(len(table), "", object), extra={})

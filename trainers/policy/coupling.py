@@ -17,8 +17,8 @@ from trainers.steps import StepTable
 
 SMALL = 5_000_000
 """Most weights of a model whose gradients are taken as a whole; of a larger one those of its last layer are."""
-_WEIGHTS = 1 << 20
-"""Most components of a gradient that are compared, drawn once."""
+_COMPONENTS = 1 << 20
+"""Most components of a gradient that are compared: a random choice, the same for all."""
 
 
 def gradient_cosines(policy: Policy, steps: StepTable) -> NDArray[np.float64]:
@@ -43,13 +43,12 @@ def _choose_parameters(policy: Policy) -> list[nn.Parameter]:
 
 
 def _gradients(policy: Policy, steps: StepTable, parameters: list[nn.Parameter]) -> Iterator[Tensor]:
-    """Yields the drawn components of each step's gradient."""
-    size = sum(parameter.numel() for parameter in parameters)
-    indices = torch.randint(size, (_WEIGHTS,), generator=torch.Generator().manual_seed(0)) if size > _WEIGHTS else None
+    """Yields the compared components of each step's gradient."""
+    size, generator = sum(parameter.numel() for parameter in parameters), torch.Generator().manual_seed(0)
+    indices = torch.randint(size, (_COMPONENTS,), generator=generator) if size > _COMPONENTS else None
     for row in range(len(steps)):
         (tree,) = micro_batches(steps.take(np.array([row])), 1 << 30, share_prefix=False, rows=by_rows(policy.model))
-        gradients = torch.autograd.grad(
-            policy(tree).logprob.sum(), parameters, allow_unused=True, materialize_grads=True
-        )
-        whole = torch.cat([part.detach().flatten().float() for part in gradients])
-        yield (whole if indices is None else whole[indices.to(whole.device)]).cpu()
+        logprob = policy(tree).logprob.sum()
+        parts = torch.autograd.grad(logprob, parameters, allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([part.detach().flatten().float() for part in parts])
+        yield (gradient if indices is None else gradient[indices.to(gradient.device)]).cpu()

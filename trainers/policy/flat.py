@@ -25,9 +25,10 @@ class FlatBatch:
     """A token tree as one row of tokens, or as the rows of its paths."""
 
     arguments: dict[str, Any]
-    """Arguments of a model's ``forward``, or of its backbone's, within :func:`attending` to its kernel."""
+    """Arguments of a model's ``forward``, or of its backbone's, while it attends by its kernel
+    (:func:`~trainers.policy.attention.attending`)."""
     rows: Tensor
-    """In how many sequences each token is that is computed; padding, and a token that is computed again, in none."""
+    """Number of sequences that each computed token is in; 0 for padding, and for a token that is computed again."""
     place: Tensor
     """(T,): index of the token whose output predicts each target."""
     token: Tensor | None = None
@@ -49,10 +50,10 @@ class FlatBatch:
         place = self.token[self.place]
         positions, column = (place % self.length).unique(return_inverse=True)  # type: ignore[no-untyped-call]
         if "logits_to_keep" not in inspect.signature(model.forward).parameters:
-            whole: Tensor = model(**self.arguments).logits
-            return whole.flatten(0, 1)[place]
-        few: Tensor = model(**self.arguments, logits_to_keep=positions).logits
-        return few[place // self.length, column]
+            logits = model(**self.arguments).logits
+            return logits.flatten(0, 1)[place]
+        logits = model(**self.arguments, logits_to_keep=positions).logits
+        return logits[place // self.length, column]
 
 
 def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: CachedPast | None = None) -> FlatBatch:
@@ -65,21 +66,19 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Cach
         past: Keys and values of this path; receives those that are computed.
     """
     device = model.device
+    experts: Tensor | None = None
     if rows_reason(model) is not None:
         rows, token = padded_rows(tree)
         tokens = np.where(rows < 0, 0, tree.tokens[rows])
         arguments: dict[str, Any] = {**model_inputs(model, tokens, tree.images), "use_cache": False}
         if (own := own_positions(model, tokens, tree.images)) is not None:
             arguments["position_ids"] = to_device(own, device)
-        experts: Tensor | None = None
         if tree.experts is not None:
-            of_rows = tree.experts[rows.ravel()]
-            of_rows[rows.ravel() < 0] = unknown(of_rows.dtype)
-            experts = to_device(of_rows, device)
-        often = to_device(np.bincount(token, tree.rows, rows.size), device)
-        return FlatBatch(
-            arguments, often, to_device(tree.place, device), to_device(token, device), rows.shape[1], experts
-        )
+            row_experts = tree.experts[rows.ravel()]
+            row_experts[rows.ravel() < 0] = unknown(row_experts.dtype)
+            experts = to_device(row_experts, device)
+        counts, place = to_device(np.bincount(token, tree.rows, rows.size), device), to_device(tree.place, device)
+        return FlatBatch(arguments, counts, place, to_device(token, device), rows.shape[1], experts)
     plan = TreePlan(tree, device, before, past)
     own = own_positions(model, tree.tokens, tree.images, tree.depth, tree.end)
     arguments = {
@@ -88,9 +87,9 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Cach
         "use_cache": False,
         "tree_plan": plan,
     }
-    row_experts = None if tree.experts is None else to_device(tree.experts[before:], device)
-    often = to_device(tree.rows[before:], device)
-    return FlatBatch(arguments, often, to_device(tree.place - before, device), experts=row_experts)
+    experts = None if tree.experts is None else to_device(tree.experts[before:], device)
+    counts, place = to_device(tree.rows[before:], device), to_device(tree.place - before, device)
+    return FlatBatch(arguments, counts, place, experts=experts)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:

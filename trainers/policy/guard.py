@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from accelerate import Accelerator
@@ -43,6 +44,7 @@ _NORM = "gradient: its norm"
 """Where no part of the gradient that this process has is to blame."""
 
 
+@dataclass
 class GuardedStep:
     """Clips the gradient and takes the optimiser's step; skips it where loss or gradient of any process is not finite.
 
@@ -54,27 +56,18 @@ class GuardedStep:
         optimizer: As ``accelerator.prepare`` returned it.
         max_grad_norm: Gradients are scaled down to this norm.
         max_skipped: Steps skipped in a row after which the run stops.
-        trained: Name of ``module`` in messages.
+        label: Name of ``module`` in messages.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        max_grad_norm: float,
-        max_skipped: int,
-        trained: str,
-    ) -> None:
-        self.accelerator = accelerator
-        self.module = module
-        self.optimizer = optimizer
-        self.max_grad_norm = max_grad_norm
-        self.max_skipped = max_skipped
-        self.trained = trained
-        self.skipped_in_a_row = 0
-        self.begun = 0
-        """Steps that were begun: each may have changed weights, whether it was finished or not."""
+    accelerator: Accelerator
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    max_grad_norm: float
+    max_skipped: int
+    label: str
+    skipped_in_a_row: int = field(default=0, init=False)
+    begun_steps: int = field(default=0, init=False)
+    """Steps that were begun: each may have changed weights, whether it was finished or not."""
 
     def __call__(self, culprit: str | None = None, rate: float | None = None) -> float | None:
         """Takes the step, and clears the gradient; every process must call this.
@@ -88,7 +81,7 @@ class GuardedStep:
             Norm of the gradient before clipping; ``None`` where the step was skipped.
 
         Raises:
-            Diverged: It was the last of ``max_skipped`` in a row.
+            DivergenceError: It was the last of ``max_skipped`` in a row.
         """
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         # Looked at before clipping, which spreads what is not finite over all parameters.
@@ -106,7 +99,7 @@ class GuardedStep:
                     group["lr"].fill_(rate)
                 else:
                     group["lr"] = rate
-        self.begun += 1
+        self.begun_steps += 1
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.skipped_in_a_row = 0
@@ -116,13 +109,13 @@ class GuardedStep:
         """Checks the weights, before they are sampled from or saved; every process must call this.
 
         Raises:
-            Diverged: A weight is not finite, or so large that its square is not.
+            DivergenceError: A weight is not finite, or so large that its square is not.
         """
         norm = total_norm(p.detach() for p in self.module.parameters() if p.requires_grad)
         if not all(all_gather_object(self.accelerator, bool(torch.isfinite(norm)))):
             rate = max(group["lr"] for group in self.optimizer.param_groups)
             raise DivergenceError(
-                f"{self.trained}: a weight is not finite, or beyond 1e18, after an optimiser step at learning rate "
+                f"{self.label}: a weight is not finite, or beyond 1e18, after an optimiser step at learning rate "
                 f"{rate:g}; {REMEDIES['weight']}. The weights are not saved: earlier checkpoints are as they were",
                 weights_good=False,
             )
@@ -132,10 +125,10 @@ class GuardedStep:
         self.skipped_in_a_row += 1
         order = list(REMEDIES)
         first = min(culprits, key=lambda name: (order.index(name.partition(":")[0]), name == _NORM))
-        _LOG.warning("%s: an optimiser step was skipped, not finite: %s", self.trained, first)
+        _LOG.warning("%s: an optimiser step was skipped, not finite: %s", self.label, first)
         if self.skipped_in_a_row >= self.max_skipped:
             raise DivergenceError(
-                f"{self.trained}: {self.skipped_in_a_row} optimiser steps in a row were skipped (optim.max_skipped), "
+                f"{self.label}: {self.skipped_in_a_row} optimiser steps in a row were skipped (optim.max_skipped), "
                 f"as loss or gradient was not finite. First not finite: {first}; {REMEDIES[first.partition(':')[0]]}",
                 weights_good=True,
             )

@@ -56,14 +56,9 @@ def at_prompt_ends(
         compute_dtype: Number format of the forward pass.
     """
     table = with_some_response(table)
+    ends = table.response.offsets[:-1]
     return before_tokens(
-        model,
-        table,
-        wanted,
-        table.response.offsets[:-1],
-        budget=budget,
-        share_prefix=share_prefix,
-        compute_dtype=compute_dtype,
+        model, table, wanted, ends, budget=budget, share_prefix=share_prefix, compute_dtype=compute_dtype
     )
 
 
@@ -107,8 +102,9 @@ def before_tokens(
             flat = flatten(tree, model)
             output = backbone(**flat.arguments, output_hidden_states=inner)
             for fingerprint, states in zip(wanted, out, strict=True):
-                of_layer = flat.states(_layer(output, fingerprint.layer))
-                vectors = _pool_states(fingerprint.pooling, of_layer, tree)[flat.place[targets]]
+                layer = fingerprint.layer
+                layer_states = flat.states(output.last_hidden_state if layer == -1 else output.hidden_states[layer])
+                vectors = _pool_states(fingerprint.pooling, layer_states, tree)[flat.place[targets]]
                 states[slot[tree.index[targets]]] = vectors.float().cpu().numpy()
         for _ in range(len(trees), count):
             backbone(**flatten(one_token(), model).arguments)
@@ -142,9 +138,3 @@ def _pool_states(pooling: Pooling, states: Tensor, tree: TokenTree) -> Tensor:
         if (before := int(tree.parent[begin])) >= 0:
             sums[begin:end] += sums[before]
     return sums / (to_device(tree.depth, states.device)[:, None] + 1)
-
-
-def _layer(output: object, layer: int) -> Tensor:
-    """Hidden states of a layer, (rows, length, D)."""
-    states: Tensor = output.last_hidden_state if layer == -1 else output.hidden_states[layer]  # type: ignore[attr-defined]
-    return states

@@ -9,7 +9,7 @@ function does.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import cache, partial
 from inspect import signature
 from typing import Any
@@ -228,18 +228,11 @@ class _Chains:
         tree = plan.tree
         chains = [(max(begin, plan.before), end) for begin, end in tree.chains if end > plan.before]
         keys = [np.concatenate([tree.path(begin), np.arange(begin + 1, end)]) for begin, end in chains]
-        queries = [end - begin for begin, end in chains]
-
-        def ends(lengths: Sequence[int]) -> Tensor:
-            return torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=plan.device)
-
         self.keys = torch.from_numpy(np.concatenate(keys)).to(plan.device)
-        self.lengths = {
-            "cu_seqlens_q": ends(queries),
-            "cu_seqlens_k": ends([len(own) for own in keys]),
-            "max_seqlen_q": max(queries),
-            "max_seqlen_k": max(map(len, keys)),
-        }
+        self.lengths: dict[str, Any] = {}
+        for name, counts in (("q", [end - begin for begin, end in chains]), ("k", [len(own) for own in keys])):
+            ends = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32, device=plan.device)
+            self.lengths |= {f"cu_seqlens_{name}": ends, f"max_seqlen_{name}": max(counts)}
 
 
 def varlen_tree_attention(

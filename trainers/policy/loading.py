@@ -122,17 +122,17 @@ def _prepare_model(model: PreTrainedModel, source: ModelSource, config: ModelCon
         add_adapter(model, config.adapter, source.name, source.revision)
         if source.adapter is not None:
             continue_adapter(model, source.adapter, config.adapter)
-    _choose(model, config)
-    if config.gradient_checkpointing:
-        checkpoint_activations(model)
+    _set_computation(model, config)
     return model
 
 
-def _choose(model: PreTrainedModel, config: ModelConfig) -> None:
-    """Sets how ``model`` is computed."""
+def _set_computation(model: PreTrainedModel, config: ModelConfig) -> None:
+    """Sets kernel, rows and checkpointing of ``model``."""
     choose_kernel(model, config.attention)
     if config.rows == "always":
         use_rows(model, ALWAYS)
+    if config.gradient_checkpointing:
+        checkpoint_activations(model)
 
 
 def _whole(source: ModelSource, settings: PreTrainedConfig, config: ModelConfig) -> PreTrainedModel:
@@ -186,18 +186,13 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             TemplateRenderer(tokenizer)([{"role": "user", "content": "Hello."}], None)
         except UsageError as error:
             raise DataError(f"model.chat_template {config.chat_template}: {error}") from error
-    _take_images(tokenizer, source, config)
+    if source.gguf is None and takes_images(settings := settings_of(source, "model.path", config.path, config.images)):
+        set_format(tokenizer, _processing(source, settings, "model.path", config.path))
     if tokenizer.chat_template is None:
         raise DataError(
             f"model.path {config.path}: its tokenizer has no chat template; give it one by model.chat_template (a file)"
         )
     return tokenizer
-
-
-def _take_images(tokenizer: PreTrainedTokenizerBase, source: ModelSource, config: ModelConfig) -> None:
-    """Makes prompts of ``tokenizer`` take images, if the model does."""
-    if source.gguf is None and takes_images(settings := settings_of(source, "model.path", config.path, config.images)):
-        set_format(tokenizer, _processing(source, settings, "model.path", config.path))
 
 
 def _processing(source: ModelSource, settings: PreTrainedConfig, key: str, path: str) -> ImageProcessing:
@@ -209,8 +204,7 @@ def _processing(source: ModelSource, settings: PreTrainedConfig, key: str, path:
     try:
         processor = AutoProcessor.from_pretrained(source.folder)  # type: ignore[no-untyped-call]
         # The same pixels whether torchvision, which processors of videos need, is installed or not.
-        pixels = AutoImageProcessor.from_pretrained(source.folder, backend="pil")  # type: ignore[no-untyped-call]
-        processor.image_processor = pixels
+        processor.image_processor = AutoImageProcessor.from_pretrained(source.folder, backend="pil")  # type: ignore[no-untyped-call]
         return ImageProcessing(processor, int(settings.image_token_id))
     except (*_UNREADABLE, ImportError, AttributeError) as error:
         raise _unreadable(key, path, error) from error
@@ -243,16 +237,13 @@ def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> P
             truncate(settings, layers, config.path)
         backbone = _load(source, settings, config, key, AutoModel)
     else:  # it is one to the whole model, and has its names
-        whole = merge_adapter(_load(source, settings, config, key), source.adapter)
-        backbone = cast(PreTrainedModel, whole.base_model)
+        backbone = cast(PreTrainedModel, merge_adapter(_load(source, settings, config, key), source.adapter).base_model)
         if layers is not None:
-            _cut(backbone, truncate(backbone.config, layers, config.path), layers)
+            _remove_layers(backbone, truncate(backbone.config, layers, config.path), layers)
     if config.adapter is not None:
         add_adapter(backbone, config.adapter, source.name, source.revision)
-    _choose(backbone, config)
+    _set_computation(backbone, config)
     check_backbone(backbone)
-    if config.gradient_checkpointing:
-        checkpoint_activations(backbone)
     return backbone
 
 
@@ -278,7 +269,7 @@ def truncate(settings: PreTrainedConfig, layers: int, path: str) -> int:
     return depth
 
 
-def _cut(backbone: PreTrainedModel, depth: int, layers: int) -> None:
+def _remove_layers(backbone: PreTrainedModel, depth: int, layers: int) -> None:
     """Removes all but the first ``layers`` of the ``depth`` layers of a model that was loaded whole."""
     for module in getattr(backbone, "language_model", backbone).modules():
         for name, child in module.named_children():
@@ -302,10 +293,7 @@ def read(
     Raises:
         DataError: It cannot be read.
     """
-    if source.gguf is not None:
-        how |= {"quantization_config": GgufConfig(dequantize=True)}
-    else:
-        how |= {"use_safetensors": True}
+    how |= {"use_safetensors": True} if source.gguf is None else {"quantization_config": GgufConfig(dequantize=True)}
     try:
         model: PreTrainedModel = (kind or class_of(settings)).from_pretrained(config=settings, **source.load, **how)
         for module in model.modules() if settings.model_type == "phimoe" else ():
@@ -334,9 +322,7 @@ def settings_of(source: ModelSource, key: str, name: str, images: bool = False) 
         try:
             import gguf  # noqa: F401
         except ImportError as error:
-            raise MissingExtra(
-                f"{key} {name}: a GGUF file needs the package gguf: pip install 'envsuite[gguf]'"
-            ) from error
+            raise MissingExtra(f"{key} {name}: a GGUF file needs gguf: pip install 'envsuite[gguf]'") from error
     try:
         settings: PreTrainedConfig = AutoConfig.from_pretrained(**source.load)
     except _UNREADABLE as error:

@@ -24,17 +24,15 @@ from trainers.policy.vision import check_vision
 from trainers.policy.walk import CachedPast, walk_tree
 
 
-def stop_ids(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, more_ids: Sequence[int] = ()
-) -> tuple[int, ...]:
-    """Token ids that end a response: the tokenizer's end token, those of the generation config, and ``more_ids``."""
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, more: Sequence[int] = ()) -> tuple[int, ...]:
+    """Token ids that end a response: the tokenizer's end token, those of the generation config, and ``more``."""
     ids: list[int] = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     generation = model.generation_config.eos_token_id if model.generation_config is not None else None
     if generation is not None:
         ids += [int(generation)] if isinstance(generation, int) else [int(i) for i in generation]
     if not ids:
         raise DataError(f"{model.name_or_path}: neither tokenizer nor generation config name an end token")
-    return tuple(dict.fromkeys([*ids, *more_ids]))
+    return tuple(dict.fromkeys([*ids, *more]))
 
 
 class Policy(nn.Module):

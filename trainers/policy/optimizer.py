@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,17 +26,15 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
     Raises:
         MissingExtra: The moments are to be held in 8 bit, and torchao is not installed.
     """
+    adam: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
+    if config.state == "8bit":
+        try:
+            from torchao.optim import AdamW8bit
+        except ImportError as error:
+            raise MissingExtra("optim.state: 8bit needs torchao: pip install 'envsuite[8bit]'") from error
+        adam = AdamW8bit
     weights = [parameter for parameter in parameters if parameter.requires_grad]
-    if config.state == "float32":
-        return torch.optim.AdamW(weights, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
-    try:
-        from torchao.optim import AdamW8bit
-    except ImportError as error:
-        raise MissingExtra("optim.state: 8bit needs torchao: pip install 'envsuite[8bit]'") from error
-    optimizer: torch.optim.Optimizer = AdamW8bit(
-        weights, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
-    )
-    return optimizer
+    return adam(weights, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,8 @@ class ShardedOptimizerState(OptimizerState):
         """Returns its tensors by parameter and name, sharded as the parameters are, and its settings."""
         if not self.optimizer.state:
             return {}
-        state_dict: Mapping[str, Any] = get_optimizer_state_dict(
-            self.wrapped, self.optimizer, options=StateDictOptions()
-        )
-        return {"state": state_dict["state"], "param_groups": state_dict["param_groups"]}
+        whole: Mapping[str, Any] = get_optimizer_state_dict(self.wrapped, self.optimizer, options=StateDictOptions())
+        return {"state": whole["state"], "param_groups": whole["param_groups"]}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores the optimiser from :meth:`state`, with whole tensors, of which each process takes its part."""
@@ -62,9 +58,7 @@ class ShardedOptimizerState(OptimizerState):
         for name, values in state["state"].items():
             self.check(name, values, tuple(own[name].shape) if name in own else None)
             states[index[id(own[name])]] = {key: spread_as(value, own[name]) for key, value in values.items()}
-        groups = [
-            {**group, "params": [index[id(own[name])] for name in group["params"]]} for group in state["param_groups"]
-        ]
+        groups = [{**group, "params": [index[id(own[n])] for n in group["params"]]} for group in state["param_groups"]]
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 

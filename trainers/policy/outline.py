@@ -89,24 +89,20 @@ def as_if_on_cpu(model: nn.Module) -> Iterator[None]:
     """Parameters on the meta device seem to lie on the CPU, without memory: what is made beside them is made there."""
     absent: dict[nn.Parameter, nn.Parameter] = {}
 
-    def seeming(parameter: nn.Parameter, _: str) -> nn.Parameter:
+    def replace_meta(parameter: nn.Parameter, _: str) -> nn.Parameter:
         if not parameter.is_meta:
             return parameter
-        nothing = torch.empty((), dtype=parameter.dtype).expand(parameter.shape)
-        seems = nn.Parameter(nothing, parameter.requires_grad)
-        absent[seems] = parameter
-        return seems
+        stand_in = nn.Parameter(torch.empty((), dtype=parameter.dtype).expand(parameter.shape), parameter.requires_grad)
+        absent[stand_in] = parameter
+        return stand_in
 
-    exchange(model, seeming)
+    exchange(model, replace_meta)
     try:
         yield
     finally:
-        exchange(model, lambda p, _: _with_gradient(absent[p], p.requires_grad) if p in absent else p)
-
-
-def _with_gradient(parameter: nn.Parameter, wanted: bool) -> nn.Parameter:
-    parameter.requires_grad_(wanted)
-    return parameter
+        for stand_in, parameter in absent.items():
+            parameter.requires_grad_(stand_in.requires_grad)
+        exchange(model, lambda p, _: absent.get(p, p))
 
 
 def is_outline(model: nn.Module) -> bool:
@@ -146,21 +142,20 @@ class FirstProcessWeights:
     load: Callable[[], PreTrainedModel]
     reason: str
     """Why each process cannot read its part."""
-    _found: dict[str, Tensor] | None = field(default=None, init=False)
+    _tensors: dict[str, Tensor] | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Loads the model, in the first process."""
         if dist.get_rank() == 0:
-            model = self.load()
-            self._found = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
+            self._tensors = {name: p.detach() for name, p in self.load().named_parameters(remove_duplicate=False)}
 
     def rows(self, name: str, like: DTensor) -> Tensor:
         """This process's rows of a tensor, which the first one sends."""
         device, dtype = like.device_mesh.device_type, like.dtype
-        if self._found is None:
+        if self._tensors is None:
             tensor = torch.empty(like.shape, dtype=dtype, device=device)
         else:
-            tensor = self._found[name].to(device, dtype)
+            tensor = self._tensors[name].to(device, dtype)
         dist.broadcast(tensor, 0)
         return tensor[own_rows(like)].clone()
 
@@ -172,6 +167,12 @@ def own_rows(like: DTensor) -> slice:
     last = mesh.ndim - 1
     size, first = Shard.local_shard_size_and_offset(like.shape[0], mesh.size(last), mesh.get_local_rank(last))
     return slice(first, first + size)
+
+
+def from_rows(own: Tensor, like: DTensor, whole: Tensor) -> DTensor:
+    """The tensor of the shape of ``whole`` of which this process has the rows ``own``, spread as ``like`` is."""
+    mesh, placements = like.device_mesh, like.placements
+    return DTensor.from_local(own, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
 
 
 def places_in(files: WeightFiles, model: PreTrainedModel) -> dict[str, str] | str:
@@ -226,10 +227,6 @@ def fill(model: PreTrainedModel, weights: WeightSource, device: torch.device) ->
             own = weights.rows(name.replace(".base_layer.", "."), parameter).to(device, parameter.dtype)
         except KeyError as error:
             raise DataError(f"{type(model).__name__}: its files have no {name}") from error
-        spread = DTensor.from_local(
-            own, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
-            stride=parameter.stride(),
-        )  # fmt: skip
-        return nn.Parameter(spread, parameter.requires_grad)
+        return nn.Parameter(from_rows(own, parameter, parameter), parameter.requires_grad)
 
     exchange(model, read)

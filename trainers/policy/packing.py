@@ -112,8 +112,7 @@ def _row_cuts(order: Ints, lengths: Ints, common: Ints, budget: int) -> Iterator
     Returns:
         Numbers of each batch, and the beginnings that they share with the one before.
     """
-    before = np.concatenate([[-1], lengths])[:-1]
-    prefix_lengths = np.where(common == before, common, 0)
+    prefix_lengths = np.where(common == np.concatenate([[-1], lengths])[:-1], common, 0)
     starts = np.flatnonzero(prefix_lengths == 0)
     spans = list(zip(starts.tolist(), np.append(starts, len(order))[1:].tolist(), strict=True))
     batch: list[int] = []

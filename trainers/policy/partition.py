@@ -48,18 +48,13 @@ def minibatch_of(accelerator: Accelerator, table: StepTable, parts: int, rng: np
         parts: Number of minibatches. Where there are fewer episodes, some stay empty.
         rng: In the same state in every process.
     """
-    episodes, row_of, steps = np.unique(
-        np.stack([table.group_id, table.episode_id]), axis=1, return_inverse=True, return_counts=True
-    )
+    ids = np.stack([table.group_id, table.episode_id])
+    episodes, row_of, steps = np.unique(ids, axis=1, return_inverse=True, return_counts=True)
     whole = np.concatenate(all_gather_object(accelerator, np.vstack([episodes, steps])), axis=1)
     whole = whole[:, np.lexsort((whole[1], whole[0]))]
-    part_of = {
-        (group, episode): part
-        for group, episode, part in zip(
-            *whole[:2].tolist(), _deal_episodes(whole[0], whole[2], parts, rng), strict=True
-        )
-    }
-    return np.array([part_of[group, episode] for group, episode in episodes.T.tolist()], np.int64)[row_of.reshape(-1)]
+    part = _deal_episodes(whole[0], whole[2], parts, rng)
+    part_of = dict(zip(map(tuple, whole[:2].T.tolist()), part, strict=True))
+    return np.array([part_of[tuple(pair)] for pair in episodes.T.tolist()], np.int64)[row_of.reshape(-1)]
 
 
 def _deal_episodes(group: Ints, steps: Ints, parts: int, rng: np.random.Generator) -> list[int]:

@@ -141,9 +141,9 @@ class TreeLevels:
             first += among
             levels.append(together)
         order = np.argsort(np.concatenate(run_tokens))
-        ends_at = number[own[kept]]
-        every = len(ends_at) == len(starts) and (np.diff(ends_at, prepend=-1) == 1).all()
-        last = None if every else torch.from_numpy(ends_at).to(device)
+        kept_runs = number[own[kept]]
+        is_every = len(kept_runs) == len(starts) and (np.diff(kept_runs, prepend=-1) == 1).all()
+        last = None if is_every else torch.from_numpy(kept_runs).to(device)
         return cls(levels, torch.from_numpy(order).to(device), last)
 
 
@@ -166,8 +166,7 @@ def _along(plan: RecurrentPlan, tensors: Sequence[Tensor], scan: Callable[..., t
             shape, and the states after.
     """
     carry = plan.carried
-    kept_tokens = None if carry is None else carry.kept
-    levels = plan.once("levels", lambda: TreeLevels.of(plan.tree, plan.device, kept_tokens))
+    levels = plan.once("levels", lambda: TreeLevels.of(plan.tree, plan.device, None if carry is None else carry.kept))
     padded_inputs = [torch.cat([tensor[0], tensor.new_zeros(1, *tensor.shape[2:])]) for tensor in tensors]
     call = 0 if carry is None else carry.next_call()
     states = None if carry is None else carry.before(call)

@@ -97,13 +97,8 @@ class Routing:
             return torch.zeros(4, dtype=torch.long, device=others.device)
         is_known = others[:, 0, 0] != torch.iinfo(others.dtype).max
         differs = (own.sort(-1).values != others.sort(-1).values).any(-1)[is_known]
-        counts = (
-            is_known.sum(),
-            differs.any(-1).sum(),
-            torch.tensor(differs.numel(), device=differs.device),
-            differs.sum(),
-        )
-        return torch.stack(counts)
+        choices = torch.tensor(differs.numel(), device=differs.device)
+        return torch.stack((is_known.sum(), differs.any(-1).sum(), choices, differs.sum()))
 
 
 class _ReplayMode(TorchFunctionMode):
@@ -130,13 +125,10 @@ def _route(
     router: nn.Module, own: Callable[..., Any], experts: Tensor | None, choices: Routing, *args: Any, **kwargs: Any
 ) -> Any:
     """Calls a router, whose ``forward`` is ``own``, with its experts given or not."""
-    if experts is None:
+    replay = None if experts is None else _ReplayMode(experts, _WIDTH[router])
+    with replay or nullcontext():
         output = own(*args, **kwargs)
-        choices.add(router, output, None)
-        return output
-    with _ReplayMode(experts, _WIDTH[router]) as replay:
-        output = own(*args, **kwargs)
-    choices.add(router, output, replay.chosen)
+    choices.add(router, output, None if replay is None else replay.chosen)
     return output
 
 
@@ -160,9 +152,8 @@ def routing(model: PreTrainedModel, given: Tensor | None = None, logits: bool = 
     finally:
         _GIVEN.reset(before)
         for router, forward in zip(routers(model), forwards, strict=True):
-            if forward is None:
-                del vars(router)["forward"]
-            else:
+            del vars(router)["forward"]
+            if forward is not None:
                 vars(router)["forward"] = forward
 
 

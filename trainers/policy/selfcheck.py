@@ -208,8 +208,6 @@ def check_replay(model: PreTrainedModel) -> None:
         finally:
             for hook in hooks:
                 hook.remove()
-    same = (
-        torch.equal(indices.flatten(0, -2), other_experts[:, number]) for number, (_, indices) in enumerate(choices)
-    )
+    same = (torch.equal(indices.flatten(0, -2), other_experts[:, n]) for n, (_, indices) in enumerate(choices))
     if not all(same) or not all(bool(weight.all()) for weight, _ in choices):
         raise DataError(f"model.routing is replay, but the routers of {kind} keep to their own choice; set it to own")

@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers.policy.config import ModelConfig
 from trainers.policy.model import Policy
-from trainers.policy.outline import WeightSource, fill, is_outline, own_rows
+from trainers.policy.outline import WeightSource, fill, from_rows, is_outline, own_rows
 from trainers.policy.tree import one_token
 from trainers.processes.cpu import return_freed_memory
 from trainers.processes.distributed import sharing_failures
@@ -168,11 +168,7 @@ def whole(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
     if is_offloaded(tensor):
-        mesh = tensor.device_mesh
-        tensor = DTensor.from_local(
-            tensor.to_local().to(mesh.device_type), mesh, tensor.placements, run_check=False, shape=tensor.shape,
-            stride=tensor.stride(),
-        )  # fmt: skip
+        tensor = from_rows(tensor.to_local().to(tensor.device_mesh.device_type), tensor, tensor)
     return tensor.full_tensor()
 
 
@@ -219,10 +215,7 @@ def spread_as(value: Tensor, like: Tensor) -> Tensor:
         return value.clone()
     if not isinstance(like, DTensor):
         return value.to(like.device, copy=True)
-    own = value[own_rows(like)].to(like.to_local().device, copy=True)
-    return DTensor.from_local(
-        own, like.device_mesh, like.placements, run_check=False, shape=value.shape, stride=value.stride()
-    )
+    return from_rows(value[own_rows(like)].to(like.to_local().device, copy=True), like, value)
 
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:

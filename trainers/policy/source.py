@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -82,7 +82,8 @@ def find(name: str, key: str, *, tokenizer: bool = True, weights: bool = True) -
         own = find(base, f"{key} {name}: {CONFIG} names the base", tokenizer=False, weights=weights)
         source = replace(own, adapter=source.folder)
     if source.gguf is None:
-        _check_config(source, name, key)
+        if not (source.folder / "config.json").is_file():
+            raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
         if weights:
             _check_files(source, name, key, tokenizer)
     return source
@@ -132,7 +133,8 @@ def _on_hub(name: str, key: str, wanted: list[str]) -> ModelSource:
 def _hub_message(error: Exception) -> str:
     """Returns the reason and the remedy, by the first cause that is known."""
     for cause in _causes(error):
-        if isinstance(cause, OfflineModeIsEnabled) or (isinstance(cause, LocalEntryNotFoundError) and _is_offline()):
+        not_here = isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
+        if not_here or isinstance(cause, OfflineModeIsEnabled):
             return (
                 "is not in the hub's cache on this machine, and HF_HUB_OFFLINE is set; unset it, or give the folder of "
                 "a copy"
@@ -156,21 +158,11 @@ def _hub_message(error: Exception) -> str:
             )
         if isinstance(cause, HfHubHTTPError):
             return f"the hub refused it ({str(cause).splitlines()[0]}); try again later"
+    first_line = (str(cause).splitlines() or [""])[0]
     return (
-        f"the download failed or was cut off ({_first_line(error)}); run again, which goes on where it stopped, or "
-        "give the folder of a copy"
+        f"the download failed or was cut off ({type(cause).__name__}: {first_line}); run again, which goes on where it "
+        "stopped, or give the folder of a copy"
     )
-
-
-def _first_line(error: Exception) -> str:
-    last = list(_causes(error))[-1]
-    return f"{type(last).__name__}: {(str(last).splitlines() or [''])[0]}"
-
-
-def _is_offline() -> bool:
-    from huggingface_hub import constants
-
-    return bool(constants.HF_HUB_OFFLINE)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -196,11 +188,6 @@ def base_of(folder: Path, key: str) -> str:
     if not isinstance(base, str) or not base:
         raise DataError(f"{key} {folder}: {CONFIG} names no base model; enter it as base_model_name_or_path")
     return base
-
-
-def _check_config(source: ModelSource, name: str, key: str) -> None:
-    if not (source.folder / "config.json").is_file():
-        raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
 
 
 def _check_files(source: ModelSource, name: str, key: str, tokenizer: bool) -> None:

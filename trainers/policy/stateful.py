@@ -40,7 +40,7 @@ class Stateful(Protocol):
         """Restores the part from its :meth:`state`; every process must call this.
 
         Raises:
-            Mismatch: The state does not fit the part.
+            StateMismatch: The state does not fit the part.
         """
         ...
 
@@ -63,10 +63,8 @@ class OptimizerState:
         state_dict: Mapping[str, Any] = get_optimizer_state_dict(self.wrapped, self.optimizer, options=_OPTIONS)
         if not state_dict:  # torch gathers it in the first process alone
             return {}
-        tensors = {
-            parameter: {name: _plain(value) for name, value in values.items()}
-            for parameter, values in state_dict["state"].items()
-        }
+        states = state_dict["state"].items()
+        tensors = {name: {key: _plain(value) for key, value in values.items()} for name, values in states}
         return {"state": tensors, "param_groups": state_dict["param_groups"]}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -75,18 +73,17 @@ class OptimizerState:
             return
         own = {name: tuple(p.shape) for name, p in tensors_of(self.wrapped, trained=True, whole=False).items()}
         states: dict[str, Any] = {
-            parameter: {name: _quantise(value) for name, value in values.items()}
-            for parameter, values in state["state"].items()
+            name: {key: _quantise(value) for key, value in values.items()} for name, values in state["state"].items()
         }
-        for parameter, values in states.items():
-            self.check(parameter, values, own.get(parameter))
+        for name, values in states.items():
+            self.check(name, values, own.get(name))
         set_optimizer_state_dict(self.wrapped, self.optimizer, {**state, "state": states}, options=_OPTIONS)
 
     def check(self, parameter: str, values: Mapping[str, Tensor], shape: tuple[int, ...] | None) -> None:
         """Compares the state of a parameter with its ``shape``; ``None`` where there is no such parameter.
 
         Raises:
-            Mismatch: It does not fit.
+            StateMismatch: It does not fit.
         """
         shapes = {tuple(tensor.shape) for tensor in values.values() if tensor.ndim}
         if shape is None or shapes - {shape}:
@@ -153,7 +150,7 @@ def compare(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Checks that two sets of weights have the same names and shapes.
 
     Raises:
-        Mismatch: They differ; the message names the first tensor that does.
+        StateMismatch: They differ; the message names the first tensor that does.
     """
     for name in sorted({*own, *tensors}):
         shape, own_shape = (tuple(side[name].shape) if name in side else "no such tensor" for side in (tensors, own))

@@ -90,8 +90,7 @@ class _LogitStatistics(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, logprob: Tensor | None, entropy: Tensor | None) -> tuple[Tensor, None, None]:
         logits, target, total, mean = ctx.saved_tensors
-        gradient = _gradient(logits, target, total, mean, ctx.temperature, logprob, entropy)
-        return gradient.to(logits.dtype), None, None
+        return _gradient(logits, target, total, mean, ctx.temperature, logprob, entropy).to(logits.dtype), None, None
 
 
 class _StateStatistics(torch.autograd.Function):
@@ -165,8 +164,7 @@ def _statistics(logits: Tensor, target: Tensor, temperature: float) -> tuple[Ten
     scores = _scores(logits, temperature)
     total = scores.logsumexp(-1)
     logprob = scores.gather(-1, target[:, None])[:, 0] - total
-    probability = (scores - total[:, None]).exp_()
-    return logprob, total, probability.mul_(scores).sum(-1)
+    return logprob, total, (scores - total[:, None]).exp_().mul_(scores).sum(-1)
 
 
 def _gradient(

@@ -91,10 +91,7 @@ class TreePlan:
     """
 
     def __init__(self, tree: TokenTree, device: torch.device, before: int = 0, past: CachedPast | None = None) -> None:
-        self.tree = tree
-        self.device = device
-        self.before = before
-        self.past = past
+        self.tree, self.device, self.before, self.past = tree, device, before, past
         self.depth = torch.from_numpy(tree.depth).to(device)
         self.carried: None = None
         self._once: dict[Hashable, Any] = {}
@@ -114,18 +111,15 @@ class TreePlan:
             window: Width of the sliding window; chains are tiles under a narrower one.
             chains: Whether long runs without a branch are chains.
         """
-        deepest = int(self.tree.depth.max(initial=0))
-        width = None if window is None or window > deepest else window
+        width = None if window is None or window > int(self.tree.depth.max(initial=0)) else window
         chains &= width is None
         return self.once(("parts", width, chains), lambda: self._parts(width, chains))
 
     def _parts(self, window: int | None, chains: bool) -> tuple[list[Chain], list[Tiles]]:
         long = [(max(begin, self.before), end) for begin, end in self.tree.chains] if chains else []
         long = [(begin, end) for begin, end in long if end - begin >= _LONG]
-        ends = zip(
-            [self.before, *(end for _, end in long)], [*(begin for begin, _ in long), len(self.tree)], strict=True
-        )
-        between = [(begin, end) for begin, end in ends if begin < end]
+        begins, ends = [self.before, *(end for _, end in long)], [*(begin for begin, _ in long), len(self.tree)]
+        between = [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
         return [Chain.of(self, *span) for span in long], self._tiles(between, window) if between else []
 
     def _tiles(self, spans: list[tuple[int, int]], window: int | None) -> list[Tiles]:
@@ -137,21 +131,16 @@ class TreePlan:
             nearest = 0 if window is None else max(0, int(tree.depth[own].min()) + 1 - window)
             keys.append(np.concatenate([tree.path(int(own[0]))[nearest:-1], own]))
         lengths = np.array([len(own) for own in keys])
-        groups: list[Tiles] = []
-        members: list[int] = []
+        groups: list[list[int]] = [[]]
         for tile in np.argsort(lengths, kind="stable").tolist():
-            if members and (
-                lengths[tile] > _EVEN * lengths[members[0]] + _NARROW // 4
-                or (len(members) + 1) * width * lengths[tile] > _SCORES
+            if groups[-1] and (
+                lengths[tile] > _EVEN * lengths[groups[-1][0]] + _NARROW // 4
+                or (len(groups[-1]) + 1) * width * lengths[tile] > _SCORES
             ):
-                groups.append(self._make_tiles(owns, width, keys, members))
-                members = []
-            members.append(tile)
-        return [*groups, self._make_tiles(owns, width, keys, members)]
-
-    def _make_tiles(self, owns: list[Ints], width: int, keys: list[Ints], members: list[int]) -> Tiles:
-        queries = np.stack([np.pad(owns[tile], (0, width - len(owns[tile])), "edge") for tile in members])
-        return Tiles(self, queries, [keys[tile] for tile in members])
+                groups.append([])
+            groups[-1].append(tile)
+        queries = [np.pad(own, (0, width - len(own)), "edge") for own in owns]
+        return [Tiles(self, np.stack([queries[i] for i in tiles]), [keys[i] for i in tiles]) for tiles in groups]
 
 
 @dataclass(frozen=True)
@@ -183,9 +172,8 @@ class Chain:
             path_output, path_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 _fold_heads(queries, groups), *before, 0.0, False, scale=scale
             )
-            output, sums = merge_attention(
-                (output, sums), (path_output.reshape(output.shape), path_sums.reshape(sums.shape))
-            )
+            path = path_output.reshape(output.shape), path_sums.reshape(sums.shape)
+            output, sums = merge_attention((output, sums), path)
         out[self.queries], total[self.queries] = output[0].transpose(0, 1), sums[0].transpose(0, 1)
 
     def backward(

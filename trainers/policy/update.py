@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ class UpdateMetrics:
     """Metrics of the replayed rows, by their names under ``replay/``; empty where there were none."""
 
 
+@dataclass
 class Updater:
     """Takes optimiser steps on step tables; the same result for any micro-batch size and any number of processes.
 
@@ -70,31 +71,22 @@ class Updater:
         recompute: Whether the old log-probabilities are the trainer's (``OptimConfig.recomputes``).
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        policy: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: OptimConfig,
-        objective: ObjectiveConfig,
-        *,
-        iterations: int = 1,
-        recompute: bool = False,
-    ) -> None:
-        self.accelerator = accelerator
-        self.policy = policy
-        self.optimizer = optimizer
-        self.config = config
-        self.objective = objective
-        self.iterations = iterations
-        self.recompute = recompute
-        self.steps = 0
-        """Optimiser steps taken since the run began."""
+    accelerator: Accelerator
+    policy: nn.Module
+    optimizer: torch.optim.Optimizer
+    config: OptimConfig
+    objective: ObjectiveConfig
+    iterations: int = field(default=1, kw_only=True)
+    recompute: bool = field(default=False, kw_only=True)
+    steps: int = field(default=0, init=False)
+    """Optimiser steps taken since the run began."""
+
+    def __post_init__(self) -> None:
+        accelerator, policy, config, objective = self.accelerator, self.policy, self.config, self.objective
         self._span = attention_span(accelerator.unwrap_model(policy).model)
         self._accumulate = Accumulator(accelerator, policy, config, objective)
-        self._step = GuardedStep(
-            accelerator, policy, optimizer, config.max_grad_norm, config.max_skipped, f"policy (loss {objective.loss})"
-        )
+        name = f"policy (loss {objective.loss})"
+        self._step = GuardedStep(accelerator, policy, self.optimizer, config.max_grad_norm, config.max_skipped, name)
 
     def update(
         self,
@@ -114,19 +106,18 @@ class Updater:
                 must give some (which may be empty), or none.
             iteration: Number of the iteration, from 1.
             sampled: All rows of this process's iteration, those that are not trained on included, of whose tokens the
-                entropy is told; by default those of ``own``.
+                mean entropy is a metric; by default those of ``own``.
 
         Raises:
-            Diverged: Too many steps in a row had a gradient that is not finite, or a step left weights that are not.
+            DivergenceError: Too many steps in a row had a gradient that is not finite, or a step left such weights.
         """
         self.policy.train()
         tally, replay_tally = Tally(), Tally()
         norms: list[float] = []
         losses = skips = 0
         before = self.steps
-        table = (
-            own.table if replay is None or any(all_gather_object(self.accelerator, len(own.table))) else replay.table
-        )
+        has_rows = replay is None or any(all_gather_object(self.accelerator, len(own.table)))
+        table = own.table if replay is None or has_rows else replay.table
         parts = minibatch_count(self.accelerator, table, self.config.minibatches, self.config.minibatch_rows)
         epochs = range(self.config.epochs)
         cut = np.stack([minibatch_of(self.accelerator, own.table, parts, rng) for _ in epochs])
@@ -160,7 +151,7 @@ class Updater:
         if norms:
             self._step.check_weights()
         self.policy.eval()
-        metrics = self._collect_metrics(own, replay, tally, replay_tally, norms, max(losses, 1), skips)
+        metrics = self._collect_metrics(own, replay, (tally, replay_tally), norms, max(losses, 1), skips)
         stale = all_gather_object(self.accelerator, own.table.staleness(before) * len(own.table.response.values))
         sampled = own.table if sampled is None else sampled
         metrics.train["entropy"] = self._entropy(own, sampled, metrics.train["entropy"])
@@ -170,7 +161,7 @@ class Updater:
     @property
     def begun_steps(self) -> int:
         """Optimiser steps that this process has begun, one that an error broke off included."""
-        return self._step.begun
+        return self._step.begun_steps
 
     def state(self) -> dict[str, int]:
         """Optimiser steps taken."""
@@ -222,27 +213,16 @@ class Updater:
         Of the others, which no pass computes, it is estimated: the mean of -log p of sampled tokens is the entropy.
         """
         logprob = own.table.logprob.values[teaching_rows(own, self.objective)[own.table.response.row_of]]
-        counts = [len(logprob), len(sampled.logprob.values)]
         surprisal = float(logprob.sum(dtype=np.float64) - sampled.logprob.values.sum(dtype=np.float64))
-        teaching_tokens, tokens, total_surprisal = np.sum(
-            all_gather_object(self.accelerator, [*counts, surprisal]), axis=0
-        ).tolist()
-        return float(
-            (entropy * teaching_tokens + (total_surprisal if tokens > teaching_tokens else 0.0)) / max(tokens, 1.0)
-        )
+        sums = all_gather_object(self.accelerator, [len(logprob), len(sampled.logprob.values), surprisal])
+        teaching_tokens, tokens, surprisal = np.sum(sums, axis=0).tolist()
+        return float((entropy * teaching_tokens + (surprisal if tokens > teaching_tokens else 0.0)) / max(tokens, 1.0))
 
     def _collect_metrics(
-        self,
-        own: Batch,
-        replay: Batch | None,
-        tally: Tally,
-        replay_tally: Tally,
-        norms: list[float],
-        losses: int,
-        skips: int,
+        self, own: Batch, replay: Batch | None, tallies: Sequence[Tally], norms: list[float], losses: int, skips: int
     ) -> UpdateMetrics:
         """Metrics; the losses of one optimiser step add up, those of several are averaged."""
-        metrics = tally.gather_metrics(self.accelerator)
+        metrics = tallies[0].gather_metrics(self.accelerator)
         names = (
             "approx_kl", "clip_fraction", "ratio_mean", "ratio_max", "kl", "entropy", "logprob_gap",
             "rerouted_tokens", "rerouted_choices", "balance_loss",
@@ -262,7 +242,7 @@ class Updater:
         }  # fmt: skip
         if replay is None:
             return UpdateMetrics(train, {})
-        again = replay_tally.gather_metrics(self.accelerator)
+        again = tallies[1].gather_metrics(self.accelerator)
         return UpdateMetrics(train, {
             "loss": again.get("policy_loss", 0.0) / losses,
             "clip_fraction": again.get("clip_fraction", 0.0),

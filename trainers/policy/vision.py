@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -42,6 +41,7 @@ from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.images import PARTS, images_of, part_id, parts_of, renumber_images
 from trainers.policy.attention import attending, evaluating
 from trainers.policy.precision import computing
+from trainers.policy.tree import Ints
 
 _KEPT, _KEPT_BYTES = 4096, 2**30  # most images whose embeddings are kept, and bytes of these
 _AT_A_TIME = 32  # images in one pass of the tower
@@ -109,11 +109,8 @@ class ImageProcessing:
         """Returns token ids and pixel values of a row of images, as the model's own ``forward`` takes them."""
         from PIL import Image
 
-        files = [Image.fromarray(image) for image in images]
-        inputs: Any = self.processor(
-            text=[self._text * len(files)], images=[files], add_special_tokens=False, return_tensors="pt"
-        )
-        return dict(inputs)
+        text, files = [self._text * len(images)], [[Image.fromarray(image) for image in images]]
+        return dict(self.processor(text=text, images=files, add_special_tokens=False, return_tensors="pt"))
 
 
 def set_format(tokenizer: PreTrainedTokenizerBase, processing: ImageProcessing) -> None:
@@ -150,7 +147,7 @@ class Vision:
         self.processing = processing
         self.trained = trained
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
-        self._positions: dict[tuple[int, ...], NDArray[np.int64]] = {}
+        self._positions: dict[tuple[int, ...], Ints] = {}
         decoder = model.get_decoder()  # type: ignore[no-untyped-call]
         heads = [decoder, model.get_input_embeddings(), model.get_output_embeddings()]  # type: ignore[no-untyped-call]
         if decoder is model:
@@ -175,8 +172,8 @@ class Vision:
         for key, image in zip(keys, images, strict=True):
             if key not in embeddings:
                 by_shape.setdefault(image.shape, {})[key] = image
-        for alike in by_shape.values():
-            todo = list(alike.items())
+        for new_images in by_shape.values():
+            todo = list(new_images.items())
             for begin in range(0, len(todo), _AT_A_TIME):
                 batch = todo[begin : begin + _AT_A_TIME]
                 tensors = self._embed_images(model, [image for _, image in batch])
@@ -209,10 +206,10 @@ class Vision:
         """Whether images have positions of their own."""
         return hasattr(self._whole().base_model, "get_rope_index")
 
-    def positions(self, image: Pixels) -> NDArray[np.int64]:
+    def positions(self, image: Pixels) -> Ints:
         """Returns positions of an image's parts, and of the token after them, counted from that of the first part.
 
-        Shape (kinds of positions, parts + 1), for a model that is :attr:`positioned`.
+        Shape (kinds of positions, parts + 1), for a model where :attr:`has_positions`.
         """
         if image.shape not in self._positions:
             index: Any = self._whole().base_model.get_rope_index
@@ -221,9 +218,8 @@ class Vision:
             tensors |= {name: torch.nn.functional.pad(tensors[name], (1, 1)) for name in alike}
             positions = index(**{**tensors, "attention_mask": None})[0][:, 0].numpy()
             places = np.flatnonzero(tensors["input_ids"][0].numpy() == self.processing.token)
-            self._positions[image.shape] = (
-                positions[:, places[0] : places[-1] + 2] - positions[:, places[0] - 1, None] - 1
-            )
+            first, last = places[[0, -1]]
+            self._positions[image.shape] = positions[:, first : last + 2] - positions[:, first - 1, None] - 1
         return self._positions[image.shape]
 
     def _whole(self) -> PreTrainedModel:
@@ -249,7 +245,7 @@ def projector_layers(model: PreTrainedModel) -> list[str]:
     return [name for name in linear if _PROJECTOR.search(f"{name}.")] if vision is not None and vision.trained else []
 
 
-def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequence[Pixels] = ()) -> dict[str, Any]:
+def model_inputs(model: PreTrainedModel, tokens: Ints, images: Sequence[Pixels] = ()) -> dict[str, Any]:
     """Returns the arguments of ``model`` for rows of tokens: their ids, or where images are among them embeddings.
 
     Args:
@@ -280,21 +276,15 @@ def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequ
         return {"inputs_embeds": whole.view(*shape, whole.shape[1])}
     ids = ids.index_fill(0, where, vision.processing.token)
     is_image = ids == vision.processing.token  # also where the policy wrote this token, which adds nothing
-    layer_features = own.new_zeros(len(ids), rows.shape[1] - own.shape[1]).index_copy(
-        0, where, rows[:, own.shape[1] :]
-    )[is_image]
-    layers = layer_features.split_with_sizes([own.shape[1]] * (layer_features.shape[1] // own.shape[1]), 1)
+    more = own.new_zeros(len(ids), rows.shape[1] - own.shape[1]).index_copy(0, where, rows[:, own.shape[1] :])[is_image]
+    layers = more.split_with_sizes([own.shape[1]] * (more.shape[1] // own.shape[1]), 1)
     features = SimpleNamespace(pooler_output=[whole[is_image]], deepstack_features=[[part] for part in layers])
     return {"input_ids": ids.view(shape), "mm_encoder_outputs": {"image": features}}
 
 
 def own_positions(
-    model: PreTrainedModel,
-    tokens: NDArray[np.int64],
-    images: Sequence[Pixels],
-    place: NDArray[np.int64] | None = None,
-    end: NDArray[np.int64] | None = None,
-) -> NDArray[np.int64] | None:
+    model: PreTrainedModel, tokens: Ints, images: Sequence[Pixels], place: Ints | None = None, end: Ints | None = None
+) -> Ints | None:
     """Returns the positions of tokens, shape (kinds of positions, rows, T), where images have some of their own.
 
     Args:

@@ -137,7 +137,8 @@ def _backward(
     part: TreePart, compute: Pass, store: _KeyValueStore, gradients: _Gradients, of_stats: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """Adds what ``part`` gives the parameters, and the path before it; nothing of its pass is left."""
-    past = CachedPast({layer: _leaves(pair) for layer, pair in store.read(part).items()})
+    pairs = store.read(part).items()
+    past = CachedPast({layer: (key.requires_grad_(), value.requires_grad_()) for layer, (key, value) in pairs})
     try:
         with torch.enable_grad():
             stats = compute(part.tree, part.before, past)
@@ -148,10 +149,6 @@ def _backward(
         gradients.add(part, past.given)
     finally:  # the graph has the plan, which has these, which have the graph: a circle that Python does not see
         past.made.clear()
-
-
-def _leaves(pair: KeysValues) -> KeysValues:
-    return pair[0].requires_grad_(), pair[1].requires_grad_()
 
 
 class _KeyValueStore:
@@ -178,11 +175,11 @@ class _KeyValueStore:
 
     def gradients(self) -> _Gradients:
         """Returns gradients of all rows, which are zero."""
-        return _Gradients({
-            layer: (torch.zeros_like(key, dtype=torch.promote_types(key.dtype, torch.float32)),
-                    torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32)))
-            for layer, (key, value) in self.layers.items()
-        })  # fmt: skip
+
+        def zeros(rows: Tensor) -> Tensor:
+            return torch.zeros_like(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
+
+        return _Gradients({layer: (zeros(key), zeros(value)) for layer, (key, value) in self.layers.items()})
 
 
 @dataclass

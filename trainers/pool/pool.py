@@ -136,10 +136,7 @@ class Pool:
 
     def _episodes(self, sessions: Sequence[PooledSession]) -> list[Episode]:
         steps = {number: decode(rows, f"{self.folder}, session {number}") for number, rows in self._read_rows(sessions)}
-        return [
-            session.episode([steps[session.number][request][0] for request in sorted(steps[session.number])])
-            for session in sessions
-        ]
+        return [s.episode([steps[s.number][request][0] for request in sorted(steps[s.number])]) for s in sessions]
 
     def _read_rows(self, sessions: Sequence[PooledSession]) -> Iterator[tuple[int, list[Row]]]:
         """Yields number and rows of each session, in the order in which they lie on the disk."""

@@ -11,7 +11,7 @@ from envsuite.playing.step import Episode, Step
 from trainers.settings import Fraction, Text
 
 SHARED = ("env_id", "task_id", "task_type", "split", "task")
-"""Fields of :class:`About` that an episode has, too."""
+"""Fields of :class:`SessionAbout` that an episode has, too."""
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,11 @@ def load_hook(name: str) -> Hook:
     except UsageError as error:
         raise UsageError(f"hook: {error}") from error
 
-    def over(value: Any) -> Any:
+    def rewrite(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: over(item) for key, item in value.items()}
+            return {key: rewrite(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [*map(over, value)]
+            return [*map(rewrite, value)]
         if not isinstance(value, str):
             return value
         try:
@@ -61,10 +61,10 @@ def load_hook(name: str) -> Hook:
             raise UsageError(f"hook {name}: {type(error).__name__}: {error}; nothing was stored") from error
         return text or ""
 
-    return over
+    return rewrite
 
 
-def rewritten(step: Step, hook: Hook) -> Step:
+def rewrite_step(step: Step, hook: Hook) -> Step:
     """Returns a step with its texts replaced, those of its calls too."""
     texts = {name: hook(vars(step)[name]) for name in _TEXTS}
     if step.action is not None:
@@ -92,7 +92,7 @@ class PoolWriter(Pool):
     Args:
         folder: Its folder, which is made if need be; on a disk of this machine.
         program: Name of the program, for the message of another process that would write.
-        hook: ``file.py:function``, which sees each text before it is stored (:func:`~trainers.pool.hook.load_hook`).
+        hook: ``file.py:function``, which sees each text before it is stored (:func:`load_hook`).
             From the first text on that it changes, the steps of a session are stored without tokens, which have the
             text in them; such a session is never trained on.
         segment_megabytes: Steps of ended sessions move from the database to Parquet when there are so many.
@@ -223,8 +223,7 @@ class PoolWriter(Pool):
         if episode.tree >= 0:
             raise UsageError(f"session {session!r}: the episode belongs to a tree; a pool stores whole episodes alone")
         with self.together():
-            values = {name: vars(episode)[name] for name in (*SHARED, "group_id")}
-            self.open_session(session, **{**values, **about})
+            self.open_session(session, **{name: vars(episode)[name] for name in (*SHARED, "group_id")} | about)
             self.add_all((session, number, step) for number, step in enumerate(episode.steps))
             self.end(session, **{field.name: vars(episode)[field.name] for field in fields(SessionEnding)})
         self.compact(self._limit)
@@ -245,9 +244,8 @@ class PoolWriter(Pool):
         ruling = asdict(checked(Ruling, {"reward": value, "success": success, "score": score}))
         change = "reward = :reward, success = COALESCE(:success, success), score = COALESCE(:score, score)"
         with self.together():
-            self._do(
-                f"UPDATE sessions SET {change} WHERE number = :number", **ruling, number=self._row(session)["number"]
-            )
+            ruling["number"] = self._row(session)["number"]
+            self._do(f"UPDATE sessions SET {change} WHERE number = :number", **ruling)
 
     def tag(self, sessions: Iterable[str], tags: Sequence[str], remove: bool = False) -> None:
         """Gives tags to sessions, or takes them away.
@@ -255,12 +253,10 @@ class PoolWriter(Pool):
         Raises:
             UsageError: There is no such session; nothing is changed then.
         """
-        change = (
-            "DELETE FROM tags WHERE (number, tag) = (?, ?)" if remove else "INSERT OR IGNORE INTO tags VALUES (?, ?)"
-        )
+        sql = "DELETE FROM tags WHERE (number, tag) = (?, ?)" if remove else "INSERT OR IGNORE INTO tags VALUES (?, ?)"
         with self.together():
             for session, tag in itertools.product(sessions, tags):
-                self._do(change, self._row(session)["number"], tag)
+                self._do(sql, self._row(session)["number"], tag)
 
     def delete(self, sessions: Iterable[str]) -> None:
         """Deletes sessions; their bytes are gone from the files when it returns.
@@ -361,7 +357,7 @@ class PoolWriter(Pool):
             raise UsageError(f"{where}: the session has ended; open another one")
         is_altered = row["altered"]
         if self._hook is not _same:
-            step = rewritten(step, self._hook)
+            step = rewrite_step(step, self._hook)
             is_altered |= digest(step, where) != own
         if is_altered:
             none: Any = ()
@@ -371,8 +367,8 @@ class PoolWriter(Pool):
         columns |= {"session": row["number"], "digest": own}
         self._do(f"INSERT INTO steps ({', '.join(COLUMNS)}) VALUES (:{', :'.join(COLUMNS)})", **columns)
         stem = columns["parent"], columns["kept"]
-        on = [branch for branch in branches if (branch.request, len(branch.tokens)) != stem]
-        branches[:] = [*on, whole][-_BRANCHES:]  # a step that this one continues is part of it
+        tips = [branch for branch in branches if (branch.request, len(branch.tokens)) != stem]
+        branches[:] = [*tips, whole][-_BRANCHES:]  # a step that this one continues is part of it
         self._do(
             "UPDATE sessions SET steps = steps + 1, bare = bare + :bare, bytes = bytes + :bytes, altered = :altered, "
             "earned = earned + :reward, oldest = COALESCE(MIN(oldest, :low), oldest, :low), "
@@ -396,8 +392,7 @@ class PoolWriter(Pool):
         return [whole for _, whole in decode(rows, f"{self.folder}, session {number}").values()][-_BRANCHES:]
 
     def _row(self, session: str) -> Any:
-        rows = self._rows("SELECT * FROM sessions WHERE session = ?", session)
-        if not rows:
+        if not (rows := self._rows("SELECT * FROM sessions WHERE session = ?", session)):
             raise UsageError(f"{self.folder} has no session {session!r}; open it first")
         return rows[0]
 

@@ -30,7 +30,7 @@ from trainers.settings import ConfigError
 
 T = TypeVar("T")
 Ended = Callable[[BaseException | int], None]
-"""Is told how the command of a process has ended: its status, or an error."""
+"""Called with how the command of a process ended: its status, or an error."""
 _STORE_SECONDS = 5.0
 """Seconds that the store at which the processes met may take to answer."""
 
@@ -237,8 +237,7 @@ def check_launch(environment: os._Environ[str] | dict[str, str]) -> None:
     """
     for variable, (name, remedy) in _REFUSED.items():
         value = environment.get(variable, "").lower()
-        on = value not in (_HARMLESS - {"1"} if "_USE_" in variable else _HARMLESS)
-        if on:
+        if value not in (_HARMLESS - {"1"} if "_USE_" in variable else _HARMLESS):
             raise ConfigError(f"accelerate is set to {name} ({variable}={value}), which training does not do; {remedy}")
 
 
@@ -278,15 +277,14 @@ def all_gather_object(accelerator: Accelerator, value: T) -> list[T]:
 
 def _gather(value: Any) -> list[Any]:
     with ACTIVITY.exchanging():
-        values: list[Any] = gather_object([value])
-    return values
+        return gather_object([value])  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
 def sharing_failures(accelerator: Accelerator) -> Iterator[None]:
     """Raises in all processes if one fails: the error in that one, ``PeerFailed`` in the others.
 
-    Every process must enter it. A process that waits in :func:`every` within it learns of the failure there.
+    Every process must enter it. One that waits in :func:`all_gather_object` within it learns of the failure there.
 
     Raises:
         PeerFailed: Another process failed within it.

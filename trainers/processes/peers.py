@@ -97,9 +97,8 @@ class Peers:
         self._ended = message
         if self._lock.acquire(timeout=GRACE_SECONDS):
             try:
-                self._write()
-            except _STORE_ERRORS:
-                pass
+                with contextlib.suppress(*_STORE_ERRORS):
+                    self._write()
             finally:
                 self._lock.release()
 
@@ -215,28 +214,25 @@ class Peers:
     def _exchange(self) -> None:
         """Writes what this process does, and reads what the others wrote."""
         with self._lock:
-            self._read_all()
-
-    def _read_all(self) -> None:
-        before, began = self._read, time.monotonic()
-        if began - before > self.interval + SILENT_SECONDS:  # this process itself was stopped: it saw no one's signs
-            self._shift(began - before)
-            self._resumed = before = began
-        success = False
-        with contextlib.suppress(*_STORE_ERRORS):
-            self._write()
-            values = self._store.multi_get([_key(peer) for peer in self._others])
-            success = True
-        self._read = now = time.monotonic()
-        if not success:
-            # Nobody's signs can be read, which is the fault of the process that has the store, if one has.
-            self._shift(now - before, besides=self._host)
-            return
-        for peer, value in zip(self._others, values, strict=True):
-            message, record = orjson.loads(bytes(value)), self._seen[peer]
-            if message["beat"] != record.beat:
-                record.beat, record.at, record.doing = message["beat"], now, Doing(**message["doing"])
-            record.ended = message["ended"]
+            before, began = self._read, time.monotonic()
+            # This process itself was stopped: it saw no one's signs.
+            if began - before > self.interval + SILENT_SECONDS:
+                self._shift(began - before)
+                self._resumed = before = began
+            values = None
+            with contextlib.suppress(*_STORE_ERRORS):
+                self._write()
+                values = self._store.multi_get([_key(peer) for peer in self._others])
+            self._read = now = time.monotonic()
+            if values is None:
+                # Nobody's signs can be read, which is the fault of the process that has the store, if one has.
+                self._shift(now - before, besides=self._host)
+                return
+            for peer, value in zip(self._others, values, strict=True):
+                message, record = orjson.loads(bytes(value)), self._seen[peer]
+                if message["beat"] != record.beat:
+                    record.beat, record.at, record.doing = message["beat"], now, Doing(**message["doing"])
+                record.ended = message["ended"]
 
     def _write(self) -> None:
         self._beats += 1
@@ -251,9 +247,8 @@ class Peers:
 
     def _overdue(self) -> bool:
         """Whether this process has waited too long, and its collective operation has not noticed."""
-        mine = ACTIVITY.now()
-        wait = min(mine.wait_s, time.monotonic() - self._resumed)
-        return mine.exchanging and wait > self.timeout + GRACE_SECONDS
+        mine, seconds = ACTIVITY.now(), time.monotonic() - self._resumed
+        return mine.exchanging and min(mine.wait_s, seconds) > self.timeout + GRACE_SECONDS
 
 
 def _say(text: str) -> None:

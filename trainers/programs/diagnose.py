@@ -75,17 +75,16 @@ def _main(arguments: Sequence[str]) -> int:
     own = ["--envs", json.dumps([{"id": word} for word in words])] if words and source is None else []
     command = parse([*own, *arguments[len(words) :]], DIAGNOSE)
     config = command.config
-    if source is not None:
-        episodes = load_episodes(source)
-        steps = by_agent(StepTable.from_episodes(episodes))
-        measures = diagnose(steps)
-    else:
+    accelerator: Accelerator | None = None
+    if source is None:
         accelerator = make_accelerator(config.process_timeout)
         episodes = play_episodes(config, accelerator)
-        steps = by_agent(StepTable.from_episodes(episodes))
-        measures = diagnose(steps)
-        if not answers_in_text(config.rollout.engine):
-            measures["gradient_cosine"] = gradient_cosine(config, accelerator, steps)
+    else:
+        episodes = load_episodes(source)
+    steps = by_agent(StepTable.from_episodes(episodes))
+    measures = diagnose(steps)
+    if accelerator is not None and not answers_in_text(config.rollout.engine):
+        measures["gradient_cosine"] = gradient_cosine(config, accelerator, steps)
     failures = sum(episode.error is not None for episode in episodes)
     counts = {"episodes": len(episodes) - failures, "groups": len({e.group_id for e in episodes}), "failed": failures}
     where = ", ".join(sorted({episode.env_id for episode in episodes}))
@@ -147,10 +146,8 @@ def play_episodes(config: TrainConfig, accelerator: Accelerator) -> list[Episode
         rollout = player.config.rollout
         manager = manager_of(rollout, config.prompt, envs, slots, player.engine, player.tokenizer, examples)
         with closing(manager):
-            stop = Stopping(accelerator, progress)
-            episodes = stop.phase(
-                "rollout", len(plans), lambda watch: manager.run(plans, sampling, config.seed + 1, watch)
-            )
+            stop, seed = Stopping(accelerator, progress), config.seed + 1
+            episodes = stop.phase("rollout", len(plans), lambda watch: manager.run(plans, sampling, seed, watch))
     check_episodes(accelerator, episodes, "diagnosis")
     return episodes
 

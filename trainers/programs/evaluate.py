@@ -38,14 +38,10 @@ def _main(arguments: Sequence[str]) -> int:
     if accelerator.is_main_process:
         body = [result.to_json() for result in results]
         sys.stdout.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
-    unanswered_episodes = sum(result.unanswered for result in results)
-    failures = sum(result.failed for result in results)
-    if not unanswered_episodes and not (failures and out is not None) and len(results) == len(config.evaluation.envs):
+    lacking, failures = sum(result.unanswered for result in results), sum(result.failed for result in results)
+    if not lacking and not (failures and out is not None) and len(results) == len(config.evaluation.envs):
         return 0
+    more = f", {failures} failed" if failures else ""
     hint = "" if keep is None and out is None else "; the same command goes on where it stopped"
-    failure_text = f", {failures} failed" if failures else ""
-    sys.stderr.write(
-        f"incomplete: {unanswered_episodes} episodes got no answer from the engine{failure_text}, "
-        f"and are not counted{hint}\n"
-    )
+    sys.stderr.write(f"incomplete: {lacking} episodes got no answer from the engine{more}, and are not counted{hint}\n")
     return INCOMPLETE

@@ -73,21 +73,21 @@ def collect_demonstrations(
         raise UsageError(f"{source}: {len(mine)} episodes of {env_id}, {what}")
     env = make_tool_env(env_id, **env_options, split=split)
     try:
-        return [_again(env, episode, env_options) for episode in selection], len(mine)
+        return [_replay(env, episode, env_options) for episode in selection], len(mine)
     finally:
         env.close()
 
 
-def _again(env: ToolEnv, episode: Episode, env_options: dict[str, Any]) -> Demonstration:
+def _replay(env: ToolEnv, episode: Episode, env_options: dict[str, Any]) -> Demonstration:
     """Plays a recorded episode in ``env``."""
+    where = f"episode {episode.episode_id} (task {episode.task_id!r})"
     first, info = env.reset(options={"task_id": episode.task_id})
     observation, steps, same = first["text"], [], first["task"] == episode.task
     for record in episode.steps:
         if not same or env.done or observation != record.observation:
             raise DataError(
-                f"episode {episode.episode_id} (task {episode.task_id!r}) takes another course here at "
-                f"step {record.t}; give --source, --split and --option as in the settings of its run "
-                "(config.yaml, envs)"
+                f"{where} takes another course here at step {record.t}; give --source, --split and --option as in the "
+                "settings of its run (config.yaml, envs)"
             )
         action = record.action if record.action is not None else UnparsedAction(record.parse_error or "no action")
         step, info = take_step(env, action, thought_of(record))
@@ -95,7 +95,5 @@ def _again(env: ToolEnv, episode: Episode, env_options: dict[str, Any]) -> Demon
         observation = step.observation["text"]
     demonstration = Demonstration.of(env, first, steps, info, env_options=env_options, player="policy")
     if demonstration.success != episode.success:
-        raise DataError(
-            f"episode {episode.episode_id} (task {episode.task_id!r}) ends otherwise here: {demonstration.success=}"
-        )
+        raise DataError(f"{where} ends otherwise here: {demonstration.success=}")
     return demonstration

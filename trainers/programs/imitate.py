@@ -40,8 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status."""
     log_to_stderr(logging.INFO, "%(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
-    words = [re.sub(r"^--from(?==|$)", "--demonstrations", word) for word in arguments]
-    return status_of(lambda: _main(words))
+    return status_of(lambda: _main([re.sub(r"^--from(?==|$)", "--demonstrations", word) for word in arguments]))
 
 
 def _main(words: Sequence[str]) -> int:

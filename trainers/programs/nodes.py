@@ -81,17 +81,15 @@ def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.env
     if not host or not (port or job):
         lacks = "--job ID, or a port in --rendezvous" if host else "--rendezvous HOST, the name or address of node 0"
         raise ConfigError(f"--nodes {nodes} needs {lacks}: the same on all nodes")
-    default_port = FIRST_PORT + zlib.crc32(job.encode()) % PORTS
-    return NodePlace(
-        nodes, node, host, _number("port of --rendezvous", port, 1) if port else default_port, job or "run"
-    )
+    number = _number("port of --rendezvous", port, 1) if port else FIRST_PORT + zlib.crc32(job.encode()) % PORTS
+    return NodePlace(nodes, node, host, number, job or "run")
 
 
 def _await_address(host: str) -> str:
     """Returns the address of this machine at which ``host`` can reach it, once it has one itself.
 
     Raises:
-        NotThere: It has had none for :data:`WAIT_SECONDS`.
+        HeadNodeMissing: It has had none for :data:`WAIT_SECONDS`.
     """
     start, is_reported = time.monotonic(), False
     while True:

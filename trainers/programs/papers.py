@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from trainers.papers.index import published_rows
-from trainers.papers.settings import run_named, setting_of, text_of
+from trainers.papers.settings import find_run, setting_of, text_of
 
 
 def list_runs(arguments: Sequence[str]) -> int:
@@ -35,5 +35,5 @@ def show_run(arguments: Sequence[str]) -> int:
         "what was published, where the paper states the settings, what it does not state and what was taken then.",
     )
     parser.add_argument("name", metavar="NAME", help="name of the run, as envsuite papers list has it")
-    sys.stdout.write(text_of(run_named(parser.parse_args(arguments).name)))
+    sys.stdout.write(text_of(find_run(parser.parse_args(arguments).name)))
     return 0

@@ -106,8 +106,7 @@ def _list(rows: list[dict[str, Any]], out: Console) -> None:
     for row in rows:
         texts = [" ".join(v) if isinstance(v, list) else f"{v:g}" if isinstance(v, float) else v for v in row.values()]
         table.add_row(*(printable(str(text)) for text in texts))
-    wide = out.options.update(max_width=10**6)
-    out.width = max(out.width, out.measure(table, options=wide).maximum)
+    out.width = max(out.width, out.measure(table, options=out.options.update(max_width=10**6)).maximum)
     out.print(table)
 
 

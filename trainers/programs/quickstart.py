@@ -77,8 +77,6 @@ def _check(words: Sequence[str], model: bool) -> bool:
             located(settings).read_bytes()
     folder = Path(command.config.output) / command.config.name
     if folder.exists():
-        with hold_folder(
-            folder, "envsuite quickstart", "--name"
-        ):  # before processes are started that would find it taken
+        with hold_folder(folder, "envsuite quickstart", "--name"):  # before processes start that would find it taken
             pass
     return command.resume is None and any((folder / "checkpoints").glob("iteration-*"))

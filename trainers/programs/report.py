@@ -39,8 +39,7 @@ EXAMPLES = """examples:
 def main(arguments: list[str] | None = None) -> int:
     """Writes the report, the plots and the tables of a run, or compares several; returns the exit status."""
     options = _parser().parse_args(arguments)
-    problems = EscapingConsole(stderr=True)
-    return status_of(lambda: _run(options, problems))
+    return status_of(lambda: _run(options, EscapingConsole(stderr=True)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,13 +83,12 @@ def _run(options: argparse.Namespace, problems: Console) -> int:
     if len(options.runs) > 1:
         _compare([RunData.load(folder) for folder in options.runs], options.out, problems)
         return 0
-    if options.graph is not None:
-        run = RunData.load(options.runs[0])
-        _graph(run, options.graph, OWN if methods == list(DEFAULT) else (methods or [OWN])[0], options.out, problems)
-        return 0
-    if options.out is not None:
+    if options.out is not None and options.graph is None:
         raise UsageError("--out is the page that compares several runs; the report of one is written to its folder")
     run = RunData.load(options.runs[0])
+    if options.graph is not None:
+        _graph(run, options.graph, OWN if methods == list(DEFAULT) else (methods or [OWN])[0], options.out, problems)
+        return 0
     if options.episode is not None:
         _episode(run, options.episode, methods, problems)
         return 0
@@ -155,17 +153,17 @@ def _episode(run: RunData, episode: int, methods: list[str], problems: Console) 
                 break
     else:
         raise UsageError(f"{run.folder / 'episodes'}: no training episode has the id {episode} and steps")
-    results, saved_values = advantages.of_file(path), saved_advantages(path)
-    columns = [("trained with", saved_values)] * bool(saved_values) + [
+    results, own = advantages.of_file(path), saved_advantages(path)
+    columns = [("trained with", own)] * bool(own) + [
         (result.method.name, result.values)
         for result in results
-        if result.values is not None and not (saved_values and result.method.name == OWN)
+        if result.values is not None and not (own and result.method.name == OWN)
     ]
     table = Table(title=f"Episode {episode}, {label}: advantage of each step", title_justify="left")
     for name in ("step", "action", *(name for name, _ in columns)):
         table.add_column(Text(name), justify="left" if name == "action" else "right", no_wrap=name != "action")
     for row in rows:
-        values = [column.get((episode, row["t"])) for _, column in columns if column is not None]
+        values = [column.get((episode, row["t"])) for _, column in columns]
         cells = ["–" if value is None else f"{value:.4f}" for value in values]  # noqa: RUF001
         table.add_row(str(row["t"]), Text(_call(row["action"]), style="" if row["valid"] else "red"), *cells)
     EscapingConsole().print(table)
@@ -189,14 +187,13 @@ def _graph(run: RunData, group: int, method: str, out: Path | None, problems: Co
     label, path, picture = next(matches, ("", Path(), None))
     if picture is None:
         raise UsageError(f"{run.folder / 'episodes'}: no training episode of the group {group} has steps")
-    values: Mapping[StepKey, float] | None = saved_advantages(path) if method == OWN else None
+    values: Mapping[StepKey, float] = saved_advantages(path) if method == OWN else {}
     if not values:
         advantages = Advantages(run, [method])
         result = next(iter(advantages.of_file(path)), None)
         values = {} if result is None or result.values is None else result.values
         if not values:
-            why = advantages.problem if result is None else result.lacks
-            _tell(problems, f"drawn without advantages: {why}")
+            _tell(problems, f"drawn without advantages: {advantages.problem if result is None else result.lacks}")
     rows = read_table(path, ["episode_id", "t", "action"]).to_pylist()
     actions = {(row["episode_id"], row["t"]): printable(_words(row["action"])) for row in rows}
     draw(out, picture, values, actions, f"{label}, group {group}: {'as trained' if method == OWN else method}")
@@ -205,9 +202,8 @@ def _graph(run: RunData, group: int, method: str, out: Path | None, problems: Co
 
 def _words(action: str | None) -> str:
     """Returns the values of a step's arguments on one line."""
-    calls = parse_action(action) or ()
-    text = "; ".join(" ".join(map(str, call.arguments.values())) or call.name for call in calls)
-    return " ".join(text.split()) or "no action"
+    calls = (" ".join(map(str, call.arguments.values())) or call.name for call in parse_action(action) or ())
+    return " ".join("; ".join(calls).split()) or "no action"
 
 
 def _call(action: str | None) -> str:

@@ -57,11 +57,8 @@ def _lines(command: CommandLine) -> Iterator[str]:
         raise ConfigError(f"--player {player}: it is expert or nothing")
     env = env_of(config, _number(options, "env", 0, least=0))
     if "zero-shot" in options:
-        for name in ("task", "player"):
-            if name in options:
-                raise ConfigError(
-                    f"--{name} and --zero-shot: the model plays the first tasks of the split; leave one out"
-                )
+        if name := next((name for name in ("task", "player") if name in options), None):
+            raise ConfigError(f"--{name} and --zero-shot: the model plays the first tasks of the split; leave one out")
         accelerator = make_accelerator(config.process_timeout)
         return zero_shot(config, accelerator, env, _number(options, "zero-shot", 0), steps)
     return prompts(config, env, options.get("task"), steps, player == "expert")

@@ -31,8 +31,7 @@ def _train_step(model: ModelConfig, optim: OptimConfig) -> Policy:
     optimizer = make_optimizer(policy.parameters(), optim)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     tree = token_tree([TokenSequence.of(np.arange(_TOKENS), np.arange(_TOKENS - 1), 0)])
-    loss = -policy(tree).logprob.mean()
-    loss.backward()
+    (-policy(tree).logprob.mean()).backward()
     optimizer.step()
     pairs = list(zip(before, policy.parameters(), strict=True))
     if not any((old != new).any() for old, new in pairs) or not all(new.isfinite().all() for _, new in pairs):

@@ -40,7 +40,7 @@ class RunEvaluation:
     def conditions(self) -> dict[str, Any]:
         """Returns what must be equal for two results to stand in one table, by the words for it."""
         result = self.result
-        episodes = result.all.n + result.failed + result.unanswered  # those in no rate were to be played, too
+        episodes = result.all.n + result.failed + result.unanswered  # also those in no rate were to be played
         return {
             "environment": result.env_id,
             "split": result.split,
@@ -63,14 +63,11 @@ def last_evaluations(number: int, run: RunData) -> list[RunEvaluation]:
     evaluations = []
     for place, result in enumerate(last.values()):
         env = envs[place] if place < len(envs) and envs[place].get("id") == result.env_id else {}
-        suffix = f"-{place}" if place else ""
-        files = [path for path in run.folder.glob(f"episodes/eval-?????{suffix}.parquet")]
-        files += [Path(str(path).partition(".0-of-")[0] + ".parquet")
-                  for path in run.folder.glob(f"episodes/eval-?????{suffix}.0-of-*.parquet")]  # fmt: skip
-        file = max(files, default=None)
-        evaluations.append(
-            RunEvaluation(number, result, env.get("max_episode_steps"), env.get("kwargs") or {}, file, repeats)
-        )
+        stem = f"episodes/eval-?????{f'-{place}' if place else ''}"
+        shards = (str(path).partition(".0-of-")[0] for path in run.folder.glob(f"{stem}.0-of-*.parquet"))
+        files = [*run.folder.glob(f"{stem}.parquet"), *(Path(f"{path}.parquet") for path in shards)]
+        budget, arguments = env.get("max_episode_steps"), env.get("kwargs") or {}
+        evaluations.append(RunEvaluation(number, result, budget, arguments, max(files, default=None), repeats))
     return evaluations
 
 
@@ -89,22 +86,19 @@ class RunComparison:
             raise UsageError("a comparison takes at least two runs")
         folders = [run.folder.resolve() for run in runs]
         if len(set(folders)) < len(folders):
-            twice = next(folder for folder in folders if folders.count(folder) > 1)
-            raise UsageError(f"{twice} is there twice; name different runs")
+            folder = next(folder for folder in folders if folders.count(folder) > 1)
+            raise UsageError(f"{folder} is there twice; name different runs")
         self.runs = list(runs)
         names = [run.name for run in runs]
-        self.names = [
-            name if names.count(name) == 1 else f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)
-        ]
-        self.evaluated = [evaluation for number, run in enumerate(runs) for evaluation in last_evaluations(number, run)]
+        self.names = [run.name if names.count(run.name) == 1 else f"{run.name} ({run.folder})" for run in runs]
+        self.evaluations = [result for number, run in enumerate(runs) for result in last_evaluations(number, run)]
         self.groups: list[list[RunEvaluation]] = []
         """Evaluations under equal conditions: one table each."""
-        for evaluation in self.evaluated:
-            like = next((group for group in self.groups if group[0].conditions() == evaluation.conditions()), None)
-            if like is None:
-                self.groups.append([evaluation])
-            else:
-                like.append(evaluation)
+        for evaluation in self.evaluations:
+            group = next((group for group in self.groups if group[0].conditions() == evaluation.conditions()), None)
+            if group is None:
+                self.groups.append(group := [])
+            group.append(evaluation)
 
     def warnings(self) -> list[str]:
         """Returns why evaluations in the same environment are not in one table, naming the runs and what differs."""
@@ -114,20 +108,17 @@ class RunComparison:
                 conditions, other_conditions = first[0].conditions(), second[0].conditions()
                 if conditions["environment"] != other_conditions["environment"]:
                     continue
-                differ = "; ".join(
+                differences = "; ".join(
                     f"{key} {_format_condition(conditions[key])} and {_format_condition(other_conditions[key])}"
                     for key in conditions
                     if conditions[key] != other_conditions[key]
                 )
                 messages.append(
                     f"{conditions['environment']}: {self._names(first)} and {self._names(second)} are not comparable: "
-                    f"{differ}"
+                    f"{differences}"
                 )
-        evaluated_runs = {evaluation.run for evaluation in self.evaluated}
-        messages += [
-            f"{name} has no evaluation" for number, name in enumerate(self.names) if number not in evaluated_runs
-        ]
-        return messages
+        runs = {evaluation.run for evaluation in self.evaluations}
+        return messages + [f"{name} has no evaluation" for number, name in enumerate(self.names) if number not in runs]
 
     def _names(self, group: Sequence[RunEvaluation]) -> str:
         return ", ".join(dict.fromkeys(self.names[evaluation.run] for evaluation in group))
@@ -152,7 +143,7 @@ class RunComparison:
             n = max(stratum.n for stratum in row_strata if stratum is not None)
             rows.append([name, n, *(interval(stratum) for stratum in row_strata)])
         run_tasks = {evaluation.run: outcomes(evaluation.file) for evaluation in group if evaluation.file is not None}
-        pairs = [self._pair(group[0], evaluation, run_tasks) for evaluation in group[1:]]
+        pairs = [self._pair(group[0].run, evaluation.run, run_tasks) for evaluation in group[1:]]
         return {
             "title": f"{conditions['environment']}, split {conditions['split']}",
             "note": f"task set {conditions['task set'][:12]}, "
@@ -167,14 +158,12 @@ class RunComparison:
             "tasks": _tasks(group, run_tasks),
         }
 
-    def _pair(
-        self, first: RunEvaluation, second: RunEvaluation, run_tasks: Mapping[int, Mapping[str, ComparedTask]]
-    ) -> dict[str, Any]:
-        names = {"first": self.names[first.run], "second": self.names[second.run]}
-        missing = [self.names[evaluation.run] for evaluation in (first, second) if evaluation.run not in run_tasks]
-        if missing:
+    def _pair(self, first: int, second: int, run_tasks: Mapping[int, Mapping[str, ComparedTask]]) -> dict[str, Any]:
+        """Compares the evaluations of two runs, by their numbers."""
+        names = {"first": self.names[first], "second": self.names[second]}
+        if missing := [self.names[run] for run in (first, second) if run not in run_tasks]:
             return {**names, "problem": f"the episodes of {' and '.join(missing)} are not saved"}
-        return {**names, **compare_outcomes(run_tasks[first.run], run_tasks[second.run])}
+        return {**names, **compare_outcomes(run_tasks[first], run_tasks[second])}
 
     def times(self) -> list[dict[str, Any]]:
         """Returns seconds by phase and tokens of each run."""
@@ -227,6 +216,11 @@ class ComparedTask:
     """Mean length."""
     family: str
 
+    @property
+    def rate(self) -> float:
+        """Share of the episodes that solved the task."""
+        return self.solved / len(self.episodes)
+
 
 def outcomes(file: Path) -> dict[str, ComparedTask]:
     """Returns the tasks of an evaluation's file; episodes that failed are left out, as in every rate.
@@ -240,8 +234,7 @@ def outcomes(file: Path) -> dict[str, ComparedTask]:
     for row in read_table(file, names).to_pylist():
         if row["error"] is None or row["context_truncated"]:
             families[row["task_id"]] = row["task_type"]
-            task_episodes = episodes.setdefault(row["task_id"], {})
-            task_episodes[row["episode_id"]] = (row["success"], row["t"] + 1)
+            episodes.setdefault(row["task_id"], {})[row["episode_id"]] = (row["success"], row["t"] + 1)
     return {
         task: ComparedTask(
             tuple(task_episodes),
@@ -259,8 +252,7 @@ def compare_outcomes(first: Mapping[str, ComparedTask], second: Mapping[str, Com
     Of tasks with several episodes the rates are compared.
     """
     tasks = [task for task in first if task in second]
-    rates = [(task_a.solved / len(task_a.episodes), task_b.solved / len(task_b.episodes))
-             for task_a, task_b in ((first[task], second[task]) for task in tasks)]  # fmt: skip
+    rates = [(first[task].rate, second[task].rate) for task in tasks]
     return {
         "tasks": len(tasks),
         "unpaired": len({*first, *second}) - len(tasks),
@@ -293,18 +285,17 @@ def write_comparison(comparison: RunComparison, out: Path) -> Path:
     Raises:
         DataError: A file of episodes is damaged, or the page cannot be written.
     """
-    title = " · ".join(comparison.names)
-    return write_page(out, page("compare.html", title, _data(comparison), SCRIPTS))
+    return write_page(out, page("compare.html", " · ".join(comparison.names), _data(comparison), SCRIPTS))
 
 
 def _data(comparison: RunComparison) -> Iterator[str]:
     files: list[dict[str, Any]] = []
-    for group in comparison.groups:
+    for number, group in enumerate(comparison.groups):
         for evaluation in group:
             if evaluation.file is None:
                 continue
             bundle = pack(evaluation.file)
             yield f'<script type="text/plain" id="episodes-{len(files)}">{bundle.payload}</script>\n'
             entry = file_entry(comparison.names[evaluation.run], evaluation.file, bundle, False)
-            files.append({**entry, "run": evaluation.run, "group": comparison.groups.index(group)})
+            files.append({**entry, "run": evaluation.run, "group": number})
     yield f'<script type="application/json" id="data">{script_json(comparison.data(files))}</script>\n'

@@ -88,9 +88,7 @@ def pictures(path: Path) -> list[GraphPicture]:
 
 def pack_pictures(packed: PackedEpisodes, graphs: Sequence[GraphPicture]) -> str:
     """Compresses graphs for the page, by group: steps as [place of the episode, place of the step] among ``packed``."""
-    places = {
-        (number, t): [place, at] for place, (number, ts) in enumerate(packed.steps) for at, t in enumerate(ts)
-    }  # fmt: skip
+    places = {(number, t): [place, at] for place, (number, ts) in enumerate(packed.steps) for at, t in enumerate(ts)}
     body: dict[str, Any] = {
         str(picture.group): {
             "nodes": [
@@ -131,8 +129,7 @@ def _steps(path: Path) -> StepTable:
 def _picture(group: int, rows: Sequence[int], graph: StateGraph, keys: Sequence[StepKey]) -> GraphPicture:
     number: dict[int, int] = {}
     first_steps: dict[int, StepKey] = {}
-    visits: dict[int, int] = {}
-    end_counts: dict[int, int] = {}
+    visits, ends = Counter[int](), Counter[int]()
     between: dict[tuple[int, int], list[StepKey]] = {}
     starts: dict[int, None] = {}
     last_episode = None
@@ -140,26 +137,18 @@ def _picture(group: int, rows: Sequence[int], graph: StateGraph, keys: Sequence[
         source, target = (int(column[row]) for column in (graph.node, graph.following))
         here, there = (number.setdefault(node, len(number)) for node in (source, target))
         first_steps.setdefault(here, keys[row])
-        visits[here] = visits.get(here, 0) + 1
+        visits[here] += 1
         between.setdefault((here, there), []).append(keys[row])
         if keys[row][0] != last_episode:
             starts.setdefault(here)
             last_episode = keys[row][0]
-        if graph.last[row]:
-            end_counts[there] = end_counts.get(there, 0) + 1
+        ends[there] += bool(graph.last[row])
     goals = {number[node] for node in graph.goal.tolist() if node in number}
     layers = _layers(len(number), list(between), list(starts))
-    across = _places(layers, list(between))
     nodes = []
-    for node in range(len(number)):
-        kind: Kind = (
-            "goal" if node in goals else "start" if node in starts else "state" if node in first_steps else "end"
-        )
-        nodes.append(
-            GraphNode(
-                across[node], layers[node], visits.get(node, 0), end_counts.get(node, 0), kind, first_steps.get(node)
-            )
-        )
+    for node, (layer, place) in enumerate(zip(layers, _places(layers, list(between)), strict=True)):
+        kind: Kind = "goal" if node in goals else "start" if node in starts else "state" if visits[node] else "end"
+        nodes.append(GraphNode(place, layer, visits[node], ends[node], kind, first_steps.get(node)))
     edges = tuple(GraphEdge(source, target, tuple(steps)) for (source, target), steps in between.items())
     return GraphPicture(group, tuple(nodes), edges)
 
@@ -244,12 +233,12 @@ def draw(
         for edge, mean in zip(picture.edges, means, strict=True):
             colour = GREY if not mean else BLUE if mean > 0 else ORANGE
             (x0, y0), (x1, y1) = at[edge.source], at[edge.target]
-            forward, loop = y1 < y0, edge.source == edge.target
+            forward, loops = y1 < y0, edge.source == edge.target
             style: dict[str, Any] = {
                 "color": colour, "alpha": 0.4 + 0.6 * abs(mean or 0.0) / top, "shrinkA": 6, "shrinkB": 6, "zorder": 1,
                 "linewidth": 0.6 + 2.4 * len(edge.steps) / busiest, "arrowstyle": "-|>", "mutation_scale": 7,
             }  # fmt: skip
-            if loop:
+            if loops:
                 start, end, bend = (x0 + 0.06, y0 + 0.1), (x0 + 0.06, y0 - 0.1), "arc3,rad=-1.6"
             else:
                 start, end, bend = (x0, y0), (x1, y1), "arc3" if forward else f"arc3,rad={BOW}"
@@ -260,14 +249,14 @@ def draw(
             count = f"×{len(edge.steps)}{more} " if len(edge.steps) > 1 else ""  # noqa: RUF001
             number = f"{count}{'' if mean is None else f'{mean:+.2f}'}"
             place = (x0 + 0.68 * (x1 - x0), y0 + 0.68 * (y1 - y0))
-            if loop:
+            if loops:
                 place = (x0 + 0.3, y0)
             elif not forward:  # the middle of the bow, which is round on paper
                 flat = ACROSS / DOWN
                 place = ((x0 + x1) / 2 + BOW / 2 * (y1 - y0) / flat, (y0 + y1) / 2 - BOW / 2 * (x1 - x0) * flat)
             axis.text(
-                place[0], place[1], f"{text}\n{number}" if forward or loop else number,
-                color=colour if mean else "#333333", ha="left" if loop else "center", va="center", fontsize=5, zorder=4,
+                *place, f"{text}\n{number}" if forward or loops else number, color=colour if mean else "#333333",
+                ha="left" if loops else "center", va="center", fontsize=5, zorder=4,
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6},
             )  # fmt: skip
         for node, (x, y) in zip(picture.nodes, at, strict=True):

@@ -35,7 +35,9 @@ def write_html(run: RunData, methods: Sequence[str] = DEFAULT) -> Path:
         DataError: A file of episodes is damaged, or the report cannot be written.
         UsageError: A method does not exist, or its settings are wrong.
     """
-    return write_page(run.folder / "report.html", _parts(run, Advantages(run, methods)))
+    # The page is made in pieces, with the episodes of only one iteration in memory at a time.
+    data = _data(run, Advantages(run, methods))
+    return write_page(run.folder / "report.html", page("template.html", run.name, data, SCRIPTS))
 
 
 def write_page(path: Path, parts: Iterable[str]) -> Path:
@@ -57,9 +59,7 @@ def write_page(path: Path, parts: Iterable[str]) -> Path:
     return path
 
 
-def page(
-    template: str, title: str, data: Iterable[str], scripts: Sequence[str], connect: bool = False
-) -> Iterator[str]:
+def page(template: str, title: str, data: Iterable[str], scripts: Sequence[str], live: bool = False) -> Iterator[str]:
     """Yields a page in pieces.
 
     Args:
@@ -67,11 +67,11 @@ def page(
         title: Its title.
         data: Elements with the page's data.
         scripts: Names of the files with its scripts.
-        connect: Lets it ask the server that it comes from.
+        live: Lets it ask the server that it comes from.
     """
     package = files("trainers.report")
     text = (package / template).read_text(encoding="utf-8").replace("{{TITLE}}", escape(printable(title)))
-    text = text.replace("img-src data:", "img-src data:; connect-src 'self'" if connect else "img-src data:")
+    text = text.replace("img-src data:", "img-src data:; connect-src 'self'" if live else "img-src data:")
     head, text = text.split("<!-- STYLE -->")
     before_data, text = text.split("<!-- DATA -->")
     before_script, tail = text.split("<!-- SCRIPT -->")
@@ -85,11 +85,6 @@ def page(
     yield tail
 
 
-def _parts(run: RunData, advantages: Advantages) -> Iterator[str]:
-    """Yields the page in pieces, with the episodes of only one iteration in memory at a time."""
-    return page("template.html", run.name, _data(run, advantages), SCRIPTS)
-
-
 def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
     entries = []
     for number, (label, path) in enumerate(run.episode_files()):
@@ -97,8 +92,7 @@ def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
         yield f'<script type="text/plain" id="episodes-{number}">{bundle.payload}</script>\n'
         yield f'<script type="text/plain" id="graphs-{number}">{pack_pictures(bundle, pictures(path))}</script>\n'
         if results := advantages.of_file(path):
-            payload = pack_advantages(bundle, results)
-            yield f'<script type="text/plain" id="advantages-{number}">{payload}</script>\n'
+            yield f'<script type="text/plain" id="advantages-{number}">{pack_advantages(bundle, results)}</script>\n'
         entries.append(file_entry(label, path, bundle, bool(results)))
     body = {**page_data(run), **methods_data(advantages), "files": entries}
     yield f'<script type="application/json" id="data">{script_json(body)}</script>\n'
@@ -106,11 +100,10 @@ def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
 
 def file_entry(label: str, path: Path, packed: PackedEpisodes, credited: bool) -> dict[str, Any]:
     """Returns what the page knows of a file of episodes before it is unpacked."""
+    short = label.replace("evaluation at iteration", "eval")
     return {
         "label": label,
-        "short": label.replace("evaluation at iteration", "eval")
-        .replace("iteration", "it.")
-        .replace("environment", "env."),
+        "short": short.replace("iteration", "it.").replace("environment", "env."),
         "kind": "evaluation" if iteration_of(path) is None else "iteration",
         "episodes": packed.episodes,
         "solved": packed.solved,
@@ -132,9 +125,7 @@ def page_data(run: RunData) -> dict[str, Any]:
         "state": run.state(),
         "settings": [[key, setting_text(value)] for key, value in flat(run.config)],
         "config": run.config_text,
-        "summary": [
-            [key, setting_text(value)] for key, value in flat(run.summary) if key not in ("evaluations", "events")
-        ],
+        "summary": [[k, setting_text(v)] for k, v in flat(run.summary) if k not in ("evaluations", "events")],
         "versions": {str(k): str(v) for k, v in (run.summary.get("versions") or {}).items()},
         "events": [[event.iteration, event.time, event.kind, event.message] for event in read_events(run.folder)],
         "evaluations": [result.to_json() for result in run.evaluations],

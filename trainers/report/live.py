@@ -39,7 +39,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 class LiveRun:
     """Reads the folder of a run: all methods may be called while the run writes, and from any thread.
 
-    A file that is damaged, or not yet whole, is told of in ``problems``; what was read of it before stays.
+    ``problems`` names files that are damaged or not yet whole; what was read of them before stays.
 
     Args:
         folder: Folder of the run; it need not exist yet.
@@ -54,7 +54,7 @@ class LiveRun:
         self._run_stamp: Stamp = ()
         self._run_problem = ""
         self._method_problem = ""
-        self._made: Advantages | None = None
+        self._run_advantages: Advantages | None = None
         self._counts: dict[str, tuple[Stamp, tuple[int, int, int]]] = {}
         self._packed: OrderedDict[tuple[str, Stamp], Any] = OrderedDict()
 
@@ -81,8 +81,7 @@ class LiveRun:
             files, _ = self._files(run)
             if run is None:
                 return {**self.now(), "name": self.folder.resolve().name, "files": files}
-            body = {**page_data(run), **methods_data(self._advantages(run)), "files": files}
-            return {**body, **self.now()}
+            return {**page_data(run), **methods_data(self._advantages(run)), "files": files, **self.now()}
 
     def _files(self, run: RunData | None) -> tuple[list[dict[str, Any]], list[str]]:
         """Files of episodes that are whole, and what is wrong with others."""
@@ -95,15 +94,15 @@ class LiveRun:
         return files, problems
 
     def _advantages(self, run: RunData) -> Advantages:
-        """Under the methods that were asked for; under none where they do not exist."""
-        if self._made is None or self._made.run is not run:
+        """The advantages under :attr:`methods`; under none where these do not exist."""
+        if self._run_advantages is None or self._run_advantages.run is not run:
             self._method_problem = ""
             try:
-                self._made = Advantages(run, self.methods)
+                self._run_advantages = Advantages(run, self.methods)
             except EnvsuiteError as error:
                 self._method_problem = str(error)
-                self._made = Advantages(run, ())
-        return self._made
+                self._run_advantages = Advantages(run, ())
+        return self._run_advantages
 
     def part(self, kind: str, key: str) -> str | None:
         """Returns a packed part of the page.
@@ -123,16 +122,15 @@ class LiveRun:
             path = None if run is None else next((path for _, path in run.episode_files() if path.stem == key), None)
             if run is None or path is None or kind not in ("episodes", "graphs", "advantages"):
                 return None
-            # Metrics say whether a file has all episodes of its iteration.
-            stamp = _stamp(_shards(path)) + (self._run_stamp if kind == "advantages" else ())
-            bundle: PackedEpisodes = self._cache((f"episodes/{key}", _stamp(_shards(path))), lambda: pack(path))
+            stamp = _stamp(_shards(path))
+            bundle: PackedEpisodes = self._cache((f"episodes/{key}", stamp), lambda: pack(path))
             if kind == "episodes":
                 return bundle.payload
             if kind == "graphs":
                 return self._cache((f"graphs/{key}", stamp), lambda: pack_pictures(bundle, pictures(path)))
-            advantages = self._advantages(run)
+            advantages = self._advantages(run)  # metrics say whether a file has all episodes of its iteration
             return self._cache(
-                (f"advantages/{key}", stamp),
+                (f"advantages/{key}", stamp + self._run_stamp),
                 lambda: pack_advantages(bundle, results) if (results := advantages.of_file(path)) else None,
             )
 
@@ -162,13 +160,10 @@ class LiveRun:
     def _entry(self, label: str, path: Path) -> dict[str, Any]:
         """Describes a file of episodes for the page; counts again where the file has changed."""
         stamp = _stamp(_shards(path))
-        cache_entry = self._counts.get(path.stem)
-        if cache_entry is None or cache_entry[0] != stamp:
-            self._counts[path.stem] = cache_entry = stamp, _count(path)
-        episodes, successes, failures = cache_entry[1]
-        entry = file_entry(
-            label, path, PackedEpisodes("", episodes, successes, failures, ()), iteration_of(path) is not None
-        )
+        if path.stem not in self._counts or self._counts[path.stem][0] != stamp:
+            self._counts[path.stem] = stamp, _count(path)
+        counts = PackedEpisodes("", *self._counts[path.stem][1], ())
+        entry = file_entry(label, path, counts, iteration_of(path) is not None)
         return {**entry, "key": path.stem, "stamp": "-".join(f"{size:x}.{when:x}" for _, size, when in stamp)}
 
     def _activity(self) -> dict[str, Any] | None:

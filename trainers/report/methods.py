@@ -22,7 +22,7 @@ from trainers.credit.rows import as_played, estimation_order, unshaped_steps, wi
 from trainers.credit.shapers import Shaper
 from trainers.report.run import RunData, iteration_of
 from trainers.rollout.config import TreeConfig
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps import StepTable
 from trainers.steps.columns import GREEDY, SUPPLIERS
 from trainers.steps.parquet import StepKey, read_episodes, read_table
@@ -31,13 +31,7 @@ TOLERANCE = 1e-6
 """How far the run's own method, computed again, may be from the advantages that were saved (relative where above 1)."""
 OWN = "own"
 """The run's own method."""
-DEFAULT = (
-    OWN,
-    "grpo",
-    *(name for name in ESTIMATORS if name != "grpo"),
-    "bipace:{embedder: ngram_hash, radius: 0.25}",
-    "gigpo+scpo",
-)
+DEFAULT = (OWN, *dict.fromkeys(("grpo", *ESTIMATORS)), "bipace:{embedder: ngram_hash, radius: 0.25}", "gigpo+scpo")
 """The methods of a report, unless others are asked for."""
 
 
@@ -105,10 +99,8 @@ class MethodDescription:
             UnknownName: A name or an option does not exist.
             ConfigError: A setting has no such value.
         """
-        estimator = make(ESTIMATORS[self.estimator], self.options, f"option of estimator {self.estimator}")
-        return estimator, [
-            make(SHAPERS[key], options, f"option of shaper {key}") for key, options in self.shapers.items()
-        ]
+        estimator = checked(ESTIMATORS[self.estimator], self.options, f"option of estimator {self.estimator}")
+        return estimator, [checked(SHAPERS[key], own, f"option of shaper {key}") for key, own in self.shapers.items()]
 
     def same_as(self, other: MethodDescription) -> bool:
         """Whether both compute the same: equal estimators, with every default filled in, and equal shapers."""
@@ -141,8 +133,7 @@ class MethodDescription:
             UsageError: The method refuses the columns.
         """
         rows = self.rows(table)
-        values = step_means(rows, self.components[0](rows))
-        return dict(zip(as_played(rows), values.tolist(), strict=True))
+        return dict(zip(as_played(rows), step_means(rows, self.components[0](rows)).tolist(), strict=True))
 
     def summary(self) -> dict[str, Any]:
         """Name and settings, for people."""
@@ -177,7 +168,7 @@ class Advantages:
 
     Args:
         run: The run.
-        names: Methods, as :meth:`Method.named` takes them; those that equal an earlier one are computed once.
+        names: Methods, as :meth:`MethodDescription.from_name` takes them; equal ones are computed once.
 
     Raises:
         UnknownName: A method does not exist.
@@ -246,10 +237,9 @@ class Advantages:
         if any(not len(step.response_ids) for e in episodes if e.error is None for step in e.steps):
             raise NotComputable("the steps have no tokens, so they were not trained on")
         table = unshaped_steps(episodes, iteration)
-        saved_values = saved_advantages(path)
-        if saved_values:
+        if values := saved_advantages(path):
             again = self._compute(self._own, table).values
-            if again is not None and (difference := _difference(saved_values, again)) > TOLERANCE:
+            if again is not None and (difference := _difference(values, again)) > TOLERANCE:
                 raise NotComputable(
                     "computed again, the run's own method differs from the saved advantages by up to "
                     f"{difference:.2g}: its settings, its code or the file have changed since"
@@ -315,20 +305,18 @@ def incomplete(run: RunData, episodes: Sequence[Episode], iteration: int) -> str
     rollout = run.config.get("rollout")
     group_size = rollout.get("group_size") if isinstance(rollout, Mapping) else None
     if isinstance(rollout, Mapping) and rollout.get("tree") is not None:
-        group_size = make(TreeConfig, rollout["tree"], "setting of rollout.tree").kept_episodes
+        group_size = checked(TreeConfig, rollout["tree"], "setting of rollout.tree").kept_episodes
     if not isinstance(group_size, int):
         return "config.yaml does not say how many episodes a group has (rollout.group_size)"
     for group, size in sizes.items():
         if size != group_size:
             return f"group {group} has {size} of its {group_size} episodes, so its statistics would be wrong"
-    episode_count = next(
-        (r["train/episodes"] for r in run.metrics if r["iteration"] == iteration and "train/episodes" in r), None
-    )
-    if episode_count is None:
+    counts = [r["train/episodes"] for r in run.metrics if r["iteration"] == iteration and "train/episodes" in r]
+    if not counts:
         return f"metrics.jsonl does not say how many episodes iteration {iteration} had"
-    if episode_count != sum(sizes.values()):
+    if counts[0] != sum(sizes.values()):
         return (
-            f"{sum(sizes.values())} of the {episode_count} episodes of iteration {iteration} are saved, "
+            f"{sum(sizes.values())} of the {counts[0]} episodes of iteration {iteration} are saved, "
             "so statistics over them would be wrong"
         )
     return ""
@@ -342,9 +330,9 @@ def _difference(saved: Mapping[StepKey, float], again: Mapping[StepKey, float]) 
 
 
 def _check(who: str, needs: Sequence[str], table: StepTable) -> None:
-    missing = [name for name in needs if name not in table.extra and name not in table.token_extra]
-    if missing:
-        name = missing[0]
+    for name in needs:
+        if name in table.extra or name in table.token_extra:
+            continue
         raise NotComputable(
             f"{who} needs the column {name!r}, which episodes files do not have: "
             f"{SUPPLIERS.get(name, 'nothing')} supplies it during training"

@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import orjson
@@ -166,9 +165,8 @@ _FAMILIES = tuple(name.partition("<")[0] for name in METRICS if "<" in name)
 
 def is_metric(name: str) -> bool:
     """Whether ``name`` is one of :data:`METRICS` or belongs to one of its families."""
-    return (name in METRICS and "<" not in name) or any(
-        name.startswith(family) and len(name) > len(family) for family in _FAMILIES
-    )
+    in_family = any(name.startswith(family) and len(name) > len(family) for family in _FAMILIES)
+    return in_family or (name in METRICS and "<" not in name)
 
 
 def is_share(name: str) -> bool:
@@ -324,9 +322,7 @@ class MetricsWriter:
         """Returns the writer."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes the file."""
         self.close()
 

@@ -70,17 +70,17 @@ def pack(path: Path) -> PackedEpisodes:
     )
 
 
-def pack_advantages(packed: PackedEpisodes, computed: Sequence[MethodAdvantages]) -> str:
+def pack_advantages(packed: PackedEpisodes, results: Sequence[MethodAdvantages]) -> str:
     """Compresses the advantages of a file's steps: for each method an array per episode, or why there are none.
 
     Args:
         packed: The file's episodes, whose order the arrays have.
-        computed: Advantages under each method; a step without one gets null.
+        results: Advantages under each method; a step without one gets null.
     """
     return compress([
         {"lacks": result.lacks} if result.values is None else
         {"values": [[finite(result.values.get((number, t))) for t in ts] for number, ts in packed.steps]}
-        for result in computed
+        for result in results
     ])  # fmt: skip
 
 
@@ -94,13 +94,11 @@ def compress(value: Any) -> str:
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
     """Returns the rows, with lengths and means in place of the token columns, which are most of the data."""
     lengths = {name: _lengths(table[name]) for name in ("prompt_ids", "response_ids", "response_logprobs")}
-    logprobs = np.concatenate(
-        [np.zeros(0), *(chunk.flatten().to_numpy() for chunk in table["response_logprobs"].chunks)]
+    logprobs, versions = (
+        np.concatenate([np.zeros(0, dtype), *(chunk.flatten().to_numpy() for chunk in table[name].chunks)])
+        for name, dtype in (("response_logprobs", np.float64), ("policy_version", np.int64))
     )
     parts = np.split(logprobs, np.cumsum(lengths["response_logprobs"])[:-1]) if len(table) else []
-    versions = np.concatenate(
-        [np.zeros(0, np.int64), *(c.flatten().to_numpy() for c in table["policy_version"].chunks)]
-    )
     last = np.cumsum(lengths["response_ids"]) - 1
     rows = table.drop_columns([*lengths, "policy_version", "state_key"]).to_pylist()
     for i, (row, part) in enumerate(zip(rows, parts, strict=True)):
@@ -116,15 +114,13 @@ def _lengths(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _episodes(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    first = np.empty(0, np.uint16)  # the last first prompt
-    before = first
+    before = first = np.empty(0, np.uint16)  # first: the first prompt of the last episode that has one
     current: dict[str, Any] | None = None
     for row in rows:
         if current is None or row["episode_id"] != current["id"]:
             if current is not None:
                 yield current
-            current = _head(row)
-            before = first
+            current, before = _head(row), first
         if row["t"] < 0:
             continue
         delta = None

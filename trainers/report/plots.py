@@ -155,9 +155,7 @@ def _parts(run: RunData, axis: Axes) -> None:
     names = {label: name for name, label in PARTS.items()}
     for number, label in enumerate(label for label, _ in run.times() if label in names and label != "evaluation"):
         seconds = dict(zip(*run.series(f"time/{names[label]}"), strict=True))
-        shares = [
-            max(0.0, seconds.get(i, 0.0)) / max(whole, 1e-9) for i, whole in zip(iterations, total, strict=True)
-        ]  # fmt: skip
+        shares = [max(0.0, seconds.get(i, 0.0)) / max(s, 1e-9) for i, s in zip(iterations, total, strict=True)]
         axis.bar(iterations, shares, 1.0, bottom, label=label, color=mpl.colormaps["tab20"](number % 20))
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
     axis.set(xlabel="iteration", ylabel="share of the iteration", ylim=(0, 1.0), title=f"{run.name}: time by part")

@@ -53,15 +53,12 @@ class RunData:
             raise DataError(f"{folder / 'config.yaml'}: not YAML ({error})") from error
         if not isinstance(config, dict):
             raise DataError(f"{folder / 'config.yaml'}: not a configuration (no keys)")
-        summary: Any = {}
-        if (path := folder / "summary.json").exists():
-            try:
-                summary = orjson.loads(_text(path))
-                evaluations = tuple(EvalResult.from_json(body) for body in summary.get("evaluations", []))
-            except (orjson.JSONDecodeError, DataError, AttributeError, TypeError) as error:
-                raise DataError(f"{path}: not a run summary ({error})") from error
-        else:
-            evaluations = ()
+        path = folder / "summary.json"
+        try:
+            summary: Any = orjson.loads(_text(path)) if path.exists() else {}
+            evaluations = tuple(EvalResult.from_json(body) for body in summary.get("evaluations", []))
+        except (orjson.JSONDecodeError, DataError, AttributeError, TypeError) as error:
+            raise DataError(f"{path}: not a run summary ({error})") from error
         path = folder / "metrics.jsonl"
         return cls(folder, config, text, read_metrics(path) if path.exists() else [], summary, evaluations)
 
@@ -116,14 +113,12 @@ class RunData:
         """Returns the seconds of the run by disjoint parts, the longest first."""
         totals = {name: sum(self.series(f"time/{name}")[1]) for name in (*PARTS, "total")}
         parts = {label: totals[name] for name, label in PARTS.items()}
-        seconds = totals["total"] + (0.0 if self._eval_in_total() else totals["eval"])
+        # Where every evaluation's line also has the iteration's total time, that time includes the evaluation.
+        lines = [record for record in self.metrics if "time/eval" in record]
+        in_total = lines and all("time/total" in record for record in lines)
+        seconds = totals["total"] + (0.0 if in_total else totals["eval"])
         parts["rest"] += max(0.0, seconds - sum(parts.values()))
         return sorted(((label, s) for label, s in parts.items() if s > 0), key=lambda item: -item[1])
-
-    def _eval_in_total(self) -> bool:
-        """Whether every evaluation's line also has the iteration's total time, which then includes it."""
-        lines = [record for record in self.metrics if "time/eval" in record]
-        return bool(lines) and all("time/total" in record for record in lines)
 
 
 PARTS = {

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import orjson
 from flask import Flask, Response, request
@@ -91,10 +90,9 @@ def make_app(settings: ServeSettings) -> Flask:
     def admit() -> Response | None:
         if (refusal := guard.refusal(request.method, request.path, request.headers.get)) is not None:
             return _problem(refusal.status, refusal.detail)
-        if key is None:
+        if key is None or settings.token is None:
             return None
         authorization = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        assert settings.token is not None
         if hmac.compare_digest(authorization, f"Bearer {settings.token}".encode()) or request.path == "/login":
             return None
         if hmac.compare_digest(request.cookies.get(COOKIE, "").encode("utf-8", "surrogateescape"), key.encode()):
@@ -116,15 +114,15 @@ def make_app(settings: ServeSettings) -> Flask:
         return response
 
     @app.errorhandler(Exception)
-    def confess(error: Exception) -> Response:
+    def report_error(error: Exception) -> Response:
         log.error("%s failed", request.path, exc_info=error)
         return _problem(500, "the server has an error, which its log shows")
 
     @app.get("/")
     def show() -> Response:
-        state = run.state()
-        data = f'<script type="application/json" id="data">{script_json(state)}</script>\n'
-        text = "".join(page("template.html", str(state["name"]), [data], LIVE_SCRIPTS, connect=True))
+        body = run.state()
+        data = f'<script type="application/json" id="data">{script_json(body)}</script>\n'
+        text = "".join(page("template.html", str(body["name"]), [data], LIVE_SCRIPTS, live=True))
         return _gzip_response(text.encode(), "text/html; charset=utf-8")
 
     @app.post("/login")
@@ -228,11 +226,8 @@ def serve(settings: ServeSettings, tell: Callable[[str], None]) -> None:
 
 
 def _problem(status: int, text: str) -> Response:
-    return Response(orjson.dumps({"status": status, "error": _clean(text)}), status, mimetype="application/json")
-
-
-def _clean(text: Any) -> str:
-    return str(text).encode("utf-8", "replace").decode()
+    body = {"status": status, "error": text.encode("utf-8", "replace").decode()}
+    return Response(orjson.dumps(body), status, mimetype="application/json")
 
 
 def _gzip_response(content: bytes, kind: str) -> Response:

@@ -112,10 +112,7 @@ class EvalResult:
             DataError: A field is missing or of the wrong kind.
         """
         try:
-            strata = tuple(
-                StratumResult(**{name: value for name, value in stratum.items() if name != "success"})
-                for stratum in body["strata"]
-            )
+            strata = tuple(StratumResult(**{k: v for k, v in row.items() if k != "success"}) for row in body["strata"])
             result = cls(**{**body, "strata": strata})
             if not strata or strata[0].stratum != "all":
                 raise ValueError("the first stratum must be 'all'")
@@ -226,9 +223,9 @@ NOTE = "95 % Wilson intervals, clustered by task where tasks are repeated; {mark
 
 def comparison(before: EvalResult, after: EvalResult, mark: str = "*") -> list[tuple[str, int, str, str, str]]:
     """Returns the rows of a before/after table: stratum (all tasks last), n, before, after, change in points."""
-    names = [stratum.stratum for stratum in (*before.strata[1:], *after.strata[1:])]
+    names = {stratum.stratum for stratum in (*before.strata[1:], *after.strata[1:])}
     rows = []
-    for name in [*sorted(set(names), key=natural), "all"]:
+    for name in [*sorted(names, key=natural), "all"]:
         old, new = before.stratum(name), after.stratum(name)
         n = max(stratum.n for stratum in (old, new) if stratum is not None)
         rows.append((name, n, interval(old), interval(new), difference(old, new, mark)))
@@ -241,9 +238,8 @@ def _heads(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
 
 def before_after_table(before: EvalResult, after: EvalResult) -> Table:
     """Returns the comparison for the terminal: success rate per stratum, in percent."""
-    table = Table(
-        title=f"Success on {after.env_id}, split {after.split}", caption=NOTE.format(mark="*"), title_justify="left"
-    )
+    title = f"Success on {after.env_id}, split {after.split}"
+    table = Table(title=title, caption=NOTE.format(mark="*"), title_justify="left")
     rows = comparison(before, after)
     for index, head in enumerate(_heads(before, after)):
         if index == 0:  # the column that may wrap on a narrow terminal
@@ -270,12 +266,8 @@ def before_after_markdown(before: EvalResult, after: EvalResult) -> str:
 
 def before_after_latex(before: EvalResult, after: EvalResult) -> str:
     """Returns the comparison as a LaTeX ``tabular`` (package booktabs)."""
-    lines = [
-        r"\begin{tabular}{lrrrr}",
-        r"\toprule",
-        " & ".join(escape_latex(h) for h in _heads(before, after)) + r" \\",
-    ]
-    lines.append(r"\midrule")
+    heads = " & ".join(escape_latex(head) for head in _heads(before, after))
+    lines = [r"\begin{tabular}{lrrrr}", r"\toprule", rf"{heads} \\", r"\midrule"]
     for row in comparison(before, after):
         if row[0] == "all":
             lines.append(r"\midrule")

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import orjson
@@ -46,7 +45,7 @@ class ActivityFile:
         self.interval = interval
         self._writes = True
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="activity-file", daemon=True)
+        self._thread = threading.Thread(target=self._rewrite, name="activity-file", daemon=True)
 
     def __enter__(self) -> Self:
         """Writes the file for the first time, and starts the thread."""
@@ -55,9 +54,7 @@ class ActivityFile:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Ends the thread, and writes how the run ended."""
         if self.path is None:
             return
@@ -66,7 +63,7 @@ class ActivityFile:
         is_stop = isinstance(error, Interrupted | KeyboardInterrupt)
         self.write("finished" if error is None else "interrupted" if is_stop else "failed", error)
 
-    def _go_on(self) -> None:
+    def _rewrite(self) -> None:
         while not self._closed.wait(self.interval):
             self.write("running")
 

@@ -49,8 +49,8 @@ def _return(run: Run, names: list[str], since: int) -> None:
         run.progress.message(f"alarm {label}: the run has gone back {alarms.returns} time(s), and goes on as it is")
         return
     with sharing_failures(run.accelerator):
-        best_folder = run.folder.best_checkpoint(since) if run.accelerator.is_main_process else None
-    folder = first_value(run.accelerator, best_folder)
+        folder = run.folder.best_checkpoint(since) if run.accelerator.is_main_process else None
+    folder = first_value(run.accelerator, folder)
     if folder is None:
         run.progress.message(
             f"alarm {label}: there is no checkpoint of before iteration {since} to go back to, so the run goes on as "

@@ -157,9 +157,8 @@ def rules_of(config: AlarmConfig) -> dict[str, AlarmRule]:
     """Returns the rules that are watched, with the settings' bounds."""
     rules = {name: rule for name, rule in RULES.items() if name not in config.silent}
     for name, own in config.rules.items():
-        rule = rules[name]
-        own_bound, patience = own.bound, own.patience or rule.patience
-        rules[name] = replace(rule, bound=rule.bound if own_bound is None else own_bound, patience=patience)
+        limit = rules[name].bound if own.bound is None else own.bound
+        rules[name] = replace(rules[name], bound=limit, patience=own.patience or rules[name].patience)
     return rules
 
 
@@ -185,11 +184,11 @@ def best_iteration(checkpoints: Iterable[int], lines: Iterable[Mapping[str, Any]
         for name, successes in (("eval/success", held_out), ("train/success", training)):
             if line.get(name) is not None:
                 successes[line["iteration"]] = float(line[name])
-    able = [iteration for iteration in checkpoints if iteration < before]
-    if scores := [(held_out[iteration], iteration) for iteration in able if iteration in held_out]:
+    candidates = [iteration for iteration in checkpoints if iteration < before]
+    if scores := [(held_out[iteration], iteration) for iteration in candidates if iteration in held_out]:
         return max(scores)[1]
     means = []
-    for iteration in able:
+    for iteration in candidates:
         last = [training[i] for i in range(iteration - 2, iteration + 1) if i in training]
         means.append((sum(last) / len(last) if last else 0.0, iteration))
     return max(means, default=(0.0, None))[1]

@@ -200,8 +200,7 @@ class Run:
             )
         module, optimizer = self._prepare_policy(policy)
         self.updater = Updater(
-            accelerator, module, optimizer, config.optim, method.objective,
-            iterations=config.iterations,
+            accelerator, module, optimizer, config.optim, method.objective, iterations=config.iterations,
             recompute=recompute,
         )  # fmt: skip
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)
@@ -225,7 +224,7 @@ class Run:
         self._saved: tuple[int, ...] | None = None
         self._tells_cost = True
         self._servers: dict[tuple[str, str], bool] = {}
-        """Whether those that there was news of are here."""
+        """Whether each server that there was news of is here, by its address and what it serves."""
         self.boundary = Boundary(self.parts, lambda: self.updater.begun_steps, accelerator.num_processes == 1)
 
     def _rollouts(self, ends: Sequence[int]) -> RolloutSource:
@@ -240,16 +239,12 @@ class Run:
         parts = (rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
         factory = training_factory(config.method)
         if self.pool is None:
-            rank, pool_config = self.accelerator.process_index, config.pool
-            store = (
-                None if pool_config is None else EpisodeStore(pool_config, config.name, self.accelerator.num_processes)
-            )
+            rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
+            store = None if config.pool is None else EpisodeStore(config.pool, config.name, ranks)
             player = manager_of(*parts, factory, bool(branching(config)), rank)
             return SynchronousRollouts(*common, player, sampling, self.sync, store=store)
-        pool = self.pool
-        turns = make_manager(*parts, factory).open(
-            sampling, config.seed + 1, lambda _, episode, __: pool.enter(episode)
-        )
+        pool, seed = self.pool, config.seed + 1
+        turns = make_manager(*parts, factory).open(sampling, seed, lambda _, episode, __: pool.enter(episode))
         return AsynchronousRollouts(*common, pool, turns, self.sync, lambda: self.updater.steps)
 
     def _policy(self, model: PreTrainedModel, replay: bool = False) -> Policy:
@@ -261,8 +256,8 @@ class Run:
     def _load_policy(self, replay: bool) -> tuple[Policy, PreTrainedModel | None]:
         """The policy on its device, and where it is sharded its model without weights, as it was before."""
         config, accelerator = self.config, self.accelerator
-        spread, keeps = spreads(config.model, accelerator), config.method.needs_reference
-        if not spread:
+        keeps = config.method.needs_reference
+        if not spreads(config.model, accelerator):
             model = load_model(config.model)
             policy = self._policy(model.to(accelerator.device), replay)
             if accelerator.device.type == "cpu":
@@ -316,8 +311,8 @@ class Run:
 
     def evaluation_is_due(self) -> bool:
         """Whether it is time for an evaluation between the first and the last."""
-        iteration, config = self.counters.iteration, self.config
-        return 0 < config.evaluation.every and iteration < config.iterations and not iteration % config.evaluation.every
+        iteration, every = self.counters.iteration, self.config.evaluation.every
+        return 0 < every and iteration < self.config.iterations and not iteration % every
 
     def record(self, metrics: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
         """Tells the alarms that this iteration's metrics raise, writes a line of them, and gives it to the trackers.
@@ -449,10 +444,8 @@ class Run:
         facts = {"iteration": counters.iteration, "config": self.common_settings()}
         checkpoint.save(folder, self.accelerator, self.model, self.tokenizer, self.parts, facts)
         best, keep, before = self.config.alarms.goes_back, self.config.keep_checkpoints, self.alarms.since
-        on_main(
-            self.accelerator,
-            lambda: checkpoint.prune(root, keep, self.folder.best_checkpoint(before) if best else None),
-        )
+        find_best = self.folder.best_checkpoint
+        on_main(self.accelerator, lambda: checkpoint.prune(root, keep, find_best(before) if best else None))
         self.write_summary()
         self._saved = present
         _LOG.info("checkpoint of iteration %d written in %.1f s", counters.iteration, time.perf_counter() - began)

@@ -31,8 +31,7 @@ class Boundary:
 
     def begin(self) -> None:
         """Marks the begin of an iteration; the way back is kept but where episodes are replayed or wait for updates."""
-        large = {"replay", "pool"} & self._parts.keys()
-        can_return = self._alone and not large
+        can_return = self._alone and not {"replay", "pool"} & self._parts.keys()
         self._states = {name: self._parts[name].state() for name in _CHANGED} if can_return else None
 
     def drop(self) -> None:

@@ -167,10 +167,7 @@ def _flush_files(partial: Path, accelerator: Accelerator, folder: Path) -> dict[
         for file in files:
             _flush(file)
             own[file.name] = _fingerprint(file)
-    entries: dict[str, Any] = {}
-    for part in all_gather_object(accelerator, own):
-        entries |= part
-    return dict(sorted(entries.items()))
+    return dict(sorted(entry for part in all_gather_object(accelerator, own) for entry in part.items()))
 
 
 def _finish(partial: Path, folder: Path, listing: Mapping[str, Any]) -> None:

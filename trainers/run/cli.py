@@ -142,12 +142,10 @@ def parse(arguments: Sequence[str] | None = None, program: TrainerProgram = TRAI
         usage = f"usage: {program.name} [OPTION ...] [--SETTING VALUE ...]\n\n{program.description}"
         sys.stdout.write(help_text(TrainConfig, usage, {**options, **program.options}, on_page(topic)))
         raise SystemExit(0)
-    if "--list-recipes" in values:
-        _list_recipes()
-        raise SystemExit(0)
-    if "--list-configs" in values:
-        _list_configs()
-        raise SystemExit(0)
+    for option, show in (("--list-recipes", _list_recipes), ("--list-configs", _list_configs)):
+        if option in values:
+            show()
+            raise SystemExit(0)
     files = {name: read_settings(name) for name in values.get("--config", [])}
     for name, body in files.items():
         for key in body:
@@ -157,10 +155,10 @@ def parse(arguments: Sequence[str] | None = None, program: TrainerProgram = TRAI
 
     def origin(path: Sequence[str | int]) -> str:
         """Returns the file that gives a setting, as prefix of a message; empty if the command line does."""
-        is_typed = any(path[: len(keys)] == keys for keys in (tuple(w.removeprefix("--").split(".")) for w, _ in words))
-        return next(
-            (f"{name}: " for name, body in reversed(files.items()) if path and not is_typed and _has(body, path)), ""
-        )
+        keys = [tuple(word.removeprefix("--").split(".")) for word, _ in words]
+        if not path or any(path[: len(key)] == key for key in keys):
+            return ""
+        return next((f"{name}: " for name, body in reversed(files.items()) if _has(body, path)), "")
 
     config = checked(TrainConfig, settings, origin=origin)
     if program.trains and answers_in_text(config.rollout.engine):
@@ -195,8 +193,8 @@ def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
 
 def _has(settings: Any, path: Sequence[str | int]) -> bool:
     for key in path:
-        inside = isinstance(settings, Mapping) and key in settings
-        if not inside and not (isinstance(settings, list) and isinstance(key, int) and key < len(settings)):
+        has_key = isinstance(settings, Mapping) and key in settings
+        if not has_key and not (isinstance(settings, list) and isinstance(key, int) and key < len(settings)):
             return False
         settings = settings[key]
     return True
@@ -217,15 +215,11 @@ def _recipe_below(files: Mapping[str, Mapping[str, Any]], recipes: Sequence[str]
         raise ConfigError(f"recipe must be a name, got {file_recipe!r}")
     name = recipes[-1] if recipes else file_recipe
     base, own = recipe(name), settings.get("method")
-    if (
-        "recipe" in settings
-        and isinstance(own, dict)
-        and base.method["estimator"] != recipe(file_recipe).method["estimator"]
-    ):
-        settings["method"] = {key: value for key, value in own.items() if key != "options"}  # of the file's estimator
-    other_settings = {key: value for key, value in settings.items() if key != "recipe"}
-    sections = {"method": base.method, "optim": base.optim, "rollout": base.rollout}
-    return merge({"recipe": name, **sections}, other_settings)
+    if "recipe" in settings and isinstance(own, dict):
+        if base.method["estimator"] != recipe(file_recipe).method["estimator"]:  # options are of the file's estimator
+            settings["method"] = {key: value for key, value in own.items() if key != "options"}
+    below = {"recipe": name, "method": base.method, "optim": base.optim, "rollout": base.rollout}
+    return merge(below, {**settings, "recipe": name})
 
 
 def check_names(config: TrainConfig) -> None:
@@ -327,12 +321,8 @@ def _own(value: Any, base: Any) -> Any:
         below = vars(base) if type(base) is type(value) else _defaults(type(value))
         return {key: _own(new, below[key]) for key, new in vars(value).items() if key == "id" or new != below[key]}
     if isinstance(value, Mapping):
-        base_values: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
-        return {
-            key: _own(new, base_values.get(key))
-            for key, new in value.items()
-            if key not in base_values or new != base_values[key]
-        }
+        old = base if isinstance(base, Mapping) else {}
+        return {k: _own(new, old.get(k)) for k, new in value.items() if k not in old or new != old[k]}
     return [_own(item, None) for item in value] if isinstance(value, list | tuple) else value
 
 

@@ -81,8 +81,8 @@ class AlarmConfig:
         for name in (*self.rules, *self.silent):
             if name not in RULES:
                 raise unknown("alarm", name, RULES)
-        if rule_name := next((name for name in self.silent if name in self.rules), None):
-            raise ConfigError(f"alarms.rules changes {rule_name}, which alarms.silent leaves out; name it once")
+        if twice := next((name for name in self.silent if name in self.rules), None):
+            raise ConfigError(f"alarms.rules changes {twice}, which alarms.silent leaves out; name it once")
 
     def action_of(self, name: str) -> AlarmAction:
         """Returns what is done about an alarm."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from trainers.run.results import conditions_of, outcome_of
 from trainers.settings import ConfigError
 
 
+@dataclass
 class Evaluator:
     """Plays the evaluation episodes of a run, spread over its processes.
 
@@ -54,28 +55,20 @@ class Evaluator:
         ConfigError: An environment cannot be made, or has fewer tasks than are to be played.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        accelerator: Accelerator,
-        engine: BaseEngine[Any, Any],
-        tokenizer: ChatTokenizer | None,
-        stop_ids: Sequence[int],
-        keep: Path | None = None,
-        out: Path | None = None,
-        name: str = "",
-        policy: str | None = None,
-    ) -> None:
-        self.config = config
-        self.accelerator = accelerator
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.stop_ids = tuple(stop_ids)
-        self.keep = keep
-        self.out = out
-        self.name = name
-        self.policy = name if policy is None else policy
-        self.origin = None if out is None or isinstance(engine, ChatEngine) else origin_of(config.model.path)
+    config: TrainConfig
+    accelerator: Accelerator
+    engine: BaseEngine[Any, Any]
+    tokenizer: ChatTokenizer | None
+    stop_ids: Sequence[int]
+    keep: Path | None = None
+    out: Path | None = None
+    name: str = ""
+    policy: str | None = None
+
+    def __post_init__(self) -> None:
+        config, accelerator = self.config, self.accelerator
+        is_known = self.out is not None and not isinstance(self.engine, ChatEngine)
+        self.origin = origin_of(config.model.path) if is_known else None
         envs = config.evaluation.envs
         self.tasks = [tasks_of(env, f"evaluation.envs[{i}]") for i, env in enumerate(envs)]
         places = {f"evaluation.envs[{i}]": env for i, env in enumerate(envs)}
@@ -125,15 +118,15 @@ class Evaluator:
     def _results(self, env: int) -> EpisodeRecorder:
         """Opens the results of environment number ``env``."""
         assert self.out is not None
-        env_config, messages = self.config.evaluation.envs[env], isinstance(self.engine, ChatEngine)
+        config, tasks, messages = self.config, self.chosen[env], isinstance(self.engine, ChatEngine)
+        env_config, repeats = config.evaluation.envs[env], config.evaluation.repeats
         panel, versions = panel_of_env(env_config, f"evaluation.envs[{env}]")
-        conditions = conditions_of(
-            self.config, env_config, panel, versions, self.name, len(self.chosen[env]), self.origin, messages
+        conditions = replace(
+            conditions_of(config, env_config, panel, versions, self.name, len(tasks), self.origin, messages),
+            policy=self.name if self.policy is None else self.policy,
         )
-        conditions = replace(conditions, policy=self.policy)
-        prices = self.config.rollout.engine_options.get("prices") if messages else None
-        strata = {task: self.tasks[env].types[task] for task in self.chosen[env]}
-        repeats = self.config.evaluation.repeats
+        prices = config.rollout.engine_options.get("prices") if messages else None
+        strata = {task: self.tasks[env].types[task] for task in tasks}
         return EpisodeRecorder(self.out, conditions, strata, repeats, prices, self.accelerator.process_index)
 
     def _play(
@@ -141,8 +134,8 @@ class Evaluator:
     ) -> list[Episode]:
         """Plays ``plans`` but those whose episodes are kept already."""
         env_config, settings = self.config.evaluation.envs[env], self.config.evaluation
-        folder: EpisodeFolder | None = None
         episodes: list[Episode] = []
+        keepers = [] if also is None else [also]
         if self.keep is not None:
             what = played_with(self.config, env_config, settings.sampling, self.tasks[env].hash)
             text = None if self.tokenizer is None else answers_of(self.config.prompt, self.tokenizer)
@@ -152,6 +145,7 @@ class Evaluator:
             if also is not None:
                 for episode in episodes:
                     also(by_id[episode.episode_id], episode, _effort(episode))
+            keepers.append(folder.add)
         slots = max(1, min(self.config.rollout.slots, len(plans)))
         manager = manager_of(
             self.config.rollout, self.config.prompt, [env_config], slots, self.engine, self.tokenizer,
@@ -159,7 +153,6 @@ class Evaluator:
         )  # fmt: skip
         with closing(manager):
             sampling = sampling_of(settings.sampling, self.stop_ids)
-            keepers = [keeper for keeper in (also, None if folder is None else folder.add) if keeper is not None]
 
             def keep(plan: EpisodePlan, episode: Episode, effort: EpisodeCost) -> None:
                 for keeper in keepers:
@@ -184,9 +177,9 @@ class Evaluator:
             seconds: Duration.
             usage: What an engine for messages was asked for.
         """
-        together = [episode for part in all_gather_object(self.accelerator, tuple(episodes)) for episode in part]
+        all_episodes = [episode for part in all_gather_object(self.accelerator, tuple(episodes)) for episode in part]
         return evaluate_summary(
-            together,
+            all_episodes,
             name=name,
             env_id=self.config.evaluation.envs[env].id,
             split=self.config.evaluation.envs[env].split,
@@ -269,15 +262,14 @@ def evaluate(
         raise ConfigError("evaluation.envs is empty; name what to measure success on")
     results: list[EvalResult] = []
     with playing(config, accelerator) as player:
-        engine = player.engine
-        evaluator = Evaluator(
-            player.config, accelerator, engine, player.tokenizer, player.stop_ids, keep, out, player.name, policy
-        )
+        engine, name = player.engine, player.name
+        parts = (player.config, accelerator, engine, player.tokenizer, player.stop_ids)
+        evaluator = Evaluator(*parts, keep, out, name, policy)
         for env in range(len(config.evaluation.envs)):
             began, before = time.perf_counter(), usage_of(engine)
             episodes = evaluator.play(env) if out is None else evaluator.record(env)
             seconds, usage = time.perf_counter() - began, usage_of(engine, before)
-            results.append(evaluator.result(player.name, env, episodes, seconds, usage))
+            results.append(evaluator.result(name, env, episodes, seconds, usage))
             if engine.stopped is not None:
                 break
         if engine.stopped is not None and not any(result.all.n for result in results):

@@ -52,10 +52,7 @@ class EventLog:
         if not self.writes:
             return
         key = (event.kind, event.iteration, event.message)
-        if any(
-            key == (past_event.kind, past_event.iteration, past_event.message)
-            for past_event in read_events(self.folder)
-        ):
+        if key in ((past.kind, past.iteration, past.message) for past in read_events(self.folder)):
             return
         write_event(self.folder, event)
         if self._address:

@@ -23,9 +23,7 @@ def examples_of(env: EnvConfig, prompt: PromptConfig) -> str:
         return ""
     here = replace(env, split=SPLIT, url=None, max_episode_steps=None)
     try:
-        thoughts = prompt.think or prompt.codec in PLAIN
-        return demonstrations(
-            factory_of(here), teacher_turns(env.id), chat_codec_of(prompt), prompt.examples, thoughts=thoughts
-        )
+        thoughts, codec = prompt.think or prompt.codec in PLAIN, chat_codec_of(prompt)
+        return demonstrations(factory_of(here), teacher_turns(env.id), codec, prompt.examples, thoughts=thoughts)
     except EnvsuiteError as error:
         raise ConfigError(f"prompt.examples is {prompt.examples}, but {env.id}: {error}") from error

@@ -80,12 +80,9 @@ def _checkpoint(run: Path) -> Path:
         return run
     if (run / adapter.CONFIG).is_file() or (run / "config.json").is_file():
         return run
-    checkpoint = newest(run / "checkpoints")
-    if checkpoint is None:
-        where = run / "checkpoints"
-        raise DataError(
-            f"{run}: neither a checkpoint, an adapter or a model, nor a run with a whole checkpoint in {where}"
-        )
+    root = run / "checkpoints"
+    if (checkpoint := newest(root)) is None:
+        raise DataError(f"{run}: neither a checkpoint, an adapter or a model, nor a run with a whole one in {root}")
     return checkpoint
 
 
@@ -110,7 +107,8 @@ def _write_whole(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     model, settings = _read_base(source, checkpoint)
     if source.adapter is not None:
         model = adapter.merge_adapter(model, source.adapter)
-    nn.Module.to(model, _own(settings) if dtype is None else DTYPES[dtype])
+    own = settings.dtype if isinstance(settings.dtype, torch.dtype) else torch.float32
+    nn.Module.to(model, own if dtype is None else DTYPES[dtype])
     model.save_pretrained(folder)
 
 
@@ -118,7 +116,3 @@ def _read_base(source: ModelSource, checkpoint: Path) -> tuple[PreTrainedModel, 
     """Returns the model below the adapter, in float32, and its configuration in the files."""
     settings = settings_of(source, _KEY, str(checkpoint), (checkpoint / PROCESSOR_NAME).is_file())
     return read(source, settings, _KEY, str(checkpoint), dtype=torch.float32), settings
-
-
-def _own(settings: PreTrainedConfig) -> torch.dtype:
-    return settings.dtype if isinstance(settings.dtype, torch.dtype) else torch.float32

@@ -179,8 +179,7 @@ class RunFolder:
 
     def write_summary(self, body: Mapping[str, Any]) -> None:
         """Write ``summary.json``, with the versions of what the results depend on."""
-        content = {**body, "versions": versions()}
-        self.write("summary.json", orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        self.write("summary.json", orjson.dumps({**body, "versions": versions()}, option=orjson.OPT_INDENT_2))
 
     def write_episodes(self, name: str, episodes: Sequence[Episode], credit: Credit | None = None) -> None:
         """Write this process's shard of ``episodes/<name>.parquet``; each process must call this.
@@ -200,9 +199,9 @@ class RunFolder:
             advantages = dict(zip(keys, credit.advantage.per_step.tolist(), strict=True))
         path = self._episodes / f"{name}.parquet"
         shard = shard_of(path, self.accelerator.process_index, self.accelerator.num_processes)
-        sorted_episodes = sorted(episodes, key=lambda episode: episode.episode_id)
+        episodes = sorted(episodes, key=lambda episode: episode.episode_id)
         with sharing_failures(self.accelerator), ACTIVITY.waiting(f"the file {shard}"):
-            write_episodes(shard, sorted_episodes, advantages or None, self._text(sorted_episodes))
+            write_episodes(shard, episodes, advantages or None, self._text(episodes))
 
     @property
     def _episodes(self) -> Path:

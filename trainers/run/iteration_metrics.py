@@ -89,20 +89,15 @@ class Clock:
             seconds: Seconds in which they were played; by default those of the part ``rollout``.
             covered: Seconds that ``timing`` is of; by default those of the iteration.
         """
-        now, rollout_seconds = (
-            ClockMoment.now(),
-            max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9),
-        )
+        now = ClockMoment.now()
+        rollout = max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9)
         total = now.wall - self._began.wall
-        rollout = {
+        parts = {
+            **{name: value for name, value in self._metrics.items() if name.startswith("time/")},
             "time/engine": timing.engine,
             "time/env": timing.env,
             "time/codec": timing.codec,
             "time/longest_episode": timing.longest_episode,
-        }
-        parts = {
-            **{name: value for name, value in self._metrics.items() if name.startswith("time/")},
-            **rollout,
             **{f"time/{cause}": spent - self._before[cause] for cause, spent in ACTIVITY.spent().items()},
             "time/log": now.wall - self._last.wall - self._waits(),
         }
@@ -115,9 +110,9 @@ class Clock:
             "time/total": total,
             "idle/engine": 1.0 - timing.engine / max(total if covered is None else covered, 1e-9),
             "idle/device": 1.0 - training_seconds / max(total, 1e-9),
-            "rate/tokens": figures.sampled / rollout_seconds,
-            "rate/steps": figures.steps / rollout_seconds,
-            "rate/tool_calls": figures.calls / rollout_seconds,
+            "rate/tokens": figures.sampled / rollout,
+            "rate/steps": figures.steps / rollout,
+            "rate/tool_calls": figures.calls / rollout,
         }
 
 
@@ -257,9 +252,8 @@ def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tok
     sound = [episode for episode in episodes if episode.error is None and not episode.greedy]
     steps = [step for episode in sound for step in episode.steps]
     refusals = Counter(step.refusal for step in steps)
-    lengths = [
-        sum(len(step.response_ids) for step in e.steps) for e in sound if e.truncated and not e.context_truncated
-    ]
+    ends_early = [episode for episode in sound if episode.truncated and not episode.context_truncated]
+    lengths = [sum(len(step.response_ids) for step in episode.steps) for episode in ends_early]
     return {
         "calls": sum(len(step.action) for step in steps if step.action is not None),
         "token_limit": sum(episode_tokens is not None and tokens >= episode_tokens for tokens in lengths),

@@ -69,10 +69,9 @@ def hold_folder(folder: Path, program: str, setting: str, patience: float = 0.0)
             while not (mine := _take_lock(folder / NAME, own, stack)) and time.monotonic() < until:
                 time.sleep(1.0)
             if not mine:
-                name = _holder(folder / NAME) or _holder(folder / CLAIM) or "another process"
-                raise ConfigError(
-                    f"{folder} is in use by {name}; wait until that has ended, or choose another {setting}"
-                )
+                holder = _holder(folder / NAME) or _holder(folder / CLAIM) or "another process"
+                remedy = f"wait until that has ended, or choose another {setting}"
+                raise ConfigError(f"{folder} is in use by {holder}; {remedy}")
         except OSError as error:
             raise DataError(f"{folder}: cannot be written ({error})") from error
         yield
@@ -82,7 +81,7 @@ def hold_folder(folder: Path, program: str, setting: str, patience: float = 0.0)
 def hold_folder_by_main(
     accelerator: Accelerator, folder: Path, program: str, setting: str, patience: float = 0.0
 ) -> Iterator[None]:
-    """Lets the first process hold the folder (:func:`held`) for all of them; each process must call this."""
+    """Lets the first process hold the folder (:func:`hold_folder`) for all of them; each process must call this."""
     with contextlib.ExitStack() as stack:
         on_main(accelerator, lambda: stack.enter_context(hold_folder(folder, program, setting, patience)))
         yield

@@ -34,7 +34,7 @@ def train(run: Run, resume: str | None = None) -> list[EvalResult]:
         Interrupted: A signal or an alarm stopped the run; a checkpoint has been written.
         EngineFailed: The engine failed; a checkpoint has been written.
         OutOfMemory: Memory ran out; a checkpoint has been written where the state is that of the end of an iteration.
-        Diverged: Numbers that are not finite stopped the run; a checkpoint has been written where the weights are good.
+        DivergenceError: Numbers that are not finite stopped the run; a checkpoint of good weights has been written.
         CheckpointError: There is nothing to resume from, it does not fit, or a checkpoint cannot be written.
         ConfigError: The run's folder holds a run already.
     """
@@ -57,9 +57,8 @@ def _to_the_end(run: Run) -> None:
     except DivergenceError as error:
         if not error.weights_good:
             raise
-        raise DivergenceError(
-            f"{error}. The weights before these steps are in {run.save()}", weights_good=True
-        ) from None
+        message = f"{error}. The weights before these steps are in {run.save()}"
+        raise DivergenceError(message, weights_good=True) from None
     except OutOfMemory as error:  # of all processes, while episodes were played
         message, playing, whole = str(error), True, True
     except (RuntimeError, MemoryError) as error:
@@ -103,7 +102,7 @@ def iterate(run: Run) -> None:
     """Runs one iteration: rolls out, credits, updates, and records the results.
 
     Raises:
-        Abandoned: A signal came before the update; the drawn tasks have been put back.
+        Abandoned: A signal came before the update; the tasks of the iteration have been put back.
     """
     clock, seed, iteration = Clock(), run.config.seed, run.counters.iteration + 1
 
@@ -121,9 +120,8 @@ def iterate(run: Run) -> None:
     clock.book("estimator")
 
     run.progress.stage("update")
-    update = run.updater.update(
-        batch, np.random.default_rng([seed, iteration]), imitation, iteration=iteration, sampled=credit.table
-    )
+    rng = np.random.default_rng([seed, iteration])
+    update = run.updater.update(batch, rng, imitation, iteration=iteration, sampled=credit.table)
     run.boundary.drop()
     learnt = run.crediting.learn(credit, np.random.default_rng([seed, iteration, 1]))
     clock.book("update")

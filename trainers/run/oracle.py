@@ -66,9 +66,8 @@ class Continuations:
             episode, t = int(steps.episode_id[row]), int(steps.t[row])
             point, plan = branches[episode][t], plans[episode]
             of = int(steps.group_id[row])
-            key = _identity(
-                steps, row, of, steps.state_key[row] if pooled else (point.world.elapsed, point.world.world)
-            )
+            world = steps.state_key[row] if pooled else (point.world.elapsed, point.world.world)
+            key = _identity(steps, row, of, world)
             if key not in numbers:
                 numbers[key] = len(numbers)
                 group.append(of)
@@ -132,12 +131,10 @@ class PlayedContinuations:
 
     def _means_over_visits(self, steps: StepTable, returns: Floats) -> Floats:
         """Returns the mean of ``returns`` over all visits of each state, shape (states,)."""
-        groups = np.repeat(self.planned.group, self.planned.each)
-        of = dict(zip((plan.episode_id for plan in self.planned.plans), groups.tolist(), strict=True))
-        keys = (
-            _identity(steps, row, of[episode], steps.state_key[row])
-            for row, episode in enumerate(steps.episode_id.tolist())
-        )
+        repeats = np.repeat(self.planned.group, self.planned.each).tolist()
+        of = dict(zip((plan.episode_id for plan in self.planned.plans), repeats, strict=True))
+        groups = [of[episode] for episode in steps.episode_id.tolist()]
+        keys = (_identity(steps, row, group, steps.state_key[row]) for row, group in enumerate(groups))
         state = np.array([self.planned.known.get(key, -1) for key in keys], np.int64)
         mask = state >= 0
         count = np.bincount(state[mask], minlength=len(self.planned.known))

@@ -92,12 +92,8 @@ def weights_of(path: str) -> str | None:
 def differing(origin: RunOrigin, prompt: PromptConfig) -> str | None:
     """Says in which settings prompts differ from those that a checkpoint was trained with; ``None``: in none."""
     now = prompt_settings(prompt)
-    pairs = [
-        f"prompt.{name} was {origin.prompt[name]!r} and is {now[name]!r}"
-        for name in sorted(now)
-        if name in origin.prompt and origin.prompt[name] != now[name]
-    ]
-    return "; ".join(pairs) or None
+    names = [name for name in sorted(now) if name in origin.prompt and origin.prompt[name] != now[name]]
+    return "; ".join(f"prompt.{name} was {origin.prompt[name]!r} and is {now[name]!r}" for name in names) or None
 
 
 def _digest(file: Path) -> str:

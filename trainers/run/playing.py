@@ -70,8 +70,7 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[LoadedEng
         return
     origin = origin_of(config.model.path)
     tokenizer = load_tokenizer(config.model)
-    prompt = with_day(config.prompt, tokenizer, {} if origin is None else origin.prompt)
-    config = replace(config, prompt=prompt)
+    config = replace(config, prompt=with_day(config.prompt, tokenizer, {} if origin is None else origin.prompt))
     if origin is not None and (difference := differing(origin, config.prompt)) is not None:
         _LOG.warning(
             "model.path %s was trained with other prompts: %s; its success with these says little of the training "
@@ -89,21 +88,13 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[LoadedEng
     rollout, engine = start_engine(rollout, setup, _LOG.warning)
     with closing(engine):
         engine.sync(merged_weights(model), 0)  # a running server may have others
-        yield LoadedEngine(
-            replace(config, rollout=rollout),
-            engine,
-            config.model.path,
-            tokenizer,
-            stop_ids(model, tokenizer, ends_of(config.prompt, tokenizer, codec)),
-        )
+        ends = stop_ids(model, tokenizer, ends_of(config.prompt, tokenizer, codec))
+        yield LoadedEngine(replace(config, rollout=rollout), engine, config.model.path, tokenizer, ends)
 
 
 def usage_of(engine: BaseEngine[Any, Any], before: dict[str, Any] | None = None) -> dict[str, Any] | None:
     """Returns what an engine for messages was asked for since ``before``; ``None`` for any other engine."""
     if not isinstance(engine, ChatEngine):
         return None
-    now, earlier = engine.usage(), before or {}
-    return {
-        name: round(value - earlier.get(name, 0), 6) if isinstance(value, int | float) else value
-        for name, value in now.items()
-    }
+    old, now = before or {}, engine.usage()
+    return {k: round(v - old.get(k, 0), 6) if isinstance(v, int | float) else v for k, v in now.items()}

@@ -57,8 +57,7 @@ class PooledRollouts(RolloutSource):
 
     def __call__(self, iteration: int) -> IterationRollout:
         """Takes the groups."""
-        episodes, timing = self._play(self.config.rollout.tasks)
-        return IterationRollout(episodes, timing, {})
+        return IterationRollout(*self._play(self.config.rollout.tasks), {})
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         size = self.config.rollout.group_size

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, redirect_stderr, redirect_stdout
 from statistics import fmean
-from types import TracebackType
 from typing import IO, Any, cast
 
 from rich.cells import cell_len
@@ -91,9 +90,7 @@ class RunProgress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave the last state of the display on the screen."""
         self._stop.set()
         if self._thread is not None:
@@ -334,12 +331,8 @@ class _Region(RenderHook):
     the lines drawn before, so that they take more rows than were drawn. Here the rows are counted at the present width.
     """
 
-    def __init__(
-        self, console: Console, lines: Callable[[int], list[Text]], lock: AbstractContextManager[bool]
-    ) -> None:
-        self._console = console
-        self._lines = lines
-        self._lock = lock
+    def __init__(self, console: Console, draw: Callable[[int], list[Text]], lock: AbstractContextManager[bool]) -> None:
+        self._console, self._draw, self._lock = console, draw, lock
         self._drawn: list[int] = []
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
@@ -349,7 +342,7 @@ class _Region(RenderHook):
             rows = sum(max(1, math.ceil(length / width)) for length in self._drawn)
             up = ((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * max(0, min(rows, height) - 1)
             erase = Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *up)
-            lines = [line.render(self._console, end="") for line in self._lines(width)[: height - 1]]
+            lines = [line.render(self._console, end="") for line in self._draw(width)[: height - 1]]
             segments: list[Segment] = []
             self._drawn = []
             for line in lines:

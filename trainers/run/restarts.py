@@ -142,9 +142,8 @@ class Restarts:
         with contextlib.suppress(DataError):
             before = [event.facts for event in read_events(self.folder) if event.kind == "restart"][-1:]
             losses = [(facts["reason"], facts["checkpoint_iteration"] + facts["lost_iterations"]) for facts in before]
-            return [(_without_numbers(text), k) for text, k in losses] == [
-                (_without_numbers(reason), self._last_iteration())
-            ]
+            now = (_without_numbers(reason), self._last_iteration())
+            return [(_without_numbers(text), k) for text, k in losses] == [now]
         return False
 
     def go_on(self, accelerator: Accelerator, resume: str | None, progress: RunProgress) -> str | None:
@@ -178,8 +177,8 @@ class Restarts:
         checkpoint = newest(self.folder / "checkpoints", 0.0 if resume_folder is None else self._begun) or resume_folder
         iteration = 0 if checkpoint is None else iteration_of(checkpoint)
         files = (self.folder / "config.yaml", *([] if checkpoint is None else [checkpoint / MANIFEST]))
-        since = [_time(file) for file in files]
-        seconds = round(max(0.0, time.time() - max(since)), 1) if max(since) else 0.0
+        since = max(map(_time, files))
+        seconds = round(max(0.0, time.time() - since), 1) if since else 0.0
         reason = SILENT if verdict is None else verdict.reason
         gap = max(0, last_iteration - iteration)
         where = "the beginning" if checkpoint is None else f"iteration {iteration}"

@@ -62,8 +62,7 @@ def conditions_of(
     budget = env.max_episode_steps or horizon_of(env.id, env.kwargs)
     if budget is None:
         raise ConfigError(f"{env.id} has no horizon; set max_episode_steps of evaluation.envs")
-    options = dict(env.kwargs)
-    options.pop("source", None)
+    options = {name: value for name, value in env.kwargs.items() if name != "source"}
     file = prompt_file_of(config.prompt)
     digest = {} if file is None else {"template_sha256": hashlib.sha256(file.source.encode()).hexdigest()}
     engine = {key: value for key, value in config.rollout.engine_options.items() if key not in (*_PASSING, "model")}

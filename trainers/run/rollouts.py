@@ -158,8 +158,7 @@ class SynchronousRollouts(RolloutSource):
         self.plans, self.branches, self.pruned = {}, {}, 0
         try:
             began = time.perf_counter()
-            rollout = super().__call__(iteration)
-            rollout = replace(rollout, pruned_tokens=self.pruned)
+            rollout = replace(super().__call__(iteration), pruned_tokens=self.pruned)
             if self.config.method.oracle is None:
                 return rollout
             return self._continue_episodes(replace(rollout, seconds=time.perf_counter() - began), iteration)
@@ -180,14 +179,12 @@ class SynchronousRollouts(RolloutSource):
         for tree in trees:
             tree.grow([whole[tree.root.episode_id]], self.branches)
         for number in range(tree_config.rounds):
-            branch_plans = {id(tree): tree.plan_branches(tree_config.branches, self.branches) for tree in trees}
-            further, more = self._play_plans(
-                f"branches {number + 1}", [plan for tree_plans in branch_plans.values() for plan in tree_plans]
-            )
+            branch_plans = [tree.plan_branches(tree_config.branches, self.branches) for tree in trees]
+            further, more = self._play_plans(f"branches {number + 1}", [plan for own in branch_plans for plan in own])
             timing += more
             by_id = {episode.episode_id: episode for episode in further}
-            for tree in trees:
-                tree.grow([by_id[plan.episode_id] for plan in branch_plans[id(tree)]], self.branches)
+            for tree, own in zip(trees, branch_plans, strict=True):
+                tree.grow([by_id[plan.episode_id] for plan in own], self.branches)
         kept_episodes = [episode for episode in episodes if episode.greedy]
         for tree in trees:
             leaves, tokens = tree.prune(tree_config)
@@ -217,15 +214,12 @@ class SynchronousRollouts(RolloutSource):
         oracle = self.config.method.oracle
         assert oracle is not None
         began = time.perf_counter()
-        by_key = oracle.states == "key"
+        by_key, seed = oracle.states == "key", self.config.seed + 2
         steps = unshaped_steps(rollout.episodes, iteration)
         continuations = Continuations.of(steps, oracle.continuations, self.plans, self.branches, by_key)
-        self.plans, self.branches = {}, {}
-        seed = self.config.seed + 2
+        self.plans, self.branches, plans = {}, {}, continuations.plans
         episodes = self.stop.phase(
-            "oracle",
-            len(continuations.plans),
-            lambda watch: self.manager.run(continuations.plans, self.sampling, seed, watch),
+            "oracle", len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch)
         )
         playouts = continuations.playouts(episodes)
         counts = {

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import takewhile
 
 from envsuite.core import Action, ToolEnv
 from envsuite.evaluation.examples import teacher_turns
@@ -69,8 +68,7 @@ def play_steps(
         world = environment.unwrapped
         assert isinstance(world, ToolEnv)
         observation, _ = environment.reset(options={"task_id": task or world.tasks.ids(env.split)[0]})
-        examples = examples_of(env, prompt)
-        conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls, examples)
+        conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls, examples_of(env, prompt))
         conversation.start(observation)
         moves = itertools.repeat(None) if turns is None else turns(environment)
         for move in itertools.islice(moves, steps):
@@ -108,7 +106,7 @@ def prompts(config: TrainConfig, env: EnvConfig, task: str | None, steps: int, e
 
     Raises:
         DataError: The tokenizer cannot be loaded.
-        EnvsuiteError: As :func:`played`.
+        EnvsuiteError: As :func:`play_steps`.
     """
     tokenizer = load_tokenizer(config.model)
     check_vocabulary(env, "envs", tokenizer)
@@ -135,7 +133,8 @@ def _continues(before: Sequence[int], prompt: Sequence[int]) -> str:
     """Returns how a prompt relates to the last one and its answer."""
     if not before:
         return ""
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, prompt, strict=False)))
+    pairs = zip(before, prompt, strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     if same == len(before):
         return f", the first {same} are the last prompt and its answer"
     return f", the first {same} as in the last prompt"

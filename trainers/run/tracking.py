@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import orjson
@@ -75,47 +74,39 @@ class Trackers:
                 self.names.remove(name)
                 self._warn(name, error)
 
-    def begin(self, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], line_count: int) -> None:
+    def begin(self, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], count: int) -> None:
         """Opens each tracker's run, or goes on in it.
 
         Args:
             settings: The resolved settings.
             lines: The lines of the metrics file before a resume; empty for a new run.
-            line_count: How many of them the run goes on from.
+            count: How many of them the run goes on from.
         """
-        self._line = line_count
+        self._line = count
         earlier_runs = self._read() if lines else {}
         for name in self.names:
             self._followed[name] = earlier_runs.get(name) or _Followed(secrets.token_hex(4))
-            self._safely(name, partial(self._begin, name, settings, lines, line_count))
+            self._safely(name, partial(self._begin, name, settings, lines, count))
 
-    def _begin(
-        self, name: str, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], line_count: int
-    ) -> None:
+    def _begin(self, name: str, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], count: int) -> None:
         kind, run, tracking = TRACKERS[name], self._followed[name], self.config.tracking
         is_resumed, purge = run.lines > 0, None
         run.lines = min(run.lines, len(lines))  # damaged lines are gone
-        if kind.forgets and run.lines > line_count:
-            purge = int(lines[line_count]["iteration"])
-            run.lines = next((i for i in range(line_count) if lines[i]["iteration"] >= purge), line_count)
-        about = TrackedRun(
-            self.config.name, tracking.project, self.folder.path, settings, run.key, is_resumed, purge
-        )  # fmt: skip
-        tracker = self._open[name] = kind(about)
-        for number in range(run.lines, line_count):
+        if kind.forgets and run.lines > count:
+            purge = int(lines[count]["iteration"])
+            run.lines = next((i for i in range(count) if lines[i]["iteration"] >= purge), count)
+        about = (self.config.name, tracking.project, self.folder.path, settings, run.key, is_resumed, purge)
+        tracker = self._open[name] = kind(TrackedRun(*about))
+        for number in range(run.lines, count):
             values = {key: math.nan if value is None else value for key, value in lines[number].items()}
             tracker.log(number, int(values.pop("iteration")), values, {})
-        run.lines = max(run.lines, line_count)
+        run.lines = max(run.lines, count)
         self._write()
 
     def log(self, iteration: int, values: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
         """Gives every tracker the line that was written to the metrics file, and a few episodes as text."""
-        texts = {}
-        if self._open:
-            texts = {
-                f"episodes/{number}": self._text(episode)
-                for number, episode in enumerate(episodes[: self.config.tracking.episodes])
-            }
+        shown_episodes = episodes[: self.config.tracking.episodes] if self._open else ()
+        texts = {f"episodes/{number}": self._text(episode) for number, episode in enumerate(shown_episodes)}
         for name, tracker in [*self._open.items()]:
             if self._line >= self._followed[name].lines:
                 self._safely(name, partial(tracker.log, self._line, iteration, values, texts))
@@ -129,13 +120,10 @@ class Trackers:
         """Returns the trackers."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Ends each tracker's run."""
-        status: Status = (
-            "finished" if error is None else "interrupted" if isinstance(error, Interrupted) else "failed"
-        )  # fmt: skip
+        is_stop = isinstance(error, Interrupted)
+        status: Status = "finished" if error is None else "interrupted" if is_stop else "failed"
         for name, tracker in [*self._open.items()]:
             self._safely(name, partial(tracker.finish, status))
 

@@ -84,18 +84,17 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
             raise
         if main:
             report = _report(config, folder, progress)
-            first: dict[tuple[str, str, str], EvalResult] = {}
-            last: dict[tuple[str, str, str], EvalResult] = {}
+            first, last = dict[tuple[str, ...], EvalResult](), dict[tuple[str, ...], EvalResult]()
             for result in evaluations:
-                first.setdefault((result.env_id, result.split, result.manifest_hash), result)
-                last[result.env_id, result.split, result.manifest_hash] = result
-            for key, result in last.items():
-                if result is not first[key]:
-                    progress.table(before_after_table(first[key], result))
+                key = (result.env_id, result.split, result.manifest_hash)
+                first.setdefault(key, result)
+                last[key] = result
+            for before, after in ((first[key], last[key]) for key in last):
+                if after is not before:
+                    progress.table(before_after_table(before, after))
                 else:
-                    progress.message(
-                        f"{key[0]}, split {key[1]}: the weights did not change, so there is one evaluation"
-                    )
+                    where = f"{after.env_id}, split {after.split}"
+                    progress.message(f"{where}: the weights did not change, so there is one evaluation")
             progress.message(f"report: {report}")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -99,12 +100,8 @@ def _start(plan: EpisodePlan) -> int:
 
 def _common(first: Episode, second: Episode) -> int:
     """Returns the number of first steps that are the same sample in both."""
-    count = 0
-    for a, b in zip(first.steps, second.steps, strict=False):
-        if a is not b:
-            break
-        count += 1
-    return count
+    pairs = zip(first.steps, second.steps, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
 
 
 def _tokens(episode: Episode, start: int) -> int:

@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from envsuite.playing.activity import ACTIVITY, Doing, duration
@@ -43,9 +42,7 @@ class Watchdog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends the thread."""
         self._closed.set()
         self._thread.join()

@@ -96,17 +96,17 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
     with closing(engine):
         engine.sync(merged_weights(model), 0)  # a running server may have others
         codecs = prompts_by_codec(config.prompt)
-        untold = config.rollout.engine == "hf"  # others compute elsewhere
+        estimates = config.rollout.engine == "hf"  # others compute elsewhere
         for name, prompt in codecs.items():
             slots = min(config.rollout.slots, count)
             try:
                 shots = [examples_of(env, prompt)]
                 manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shots)
                 stops = replace(sampling, stop_ids=(*ends, *ends_of(prompt, tokenizer, codec_of(prompt, tokenizer))))
-                if untold:
+                if estimates:
                     first = next(play_steps(env, prompt, tokenizer, None, 1, expert=False)).prompt
                     _tell_expected(setup, len(codecs) * count * steps, len(first) + sampling.max_tokens)
-                    untold = False
+                    estimates = False
                 with manager.vector:
                     episodes = manager.run(plans, stops, config.seed, partial(_progress, name, count))
             except UsageError as error:
@@ -120,8 +120,7 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
 def _tell_expected(setup: EngineSetup, answers: int, tokens: int) -> None:
     """Writes to stderr how long so many answers may take, of at most ``tokens`` tokens with their prompts."""
     pace = seconds_per_token(setup.model, setup.config.compute_dtype, tokens, train=False)
-    estimate = duration(answers * tokens * pace)
-    sys.stderr.write(f"expected: at most about {estimate}, an estimate from a short piece\n")
+    sys.stderr.write(f"expected: at most about {duration(answers * tokens * pace)}, an estimate from a short piece\n")
 
 
 def _progress(codec: str, count: int, ended: int, waiting: str) -> None:
@@ -133,9 +132,8 @@ def _row(codec: str, episodes: Sequence[Episode]) -> str:
     steps = [step for episode in episodes for step in episode.steps]
     if not steps:
         raise ConfigError(f"codec {codec}: every episode failed; the first one: {episodes[0].error}")
-    parsed_count, valid_count = (sum(step.parse_error is None for step in steps), sum(step.valid for step in steps))
-    stop_count = sum(step.finish_reason == "stop" for step in steps)
-    shares = "".join(f"{100 * part / len(steps):>7.1f} %" for part in (parsed_count, valid_count, stop_count))
+    outcomes = [(step.parse_error is None, step.valid, step.finish_reason == "stop") for step in steps]
+    shares = "".join(f"{100 * sum(part) / len(steps):>7.1f} %" for part in zip(*outcomes, strict=True))
     tokens = sum(len(step.response_ids) for step in steps) / len(steps)
     return f"{codec:<10}{len(steps):>9}{shares}{tokens:>9.1f}"
 

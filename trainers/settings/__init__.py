@@ -14,7 +14,6 @@ from trainers.settings.check import (
     Text,
     check_fields,
     checked,
-    make,
 )
 
 __all__ = [
@@ -31,5 +30,4 @@ __all__ = [
     "Text",
     "check_fields",
     "checked",
-    "make",
 ]

@@ -60,7 +60,7 @@ def checked(cls: type[C], values: Mapping[str, Any], kind: str = "setting", orig
     Args:
         cls: Class of the object.
         values: Values of its fields; fields that are not given have their defaults.
-        kind: Name of a field in messages.
+        kind: Name of a field in messages, e.g. ``"option of estimator grpo"``.
         origin: Gives the prefix of a message from the path of the setting.
 
     Raises:
@@ -84,21 +84,6 @@ def checked(cls: type[C], values: Mapping[str, Any], kind: str = "setting", orig
         if not math.isfinite(number):
             raise ConfigError(f"{path} is {number}; it must be a finite number")
     return instance
-
-
-def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
-    """Makes an object of the dataclass ``cls`` from ``options``, e.g. an estimator from those of a configuration.
-
-    Args:
-        cls: Class of the object.
-        options: Values of its fields.
-        kind: Name of an option in messages, e.g. ``"option of estimator grpo"``.
-
-    Raises:
-        UnknownName: An option does not exist; the message lists what does.
-        ConfigError: An option has a value of the wrong type, or one that is not allowed.
-    """
-    return checked(cls, options, kind)
 
 
 def check_fields(instance: Any) -> None:
@@ -161,11 +146,9 @@ def _boolean_paths(values: Any, instance: Any, path: tuple[str | int, ...] = ())
         if isinstance(instance, int | float) and not isinstance(instance, bool):
             yield path
     elif isinstance(values, Mapping):
-        inside = (
-            vars(instance) if dataclasses.is_dataclass(instance) else instance if isinstance(instance, Mapping) else {}
-        )
+        parts = vars(instance) if dataclasses.is_dataclass(instance) else instance
         for key, item in values.items():
-            yield from _boolean_paths(item, inside.get(key), (*path, key))
+            yield from _boolean_paths(item, parts.get(key) if isinstance(parts, Mapping) else None, (*path, key))
     elif isinstance(values, list | tuple) and isinstance(instance, list | tuple):
         for index, (item, part) in enumerate(zip(values, instance, strict=False)):
             yield from _boolean_paths(item, part, (*path, index))
@@ -224,19 +207,19 @@ def section(shape: Any) -> Any:
 
 
 def _message(
-    cls: type[Any], values: Any, detail: ErrorDetails, found: Sequence[ErrorDetails], kind: str, origin: Origin
+    cls: type[Any], values: Any, detail: ErrorDetails, errors: Sequence[ErrorDetails], kind: str, origin: Origin
 ) -> str:
     """Returns one line on the errors at one path; alternatives of a union are joined."""
     path = _present_path(values, detail["loc"])
     if detail["type"] == "unexpected_keyword_argument":
-        *above, key = detail["loc"][1:]
-        inside = functools.reduce(join_key, above, "")
-        names = fields(section(shape_at(cls, above)))
-        return origin(path) + str(unknown(f"{kind} in {inside}" if inside else kind, str(key), names))
+        *parents, key = detail["loc"][1:]
+        where = functools.reduce(join_key, parents, "")
+        names = fields(section(shape_at(cls, parents)))
+        return origin(path) + str(unknown(f"{kind} in {where}" if where else kind, str(key), names))
     if detail["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         return origin(path) + str(unknown(functools.reduce(join_key, path, ""), str(detail["input"]), choices))
-    same = [error for error in found if _present_path(values, error["loc"]) == path]
+    same = [error for error in errors if _present_path(values, error["loc"]) == path]
     return _not(values, path, " or ".join(dict.fromkeys(_requirement(error) for error in same)), kind, origin)
 
 
@@ -253,9 +236,8 @@ def _present_path(values: Any, location: Sequence[str | int]) -> tuple[str | int
     """Returns the part of a location that exists in ``values``, without the names of a union's alternatives."""
     path: list[str | int] = []
     for key in location[1:]:
-        inside = isinstance(values, Mapping) and key in values
-        inside |= isinstance(values, list | tuple) and isinstance(key, int) and key < len(values)
-        if inside:
+        has_key = isinstance(values, Mapping) and key in values
+        if has_key or (isinstance(values, list | tuple) and isinstance(key, int) and key < len(values)):
             values = values[key]
             path.append(key)
     return tuple(path)

@@ -150,12 +150,10 @@ def over(
         except UnknownName as error:
             if (own := foreign(path)) is not None:
                 raise UnknownName(f"{name}: there is no such setting; here it is --{own}{SEE}") from None
-            near = nearest(name, [f"--{setting.path}" for setting in describe_settings(cls)], 1)
+            texts = {f"--{setting.path}": setting.text.lower() for setting in describe_settings(cls)}
             words = {*path[-1].lower().split("_")}
-            near = near or [
-                f"--{setting.path}"
-                for setting in describe_settings(cls)
-                if words <= {*re.findall(r"\w+", setting.text.lower())}
+            near = nearest(name, texts, 1) or [
+                option for option, text in texts.items() if words <= {*re.findall(r"\w+", text)}
             ]
             raise UnknownName(f"{name}: {error}{f' ({name}: nearest is {near[0]})' if near else ''}{SEE}") from None
         value = _value(name, word, shape)
@@ -184,10 +182,10 @@ def _value(name: str, word: str | None, shape: Any) -> Any:
 
 
 def _without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    key, *inner_path = path
+    key, *keys_below = path
     below = values.get(key)
-    if inner_path and isinstance(below, Mapping):
-        return {**values, key: _without(below, inner_path)}
+    if keys_below and isinstance(below, Mapping):
+        return {**values, key: _without(below, keys_below)}
     return {name: value for name, value in values.items() if name != key}
 
 
@@ -282,13 +280,10 @@ def help_text(
         lines += [f"  {name}", *textwrap.wrap(text, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)]
     lines += ["", "settings:"]
     for setting in (entry for entry in describe_settings(cls) if shown(entry.path)):
-        default = yaml.safe_dump(_plain(setting.default), default_flow_style=True, width=1000, allow_unicode=True)
+        plain = json.loads(json.dumps(setting.default, default=dataclasses.asdict))
+        default = yaml.safe_dump(plain, default_flow_style=True, width=1000, allow_unicode=True)
         default = default.removesuffix("\n").removesuffix("\n...")
         option = setting.path if "[]" in setting.path else f"--{setting.path}"
         lines.append(f"  {option} ({setting.kind}; default: {default})")
         lines += textwrap.wrap(setting.text, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=dataclasses.asdict))

@@ -147,9 +147,8 @@ def write_episodes(
 
 
 def _write(table: pa.Table, where: Path | pa.BufferOutputStream) -> None:
-    pq.write_table(
-        table, where, compression="zstd", use_dictionary=_DICTIONARY, column_encoding=_SPLIT, write_page_checksum=True
-    )
+    options = {"use_dictionary": _DICTIONARY, "column_encoding": _SPLIT, "write_page_checksum": True}
+    pq.write_table(table, where, compression="zstd", **options)
 
 
 def as_bytes(episodes: Sequence[Episode]) -> bytes:
@@ -202,8 +201,8 @@ def _lists(rows: Sequence[NDArray[Any] | None], kind: pa.ListType) -> pa.ListArr
     """A column of lists from arrays; a row that is none has no list."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum([0 if row is None else len(row) for row in rows], out=offsets[1:])
-    dtype = kind.value_type.to_pandas_dtype()
-    values = np.concatenate([np.empty(0, dtype), *(row for row in rows if row is not None)])
+    empty = np.empty(0, kind.value_type.to_pandas_dtype())
+    values = np.concatenate([empty, *(row for row in rows if row is not None)])
     missing = pa.array([row is None for row in rows], pa.bool_())
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind.value_type), type=kind, mask=missing)
 
@@ -308,8 +307,7 @@ def read_table(path: Path, columns: Sequence[str] = tuple(SCHEMA.names)) -> pa.T
         return _read(path, columns)
     count = int(_SHARD.fullmatch(shards[0].name)[3])  # type: ignore[index]
     table = pa.concat_tables([_read(shard_of(path, number, count), columns) for number in range(count)])
-    order = np.argsort(table["episode_id"].to_numpy(), kind="stable")
-    return table.take(pa.array(order))
+    return table.take(pa.array(np.argsort(table["episode_id"].to_numpy(), kind="stable")))
 
 
 def _read(path: Path | str, columns: Sequence[str], content: pa.BufferReader | None = None) -> pa.Table:
@@ -317,13 +315,12 @@ def _read(path: Path | str, columns: Sequence[str], content: pa.BufferReader | N
     own_names, source = [name for name in SCHEMA.names if name in columns], path if content is None else content
     try:
         schema = pq.read_schema(source)
-        version = (schema.metadata or {}).get(FORMAT)
+        version, table = (schema.metadata or {}).get(FORMAT), None
         names = SCHEMA.names if version == b"1" else own_names
-        there = [name for name in names if name in schema.names or name not in _ADDED]
-        is_readable = version in (b"1", VERSION)
-        table = pq.read_table(source, columns=there, page_checksum_verification=True) if is_readable else None
-        if table is not None and version == b"1":
-            table = _from_version_1(table)
+        if version in (b"1", VERSION):
+            there = [name for name in names if name in schema.names or name not in _ADDED]
+            table = pq.read_table(source, columns=there, page_checksum_verification=True)
+            table = _from_version_1(table) if version == b"1" else table
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -331,8 +328,8 @@ def _read(path: Path | str, columns: Sequence[str], content: pa.BufferReader | N
     if version is None:
         raise DataError(f"{path}: a Parquet file, but not one of episodes (columns: {', '.join(schema.names[:8])})")
     if table is None:
-        format_name = version.decode(errors="replace")
-        raise DataError(f"{path}: episodes format {format_name}, this version reads up to {VERSION.decode()}")
+        name = version.decode(errors="replace")
+        raise DataError(f"{path}: episodes format {name}, this version reads up to {VERSION.decode()}")
     for name in [name for name in _ADDED if name in names and name not in table.schema.names]:
         column = pa.array([_ADDED[name]] * len(table), SCHEMA.field(name).type)
         table = table.add_column(names.index(name), name, column)

@@ -37,7 +37,7 @@ class SharedTokens:
         for number in range(1, len(rows)):
             if episode[number] == episode[number - 1]:
                 prompt = rows[number][: len(table.prompt[int(order[number])])]
-                possible[number] = max(lengths[number], _common(rows[number - 1], prompt))
+                possible[number] = max(lengths[number], _overlap(rows[number - 1], prompt))
         total = sum(map(len, rows))
         return cls(total, total - int(lengths.sum()), total - int(possible.sum()))
 
@@ -71,17 +71,14 @@ def shared_lengths(rows: Sequence[Ints]) -> NDArray[np.int64]:
 
 def _rows(table: StepTable, order: NDArray[np.int64]) -> list[Ints]:
     """Prompt and response of each row, in ``order``; ids of image parts name the image, so that equal ids are equal."""
-    _, numbers = table.pool
-    return [
-        np.concatenate([
-            renumber_images(table.prompt[row], numbers[row]) if numbers[row] else table.prompt[row],
-            table.response[row],
-        ])
-        for row in order.tolist()
-    ]  # fmt: skip
+    rows, (_, numbers) = list[Ints](), table.pool
+    for row in order.tolist():
+        prompt = renumber_images(table.prompt[row], numbers[row]) if numbers[row] else table.prompt[row]
+        rows.append(np.concatenate([prompt, table.response[row]]))
+    return rows
 
 
-def _common(first: Ints, second: Ints) -> int:
+def _overlap(first: Ints, second: Ints) -> int:
     """Size of the intersection as multisets."""
     tokens, counts = np.unique(first, return_counts=True)
     other_tokens, theirs = np.unique(second, return_counts=True)

@@ -90,9 +90,9 @@ class StepTable:
     """Number of optimiser steps that the weights had seen which sampled each response token, int64; 0 where the column
     is not given. Most rows have one version throughout."""
     images: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, object))
-    """Images of each prompt, a tuple of arrays of pixels (:attr:`Step.images`); empty ones where it is not given."""
+    """Images of each prompt, a tuple of arrays of pixels (:attr:`.Step.images`); empty ones where it is not given."""
     experts: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, object))
-    """Experts of each row's tokens (:attr:`Step.experts`); none where it is not given."""
+    """Experts of each row's tokens (:attr:`.Step.experts`); none where it is not given."""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further columns that some methods need (``action``, ``value``, ``embedding``, …), each with N rows."""
     token_extra: Mapping[str, Ragged] = field(default_factory=dict)
@@ -106,22 +106,8 @@ class StepTable:
         for name in ("images", "experts"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, _objects([()] * n))
-        columns: dict[str, Any] = {
-            "group_id": self.group_id,
-            "episode_id": self.episode_id,
-            "t": self.t,
-            "state_key": self.state_key,
-            "valid": self.valid,
-            "prompt": self.prompt,
-            "response": self.response,
-            "logprob": self.logprob,
-            "policy_version": self.policy_version,
-            "images": self.images,
-            "experts": self.experts,
-            **self.extra,
-        }
-        for name, column in columns.items():
-            if len(column) != n:
+        for name, column in {**vars(self), **self.extra}.items():
+            if name not in ("extra", "token_extra") and len(column) != n:
                 raise UsageError(f"column {name!r} has {len(column)} rows, 'reward' has {n}")
         bad = np.flatnonzero(~np.isfinite(self.reward))
         if len(bad):
@@ -190,22 +176,7 @@ class StepTable:
     def take(self, rows: Ints) -> StepTable:
         """The given rows, in the given order."""
         rows = np.asarray(rows, np.int64)
-        return StepTable(
-            group_id=self.group_id[rows],
-            episode_id=self.episode_id[rows],
-            t=self.t[rows],
-            reward=self.reward[rows],
-            state_key=self.state_key[rows],
-            valid=self.valid[rows],
-            prompt=self.prompt.take(rows),
-            response=self.response.take(rows),
-            logprob=self.logprob.take(rows),
-            policy_version=self.policy_version.take(rows),
-            images=self.images[rows],
-            experts=self.experts[rows],
-            extra={name: column[rows] for name, column in self.extra.items()},
-            token_extra={name: column.take(rows) for name, column in self.token_extra.items()},
-        )
+        return StepTable(**{column.name: _take(getattr(self, column.name), rows) for column in fields(self)})
 
     @classmethod
     def join(cls, tables: Sequence[StepTable]) -> StepTable:
@@ -216,15 +187,9 @@ class StepTable:
         """
         parts = [table for table in tables if len(table)] or list(tables[:1])
         if not parts:
-            raise UsageError("StepTable.joined needs at least one table")
-        columns: dict[str, Any] = {}
-        for field_ in fields(cls):
-            values = [getattr(part, field_.name) for part in parts]
-            if isinstance(values[0], Mapping):
-                columns[field_.name] = {name: _concatenate([value[name] for value in values]) for name in values[0]}
-            else:
-                columns[field_.name] = _concatenate(values)
-        return cls(**columns)
+            raise UsageError("StepTable.join needs at least one table")
+        names = [column.name for column in fields(cls)]
+        return cls(**{name: _concatenate([getattr(part, name) for part in parts]) for name in names})
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode]) -> StepTable:
@@ -232,12 +197,11 @@ class StepTable:
 
         The extra column ``action`` is the parsed action as text, None where the completion did not parse;
         ``step_text`` is the action and the observation that it led to, None where the action was invalid or changed
-        nothing (the state key stayed the same); ``cut`` says
-        whether the response reached the token limit, ``success`` whether the episode solved its task, ``truncated``
-        whether it was cut off, ``next_state_key`` which state the step led to ("" where its info does not say),
-        ``tree`` which episode its tree was grown from, ``agent`` which agent's step it is, and ``last_observation`` the
-        text that the episode ended with.
-        ``milestone`` is there where every info says whether the step reached one.
+        nothing (the state key stayed the same); ``cut`` says whether the response reached the token limit, ``success``
+        whether the episode solved its task, ``truncated`` whether it was cut off, ``next_state_key`` which state the
+        step led to ("" where its info does not say), ``tree`` which episode its tree was grown from, ``agent`` which
+        agent's step it is, and ``last_observation`` the text that the episode ended with. ``milestone`` is there where
+        every info says whether the step reached one.
         """
         episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
@@ -282,7 +246,15 @@ def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
     return column
 
 
+def _take(column: Any, rows: Ints) -> Any:
+    if isinstance(column, Mapping):
+        return {name: _take(part, rows) for name, part in column.items()}
+    return column.take(rows) if isinstance(column, Ragged) else column[rows]
+
+
 def _concatenate(columns: Sequence[Any]) -> Any:
+    if isinstance(columns[0], Mapping):
+        return {name: _concatenate([column[name] for column in columns]) for name in columns[0]}
     if not isinstance(columns[0], Ragged):
         return np.concatenate(columns)
     lengths = np.concatenate([column.lengths for column in columns])
@@ -298,14 +270,13 @@ def action_text(action: Action | None) -> str | None:
 
 def _step_texts(episode: Episode) -> list[str | None]:
     """Action and the next observation; of the last step, whose observation nobody answered, how the episode ended."""
-    end = "success" if episode.success else "end"
-    led_to = [*(step.observation for step in episode.steps[1:]), end]
+    observations = [*(step.observation for step in episode.steps[1:]), "success" if episode.success else "end"]
     keys = [*(step.state_key for step in episode.steps[1:]), None]
     return [
         f"{_spoken_text(step.action)}\n{after}"
         if step.valid and step.action is not None and key != step.state_key
         else None
-        for step, after, key in zip(episode.steps, led_to, keys, strict=False)
+        for step, after, key in zip(episode.steps, observations, keys, strict=False)
     ]
 
 

@@ -38,7 +38,7 @@ from trainers.report.metrics import read_metrics
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import with_milestones
 from trainers.run.cli import parse
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.settings.shipped import shipped_configs
 from trainers.settings.words import Loader
 from trainers.train import main
@@ -109,7 +109,7 @@ def _episodes(
 
 
 def _crediting(name: str = "gigpo", options: Mapping[str, Any] | None = None, **method: Any) -> Crediting:
-    config = make(MethodConfig, {"estimator": name, "options": dict(options or {}), **method}, "method")
+    config = checked(MethodConfig, {"estimator": name, "options": dict(options or {}), **method}, "method")
     return Crediting(Method.of(config), Accelerator(cpu=True), [], ["Tiny-v0"])
 
 

@@ -37,14 +37,14 @@ from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.oracle import Continuations
 from trainers.run.rollouts import IterationRollout, SynchronousRollouts
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps import StepTable
 from trainers.steps.columns import MC_VALUE, NEXT_MC_VALUE, TREE
 from trainers.steps.parquet import read_episodes, write_episodes
 from trainers.train import main
 
 TOKENIZER = word_tokenizer(["Task one two place 0 1 2 3 left right Observation Action : none"], 128)
-METHOD = make(MethodConfig, {"estimator": "oracle_mc", "oracle": {}}, "method")
+METHOD = checked(MethodConfig, {"estimator": "oracle_mc", "oracle": {}}, "method")
 
 
 def _answer(request: Request) -> list[int]:
@@ -209,7 +209,7 @@ def _steps(rolled: IterationRollout) -> StepTable:
 
 def _grown(tree: TreeConfig, workers: int = 0, seed: int = 0, **method: Any) -> tuple[IterationRollout, int]:
     """An iteration of two tasks, and the number of tokens that the engine wrote."""
-    settings = make(MethodConfig, {"estimator": "tree_grpo", **method}, "method")
+    settings = checked(MethodConfig, {"estimator": "tree_grpo", **method}, "method")
     config = TrainConfig(seed=seed, envs=[EnvConfig("walk_world:Walk-v0")], method=settings,
                          rollout=RolloutConfig(tasks=2, tree=tree))  # fmt: skip
     accelerator = Accelerator(cpu=True)
@@ -274,7 +274,7 @@ def test_the_oracle_measures_the_states_of_a_tree_once() -> None:
     shared = sum(episode.shared for episode in rolled.episodes)
     steps = _steps(rolled)
     assert shared > 0 and rolled.metrics["oracle/states"] <= len(steps) - shared
-    crediting = Crediting(Method.of(make(MethodConfig, oracle, "method")), Accelerator(cpu=True))
+    crediting = Crediting(Method.of(checked(MethodConfig, oracle, "method")), Accelerator(cpu=True))
     assert "mc_value" in crediting(rolled.episodes, 1, rolled.continued).table.extra
 
 

@@ -34,7 +34,7 @@ from trainers.credit.scpo import SCPO
 from trainers.credit.shapers import SHAPERS, InvalidActionPenalty, KLPenalty
 from trainers.credit.spear import Spear
 from trainers.credit.spear.replay import ReplayConfig
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps import StepTable
 from trainers.steps.columns import (
     BLOCK,
@@ -95,11 +95,11 @@ def test_a_value_that_is_not_finite_is_named_with_its_step(method: Estimator, wr
 
 
 def _made(name: str, **options: Any) -> object:
-    return make(ESTIMATORS[name], options, f"option of estimator {name}")
+    return checked(ESTIMATORS[name], options, f"option of estimator {name}")
 
 
 def _replay(**options: Any) -> object:
-    return make(ReplayConfig, options, "option")
+    return checked(ReplayConfig, options, "option")
 
 
 def _with(**columns: Any) -> StepTable:

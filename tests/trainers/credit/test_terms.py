@@ -22,7 +22,7 @@ from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.inertness import term_metrics
 from trainers.credit.method import Method
 from trainers.credit.recipes import recipe, recipes
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps import StepTable
 
 MORE: dict[str, list[dict[str, Any]]] = {
@@ -64,7 +64,7 @@ CASES = {f"{name}-{options}": (name, options) for name, options in _cases()}
 
 def _made(case: str) -> Estimator:
     name, options = CASES[case]
-    return make(ESTIMATORS[name], options, "option")
+    return checked(ESTIMATORS[name], options, "option")
 
 
 @pytest.mark.seconds
@@ -114,7 +114,7 @@ COMPARING = sorted(name for name in ESTIMATORS if issubclass(ESTIMATORS[name], C
 
 
 def made(name: str, **options: object) -> Comparing:
-    estimator = make(ESTIMATORS[name], options, f"option of estimator {name}")
+    estimator = checked(ESTIMATORS[name], options, f"option of estimator {name}")
     assert isinstance(estimator, Comparing)
     return estimator
 

@@ -15,7 +15,7 @@ from tiny_runs import save_model, trained
 
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.dr_grpo import DrGRPO
-from trainers.settings import make
+from trainers.settings import checked
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def test_the_method_of_another_package_is_centred_on_the_median(site: Path) -> N
     steps = table_of(
         [(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", True), (0, 1, 0, 3.0, "a", True), (0, 2, 0, 9.0, "a", True)]
     )
-    method = make(ESTIMATORS["median"], {"scale": 2.0}, "option")
+    method = checked(ESTIMATORS["median"], {"scale": 2.0}, "option")
     assert_allclose(method(steps).per_step, [-1.0, -1.0, 0.0, 3.0])
     pair = steps.take(np.array([0, 1, 2]))
-    assert_allclose(make(ESTIMATORS["median"], {}, "option")(pair).per_step, DrGRPO()(pair).per_step)
+    assert_allclose(checked(ESTIMATORS["median"], {}, "option")(pair).per_step, DrGRPO()(pair).per_step)
 
 
 def test_a_run_trains_with_it_by_its_name(site: Path, tmp_path: Path) -> None:

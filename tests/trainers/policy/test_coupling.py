@@ -33,7 +33,7 @@ def test_of_a_large_model_the_last_layer_and_some_weights_stand_for_all(monkeypa
     monkeypatch.setattr(coupling, "SMALL", 1000)
     last = gradient_cosines(Policy(model("qwen2", 16)), STEPS)
     assert last[0] == pytest.approx(1.0, abs=1e-5) and not np.allclose(last, whole, atol=0.01)
-    monkeypatch.setattr(coupling, "_WEIGHTS", 4000)
+    monkeypatch.setattr(coupling, "_COMPONENTS", 4000)
     assert gradient_cosines(Policy(model("qwen2", 16)), STEPS) == pytest.approx(last, abs=0.15)
 
 

@@ -27,7 +27,7 @@ from trainers.programs.report import main
 from trainers.report.methods import DEFAULT, Advantages, MethodDescription, step_means
 from trainers.report.pack import pack, pack_advantages
 from trainers.report.run import RunData
-from trainers.settings import ConfigError, checked, make
+from trainers.settings import ConfigError, checked
 from trainers.steps.parquet import write_episodes
 
 GROUPS, SIZE = 3, 4
@@ -128,7 +128,7 @@ def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_o
         options = dict(recipes()[estimator].method.get("options", {})) | (yaml.safe_load(text) if text else {})
         if name == "gigpo/webshop":
             options["compare"] = {"normalise": "mean"}
-        wanted = step_means(table, make(ESTIMATORS[estimator], options, "option")(table))
+        wanted = step_means(table, checked(ESTIMATORS[estimator], options, "option")(table))
         keys = zip(table.episode_id.tolist(), table.t.tolist(), strict=True)
         assert computed.values is not None, computed.lacks
         assert [computed.values[key] for key in keys] == pytest.approx(wanted.tolist(), abs=1e-9)

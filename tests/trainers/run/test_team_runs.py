@@ -23,7 +23,7 @@ from trainers.credit.recipes import recipe
 from trainers.credit.rows import unshaped_steps
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.report.methods import step_means
-from trainers.settings import make
+from trainers.settings import checked
 from trainers.steps.columns import AGENT
 from trainers.steps.parquet import read_episodes
 
@@ -94,7 +94,7 @@ def test_a_team_is_trained_and_the_number_of_processes_changes_no_number(name: s
     if name != "steppo":  # whose critic is not there any more
         method = recipe(name).method
         table = unshaped_steps(episodes, 1)
-        advantages = step_means(table, make(ESTIMATORS[method["estimator"]], method["options"], "option")(table))
+        advantages = step_means(table, checked(ESTIMATORS[method["estimator"]], method["options"], "option")(table))
         own = [advantages[table.extra[AGENT] == agent] for agent in (SEARCHER, SELECTOR)]
         assert all(np.ptp(some) > 0 for some in own), "each agent's own steps differ in their credit"
 

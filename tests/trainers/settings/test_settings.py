@@ -25,7 +25,6 @@ from trainers.settings import (
     Positive,
     Share,
     checked,
-    make,
 )
 from trainers.settings.words import describe_settings, merge, over, split
 
@@ -89,7 +88,7 @@ def test_every_wrong_setting_has_a_line_with_its_path_and_value() -> None:
     for words in ("least is 0", "inner.rate is -1", "many[1].rate is 0", "maybe 'rte'", "inner.kind 'tow'"):
         assert any(words in line for line in lines), words
     with pytest.raises(UnknownName, match=r"option in inner 'rte'\. Nearest: 'rate'"):
-        make(Outer, {"inner": {"rte": 1}}, "option")
+        checked(Outer, {"inner": {"rte": 1}}, "option")
 
 
 def test_a_number_in_a_free_section_is_finite_too() -> None:

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from envsuite.core.errors import UsageError
 from trainers.policy.loss.config import ObjectiveConfig
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class BatchTotals:
@@ -27,9 +30,7 @@ class BatchTotals:
     """Episodes that have a step row that counts; needed for ``average="episodes"``."""
 
     @classmethod
-    def of(
-        cls, lengths: NDArray[np.int64], config: ObjectiveConfig, episode: NDArray[np.int64] | None = None
-    ) -> BatchTotals:
+    def of(cls, lengths: Ints, config: ObjectiveConfig, episode: Ints | None = None) -> BatchTotals:
         """Totals of the step rows of one rank; several ranks sum theirs, as no episode is on two of them.
 
         Args:
@@ -43,12 +44,8 @@ class BatchTotals:
 
 
 def token_weights(
-    lengths: NDArray[np.int64],
-    config: ObjectiveConfig,
-    *,
-    totals: BatchTotals | None = None,
-    episode: NDArray[np.int64] | None = None,
-) -> NDArray[np.float64]:
+    lengths: Ints, config: ObjectiveConfig, *, totals: BatchTotals | None = None, episode: Ints | None = None
+) -> Floats:
     """Weight of each response token: the loss is the weighted sum of the token losses.
 
     Args:
@@ -81,14 +78,11 @@ def token_weights(
     return np.repeat(per_row, lengths)
 
 
-def _sequence_weights(
-    lengths: NDArray[np.int64], config: ObjectiveConfig, totals: BatchTotals, episode: NDArray[np.int64] | None
-) -> NDArray[np.float64]:
+def _sequence_weights(lengths: Ints, config: ObjectiveConfig, totals: BatchTotals, episode: Ints | None) -> Floats:
     if config.average == "steps":
         return np.full(len(lengths), 1.0 / max(totals.sequences, 1))
     if episode is None:
         raise UsageError("objective: average 'episodes' needs the episode of each step row")
     _, code = np.unique(episode, return_inverse=True)
-    is_counted = lengths >= 0 if config.count_empty else lengths > 0
-    steps_of = np.bincount(code, is_counted)
-    return np.asarray(1.0 / (np.maximum(steps_of, 1)[code] * max(totals.episodes, 1)), np.float64)
+    steps = np.bincount(code, lengths >= 0 if config.count_empty else lengths > 0)
+    return np.asarray(1.0 / (np.maximum(steps, 1)[code] * max(totals.episodes, 1)), np.float64)

@@ -115,22 +115,17 @@ class ObjectiveConfig:
         ):
             if value not in choices:
                 raise unknown(f"objective {field}", value, choices)
-        if self.clip_low is not None and not 0.0 <= self.clip_low <= 1.0:
-            raise UsageError(
-                f"objective: clip_low is {self.clip_low}; the ratio is clipped below 1 - clip_low, in [0, 1]"
-            )
-        if self.clip_high is not None and not self.clip_high >= 0.0:
-            raise UsageError(
-                f"objective: clip_high is {self.clip_high}; the ratio is clipped above 1 + clip_high, >= 0"
-            )
+        low, high, loss, ratio = self.clip_low, self.clip_high, self.loss, self.ratio
+        if low is not None and not 0.0 <= low <= 1.0:
+            raise UsageError(f"objective: clip_low is {low}; the ratio is clipped below 1 - clip_low, in [0, 1]")
+        if high is not None and not high >= 0.0:
+            raise UsageError(f"objective: clip_high is {high}; the ratio is clipped above 1 + clip_high, >= 0")
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise UsageError(f"objective: dual_clip is {self.dual_clip}; it bounds the ratio from above 1, e.g. 3")
-        if self.dual_clip is not None and self.loss != "ppo":
-            raise UsageError(f"objective: dual_clip belongs to loss 'ppo', not {self.loss!r}; leave it out")
-        if self.ratio != "token" and self.loss not in ("ppo", "cispo"):
-            raise UsageError(
-                f"objective: loss {self.loss!r} is defined on token ratios; leave out ratio={self.ratio!r}"
-            )
+        if self.dual_clip is not None and loss != "ppo":
+            raise UsageError(f"objective: dual_clip belongs to loss 'ppo', not {loss!r}; leave it out")
+        if ratio != "token" and loss not in ("ppo", "cispo"):
+            raise UsageError(f"objective: loss {loss!r} is defined on token ratios; leave out ratio={ratio!r}")
         if not 0.0 < self.cov_fraction <= 1.0 or not self.cov_low < self.cov_high:
             raise UsageError(
                 f"objective: cov_fraction is {self.cov_fraction}, cov_low {self.cov_low}, cov_high {self.cov_high}; "

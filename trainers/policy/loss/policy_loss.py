@@ -72,8 +72,7 @@ def engine_weights(tokens: LossTokens, engine: Tensor, config: CorrectionConfig)
     plain = log_weight.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
     if config.mode == "truncate":
         return plain, plain.clamp(max=config.cap)
-    inside = (plain >= config.floor) & (plain <= config.cap)
-    return plain, torch.where(inside, plain, torch.zeros_like(plain))
+    return plain, torch.where((plain >= config.floor) & (plain <= config.cap), plain, torch.zeros_like(plain))
 
 
 @dataclass(frozen=True)
@@ -147,12 +146,11 @@ def policy_loss(
     weight = weight.to(new_logprob.dtype)
     tokens = LossTokens(new_logprob, old_logprob, advantage.to(new_logprob.dtype), row, selected)
     term = LOSSES[config.loss](tokens, config)
-    correction_metrics: dict[str, Tensor] = {}
-    token_loss = term.loss
+    weight_metrics, token_loss = dict[str, Tensor](), term.loss
     if correction is not None and engine_logprob is not None:
         plain, engine_weight = engine_weights(tokens, engine_logprob, correction)
         token_loss = engine_weight * token_loss
-        correction_metrics = {
+        weight_metrics = {
             "engine_weight_mean": _mean(plain),
             "engine_weight_max": plain.max() if len(row) else plain.new_zeros(()),
             "engine_weight_cut": _mean(engine_weight != plain),
@@ -165,7 +163,7 @@ def policy_loss(
         "approx_kl": _mean(tokens.old - tokens.new),
         "ratio_mean": _mean(term.log_ratio.exp()),
         "ratio_max": term.log_ratio.exp().max() if len(row) else loss.new_zeros(()),
-        **correction_metrics,
+        **weight_metrics,
     }
     if term.selected is not None:
         metrics["selected_fraction"] = _mean(term.selected)

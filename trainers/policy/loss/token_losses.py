@@ -86,11 +86,9 @@ def ppo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
 def cispo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     """-sg[clip(w)] A log pi: clipping bounds the weight of a token, and no token loses its gradient."""
     log_w = log_ratio(tokens, config)
-    ratio = log_w.exp()
+    ratio, never = log_w.exp(), torch.zeros_like(log_w, dtype=torch.bool)
     weight = _clip(ratio, config).detach()
-    return TokenLoss(
-        -weight * tokens.advantage * tokens.new, log_w, ratio != weight, torch.zeros_like(ratio, dtype=torch.bool)
-    )
+    return TokenLoss(-weight * tokens.advantage * tokens.new, log_w, ratio != weight, never)
 
 
 def gmpo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:

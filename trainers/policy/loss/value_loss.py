@@ -34,6 +34,5 @@ def value_loss(value: Tensor, old_value: Tensor, returns: Tensor, weight: Tensor
     near = torch.minimum(torch.maximum(value, old_value - clip), old_value + clip)
     clipped_loss = (near - returns).square()
     by_clip = (clipped_loss > plain).double()
-    return ValueLoss(
-        0.5 * (weight * torch.maximum(plain, clipped_loss)).sum(), by_clip.mean() if len(by_clip) else by_clip.sum()
-    )
+    loss = 0.5 * (weight * torch.maximum(plain, clipped_loss)).sum()
+    return ValueLoss(loss, by_clip.mean() if len(by_clip) else by_clip.sum())

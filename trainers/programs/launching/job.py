@@ -77,10 +77,8 @@ def _with_servers(
 
     config = replace(config, envs=add_urls(config.envs))
     config = replace(config, evaluation=replace(config.evaluation, envs=add_urls(config.evaluation.envs)))
-    words = f"--host $HOST --port $PORT --workers {_CORES}"
-    return config, [
-        ServerRole(
-            name, f"exec envsuite serve http {shlex.quote(env_id)} {words}", "/healthz", "/readyz", count, _CORES
-        )
-        for env_id, name in names.items()
-    ]
+    servers = []
+    for env_id, name in names.items():
+        words = f"exec envsuite serve http {shlex.quote(env_id)} --host $HOST --port $PORT --workers {_CORES}"
+        servers.append(ServerRole(name, words, "/healthz", "/readyz", count, _CORES))
+    return config, servers

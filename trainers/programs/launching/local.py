@@ -36,7 +36,7 @@ def wait_for(urls: Sequence[str], seconds: float = SECONDS, check: Callable[[], 
         check: Called between two requests; may raise.
 
     Raises:
-        NotReady: The time is up.
+        ServerNotReady: The time is up.
     """
     end = time.monotonic() + seconds
     for url in urls:
@@ -86,9 +86,8 @@ def free_ports(count: int) -> list[int]:
 
 def commands(job: ClusterJob, ports: Mapping[str, Sequence[int]]) -> str:
     """Returns the commands of all processes, a line each."""
-    servers = [
-        f"( export HOST=127.0.0.1 PORT={port}; {role.command} )\n" for role in job.servers for port in ports[role.name]
-    ]
+    places = [(port, role.command) for role in job.servers for port in ports[role.name]]
+    servers = [f"( export HOST=127.0.0.1 PORT={port}; {command} )\n" for port, command in places]
     return "".join(servers) + f"( {job.trainer} )\n"
 
 

@@ -74,15 +74,13 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, w
     if options.get("transfer") == "gloo":
         arguments = {**SocketUpdate.ARGUMENTS, **arguments}
     rank = None if config.model.adapter is None else config.model.adapter.rank
-    words = words_for(
-        config.model.compute_dtype, on_cpu=sizes.gpus == 0, memory=options.get("memory"), rank=rank, given=arguments
-    )
+    dtype, memory = config.model.compute_dtype, options.get("memory")
+    words = words_for(dtype, on_cpu=sizes.gpus == 0, memory=memory, rank=rank, given=arguments)
     folder = _python_output("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
     model = shlex.quote(config.model.path)
     if str(located(config.model.path)) != config.model.path:  # one that is installed with the trainer
-        model = _python_output(
-            "import sys; from trainers.settings.shipped import located; print(located(sys.argv[1]))", model
-        )
+        code = "import sys; from trainers.settings.shipped import located; print(located(sys.argv[1]))"
+        model = _python_output(code, model)
     command = (
         f"mkdir -p {shlex.quote(weights)} && export PYTHONPATH={folder} VLLM_SERVER_DEV_MODE=1 "
         f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 && exec {shlex.quote(options.get('python') or 'python')} -m "

@@ -88,19 +88,15 @@ class GroupPool:
             if number in self._groups:
                 raise UsageError(f"group {number} was started twice")
             self._groups[number] = OpenGroup(number, tuple(plans), self._versions[-1])
-            if self._own(number):
+            if self._is_own(number):
                 self._episodes[number] = {}
                 mine += plans
         return mine
 
     def open_plans(self) -> list[EpisodePlan]:
         """Returns the plans of this process whose episodes have not ended, in order."""
-        return [
-            plan
-            for number, episodes in self._episodes.items()
-            for plan in self._groups[number].plans
-            if plan.episode_id not in episodes
-        ]
+        pairs = [(plan, own) for number, own in self._episodes.items() for plan in self._groups[number].plans]
+        return [plan for plan, own in pairs if plan.episode_id not in own]
 
     def enter(self, episode: Episode) -> None:
         """Takes an episode that has ended.
@@ -133,10 +129,8 @@ class GroupPool:
 
     def age(self, number: int) -> int:
         """Returns how many updates have changed the weights since the oldest token of a group of this process."""
-        spans = [
-            span for episode in self._episodes[number].values() if (span := _sampling_versions(episode)) is not None
-        ]
-        oldest = min((low for low, _ in spans), default=self._versions[-1])
+        spans = map(_sampling_versions, self._episodes[number].values())
+        oldest = min((span[0] for span in spans if span is not None), default=self._versions[-1])
         return sum(version > oldest for version in self._versions)
 
     def too_old(self, numbers: Sequence[int]) -> list[int]:
@@ -146,14 +140,12 @@ class GroupPool:
 
     def take(self, numbers: Sequence[int]) -> list[Episode]:
         """Removes groups, in every process; returns the episodes of this process, in the order of their plans."""
-        own_episodes: list[Episode] = []
+        mine: list[Episode] = []
         for number in numbers:
             group, episodes = self._groups.pop(number), self._episodes.pop(number, None)
             self._taken.append((group, episodes))
-            own_episodes += (
-                [episodes[plan.episode_id] for plan in group.plans if plan.episode_id in episodes] if episodes else []
-            )
-        return own_episodes
+            mine += [episodes[plan.episode_id] for plan in group.plans if episodes and plan.episode_id in episodes]
+        return mine
 
     def put_back(self) -> None:
         """Returns the groups that were taken since :meth:`use` to their places, in every process."""
@@ -168,7 +160,7 @@ class GroupPool:
         """Forgets the groups that were taken: an update uses them."""
         self._taken = []
 
-    def _own(self, number: int) -> bool:
+    def _is_own(self, number: int) -> bool:
         return bool(number % self.accelerator.num_processes == self.accelerator.process_index)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -176,8 +168,7 @@ class GroupPool:
     def state(self) -> dict[str, Any]:
         """The groups in order, and the episodes that have ended, of every process, as Parquet."""
         episodes = [episode for by_id in self._episodes.values() for episode in by_id.values()]
-        content = as_bytes(episodes) if episodes else b""
-        parts = all_gather_object(self.accelerator, content)
+        parts = all_gather_object(self.accelerator, as_bytes(episodes) if episodes else b"")
         return {
             "versions": self._versions,
             "groups": [
@@ -195,7 +186,7 @@ class GroupPool:
         """Restores the pool, with whatever number of processes the state was written.
 
         Raises:
-            Mismatch: An episode belongs to no group.
+            StateMismatch: An episode belongs to no group.
             DataError: The episodes are damaged.
         """
         self._versions = [int(version) for version in state["versions"]]
@@ -204,15 +195,13 @@ class GroupPool:
             number = int(body["number"])
             plans = tuple(EpisodePlan(i, number, env, task, greedy) for i, env, task, greedy in body["plans"])
             self._groups[number] = OpenGroup(number, plans, int(body["version"]))
-            if self._own(number):
+            if self._is_own(number):
                 self._episodes[number] = {}
         for part in state["episodes"]:
             for episode in from_bytes(part.tobytes(), "the checkpoint's episodes"):
-                if episode.group_id not in self._groups:
-                    raise StateMismatch(
-                        f"episode {episode.episode_id} is of group {episode.group_id}, which is not there"
-                    )
-                if self._own(episode.group_id):
+                if (group := episode.group_id) not in self._groups:
+                    raise StateMismatch(f"episode {episode.episode_id} is of group {group}, which is not there")
+                if self._is_own(group):
                     self.enter(episode)
         self.ended = 0
 

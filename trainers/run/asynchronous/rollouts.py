@@ -141,10 +141,10 @@ class AsynchronousRollouts(RolloutSource):
         """
         own = (meter.ages, self.pool.whole, meter.waited / seconds)
         ages, whole, waits = zip(*all_gather_object(self.accelerator, own), strict=True)
-        together = [age for part in ages for age in part]
+        all_ages = [age for part in ages for age in part]
         return {
-            "async/staleness": float(np.mean(together)) if together else 0.0,
-            "async/staleness_max": float(max(together, default=0)),
+            "async/staleness": float(np.mean(all_ages)) if all_ages else 0.0,
+            "async/staleness_max": float(max(all_ages, default=0)),
             "async/dropped_groups": float(meter.dropped),
             "async/whole_groups": float(sum(whole)),
             "async/open_groups": float(len(self.pool) - sum(whole)),

@@ -105,8 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Executes a subcommand; returns the exit code.
 
     Raises:
-        EnvsuiteError: As :func:`envsuite.data.fetch`, :func:`envsuite.data.verify`, the check of the contents, or the
-            build.
+        EnvsuiteError: As :func:`~envsuite.data.manager.fetch`, :func:`~envsuite.data.manager.verify`, the check of the
+            contents, or the build.
     """
     if arguments.data_command == "build":
         return int(import_module(_builds()[arguments.built]).run(arguments))

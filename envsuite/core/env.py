@@ -368,7 +368,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         return task_id
 
     def _describe(self, task_id: str) -> tuple[str, str]:
-        """Returns split and type of ``task_id``; raises :class:`~envsuite.core.errors.UnknownTask` if it does not exist."""
+        """Returns split and type of a task; :class:`~envsuite.core.errors.UnknownTask` where there is none."""
         return self.tasks.split_of(task_id), self.tasks.types[task_id]
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, StepInfo]:  # type: ignore[override]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +26,20 @@ from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from benchmarks.hybrids import MODELS
 from benchmarks.smollm2 import load_model, smollm2_folder
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 
 Prompts = Sequence[Sequence[int]]
-HYBRIDS = {name: {"num_hidden_layers": 6, **MODELS[name]} for name in ("qwen3_5_text", "lfm2")}
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {
+        "num_hidden_layers": 6, "linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64, "head_dim": 64,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+    },
+    "lfm2": {"num_hidden_layers": 6, "layer_types": ["conv", "conv", "full_attention"] * 2, "block_ff_dim": 768},
+}  # fmt: skip
 """Families with recurrent layers, with their own settings."""
 
 TOPICS = (

@@ -121,9 +121,7 @@ def _(case: Case) -> Outcome:
         step_weight=float(case.params.take("w")),
         gamma=float(case.params.take("gamma")),
         compare=StateComparison(
-            normalise,
-            ddof=case.params.one_of("ddof", {0: 0, 1: 1}),
-            epsilon=float(case.params.take("epsilon")),
+            normalise, ddof=case.params.one_of("ddof", {0: 0, 1: 1}), epsilon=float(case.params.take("epsilon"))
         ),
     )
     case.params.done()
@@ -240,10 +238,7 @@ def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
     gamma = float(case.params.take("gamma"))
     case.params.done()
-    values = {
-        "episode_score_per_row": episode_returns(steps),
-        "step_return_per_row": discounted_returns(steps, gamma),
-    }
+    values = {"episode_score_per_row": episode_returns(steps), "step_return_per_row": discounted_returns(steps, gamma)}
     return Outcome(values, f"{shaper} discounted_returns(gamma={gamma})")
 
 

@@ -19,13 +19,7 @@ from trainers.policy.loss.selection import covariances, eligible, selected_token
 from trainers.policy.loss.token_losses import LOSSES, LossTokens
 from trainers.policy.loss.value_loss import value_loss
 
-MODES = (
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-)
+MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 ONE_ROW_EMPTY = "the original is 0/0 = NaN where a row has no tokens; such rows are left out here"
 
 

@@ -61,10 +61,7 @@ def _(case: Case) -> Outcome:
         alpha=float(take("length_weight_alpha")),
         gamma=float(take("gamma")),
         compare=StateComparison.from_preset(
-            "verl-agent",
-            normalise=case.params.one_of("mode", NORMALISE),
-            ddof=0,
-            epsilon=float(take("epsilon")),
+            "verl-agent", normalise=case.params.one_of("mode", NORMALISE), ddof=0, epsilon=float(take("epsilon"))
         ),
         short_history="skip",
         first_weight=2.0,

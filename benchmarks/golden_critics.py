@@ -28,7 +28,7 @@ from trainers.steps.columns import (
 
 def _charged(case: Case) -> tuple[StepTable, InvalidActionPenalty]:
     """The step rows, with the penalty in the reward of the invalid step."""
-    shaper = InvalidActionPenalty(float(case.params.take("invalid_action_penalty_coef", 0.0)))
+    shaper = InvalidActionPenalty(case.number("invalid_action_penalty_coef", 0.0))
     return shaper(step_table(case.data)), shaper
 
 
@@ -42,12 +42,11 @@ def _dense(case: Case, flat: Floats) -> Floats:
 
 @handles("paper2", "vetta", "refs.vetta")
 def _(case: Case) -> Outcome:
-    (steps, shaper), take = _charged(case), case.params.take
+    steps, shaper = _charged(case)
     estimator = VETTA(
-        float(take("gamma_turn")), float(take("lam_turn")), float(take("gamma_token")), float(take("lam_token")),
-        float(take("alpha")),
+        case.number("gamma_turn"), case.number("lam_turn"), case.number("gamma_token"), case.number("lam_token"),
+        case.number("alpha"),
     )  # fmt: skip
-    case.params.done()
     steps = steps.with_columns(**{VALUE: np.array([row["value_turn"] for row in case.data["steps"]])})
     steps = steps.with_token_columns(**{VALUE: _tokens(case).column("value_token").numpy()})
     turn, token = estimator.levels(steps)
@@ -90,18 +89,17 @@ def _levels(estimator: HiPER, steps: StepTable) -> dict[str, Floats]:
 
 @handles("hiper", "hiper", "compute_hae_advantage")
 def _(case: Case) -> Outcome:
-    (steps, shaper), take = _charged(case), case.params.take
-    spread = case.params.one_of("keep_penalty_mode", {None: False, "normalized": True})
-    cost = -float(take("keep_penalty", 0.0))
+    steps, shaper = _charged(case)
+    spread = case.one_of("keep_penalty_mode", {None: False, "normalized": True})
+    cost = -case.number("keep_penalty", 0.0)
     estimator = HiPER(
-        float(take("gamma")), float(take("lam_turn")), float(take("lam_seg")),
-        switch=case.params.one_of("term", {True: "hiper_code", False: "none"}),
-        normalise=bool(take("norm_adv", False)),
-        end=case.params.one_of("bootstrap_truncated", {None: "zero", False: "zero", True: "hiper_code"}),
+        case.number("gamma"), case.number("lam_turn"), case.number("lam_seg"),
+        switch=case.one_of("term", {True: "hiper_code", False: "none"}),
+        normalise=bool(case.take("norm_adv", False)),
+        end=case.one_of("bootstrap_truncated", {None: "zero", False: "zero", True: "hiper_code"}),
         hiper_code_keep=0.0 if spread else cost,
         hiper_code_keep_spread=cost if spread else 0.0,
     )  # fmt: skip
-    case.params.done()
     steps = _planned(case, steps)
     high, low, *switch = estimator.returns(steps)
     values = _levels(estimator, steps) | {
@@ -117,8 +115,6 @@ def _(case: Case) -> Outcome:
 
 @handles("paper2", "hiper_paper", "refs.hiper_paper")
 def _(case: Case) -> Outcome:
-    take = case.params.take
-    estimator = HiPER(float(take("gamma")), float(take("lam_low")), float(take("lam_high")), normalise=False)
-    case.params.done()
+    estimator = HiPER(case.number("gamma"), case.number("lam_low"), case.number("lam_high"), normalise=False)
     steps = _planned(case, step_table(case.data))
     return Outcome(_levels(estimator, steps) | {"switch_advantage_per_row": estimator.switching(steps)}, str(estimator))

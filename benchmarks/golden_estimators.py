@@ -89,42 +89,36 @@ def _grpo(std: bool, preset: str, **settings: Any) -> GRPO:
     return DrGRPO(StateComparison.from_preset(preset, **settings, normalise="mean", epsilon=CENTRED.epsilon))
 
 
-_BOOL = {True: True, False: False}
 WEIGH: dict[bool, Weigh] = {True: "step", False: "episode"}
 NORMALISE: dict[str, Normalise] = {"mean_std_norm": "std", "mean_norm": "mean"}
 
 
 def penalised(case: Case) -> tuple[StepTable, InvalidActionPenalty]:
     """verl-agent's rows: trajectories in row order, the penalty on the invalid row alone."""
-    shaper = InvalidActionPenalty(float(case.params.take("invalid_action_penalty_coef", 0.0)), reach="row")
+    shaper = InvalidActionPenalty(case.number("invalid_action_penalty_coef", 0.0), reach="row")
     return shaper(step_table(case.data, row_order=True)), shaper
 
 
 @handles("paper", "grpo_paper", "paper_ref.grpo_paper")
 def _(case: Case) -> Outcome:
-    std, ddof = case.params.one_of("norm_adv_by_std", _BOOL), case.params.one_of("ddof", {0: 0, 1: 1})
-    estimator = _grpo(std, "paper", ddof=ddof, epsilon=float(case.params.take("epsilon")))
-    case.params.done()
+    std, ddof = case.flag("norm_adv_by_std"), case.one_of("ddof", {0: 0, 1: 1})
+    estimator = _grpo(std, "paper", ddof=ddof, epsilon=case.number("epsilon"))
     return _outcome_estimator(estimator, step_table(case.data), "advantage_per_row")
 
 
 @handles("paper", "rloo_paper", "paper_ref.rloo_paper")
 def _(case: Case) -> Outcome:
-    case.params.done()
     return _outcome_estimator(RLOO(), step_table(case.data), "advantage_per_row")
 
 
 @handles("paper", "gigpo_paper", "paper_ref.gigpo_step_paper")
 def _(case: Case) -> Outcome:
-    normalise: Normalise = "std" if case.params.one_of("norm_adv_by_std", _BOOL) else "mean"
+    normalise: Normalise = "std" if case.flag("norm_adv_by_std") else "mean"
     estimator = GiGPO(
-        step_weight=float(case.params.take("w")),
-        gamma=float(case.params.take("gamma")),
-        compare=StateComparison(
-            normalise, ddof=case.params.one_of("ddof", {0: 0, 1: 1}), epsilon=float(case.params.take("epsilon"))
-        ),
+        step_weight=case.number("w"),
+        gamma=case.number("gamma"),
+        compare=StateComparison(normalise, ddof=case.one_of("ddof", {0: 0, 1: 1}), epsilon=case.number("epsilon")),
     )
-    case.params.done()
     return _gigpo(estimator, step_table(case.data))
 
 
@@ -153,17 +147,16 @@ def _gigpo(estimator: GiGPO, steps: StepTable, shaper: object = "") -> Outcome:
 @handles("verl-agent", "gigpo", "core_gigpo.compute_gigpo_outcome_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    similar, threshold = case.params.take("enable_similarity", False), case.params.take("similarity_thresh")
-    normalise = case.params.one_of("mode", NORMALISE)
-    weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
+    similar, threshold = case.take("enable_similarity", False), case.take("similarity_thresh")
+    normalise = case.one_of("mode", NORMALISE)
+    weigh = case.one_of("compute_mean_std_cross_steps", WEIGH, True)
 
     def estimator(weigh: Weigh) -> GiGPO:
         compare = StateComparison.from_preset("verl-agent", normalise=normalise, weigh=weigh, epsilon=epsilon)
         return GiGPO(weight, gamma, compare, similarity=threshold if similar else None)
 
-    weight, gamma = float(case.params.take("step_advantage_w")), float(case.params.take("gamma"))
-    epsilon = float(case.params.take("epsilon", 1e-6))
-    case.params.done()
+    weight, gamma = case.number("step_advantage_w"), case.number("gamma")
+    epsilon = case.number("epsilon", 1e-6)
     outcome, by_episode = _gigpo(estimator(weigh), steps, shaper), _gigpo(estimator("episode"), steps)
     return Outcome(
         {**outcome.values, "episode_part_per_row_traj_stats": by_episode.values["episode_part_per_row"]},
@@ -174,25 +167,22 @@ def _(case: Case) -> Outcome:
 
 @handles("StepPO", "gigpo_traj", "compute_gigpo_outcome_advantage")
 def _(case: Case) -> Outcome:
-    normalise = case.params.one_of("mode", NORMALISE)
-    weight, gamma = float(case.params.take("step_advantage_w")), float(case.params.take("gamma"))
-    epsilon = float(case.params.take("epsilon", 1e-6))
+    normalise = case.one_of("mode", NORMALISE)
+    weight, gamma = case.number("step_advantage_w"), case.number("gamma")
+    epsilon = case.number("epsilon", 1e-6)
     estimator = GiGPO(weight, gamma, StateComparison.from_preset("steppo", normalise=normalise, epsilon=epsilon))
-    case.params.done()
     return _gigpo(estimator, step_table(case.data))
 
 
 @handles("StepPO", "grpo_traj", "compute_grpo_outcome_advantage")
 def _(case: Case) -> Outcome:
-    std = case.params.one_of("norm_adv_by_std", _BOOL)
-    estimator = _grpo(std, "steppo", epsilon=float(case.params.take("epsilon", 1e-6)))
-    case.params.done()
+    std = case.flag("norm_adv_by_std")
+    estimator = _grpo(std, "steppo", epsilon=case.number("epsilon", 1e-6))
     return _outcome_estimator(estimator, step_table(case.data), "advantage_per_row")
 
 
 @handles("StepPO", "rloo_traj", "compute_rloo_outcome_advantage")
 def _(case: Case) -> Outcome:
-    case.params.done()
     return _outcome_estimator(
         RLOO(StateComparison.from_preset("steppo", normalise="mean")), step_table(case.data), "advantage_per_row"
     )
@@ -201,10 +191,9 @@ def _(case: Case) -> Outcome:
 @handles("verl-agent", "grpo_steprows grpo_traj", "core_algos.compute_grpo_outcome_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    case.params.take("gamma")  # recorded with every case of this peer; outcome advantages do not discount
-    std, epsilon = case.params.one_of("norm_adv_by_std", _BOOL, True), float(case.params.take("epsilon", 1e-6))
-    weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
-    case.params.done()
+    case.take("gamma")  # recorded with every case of this peer; outcome advantages do not discount
+    std, epsilon = case.flag("norm_adv_by_std", True), case.number("epsilon", 1e-6)
+    weigh = case.one_of("compute_mean_std_cross_steps", WEIGH, True)
     return _outcome_estimator(
         _grpo(std, "verl-agent", weigh=weigh, epsilon=epsilon), steps, "advantage_per_row", shaper
     )
@@ -213,10 +202,9 @@ def _(case: Case) -> Outcome:
 @handles("verl-agent", "rloo_steprows rloo_traj", "core_algos.compute_rloo_outcome_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    case.params.take("gamma")
-    case.params.take("epsilon")
-    weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
-    case.params.done()
+    case.take("gamma")
+    case.take("epsilon")
+    weigh = case.one_of("compute_mean_std_cross_steps", WEIGH, True)
     return _outcome_estimator(
         RLOO(StateComparison.from_preset("verl-agent", normalise="mean", weigh=weigh)),
         steps,
@@ -227,8 +215,7 @@ def _(case: Case) -> Outcome:
 
 @handles("verl-agent", "step_discounted_returns", "compute_step_discounted_returns", "common.discounted_returns64")
 def _(case: Case) -> Outcome:
-    gamma = float(case.params.take("gamma"))
-    case.params.done()
+    gamma = case.number("gamma")
     steps = step_table(case.data, row_order=case.origin == "peer-code")
     return Outcome({"per_row": discounted_returns(steps, gamma)}, f"discounted_returns(gamma={gamma})")
 
@@ -236,17 +223,16 @@ def _(case: Case) -> Outcome:
 @handles("verl-agent", "penalised_scores", "apply_invalid_action_penalty")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    gamma = float(case.params.take("gamma"))
-    case.params.done()
+    gamma = case.number("gamma")
     values = {"episode_score_per_row": episode_returns(steps), "step_return_per_row": discounted_returns(steps, gamma)}
     return Outcome(values, f"{shaper} discounted_returns(gamma={gamma})")
 
 
 def _verl_estimator(case: Case) -> GRPO | RLOO:
-    epsilon = float(case.params.take("epsilon", 1e-6))
+    epsilon = case.number("epsilon", 1e-6)
     if "rloo" in case.function:
         return RLOO(CENTRED if "vectorized" in case.function else StateComparison.from_preset("verl", normalise="mean"))
-    return _grpo(case.params.one_of("norm_adv_by_std", _BOOL, True), "verl", epsilon=epsilon)
+    return _grpo(case.flag("norm_adv_by_std", True), "verl", epsilon=epsilon)
 
 
 @handles(
@@ -264,18 +250,16 @@ def _verl_estimator(case: Case) -> GRPO | RLOO:
 def _(case: Case) -> Outcome:
     estimator: GRPO | RLOO
     if "advantage_per_traj" not in case.expect:
-        steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
+        steps = token_row_table(case.data, case.take("rewards", "token_level_rewards"))
         estimator = _verl_estimator(case)
-        case.params.done()
         return _outcome_estimator(estimator, steps, "advantage_per_row")
-    case.params.one_of("score", {"episode_return": None})
-    case.params.one_of("rows", {"one per trajectory, in order of first appearance": None})
+    case.one_of("score", {"episode_return": None})
+    case.one_of("rows", {"one per trajectory, in order of first appearance": None})
     # The trajectory files name the variant in the case's id only.
     if "norm_std=False" in case.id:
         estimator = DrGRPO(StateComparison.from_preset("verl", normalise="mean"))
     else:
         estimator = _verl_estimator(case)
-    case.params.done()
     return _per_trajectory(case, estimator)
 
 
@@ -302,15 +286,13 @@ def per_trajectory_values(case: Case, steps: StepTable, per_step: Floats) -> Jso
 
 @handles("trl", "trl_grpo", "_generate_and_score_completions")
 def _(case: Case) -> Outcome:
-    std = case.params.one_of("scale_rewards", {"group": True, "none": False})
-    estimator = _grpo(std, "trl", epsilon=float(case.params.take("epsilon", 1e-4)))
-    case.params.done()
+    std = case.one_of("scale_rewards", {"group": True, "none": False})
+    estimator = _grpo(std, "trl", epsilon=case.number("epsilon", 1e-4))
     return _per_trajectory(case, estimator)
 
 
 @handles("trl", "trl_rloo", "_generate_and_score_completions")
 def _(case: Case) -> Outcome:
-    case.params.one_of("normalize_advantages", {False: None})
-    case.params.take("epsilon")  # only used where advantages are normalised
-    case.params.done()
+    case.one_of("normalize_advantages", {False: None})
+    case.take("epsilon")  # only used where advantages are normalised
     return _per_trajectory(case, RLOO())

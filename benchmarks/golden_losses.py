@@ -44,7 +44,7 @@ def aggregated(
 def totals_of(case: Case, rows: TokenRows, config: ObjectiveConfig) -> BatchTotals:
     """Sizes of the batch that the case divides by; verl can be told those of all ranks."""
     own = BatchTotals.of(rows.lengths, config)
-    tokens, sequences = case.params.take("batch_num_tokens"), case.params.take("global_batch_size")
+    tokens, sequences = case.take("batch_num_tokens"), case.take("global_batch_size")
     return BatchTotals(
         own.tokens if tokens is None else int(tokens), own.sequences if sequences is None else int(sequences)
     )
@@ -113,16 +113,16 @@ def _settings(config: ObjectiveConfig) -> str:
 
 def named_advantage(case: Case, rows: TokenRows, default: str | None = None) -> torch.Tensor:
     """The recorded advantage column that the case names, flat."""
-    name = case.params.take("advantage", default)
+    name = case.take("advantage", default)
     if name is None:
         raise NotCovered("the case does not name its advantage")
     return rows.column(name)
 
 
 def _verl_clip(case: Case) -> tuple[float, float]:
-    both = case.params.take("clip_ratio", case.params.take("cliprange"))
-    low = case.params.take("clip_ratio_low", case.params.take("cliprange_low", both))
-    high = case.params.take("clip_ratio_high", case.params.take("cliprange_high", both))
+    both = case.take("clip_ratio", case.take("cliprange"))
+    low = case.take("clip_ratio_low", case.take("cliprange_low", both))
+    high = case.take("clip_ratio_high", case.take("cliprange_high", both))
     if low is None or high is None:
         raise NotCovered("the case does not give its clip range")
     return float(low), float(high)
@@ -130,11 +130,10 @@ def _verl_clip(case: Case) -> tuple[float, float]:
 
 def _verl_loss(peer: str, build: Callable[[Case], ObjectiveConfig]) -> Callable[[Case], Outcome]:
     def handler(case: Case) -> Outcome:
-        rows = TokenRows.of(case.data, case.dtype)
-        horizon = case.params.take("loss_scale_factor")
-        config = aggregated(peer, case.params.take("mode", "token-mean"), rows, build(case), horizon)
+        rows = case.rows
+        horizon = case.take("loss_scale_factor")
+        config = aggregated(peer, case.take("mode", "token-mean"), rows, build(case), horizon)
         totals, advantage = totals_of(case, rows, config), named_advantage(case, rows)
-        case.params.done()
         return loss_outcome(rows, advantage, config, weights(rows, config, totals=totals))
 
     return handler
@@ -145,7 +144,7 @@ def _dual_clip(case: Case, *, clamp: float | None) -> ObjectiveConfig:
     return ObjectiveConfig(
         clip_low=low,
         clip_high=high,
-        dual_clip=float(case.params.take("clip_ratio_c", 3.0)),
+        dual_clip=case.number("clip_ratio_c", 3.0),
         log_ratio_min=None if clamp is None else -clamp,
         log_ratio_max=clamp,
     )
@@ -153,7 +152,7 @@ def _dual_clip(case: Case, *, clamp: float | None) -> ObjectiveConfig:
 
 def _gspo(case: Case) -> ObjectiveConfig:
     low, high = _verl_clip(case)
-    case.params.take("clip_ratio_c")  # no effect in the original's gspo
+    case.take("clip_ratio_c")  # no effect in the original's gspo
     return ObjectiveConfig(ratio="sequence", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=10.0)
 
 
@@ -163,7 +162,7 @@ def _cispo(case: Case) -> ObjectiveConfig:
 
 
 def _gpg(case: Case) -> ObjectiveConfig:
-    case.params.take("clip_ratio")  # part of the recorded config; gpg has no ratio
+    case.take("clip_ratio")  # part of the recorded config; gpg has no ratio
     return ObjectiveConfig(loss="gpg")
 
 
@@ -179,11 +178,10 @@ handles("verl", "cispo", "'cispo'")(_verl_loss("verl", _cispo))
 
 @handles("verl-agent", "gspo", "compute_policy_loss_gspo")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    case.params.one_of("mode", dict.fromkeys(MODES))  # the fork aggregates by seq-mean-token-mean whatever it is told
+    rows = case.rows
+    case.one_of("mode", dict.fromkeys(MODES))  # the fork aggregates by seq-mean-token-mean whatever it is told
     config = aggregated("verl-agent", "seq-mean-token-mean", rows, _gspo(case))
     advantage = named_advantage(case, rows)
-    case.params.done()
     return loss_outcome(rows, advantage, config)
 
 
@@ -195,14 +193,13 @@ def _(case: Case) -> Outcome:
 
 @handles("verl", "gmpo_geo_mean", "'geo_mean'")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
+    rows = case.rows
     low, high = _verl_clip(case)
-    case.params.one_of("mode", dict.fromkeys(MODES))  # the original always takes the plain mean over rows
+    case.one_of("mode", dict.fromkeys(MODES))  # the original always takes the plain mean over rows
     config = ObjectiveConfig(
         loss="gmpo", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=None, count_empty=True
     )
     advantage = named_advantage(case, rows)
-    case.params.done()
     return loss_outcome(rows, advantage, config)
 
 
@@ -249,51 +246,45 @@ def _clip_cov(low: Any, high: Any, fraction: Any, bounds: tuple[Any, Any]) -> Ob
 
 @handles("verl", "clip_cov", "compute_policy_loss_clip_cov", "'clip_cov'")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    take = case.params.take
-    bounds = take("clip_cov_lb", 1.0), take("clip_cov_ub", 5.0)
-    config = _clip_cov(*_verl_clip(case), take("clip_cov_ratio", 0.0002), bounds)
-    config = aggregated("verl", take("mode", "token-mean"), rows, config)
+    rows = case.rows
+    bounds = case.take("clip_cov_lb", 1.0), case.take("clip_cov_ub", 5.0)
+    config = _clip_cov(*_verl_clip(case), case.take("clip_cov_ratio", 0.0002), bounds)
+    config = aggregated("verl", case.take("mode", "token-mean"), rows, config)
     advantage = named_advantage(case, rows)
-    case.params.done()
     return _covariance_outcome(rows, advantage, config)
 
 
 @handles("SPEAR", "clip_cov", "core_algos.compute_policy_loss_clip_cov")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    take = case.params.take
-    case.params.one_of("is_replay", {True: None, False: None})  # which bounds the peer reads; both are recorded
-    config = _clip_cov(take("low"), take("high"), take("ratio"), (take("lb"), take("ub")))
-    config = aggregated("spear", take("mode"), rows, config)
+    rows = case.rows
+    case.one_of("is_replay", {True: None, False: None})  # which bounds the peer reads; both are recorded
+    config = _clip_cov(case.take("low"), case.take("high"), case.take("ratio"), (case.take("lb"), case.take("ub")))
+    config = aggregated("spear", case.take("mode"), rows, config)
     advantage = named_advantage(case, rows)
-    case.params.done()
     return _covariance_outcome(rows, advantage, config)
 
 
 @handles("verl", "kl_cov", "compute_policy_loss_kl_cov", "'kl_cov'")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
+    rows = case.rows
     config = ObjectiveConfig(
         loss="kl_cov",
-        cov_fraction=float(case.params.take("kl_cov_ratio")),
-        cov_kl_coef=float(case.params.take("ppo_kl_coef")),
+        cov_fraction=case.number("kl_cov_ratio"),
+        cov_kl_coef=case.number("ppo_kl_coef"),
         log_ratio_min=None,
         log_ratio_max=None,
     )
-    config = aggregated("verl", case.params.take("mode", "token-mean"), rows, config)
+    config = aggregated("verl", case.take("mode", "token-mean"), rows, config)
     advantage = named_advantage(case, rows)
-    case.params.done()
     return _covariance_outcome(rows, advantage, config)
 
 
 @handles("verl", "value_loss", "compute_value_loss")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    config = aggregated("verl", case.params.take("mode", "token-mean"), rows, ObjectiveConfig())
-    clip = float(case.params.take("cliprange_value"))
-    case.params.one_of("returns", {"values + 0.3*advantage_tok": None})
-    case.params.done()
+    rows = case.rows
+    config = aggregated("verl", case.take("mode", "token-mean"), rows, ObjectiveConfig())
+    clip = case.number("cliprange_value")
+    case.one_of("returns", {"values + 0.3*advantage_tok": None})
     values = rows.column("values")
     returns = values + 0.3 * rows.column("advantage_tok")
     result = value_loss(rows.column("vpred"), values, returns, weights(rows, config), clip=clip)
@@ -315,13 +306,12 @@ _KL = {
 
 @handles("verl verl-agent SPEAR Agent-R1", "kl", "kl_penalty")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
+    rows = case.rows
     config = ObjectiveConfig(
-        kl=case.params.one_of("kl_penalty", _KL),
+        kl=case.one_of("kl_penalty", _KL),
         kl_log_ratio_clamp=20.0 if case.peer == "verl" else None,
         kl_clamp=10.0,
     )
-    case.params.done()
     new = rows.column("log_prob").requires_grad_()
     kl = kl_estimate(new, rows.column("ref_log_prob"), config)
     kl.sum().backward()  # type: ignore[no-untyped-call]
@@ -331,11 +321,10 @@ def _(case: Case) -> Outcome:
 
 @handles("verl verl-agent SPEAR Agent-R1", "agg_loss", "agg_loss")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    horizon = case.params.take("loss_scale_factor")
-    config = aggregated(case.peer, case.params.take("mode"), rows, ObjectiveConfig(), horizon)
+    rows = case.rows
+    horizon = case.take("loss_scale_factor")
+    config = aggregated(case.peer, case.take("mode"), rows, ObjectiveConfig(), horizon)
     totals = totals_of(case, rows, config)
-    case.params.done()
     losses = 0.5 * rows.column("advantage_tok") + 0.1
     return Outcome({"loss": float((weights(rows, config, totals=totals) * losses).sum())}, _settings(config))
 
@@ -356,22 +345,20 @@ def _step_gae(case: Case, rows: TokenRows, *, origin: str, gamma: float, lam: fl
 
 @handles("StepPO", "steppo_loss", "verl gspo + arft GAE", "paper_ref.steppo_loss")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
+    rows = case.rows
     if case.origin == "paper-reference":
         return _steppo_paper(case, rows)
-    gamma, lam = float(case.params.take("gamma")), float(case.params.take("lam"))
-    if not re.fullmatch(r"steppo_gae gamma=\S+ lam=\S+ whitened", str(case.params.take("advantage"))):
+    gamma, lam = case.number("gamma"), case.number("lam")
+    if not re.fullmatch(r"steppo_gae gamma=\S+ lam=\S+ whitened", str(case.take("advantage"))):
         raise NotCovered("its advantage is not known to the runner")
-    config = aggregated("verl", case.params.take("agg"), rows, _gspo(case))
-    case.params.done()
+    config = aggregated("verl", case.take("agg"), rows, _gspo(case))
     advantage = _step_gae(case, rows, origin="peer-code", gamma=gamma, lam=lam, key="advantage_per_row")
     return loss_outcome(rows, advantage, config)
 
 
 def _steppo_paper(case: Case, rows: TokenRows) -> Outcome:
-    low, high = float(case.params.take("clip_low")), float(case.params.take("clip_high"))
-    origin = case.params.one_of("advantage", {"whitened": "peer-code", "raw_eq6": "paper-reference"})
-    case.params.done()
+    low, high = case.number("clip_low"), case.number("clip_high")
+    origin = case.one_of("advantage", {"whitened": "peer-code", "raw_eq6": "paper-reference"})
     config = ObjectiveConfig(
         ratio="step", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=None, average="episodes"
     )

@@ -19,8 +19,7 @@ from trainers.steps.columns import TREE
     "compute_tree_grpo_outcome_advantage",
 )
 def _(case: Case) -> Outcome:
-    epsilon, ddof = float(case.params.take("epsilon")), int(case.params.take("ddof"))
-    case.params.done()
+    epsilon, ddof = case.number("epsilon"), int(case.take("ddof"))
     compare = StateComparison.from_preset("verl", epsilon=epsilon, ddof=ddof)
     estimator = TreeGRPO("sum" if "intra_part_per_traj" in case.expect else "tree_2norm", "raw", compare)
     rows = case.data["steps"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.golden_data import NotCovered, TokenRows
+from benchmarks.golden_data import NotCovered
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from benchmarks.golden_losses import loss_outcome, named_advantage
 from trainers.policy.loss.config import ObjectiveConfig
@@ -21,15 +21,15 @@ TRL_LOSSES: dict[str, ObjectiveConfig] = {
 
 @handles("trl", " ".join(f"trl_{name}_loss" for name in TRL_LOSSES), "GRPOTrainer._compute_loss")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    name = case.params.take("loss_type")
+    rows = case.rows
+    name = case.take("loss_type")
     if name not in TRL_LOSSES:
         raise NotCovered(f"loss_type={name!r} is not known to the runner")
-    low, high = float(case.params.take("epsilon_low")), float(case.params.take("epsilon_high"))
-    level = case.params.one_of("importance_sampling_level", {"token": "token", "sequence": "step"})
-    beta = float(case.params.take("beta"))
-    horizon = int(case.params.take("max_completion_length"))
-    case.params.one_of("num_items_in_batch", {"mask.sum()": None})
+    low, high = case.number("epsilon_low"), case.number("epsilon_high")
+    level = case.one_of("importance_sampling_level", {"token": "token", "sequence": "step"})
+    beta = case.number("beta")
+    horizon = int(case.take("max_completion_length"))
+    case.one_of("num_items_in_batch", {"mask.sum()": None})
     config = replace(
         TRL_LOSSES[name],
         ratio=level,
@@ -44,23 +44,21 @@ def _(case: Case) -> Outcome:
     if name == "dr_grpo":
         config = replace(config, horizon=horizon)
     advantage = named_advantage(case, rows, "advantage_seq")
-    case.params.done()
     return loss_outcome(rows, advantage, config)
 
 
 @handles("trl", "trl_rloo_loss", "RLOOTrainer._compute_loss")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
+    rows = case.rows
     config = ObjectiveConfig(
         ratio="product",
-        clip_low=float(case.params.take("epsilon_low")),
-        clip_high=float(case.params.take("epsilon_high")),
+        clip_low=case.number("epsilon_low"),
+        clip_high=case.number("epsilon_high"),
         log_ratio_min=None,
         log_ratio_max=None,
         count_empty=True,
     )
     advantage = named_advantage(case, rows, "advantage_seq")
-    case.params.done()
     outcome = loss_outcome(rows, advantage, config)
     if rows.mask.any(axis=1).all():
         return outcome

@@ -14,7 +14,6 @@ model. Each way computes the gradient of one loss on the same tokens with the sa
     padded          a padded batch of steps with transformers, loss on the responses
     trl-steps       TRL's GRPOTrainer, a row for each step
     trl-episodes    TRL's GRPOTrainer, a row for each episode (each part of one under compact), with a tool_mask
-    trl-async       TRL's asynchronous GRPO trainer, whose tree of prefixes needs a GPU
     prefix-grouper  PrefixGrouper: the prefix of a group once
     dense           one causal batch without padding, whose tokens see as many on average as those of the tree of all
                     rows; half of them are trained on
@@ -51,7 +50,7 @@ from trainers.steps.sharing import SharedTokens
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ("ours", "padded", "dense", "dense-layers")
-THERE = ("trl-steps", "trl-episodes", "trl-async", "prefix-grouper")
+THERE = ("trl-steps", "trl-episodes", "prefix-grouper")
 MEMORIES = ("full", "compact(1024)", "window(2)")
 TURNS, GROUPS = (4, 8, 16, 32), (4, 8, 16)
 
@@ -148,7 +147,7 @@ def _measured(given: argparse.Namespace, results: Results) -> Iterator[Record]:
                 continue
             rows = record(cell, folder)
             if (size := SHAPES[given.model].get("vocab_size")) is not None:
-                rows = rows.renumber_images(size)
+                rows = rows.renumbered(size)
             rows.save(file := Path(place) / "rows.npz")
             tokens = SharedTokens.of(step_table(rows))
             counts = {"rows": tokens.rows, "distinct": tokens.distinct, "completion": rows.completion}

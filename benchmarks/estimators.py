@@ -202,16 +202,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             continue
         one, many = measure(case, small, args.rounds, torch_too=True), measure(case, large, args.rounds)
         assert one.torch_seconds is not None
-        table.add_row(
-            case.name,
-            f"{1e3 * one.seconds:.2f} ms",
-            f"{1e3 * many.seconds:.1f} ms",
-            f"{many.seconds / one.seconds:.1f}",
-            f"{one.ratio:.0f}",
-            f"{many.ratio:.0f}",
-            f"{one.torch_seconds / one.seconds:.0f}",
-            f"{many.peak / 1e6:.1f} MB",
-        )
+        times = (f"{1e3 * one.seconds:.2f} ms", f"{1e3 * many.seconds:.1f} ms", f"{many.seconds / one.seconds:.1f}")
+        ratios = (one.ratio, many.ratio, one.torch_seconds / one.seconds)
+        table.add_row(case.name, *times, *(f"{ratio:.0f}" for ratio in ratios), f"{many.peak / 1e6:.1f} MB")
     console.print(table)
     rows_ratio = args.rows[1] / args.rows[0]
     console.print(f"growth: time at {args.rows[1]:,} rows over time at {args.rows[0]:,}; {rows_ratio:g} is linear")

@@ -77,20 +77,10 @@ _SIZES = {
     **_all("linear_num_value_heads mamba_n_heads mamba_num_heads", 4),
     **_all("mamba_d_state state_size ssm_state_size", 8),
     **_all("mamba_n_groups n_groups mamba_ngroups", 1),
-    "mamba_d_ssm": 64,
-    "lru_width": 32,
-    "n_group": 1,
-    "topk_group": 1,
-    "head_dim": 8,
-    "qk_head_dim": 16,
-    "initializer_range": 0.2,
-    "init_std": 0.2,
-    "sliding_window": 7,
-    "is_decoder": True,
-    "is_encoder_decoder": False,
-    "use_cache": True,
-    "tie_word_embeddings": False,
-}
+    "mamba_d_ssm": 64, "lru_width": 32, "n_group": 1, "topk_group": 1, "head_dim": 8, "qk_head_dim": 16,
+    "initializer_range": 0.2, "init_std": 0.2, "sliding_window": 7, "is_decoder": True, "is_encoder_decoder": False,
+    "use_cache": True, "tie_word_embeddings": False,
+}  # fmt: skip
 """Values of a configuration's fields, where it has them."""
 _SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
@@ -101,36 +91,23 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "mamba2": {"hidden_size": 32, "num_heads": 4, "head_dim": 16},
     "qwen4_exp_text": {
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 16,
-        "indexer_budget": 8,
-        "indexer_compress_ratio": 4,
-        "head_dim": 8,
+        "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
+        "indexer_compress_ratio": 4, "head_dim": 8,
     },
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"axial_pos_embds": False},
     "xlstm": {"embedding_dim": 32, "hidden_size": 32},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
-        "num_hidden_layers": 4,
-        "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-        "attention_hidden_size": 64,
-        "attention_head_dim": 16,
-        "num_key_value_heads": 4,
+        "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "attention_hidden_size": 64,
+        "attention_head_dim": 16, "num_key_value_heads": 4,
     },
     "zamba2": {
-        "num_hidden_layers": 3,
-        "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
-        "mamba_headdim": 16,
-        "n_mamba_heads": 4,
-        "hybrid_layer_ids": [1],
-        "attention_hidden_size": 64,
-        "attention_head_dim": 16,
-        "num_key_value_heads": 4,
+        "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
+        "mamba_headdim": 16, "n_mamba_heads": 4, "hybrid_layer_ids": [1], "attention_hidden_size": 64,
+        "attention_head_dim": 16, "num_key_value_heads": 4,
     },
-}
+}  # fmt: skip
 
 
 @dataclass

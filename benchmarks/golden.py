@@ -33,7 +33,7 @@ UNIT_TOLERANCE = {"rtol": 1e-7, "atol": 1e-8}
 """That of the recorded float64 cases; unit vectors state none."""
 SPECIAL = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
 """Numbers that JSON has as words."""
-for _name in "critics estimators graphs losses replay signals step_methods token_methods trees trl".split():
+for _name in "critics estimators graphs losses replay signals step_methods token_methods".split():
     import_module(f"benchmarks.golden_{_name}")  # enters its handlers
 
 
@@ -145,21 +145,21 @@ def compare(key: str, expected: Any, got: Any, tolerance: Json, rounding: Roundi
     a, b = np.array(numbers, np.float64).reshape(-1, 2).T
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
-        error = np.where(same, 0.0, np.abs(a - b))
+        off = np.where(same, 0.0, np.abs(a - b))
         allowed = tolerance["atol"] + tolerance["rtol"] * np.abs(a)
-        excess = np.where(same, 0.0, error / np.where(np.isfinite(allowed), allowed, 1.0))
-    error, excess = np.nan_to_num(error, nan=np.inf), np.nan_to_num(excess, nan=np.inf)
+        excess = np.where(same, 0.0, off / np.where(np.isfinite(allowed), allowed, 1.0))
+    off, excess = np.nan_to_num(off, nan=np.inf), np.nan_to_num(excess, nan=np.inf)
     aside, explained = np.zeros(len(a), bool), 0
     if rounding is not None and len(rounding.bound) == len(a):
         reproduced = np.abs(rounding.as_original - a) <= allowed
-        aside = (excess > 1.0) & np.where(np.isinf(rounding.bound), reproduced, error <= rounding.bound)
+        aside = (excess > 1.0) & np.where(np.isinf(rounding.bound), reproduced, off <= rounding.bound)
         explained = int(reproduced[aside].sum())
-    aside_error = float(error[aside].max(initial=0.0))
-    error, excess = np.where(aside, 0.0, error), np.where(aside, 0.0, excess)
+    aside_error = float(off[aside].max(initial=0.0))
+    off, excess = np.where(aside, 0.0, off), np.where(aside, 0.0, excess)
     top = float(excess.max(initial=0.0))
     where = f"index {(worst := int(excess.argmax()))}: {b[worst]:.9g}, recorded {a[worst]:.9g}" if top > 1.0 else ""
     return Comparison(
-        key, top <= 1.0, float(error.max(initial=0.0)), top, where, int(aside.sum()), aside_error, explained
+        key, top <= 1.0, float(off.max(initial=0.0)), top, where, int(aside.sum()), aside_error, explained
     )
 
 

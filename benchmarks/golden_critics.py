@@ -11,19 +11,7 @@ from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.hiper import HiPER
 from trainers.credit.estimators.vetta import VETTA
 from trainers.credit.shapers import InvalidActionPenalty
-from trainers.steps import StepTable
-from trainers.steps.columns import (
-    BLOCK,
-    BLOCKS,
-    SEGMENT,
-    SWITCH,
-    SWITCH_PROBABILITY,
-    TRUNCATED,
-    VALUE,
-    VALUE_HIGH,
-    VALUE_LOW,
-    VALUE_SWITCH,
-)
+from trainers.steps import StepTable, columns
 
 
 def _charged(case: Case) -> tuple[StepTable, InvalidActionPenalty]:
@@ -47,8 +35,8 @@ def _(case: Case) -> Outcome:
         case.number("gamma_turn"), case.number("lam_turn"), case.number("gamma_token"), case.number("lam_token"),
         case.number("alpha"),
     )  # fmt: skip
-    steps = steps.with_columns(**{VALUE: np.array([row["value_turn"] for row in case.data["steps"]])})
-    steps = steps.with_token_columns(**{VALUE: _tokens(case).column("value_token").numpy()})
+    steps = steps.with_columns(**{columns.VALUE: np.array([row["value_turn"] for row in case.data["steps"]])})
+    steps = steps.with_token_columns(**{columns.VALUE: _tokens(case).column("value_token").numpy()})
     turn, token = estimator.levels(steps)
     of_turn, of_token = estimator.returns(steps)
     values = {
@@ -67,14 +55,14 @@ def _planned(case: Case, steps: StepTable) -> StepTable:
     rows = case.data["steps"]
     place = np.arange(len(steps.response.values)) - steps.response.offsets[steps.response.row_of]
     switch = np.array([row["switch"] for row in rows], np.bool_)
-    values = {name: np.array(case.data["tokens"][name], np.float64)[:, 0] for name in (VALUE_HIGH, VALUE_LOW)} | {
-        VALUE_SWITCH: np.array(case.data["tokens"]["value_term"], np.float64)[:, 0]
-    }
-    return steps.with_token_columns(**{BLOCK: np.minimum(place + 1, BLOCKS["action"]).astype(np.int8)}).with_columns(**{
-        SWITCH: switch,
-        SEGMENT: switch | (steps.t == 0),
-        SWITCH_PROBABILITY: np.array([row["switch_probability"] for row in rows]),
-        TRUNCATED: np.array([row["truncated"] for row in rows], np.bool_),
+    recorded = {columns.VALUE_HIGH: "value_high", columns.VALUE_LOW: "value_low", columns.VALUE_SWITCH: "value_term"}
+    values = {name: np.array(case.data["tokens"][key], np.float64)[:, 0] for name, key in recorded.items()}
+    block = np.minimum(place + 1, columns.BLOCKS["action"]).astype(np.int8)
+    return steps.with_token_columns(**{columns.BLOCK: block}).with_columns(**{
+        columns.SWITCH: switch,
+        columns.SEGMENT: switch | (steps.t == 0),
+        columns.SWITCH_PROBABILITY: np.array([row["switch_probability"] for row in rows]),
+        columns.TRUNCATED: np.array([row["truncated"] for row in rows], np.bool_),
         **values,
     })  # fmt: skip
 

@@ -30,6 +30,14 @@ class Rounding:
     every_dtype: bool = False
     """Float64 can do it too, since the original asks whether a difference is exactly zero."""
 
+    def times(self, weight: float) -> Rounding:
+        """That of the quotient times ``weight``."""
+        return Rounding(weight * self.bound, weight * self.as_original)
+
+    def plus(self, term: Rounding, weight: float) -> Rounding:
+        """That of a sum with ``weight`` times another quotient."""
+        return Rounding(self.bound + weight * term.bound, self.as_original + weight * term.as_original)
+
 
 @dataclass(frozen=True)
 class Outcome:

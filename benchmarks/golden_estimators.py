@@ -1,4 +1,4 @@
-"""Recorded cases of GRPO, Dr.GRPO, RLOO and GiGPO, with the options that reproduce each original."""
+"""Recorded cases of GRPO, Dr.GRPO, RLOO, GiGPO and Tree-GRPO, with the options that reproduce each original."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from trainers.credit.estimators.groups import Floats, Ints, episode_codes, first
 from trainers.credit.estimators.grpo import GRPO
 from trainers.credit.estimators.returns import discounted_returns, episode_returns
 from trainers.credit.estimators.rloo import RLOO
+from trainers.credit.estimators.tree_grpo import TreeGRPO
 from trainers.credit.shapers import InvalidActionPenalty
 from trainers.steps import StepTable
+from trainers.steps.columns import TREE
 
 
 def quotient_rounding(
+    compare: StateComparison,
     values: Floats,
     group: Ints,
-    samples: Ints | None,
     exact: Floats,
-    *,
-    epsilon: float | None,
+    samples: Ints | None = None,
     terms: Floats | None = None,
 ) -> Rounding:
     """What the original's float32 arithmetic can make, and here makes, of each row.
@@ -36,13 +37,14 @@ def quotient_rounding(
     a few u |r| (1 + |A|) / (std + epsilon). Where all values are equal it is d / (d sqrt(n / (n - 1)) + epsilon) < 1.
 
     Args:
+        compare: Says whether there is a division, and by what.
         values: Shape (N,).
         group: Codes of shape (N,).
-        samples: Rows that the statistics are taken over; all by default.
         exact: The quotient, shape (N,).
-        epsilon: Added to the standard deviation; ``None`` where nothing is divided.
+        samples: Rows that the statistics are taken over; all by default.
         terms: What the values are differences of, where their rounding is that of larger numbers.
     """
+    epsilon = compare.epsilon if compare.normalise == "std" else None
     stats = group_statistics(values, group, ddof=1, samples=samples)
     largest = np.zeros(len(values))
     np.maximum.at(largest, group, np.abs(values if terms is None else terms))
@@ -67,14 +69,9 @@ def _advantage(estimator: Estimator, steps: StepTable) -> Floats:
 
 def trajectory_rounding(estimator: GRPO | RLOO, steps: StepTable) -> Rounding:
     """That of the returns of episodes."""
-    compare = estimator.compare
-    return quotient_rounding(
-        episode_returns(steps),
-        group_codes(steps.group_id),
-        first_rows(episode_codes(steps)) if compare.weigh == "episode" else None,
-        _advantage(estimator, steps),
-        epsilon=compare.epsilon if compare.normalise == "std" else None,
-    )
+    first = first_rows(episode_codes(steps)) if estimator.compare.weigh == "episode" else None
+    group, exact = group_codes(steps.group_id), _advantage(estimator, steps)
+    return quotient_rounding(estimator.compare, episode_returns(steps), group, exact, first)
 
 
 def _outcome_estimator(estimator: GRPO | RLOO, steps: StepTable, key: str, shaper: object = "") -> Outcome:
@@ -127,21 +124,17 @@ def _gigpo(estimator: GiGPO, steps: StepTable, shaper: object = "") -> Outcome:
     compare, weight = estimator.compare, estimator.step_weight
     (episode, _), step = compare.episodes(steps), estimator.step_term(returns, group)
     of_episode = trajectory_rounding(GRPO(compare), steps)
-    of_step = quotient_rounding(
-        returns, group, None, step, epsilon=compare.epsilon if compare.normalise == "std" else None
-    )
-    both = Rounding(of_episode.bound + weight * of_step.bound, of_episode.as_original + weight * of_step.as_original)
-    return Outcome(
-        {
-            "advantage_per_row": _advantage(estimator, steps),
-            "episode_part_per_row": episode,
-            "step_part_per_row": step,
-            "step_group_of_row": group,
-            "step_return_per_row": returns,
-        },
-        f"{shaper} {estimator}".strip(),
-        {"advantage_per_row": both, "episode_part_per_row": of_episode, "step_part_per_row": of_step},
-    )
+    of_step = quotient_rounding(compare, returns, group, step)
+    values = {
+        "advantage_per_row": _advantage(estimator, steps),
+        "episode_part_per_row": episode,
+        "step_part_per_row": step,
+        "step_group_of_row": group,
+        "step_return_per_row": returns,
+    }
+    both = of_episode.plus(of_step, weight)
+    rounding = {"advantage_per_row": both, "episode_part_per_row": of_episode, "step_part_per_row": of_step}
+    return Outcome(values, f"{shaper} {estimator}".strip(), rounding)
 
 
 @handles("verl-agent", "gigpo", "core_gigpo.compute_gigpo_outcome_advantage")
@@ -296,3 +289,24 @@ def _(case: Case) -> Outcome:
     case.one_of("normalize_advantages", {False: None})
     case.take("epsilon")  # only used where advantages are normalised
     return _per_trajectory(case, RLOO())
+
+
+@handles(
+    "treegrpo",
+    "tree_grpo tree_grpo_2norm",
+    "compute_grpo_outcome_advantage (by prompt and by tree), summed",
+    "compute_tree_grpo_outcome_advantage",
+)
+def _(case: Case) -> Outcome:
+    epsilon, ddof = case.number("epsilon"), int(case.take("ddof"))
+    compare = StateComparison.from_preset("verl", epsilon=epsilon, ddof=ddof)
+    estimator = TreeGRPO("sum" if "intra_part_per_traj" in case.expect else "tree_2norm", "raw", compare)
+    rows = case.data["steps"]
+    tree = group_codes(np.array([row["tree_id"] for row in rows], object))
+    found = estimator(step_table(case.data).with_columns(**{TREE: tree}))
+    assert found.per_step is not None
+    first = first_rows(group_codes(np.array([row["traj_id"] for row in rows], object)))
+    names = [rows[row]["traj_id"] for row in first]
+    parts = {"advantage": found.per_step, **{f"{name}_part": term for name, term in found.terms.items()}}
+    values = {f"{name}_per_traj": dict(zip(names, part[first].tolist(), strict=True)) for name, part in parts.items()}
+    return Outcome(values, str(estimator))

@@ -61,18 +61,15 @@ def _(case: Case) -> Outcome:
     advantage = estimator(steps).per_step
     assert advantage is not None
     before, after = estimator.values(steps)
-    task, epsilon = group_codes(steps.group_id), compare.epsilon if compare.normalise == "std" else None
-    change = after - before
+    task, change = group_codes(steps.group_id), after - before
     of_episode = trajectory_rounding(GRPO(compare), steps)
-    of_edge = quotient_rounding(change, task, None, compare.within(change, task), epsilon=epsilon, terms=after)
+    of_edge = quotient_rounding(compare, change, task, compare.within(change, task), terms=after)
     step = (advantage - episode) / weight
     of_step = Rounding(of_edge.bound, step)
-    both = Rounding(of_episode.bound + weight * of_edge.bound, of_episode.as_original + weight * step)
-    return Outcome(
-        {"episode_part_per_row": episode, "step_part_per_row": step, "advantage_per_row": advantage},
-        f"{shaper} {estimator}",
-        {"episode_part_per_row": of_episode, "step_part_per_row": of_step, "advantage_per_row": both},
-    )
+    both = of_episode.plus(of_step, weight)
+    values = {"episode_part_per_row": episode, "step_part_per_row": step, "advantage_per_row": advantage}
+    rounding = {"episode_part_per_row": of_episode, "step_part_per_row": of_step, "advantage_per_row": both}
+    return Outcome(values, f"{shaper} {estimator}", rounding)
 
 
 @handles("paper2", "g2po_paper", "refs.g2po")
@@ -81,17 +78,15 @@ def _(case: Case) -> Outcome:
     compare = _paper(case)
     estimator = G2PO(case.number("w"), case.number("gamma"), compare=compare)
     before, after = estimator.values(steps)
-    return Outcome(
-        {
-            "state_value_per_row": before,
-            "next_value_per_row": after,
-            "node_part_per_row": compare.within(after, _keys(steps)),
-            "edge_part_per_row": compare.within(after - before, group_codes(steps.group_id)),
-            "episode_part_per_row": compare.episodes(steps)[0],
-            "advantage_per_row": estimator(steps).per_step,
-        },
-        str(estimator),
-    )
+    values = {
+        "state_value_per_row": before,
+        "next_value_per_row": after,
+        "node_part_per_row": compare.within(after, _keys(steps)),
+        "edge_part_per_row": compare.within(after - before, group_codes(steps.group_id)),
+        "episode_part_per_row": compare.episodes(steps)[0],
+        "advantage_per_row": estimator(steps).per_step,
+    }
+    return Outcome(values, str(estimator))
 
 
 @handles("graphgpo", "graphgpo_distances", "ComplexGraph.from_data + Calculate_all_shortest_path")
@@ -119,15 +114,9 @@ def _(case: Case) -> Outcome:
         compare=_settings(case),
     )
     rewards, compare = estimator.step_rewards(steps, estimator.graph(steps)), estimator.compare
-    epsilon = compare.epsilon if compare.normalise == "std" else None
-    of_step = quotient_rounding(rewards, _keys(steps), None, compare.within(rewards, _keys(steps)), epsilon=epsilon)
+    of_step = quotient_rounding(compare, rewards, _keys(steps), compare.within(rewards, _keys(steps)))
     of_episode = trajectory_rounding(GRPO(compare), steps)
-    both = Rounding(
-        *(
-            estimator.episode_weight * episode + estimator.graph_weight * step
-            for episode, step in ((of_episode.bound, of_step.bound), (of_episode.as_original, of_step.as_original))
-        )
-    )
+    both = of_episode.times(estimator.episode_weight).plus(of_step, estimator.graph_weight)
     values = {"step_return_per_row": rewards, "advantage_per_row": estimator(steps).per_step}
     return Outcome(values, f"{shaper} {estimator}", {"advantage_per_row": both})
 

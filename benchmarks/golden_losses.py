@@ -1,10 +1,11 @@
-"""Recorded cases of policy losses, divergence estimators and aggregations."""
+"""Recorded cases of policy losses, divergence estimators and aggregations, those of TRL last."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -128,26 +129,21 @@ def _verl_clip(case: Case) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _verl_loss(peer: str, build: Callable[[Case], ObjectiveConfig]) -> Callable[[Case], Outcome]:
-    def handler(case: Case) -> Outcome:
-        rows = case.rows
-        horizon = case.take("loss_scale_factor")
-        config = aggregated(peer, case.take("mode", "token-mean"), rows, build(case), horizon)
-        totals, advantage = totals_of(case, rows, config), named_advantage(case, rows)
-        return loss_outcome(rows, advantage, config, weights(rows, config, totals=totals))
+def _policy_loss(case: Case, build: Callable[[Case], ObjectiveConfig], mode: str | None = None) -> Outcome:
+    """A loss whose aggregation the case names, or is ``mode`` whatever it names."""
+    rows, horizon = case.rows, case.take("loss_scale_factor")
+    named = case.take("mode", "token-mean")
+    config = aggregated(case.peer, named if mode is None else mode, rows, build(case), horizon)
+    totals, advantage = totals_of(case, rows, config), named_advantage(case, rows)
+    if config.loss in ("clip_cov", "kl_cov"):
+        return _covariance_outcome(rows, advantage, config)
+    return loss_outcome(rows, advantage, config, weights(rows, config, totals=totals))
 
-    return handler
 
-
-def _dual_clip(case: Case, *, clamp: float | None) -> ObjectiveConfig:
-    low, high = _verl_clip(case)
-    return ObjectiveConfig(
-        clip_low=low,
-        clip_high=high,
-        dual_clip=case.number("clip_ratio_c", 3.0),
-        log_ratio_min=None if clamp is None else -clamp,
-        log_ratio_max=clamp,
-    )
+def _dual_clip(case: Case) -> ObjectiveConfig:
+    (low, high), ratio = _verl_clip(case), case.number("clip_ratio_c", 3.0)
+    least, most = (-20.0, 20.0) if case.peer == "verl" else (None, None)
+    return ObjectiveConfig(clip_low=low, clip_high=high, dual_clip=ratio, log_ratio_min=least, log_ratio_max=most)
 
 
 def _gspo(case: Case) -> ObjectiveConfig:
@@ -166,28 +162,48 @@ def _gpg(case: Case) -> ObjectiveConfig:
     return ObjectiveConfig(loss="gpg")
 
 
-handles("verl", "ppo_dualclip dapo_clip_higher", "'vanilla'", "vanilla")(
-    _verl_loss("verl", lambda case: _dual_clip(case, clamp=20.0))
+def _clip_cov(case: Case) -> ObjectiveConfig:
+    if case.peer == "spear":
+        case.flag("is_replay")  # which bounds the peer reads; both are recorded
+        low, high, fraction, least, most = map(case.number, ("low", "high", "ratio", "lb", "ub"))
+    else:
+        (low, high), fraction = _verl_clip(case), case.number("clip_cov_ratio", 0.0002)
+        least, most = case.number("clip_cov_lb", 1.0), case.number("clip_cov_ub", 5.0)
+    return ObjectiveConfig(
+        loss="clip_cov", clip_low=low, clip_high=high, cov_fraction=fraction, cov_low=least, cov_high=most,
+        log_ratio_min=None, log_ratio_max=None,
+    )  # fmt: skip
+
+
+def _kl_cov(case: Case) -> ObjectiveConfig:
+    fraction, coefficient = case.number("kl_cov_ratio"), case.number("ppo_kl_coef")
+    return ObjectiveConfig(
+        loss="kl_cov", cov_fraction=fraction, cov_kl_coef=coefficient, log_ratio_min=None, log_ratio_max=None
+    )
+
+
+POLICY_LOSSES: tuple[tuple[str, str, tuple[str, ...], Callable[[Case], ObjectiveConfig]], ...] = (
+    ("verl", "ppo_dualclip dapo_clip_higher", ("'vanilla'", "vanilla"), _dual_clip),
+    ("verl-agent", "ppo_dualclip dapo_clip_higher", ("compute_policy_loss",), _dual_clip),
+    ("verl", "gspo", ("'gspo'",), _gspo),
+    ("verl", "cispo", ("'cispo'",), _cispo),
+    ("verl", "clip_cov", ("compute_policy_loss_clip_cov", "'clip_cov'"), _clip_cov),
+    ("SPEAR", "clip_cov", ("core_algos.compute_policy_loss_clip_cov",), _clip_cov),
+    ("verl", "kl_cov", ("compute_policy_loss_kl_cov", "'kl_cov'"), _kl_cov),
 )
-handles("verl-agent", "ppo_dualclip dapo_clip_higher", "compute_policy_loss")(
-    _verl_loss("verl-agent", lambda case: _dual_clip(case, clamp=None))
-)
-handles("verl", "gspo", "'gspo'")(_verl_loss("verl", _gspo))
-handles("verl", "cispo", "'cispo'")(_verl_loss("verl", _cispo))
+"""Peer, estimators, functions, and the options that reproduce them."""
+for _peer, _estimators, _functions, _build in POLICY_LOSSES:
+    handles(_peer, _estimators, *_functions)(partial(_policy_loss, build=_build))
 
 
 @handles("verl-agent", "gspo", "compute_policy_loss_gspo")
 def _(case: Case) -> Outcome:
-    rows = case.rows
-    case.one_of("mode", dict.fromkeys(MODES))  # the fork aggregates by seq-mean-token-mean whatever it is told
-    config = aggregated("verl-agent", "seq-mean-token-mean", rows, _gspo(case))
-    advantage = named_advantage(case, rows)
-    return loss_outcome(rows, advantage, config)
+    return _policy_loss(case, _gspo, "seq-mean-token-mean")  # the fork's, whatever it is told
 
 
 @handles("verl", "gpg_loss", "'gpg'")
 def _(case: Case) -> Outcome:
-    outcome = _verl_loss("verl", _gpg)(case)
+    outcome = _policy_loss(case, _gpg)
     return Outcome({**outcome.values, "metrics": {}}, outcome.options)
 
 
@@ -231,54 +247,6 @@ def _covariance_outcome(rows: TokenRows, advantage: torch.Tensor, config: Object
     return Outcome(values, outcome.options)
 
 
-def _clip_cov(low: Any, high: Any, fraction: Any, bounds: tuple[Any, Any]) -> ObjectiveConfig:
-    return ObjectiveConfig(
-        loss="clip_cov",
-        clip_low=float(low),
-        clip_high=float(high),
-        cov_fraction=float(fraction),
-        cov_low=float(bounds[0]),
-        cov_high=float(bounds[1]),
-        log_ratio_min=None,
-        log_ratio_max=None,
-    )
-
-
-@handles("verl", "clip_cov", "compute_policy_loss_clip_cov", "'clip_cov'")
-def _(case: Case) -> Outcome:
-    rows = case.rows
-    bounds = case.take("clip_cov_lb", 1.0), case.take("clip_cov_ub", 5.0)
-    config = _clip_cov(*_verl_clip(case), case.take("clip_cov_ratio", 0.0002), bounds)
-    config = aggregated("verl", case.take("mode", "token-mean"), rows, config)
-    advantage = named_advantage(case, rows)
-    return _covariance_outcome(rows, advantage, config)
-
-
-@handles("SPEAR", "clip_cov", "core_algos.compute_policy_loss_clip_cov")
-def _(case: Case) -> Outcome:
-    rows = case.rows
-    case.one_of("is_replay", {True: None, False: None})  # which bounds the peer reads; both are recorded
-    config = _clip_cov(case.take("low"), case.take("high"), case.take("ratio"), (case.take("lb"), case.take("ub")))
-    config = aggregated("spear", case.take("mode"), rows, config)
-    advantage = named_advantage(case, rows)
-    return _covariance_outcome(rows, advantage, config)
-
-
-@handles("verl", "kl_cov", "compute_policy_loss_kl_cov", "'kl_cov'")
-def _(case: Case) -> Outcome:
-    rows = case.rows
-    config = ObjectiveConfig(
-        loss="kl_cov",
-        cov_fraction=case.number("kl_cov_ratio"),
-        cov_kl_coef=case.number("ppo_kl_coef"),
-        log_ratio_min=None,
-        log_ratio_max=None,
-    )
-    config = aggregated("verl", case.take("mode", "token-mean"), rows, config)
-    advantage = named_advantage(case, rows)
-    return _covariance_outcome(rows, advantage, config)
-
-
 @handles("verl", "value_loss", "compute_value_loss")
 def _(case: Case) -> Outcome:
     rows = case.rows
@@ -292,25 +260,16 @@ def _(case: Case) -> Outcome:
 
 
 _KL = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
-    "low_var_kl+": "k3+",
+    "kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3", "low_var_kl+": "k3+",
     "k3+": "k3+",
-}
+}  # fmt: skip
 
 
 @handles("verl verl-agent SPEAR Agent-R1", "kl", "kl_penalty")
 def _(case: Case) -> Outcome:
     rows = case.rows
     config = ObjectiveConfig(
-        kl=case.one_of("kl_penalty", _KL),
-        kl_log_ratio_clamp=20.0 if case.peer == "verl" else None,
-        kl_clamp=10.0,
+        kl=case.one_of("kl_penalty", _KL), kl_log_ratio_clamp=20.0 if case.peer == "verl" else None, kl_clamp=10.0
     )
     new = rows.column("log_prob").requires_grad_()
     kl = kl_estimate(new, rows.column("ref_log_prob"), config)
@@ -380,3 +339,61 @@ def _steppo_paper(case: Case, rows: TokenRows) -> Outcome:
         },
         _settings(config),
     )
+
+
+TRL_LOSSES: dict[str, ObjectiveConfig] = {
+    "grpo": ObjectiveConfig(aggregation="seq-mean-token-mean", count_empty=True),
+    "bnpo": ObjectiveConfig(aggregation="token-mean"),
+    "dapo": ObjectiveConfig(aggregation="token-mean"),
+    "dr_grpo": ObjectiveConfig(aggregation="seq-mean-token-sum-norm", horizon=1, count_empty=True),
+    "luspo": ObjectiveConfig(aggregation="seq-mean-token-sum", count_empty=True),
+    "cispo": ObjectiveConfig(loss="cispo", aggregation="token-mean"),
+}
+
+
+@handles("trl", " ".join(f"trl_{name}_loss" for name in TRL_LOSSES), "GRPOTrainer._compute_loss")
+def _(case: Case) -> Outcome:
+    rows = case.rows
+    name = case.take("loss_type")
+    if name not in TRL_LOSSES:
+        raise NotCovered(f"loss_type={name!r} is not known to the runner")
+    low, high = case.number("epsilon_low"), case.number("epsilon_high")
+    level = case.one_of("importance_sampling_level", {"token": "token", "sequence": "step"})
+    beta = case.number("beta")
+    horizon = int(case.take("max_completion_length"))
+    case.one_of("num_items_in_batch", {"mask.sum()": None})
+    config = replace(
+        TRL_LOSSES[name],
+        ratio=level,
+        # TRL's cispo caps the ratio at epsilon_high itself, and nothing holds it from below.
+        clip_low=None if name == "cispo" else low,
+        clip_high=high - 1.0 if name == "cispo" else high,
+        log_ratio_min=None,
+        log_ratio_max=None,
+        kl="k3" if beta else "none",
+        kl_coef=beta,
+    )
+    if name == "dr_grpo":
+        config = replace(config, horizon=horizon)
+    advantage = named_advantage(case, rows, "advantage_seq")
+    return loss_outcome(rows, advantage, config)
+
+
+@handles("trl", "trl_rloo_loss", "RLOOTrainer._compute_loss")
+def _(case: Case) -> Outcome:
+    rows = case.rows
+    config = ObjectiveConfig(
+        ratio="product",
+        clip_low=case.number("epsilon_low"),
+        clip_high=case.number("epsilon_high"),
+        log_ratio_min=None,
+        log_ratio_max=None,
+        count_empty=True,
+    )
+    advantage = named_advantage(case, rows, "advantage_seq")
+    outcome = loss_outcome(rows, advantage, config)
+    if rows.mask.any(axis=1).all():
+        return outcome
+    # Such a row has no gradient, only a constant in the loss.
+    values = {key: value for key, value in outcome.values.items() if key != "loss"}
+    return replace(outcome, values=values, skipped=(("loss", "the original adds -A for each row without tokens"),))

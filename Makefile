@@ -65,7 +65,6 @@ bench: $(VENV)/.models  ## measure speed; compare with recordings of the origina
 	$(BIN)/python -m benchmarks.envs textcraft
 	$(BIN)/python -m benchmarks.envs alfworld
 	$(BIN)/python -m benchmarks.serving
-	$(BIN)/python -m benchmarks.serving_crowd
 	$(BIN)/python -m benchmarks.estimators
 	test ! -d ../shared/golden || $(BIN)/python -m benchmarks.golden ../shared/golden
 	test ! -d ../shared/golden/textcraft || $(BIN)/python -m benchmarks.parity textcraft \

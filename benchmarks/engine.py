@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +26,20 @@ from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from benchmarks.hybrids import MODELS
 from benchmarks.smollm2 import load_model, smollm2_folder
 from envsuite.playing.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 
 Prompts = Sequence[Sequence[int]]
-HYBRIDS = {name: {"num_hidden_layers": 6, **MODELS[name]} for name in ("qwen3_5_text", "lfm2")}
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {
+        "num_hidden_layers": 6, "linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64, "head_dim": 64,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+    },
+    "lfm2": {"num_hidden_layers": 6, "layer_types": ["conv", "conv", "full_attention"] * 2, "block_ff_dim": 768},
+}  # fmt: skip
 """Families with recurrent layers, with their own settings."""
 
 TOPICS = (
@@ -104,6 +111,14 @@ def engine(model: PreTrainedModel, prompts: Prompts, sampling: Sampling, seed: i
     return sum(len(completion.token_ids) for completion in ours.generate(prompts, sampling))
 
 
+def settings(sampling: Sampling) -> GenerationConfig:
+    """The same sampling by transformers."""
+    return GenerationConfig(
+        do_sample=True, temperature=sampling.temperature, top_p=1.0, top_k=0, max_new_tokens=sampling.max_tokens,
+        eos_token_id=list(sampling.stop_ids), pad_token_id=0,
+    )  # fmt: skip
+
+
 def generate(model: PreTrainedModel, prompts: Prompts, sampling: Sampling, seed: int) -> int:
     """``generate`` of transformers on the left-padded batch; counts tokens up to each row's end, the end included."""
     width = max(map(len, prompts))
@@ -111,19 +126,8 @@ def generate(model: PreTrainedModel, prompts: Prompts, sampling: Sampling, seed:
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
     torch.manual_seed(seed)
     with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=mask,
-            do_sample=True,
-            temperature=sampling.temperature,
-            top_p=1.0,
-            top_k=0,
-            max_new_tokens=sampling.max_tokens,
-            eos_token_id=list(sampling.stop_ids),
-            pad_token_id=0,
-        )
-    rows = out[:, width:].tolist()
-    return sum(_until_stop(row, sampling.stop_ids) for row in rows)
+        out = model.generate(ids, attention_mask=mask, generation_config=settings(sampling))
+    return sum(_until_stop(row, sampling.stop_ids) for row in out[:, width:].tolist())
 
 
 def _until_stop(row: list[int], stop_ids: Sequence[int]) -> int:
@@ -132,29 +136,19 @@ def _until_stop(row: list[int], stop_ids: Sequence[int]) -> int:
 
 def generate_batch(model: PreTrainedModel, prompts: Prompts, sampling: Sampling, seed: int) -> int:
     """Continuous batching of transformers."""
-    config = GenerationConfig(
-        do_sample=True,
-        temperature=sampling.temperature,
-        top_p=1.0,
-        top_k=0,
-        max_new_tokens=sampling.max_tokens,
-        eos_token_id=list(sampling.stop_ids),
-        pad_token_id=0,
-    )
     batching = ContinuousBatchingConfig(seed=seed, max_batch_tokens=4096, num_blocks=256, page_size=32)
-    out = model.generate_batch([list(p) for p in prompts], config, batching)
+    out = model.generate_batch([list(p) for p in prompts], settings(sampling), batching)
     return sum(len(result.generated_tokens) for result in out.values())
 
 
-def grouped(folder: Path, group: int, sampling: Sampling, rounds: int, dtype: torch.dtype) -> Table:
+def grouped(folder: Path, group: int, sampling: Sampling, rounds: int) -> Table:
     """Time the contestants on :data:`TOPICS` as chat prompts, each ``group`` times; ``sampling`` lacks the stop id."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     sampling = replace(sampling, stop_ids=(tokenizer.eos_token_id,))
     chats = [[{"role": "user", "content": topic}] for topic in TOPICS]
     distinct = [tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in chats]
     prompts = [prompt for prompt in distinct for _ in range(group)]
-    model = load_model(folder).to(dtype)
-    return side_by_side(f"{folder.name}, {dtype}", model, prompts, sampling, rounds, CONTESTANTS)
+    return side_by_side(folder.name, load_model(folder), prompts, sampling, rounds, CONTESTANTS)
 
 
 CONTESTANTS: dict[str, Callable[[PreTrainedModel, Prompts, Sampling, int], int]] = {
@@ -191,18 +185,10 @@ def tiny_model(name: str = "llama") -> PreTrainedModel:
     """Two million random parameters, in the shape of the quick start's model, of a family."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(
-        name,
-        vocab_size=500,
-        hidden_size=192,
-        intermediate_size=512,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
+        name, vocab_size=500, hidden_size=192, intermediate_size=512, num_attention_heads=6, num_key_value_heads=2,
+        max_position_embeddings=2048, bos_token_id=None, eos_token_id=None, pad_token_id=None,
         **{"num_hidden_layers": 4, **HYBRIDS.get(name, {})},
-    )
+    )  # fmt: skip
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
     return model
 
@@ -278,9 +264,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds after one to warm up (default 3)")
     parser.add_argument("--max-tokens", type=int, default=128, help="most tokens of one response (default 128)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of sampling (default 1)")
     parser.add_argument("--group", type=int, default=8, help="episodes, or copies of a prompt, in a group (default 8)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
     parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
     args = parser.parse_args(argv)
     if args.threads:
@@ -298,14 +282,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             console.print(side_by_side(args.model, model, prompts, sampling, args.rounds, ways))
     else:
         folder = smollm2_folder() if args.model == "smollm2" else Path(args.model)
-        sampling = Sampling(temperature=args.temperature, max_tokens=args.max_tokens)
-        out = grouped(
-            folder,
-            args.group,
-            sampling,
-            args.rounds,
-            {"float32": torch.float32, "bfloat16": torch.bfloat16}[args.dtype],
-        )
+        out = grouped(folder, args.group, Sampling(max_tokens=args.max_tokens), args.rounds)
     console.print(out)
 
 

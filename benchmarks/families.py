@@ -30,7 +30,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.logging import set_verbosity_error
 
-from benchmarks import families_vllm
 from envsuite.core.errors import EnvsuiteError
 from envsuite.playing.engine import Sampling
 from trainers.policy.adapter import add_adapter
@@ -79,38 +78,11 @@ _SIZES = {
     **_all("linear_num_value_heads mamba_n_heads mamba_num_heads", 4),
     **_all("mamba_d_state state_size ssm_state_size", 8),
     **_all("mamba_n_groups n_groups mamba_ngroups", 1),
-    "mamba_d_ssm": 64,
-    "lru_width": 32,
-    "n_group": 1,
-    "topk_group": 1,
-    "head_dim": 8,
-    "qk_head_dim": 16,
-    "initializer_range": 0.2,
-    "init_std": 0.2,
-    "sliding_window": 7,
-    "is_decoder": True,
-    "is_encoder_decoder": False,
-    "use_cache": True,
-    "tie_word_embeddings": False,
-}
+    "mamba_d_ssm": 64, "lru_width": 32, "n_group": 1, "topk_group": 1, "head_dim": 8, "qk_head_dim": 16,
+    "initializer_range": 0.2, "init_std": 0.2, "sliding_window": 7, "is_decoder": True, "is_encoder_decoder": False,
+    "use_cache": True, "tie_word_embeddings": False,
+}  # fmt: skip
 """Values of a configuration's fields, where it has them."""
-_WIDTHS = frozenset(
-    "hidden_size d_model n_embd n_embed dim embedding_size input_embedding_size dim_model attention_hidden_size "
-    "intermediate_size ffn_dim decoder_ffn_dim n_inner d_inner block_ff_dim ffn_hidden_size dim_ff ffn_dim_hidden "
-    "moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size mamba_ffn q_lora_rank kv_lora_rank "
-    "o_lora_rank attention_hidden_size_lora qk_nope_head_dim qk_rope_head_dim v_head_dim linear_key_head_dim "
-    "linear_value_head_dim linear_head_dim rotary_dim index_head_dim mamba_d_head mamba_head_dim mamba_headdim "
-    "mamba_d_ssm lru_width head_dim qk_head_dim indexer_head_dim embedding_dim attention_head_dim".split()
-)
-"""Fields that are four times as wide for vLLM, whose heads have 32 dimensions on a CPU at least."""
-_WIDE: dict[str, dict[str, Any]] = {
-    "": {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_head_dim": 96, "moe_intermediate_size": 128},
-    "lfm2": {"conv_dim": 128, "block_dim": 128},
-    "lfm2_moe": {"conv_dim": 128},
-    "deepseek_v2": {"head_dim": 64},
-    "deepseek_v3": {"head_dim": 64},
-}
-"""What else is so for vLLM, of all families and of some; published configurations of LFM2 have these fields, too."""
 _SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
@@ -120,36 +92,23 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "mamba2": {"hidden_size": 32, "num_heads": 4, "head_dim": 16},
     "qwen4_exp_text": {
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 16,
-        "indexer_budget": 8,
-        "indexer_compress_ratio": 4,
-        "head_dim": 8,
+        "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
+        "indexer_compress_ratio": 4, "head_dim": 8,
     },
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"axial_pos_embds": False},
     "xlstm": {"embedding_dim": 32, "hidden_size": 32},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
-        "num_hidden_layers": 4,
-        "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-        "attention_hidden_size": 64,
-        "attention_head_dim": 16,
-        "num_key_value_heads": 4,
+        "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "attention_hidden_size": 64,
+        "attention_head_dim": 16, "num_key_value_heads": 4,
     },
     "zamba2": {
-        "num_hidden_layers": 3,
-        "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
-        "mamba_headdim": 16,
-        "n_mamba_heads": 4,
-        "hybrid_layer_ids": [1],
-        "attention_hidden_size": 64,
-        "attention_head_dim": 16,
-        "num_key_value_heads": 4,
+        "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
+        "mamba_headdim": 16, "n_mamba_heads": 4, "hybrid_layer_ids": [1], "attention_hidden_size": 64,
+        "attention_head_dim": 16, "num_key_value_heads": 4,
     },
-}
+}  # fmt: skip
 
 
 @dataclass
@@ -175,8 +134,6 @@ class Measured:
     """With recomputed activations."""
     processes: str = ""
     """The gradient of two processes, which have half of the sequences each, beside that of one."""
-    vllm: str = ""
-    """Whether vLLM loads it on a CPU, with the same log-probabilities; measured elsewhere."""
 
     @property
     def state(self) -> str:
@@ -192,7 +149,7 @@ class Measured:
         """The family's row of the table."""
         cells = (
             name, self.built, self.way, self.reason, _figure(self.logprob), _figure(self.gradient), self.engine,
-            _figure(self.sampled), self.adapter, self.checkpointing, self.processes, self.vllm,
+            _figure(self.sampled), self.adapter, self.checkpointing, self.processes,
         )  # fmt: skip
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
@@ -206,12 +163,9 @@ def families() -> dict[str, type[PreTrainedConfig]]:
     return {kind.model_type: kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING}
 
 
-def shrunk(name: str, *, wide: bool = False) -> PreTrainedConfig:
-    """A configuration of a family with few and small layers, one of each kind at least; ``wide`` for vLLM."""
-    special, sizes = _SPECIAL.get(name, {}), _SIZES
-    if wide:
-        special = {k: v * 4 if k in _WIDTHS else v for k, v in special.items()} | _WIDE.get(name, {})
-        sizes = {k: v * 4 if k in _WIDTHS else v for k, v in sizes.items() if k != "tie_word_embeddings"} | _WIDE[""]
+def shrunk(name: str) -> PreTrainedConfig:
+    """A configuration of a family with few and small layers, one of each kind at least."""
+    special = _SPECIAL.get(name, {})
     config = AutoConfig.for_model(name, **special)
     text = config.get_text_config(decoder=True)
     if type(text) is type(config):
@@ -223,11 +177,9 @@ def shrunk(name: str, *, wide: bool = False) -> PreTrainedConfig:
         whole = "num_hidden_layers" in special or field.endswith("token_id")
         if isinstance(value, list) and len(value) == depth and not whole:
             setattr(text, field, value[: max(len(kinds), LAYERS)])
-    for field, value in {**sizes, **special}.items():
+    for field, value in {**_SIZES, **special}.items():
         if field in known or field in special or field in text.attribute_map:
             setattr(text, field, value)
-    if wide and known.get("use_sliding_window") is False:
-        text.sliding_window = None  # vLLM takes it for Qwen3-MoE, though it is switched off
     if "kv_lora_rank" in known and "num_key_value_heads" in known:
         text.num_key_value_heads = text.num_attention_heads
     if len(kinds) > 1:
@@ -242,18 +194,18 @@ def shrunk(name: str, *, wide: bool = False) -> PreTrainedConfig:
     return config
 
 
-def built(name: str, *, wide: bool = False) -> PreTrainedModel:
-    """A tiny model of a family with random weights, the same each time; ``wide`` for vLLM.
+def built(name: str) -> PreTrainedModel:
+    """A tiny model of a family with random weights, the same each time.
 
     Raises:
         ValueError: It is not tiny.
     """
     with torch.device("meta"):
-        count = sum(p.numel() for p in AutoModelForCausalLM.from_config(shrunk(name, wide=wide)).parameters())
-    if count > (8 * MOST if wide else MOST):
+        count = sum(p.numel() for p in AutoModelForCausalLM.from_config(shrunk(name)).parameters())
+    if count > MOST:
         raise ValueError(f"{count:,} weights at these settings: it has parts besides its text")
     torch.manual_seed(7)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(shrunk(name, wide=wide), dtype=torch.float32)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(shrunk(name), dtype=torch.float32)
     model(torch.arange(5)[None], use_cache=False)
     return model.train(False)
 
@@ -427,25 +379,17 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="families; all by default")
     parser.add_argument("--write", action="store_true", help="renew the file of states")
-    parser.add_argument("--vllm", metavar="PYTHON", help="interpreter with vLLM, to fill that column with families not "
-                        "tried yet, or with the named ones")  # fmt: skip
     asked = parser.parse_args(given)
     _quiet()
     print("| family | built | trained by | why by rows | log-probabilities | gradients | engine hf | off | LoRA |"
-          " checkpointing | two processes | vLLM (CPU) |\n" + "|---" * 12 + "|")  # fmt: skip
+          " checkpointing | two processes |\n" + "|---" * 11 + "|")  # fmt: skip
     known = known_states() if STATES.exists() else {}
     changed = {}
     names = asked.names or sorted(families())
-    tried = families_vllm.known_results()
-    if asked.vllm:
-        new = [n for n in names if known.get(n) != "unbuilt" and (asked.names or n not in tried)]
-        families_vllm.fill(asked.vllm, {name: partial(built, name, wide=True) for name in new}, alone)
-        tried = families_vllm.known_results()
     together = two_processes([name for name in names if known.get(name) not in ("unbuilt", "refused")])
     for name in names:
         found = measured(name)
         found.processes = together.get(name, "") if found.way in ("tree", "rows") else ""
-        found.vllm = tried.get(name, "not tried" if found.built == "yes" else "")
         print(found.row(name), flush=True)
         if known.get(name) != found.state:
             changed[name] = found.state

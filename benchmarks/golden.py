@@ -12,8 +12,9 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import (
-    golden_critics,
-    golden_estimators,
-    golden_graphs,
-    golden_losses,
-    golden_replay,
-    golden_signals,
-    golden_step_methods,
-    golden_token_methods,
-    golden_trees,
-    golden_trl,
-)
 from benchmarks.golden_data import Json, NotCovered
-from benchmarks.golden_dispatch import Outcome, Rounding, run_case
+from benchmarks.golden_dispatch import UNITS, Outcome, Rounding, run_case
 from envsuite.core.errors import EnvsuiteError
 
 EXPECTED = "golden-expected/1"
@@ -42,13 +31,10 @@ UNIT = "golden-unit/1"
 NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect")
 UNIT_TOLERANCE = {"rtol": 1e-7, "atol": 1e-8}
 """That of the recorded float64 cases; unit vectors state none."""
-HANDLER_MODULES = (
-    golden_critics, golden_estimators, golden_graphs, golden_losses, golden_replay, golden_signals, golden_step_methods,
-    golden_token_methods, golden_trees, golden_trl,
-)  # fmt: skip
-"""Importing them enters their handlers."""
-UNITS = (*golden_graphs.UNITS, *golden_step_methods.UNITS, *golden_replay.UNITS)
-"""The keys by which a unit case is known, and what computes it."""
+SPECIAL = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
+"""Numbers that JSON has as words."""
+for _name in "critics estimators graphs losses replay signals step_methods token_methods".split():
+    import_module(f"benchmarks.golden_{_name}")  # enters its handlers
 
 
 @dataclass(frozen=True)
@@ -110,129 +96,111 @@ class Report:
         return [result for result in self.results if result.covered and not result.agrees]
 
 
-def _number(value: Any) -> float:
-    return (
-        float(value) if not isinstance(value, str) else {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}[value.lower()]
-    )
-
-
-def _flatten(value: Any) -> Iterable[Any]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _flatten(item)
-    else:
-        yield value
-
-
-def _numeric(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, int | float) and not isinstance(value, bool))
-        or (isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"))
-    )
-
-
-def _aligned(expected: Any, got: Any) -> tuple[Any, Any]:
-    """Both without dictionaries: their values in the order of the expected keys.
+def _pairs(expected: Any, got: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields recorded values with ours, those of dictionaries by their keys.
 
     Raises:
-        LookupError: Ours has no such key, or another number of entries; names them.
+        LookupError: Ours has no such key, or another number of entries; says which.
     """
     if isinstance(expected, dict):
         missing = sorted(set(expected) - set(got)) if isinstance(got, dict) else sorted(expected)
         if missing:
             raise LookupError(f"missing {missing[:3]}")
-        pairs = [_aligned(expected[name], got[name]) for name in expected]
-    elif isinstance(expected, list) and any(isinstance(item, dict) for item in expected):
-        if len(expected) != len(got):
-            raise LookupError(f"{len(got)} entries for {len(expected)}")
-        pairs = [_aligned(*pair) for pair in zip(expected, got, strict=True)]
+        for name in expected:
+            yield from _pairs(expected[name], got[name])
+    elif isinstance(expected, list):
+        ours = got.tolist() if isinstance(got, np.ndarray) else got
+        if len(ours) != len(expected):
+            raise LookupError(f"{len(ours)} values for {len(expected)}")
+        for pair in zip(expected, ours, strict=True):
+            yield from _pairs(*pair)
     else:
-        return expected, got.tolist() if isinstance(got, np.ndarray) else got
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        yield expected, got
+
+
+def _numeric(value: Any) -> bool:
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or str(value).lower() in (*SPECIAL, "none")
+
+
+def _number(value: Any) -> float:
+    return SPECIAL[value.lower()] if isinstance(value, str) else float(value)
+
+
+def _wrong(key: str, where: str) -> Comparison:
+    return Comparison(key, False, float("inf"), float("inf"), where)
 
 
 def compare(key: str, expected: Any, got: Any, tolerance: Json, rounding: Rounding | None) -> Comparison:
     """Compare a recorded quantity with ours; ``null`` in the record is undefined and matches anything."""
     try:
-        expected, got = _aligned(expected, got)
+        pairs = list(_pairs(expected, got))
     except LookupError as error:
-        return Comparison(key, False, float("inf"), float("inf"), str(error))
-    want, have = list(_flatten(expected)), list(_flatten(got))
-    if len(want) != len(have):
-        return Comparison(key, False, float("inf"), float("inf"), f"{len(have)} values for {len(want)}")
-    words = [i for i, value in enumerate(want) if not _numeric(value)]
-    if wrong := [i for i in words if want[i] != have[i]]:
-        return Comparison(key, False, float("inf"), float("inf"), f"index {wrong[0]}: {have[wrong[0]]!r}")
-    for i in words:
-        want[i] = have[i] = None
-    defined = np.array([value is not None for value in want], bool)
-    a = np.array([0.0 if value is None else _number(value) for value in want], np.float64)
-    b = np.array([0.0 if value is None else float(value) for value in have], np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b)) | ~defined
+        return _wrong(key, str(error))
+    for index, (want, have) in enumerate(pairs):
+        if not _numeric(want):
+            if want != have:
+                return _wrong(key, f"index {index}: {have!r}")
+            pairs[index] = (None, None)
+    numbers = [(0.0, 0.0) if want is None else (_number(want), float(have)) for want, have in pairs]
+    a, b = np.array(numbers, np.float64).reshape(-1, 2).T
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
-        error = np.where(same, 0.0, np.abs(a - b))
+        off = np.where(same, 0.0, np.abs(a - b))
         allowed = tolerance["atol"] + tolerance["rtol"] * np.abs(a)
-        excess = np.where(same, 0.0, error / np.where(np.isfinite(allowed), allowed, 1.0))
-    error, excess = np.nan_to_num(error, nan=np.inf), np.nan_to_num(excess, nan=np.inf)
+        excess = np.where(same, 0.0, off / np.where(np.isfinite(allowed), allowed, 1.0))
+    off, excess = np.nan_to_num(off, nan=np.inf), np.nan_to_num(excess, nan=np.inf)
     aside, explained = np.zeros(len(a), bool), 0
     if rounding is not None and len(rounding.bound) == len(a):
         reproduced = np.abs(rounding.as_original - a) <= allowed
-        aside = (excess > 1.0) & np.where(np.isinf(rounding.bound), reproduced, error <= rounding.bound)
+        aside = (excess > 1.0) & np.where(np.isinf(rounding.bound), reproduced, off <= rounding.bound)
         explained = int(reproduced[aside].sum())
-    aside_error = float(error[aside].max(initial=0.0))
-    error, excess = np.where(aside, 0.0, error), np.where(aside, 0.0, excess)
-    worst = int(excess.argmax()) if len(excess) else 0
-    top = float(excess[worst]) if len(excess) else 0.0
-    where = f"index {worst}: {b[worst]:.9g}, recorded {a[worst]:.9g}" if top > 1.0 else ""
+    aside_error = float(off[aside].max(initial=0.0))
+    off, excess = np.where(aside, 0.0, off), np.where(aside, 0.0, excess)
+    top = float(excess.max(initial=0.0))
+    where = f"index {(worst := int(excess.argmax()))}: {b[worst]:.9g}, recorded {a[worst]:.9g}" if top > 1.0 else ""
     return Comparison(
-        key, top <= 1.0, float(error.max(initial=0.0)), top, where, int(aside.sum()), aside_error, explained
+        key, top <= 1.0, float(off.max(initial=0.0)), top, where, int(aside.sum()), aside_error, explained
     )
 
 
-def _check(case: Json, document: Json, data: Json, file: str) -> CaseResult:
-    peer, case_id, estimator = (
-        str(document.get("peer", {}).get("name")),
-        str(case.get("id")),
-        str(case.get("estimator")),
-    )
-    absent = [key for key in NEEDED if key not in case]
-    if absent:
-        return CaseResult(file, peer, case_id, estimator, not_covered=(("", f"the case has no {absent[0]!r}"),))
+def _check(result: CaseResult, compute: Callable[[], Outcome], expect: Json | None, case: Json) -> CaseResult:
+    """``result`` with what was compared; ``expect`` is ``None`` for a unit case, which has all that we compute."""
     try:
-        outcome: Outcome = run_case(case, peer, data, document["cases"])
+        outcome = compute()
     except NotCovered as reason:
-        return CaseResult(file, peer, case_id, estimator, not_covered=(("", str(reason)),))
+        return replace(result, not_covered=(("", str(reason)),))
     except (EnvsuiteError, KeyError, IndexError, TypeError, ValueError) as error:
         # A file of unknown origin must not stop the run, and must not pass either.
-        failed = Comparison("all", False, float("inf"), float("inf"), f"not computed: {type(error).__name__}: {error}")
-        return CaseResult(file, peer, case_id, estimator, comparisons=(failed,))
+        failed = _wrong("all", f"not computed: {type(error).__name__}: {error}")
+        return replace(result, comparisons=(failed,))
+    tolerance, in_float32 = case.get("tolerance", UNIT_TOLERANCE), case.get("dtype") == "float32"
     comparisons, skipped = [], list(outcome.skipped)
-    reasons = dict(outcome.skipped)
-    in_float32 = case["dtype"] == "float32"
-    for key, expected in case["expect"].items():
+    for key, recorded in ({key: case[key] for key in outcome.values} if expect is None else expect).items():
         if key in outcome.values:
             rounding = outcome.rounding.get(key)
             if rounding is not None and not (in_float32 or rounding.every_dtype):
                 rounding = None
-            comparisons.append(compare(key, expected, outcome.values[key], case["tolerance"], rounding))
-        elif key not in reasons:
+            comparisons.append(compare(key, recorded, outcome.values[key], tolerance, rounding))
+        elif key not in dict(outcome.skipped):
             skipped.append((key, "this quantity is not known to the runner"))
-    return CaseResult(file, peer, case_id, estimator, outcome.options, tuple(comparisons), tuple(skipped))
+    return replace(result, options=outcome.options, comparisons=tuple(comparisons), not_covered=tuple(skipped))
+
+
+def _check_case(case: Json, document: Json, data: Json, file: str) -> CaseResult:
+    peer = str(document.get("peer", {}).get("name"))
+    result = CaseResult(file, peer, str(case.get("id")), str(case.get("estimator")))
+    if absent := [key for key in NEEDED if key not in case]:
+        return replace(result, not_covered=(("", f"the case has no {absent[0]!r}"),))
+    return _check(result, lambda: run_case(case, peer, data, document["cases"]), case["expect"], case)
 
 
 def _check_unit(case: Json, cases: list[Json], file: str, number: int, source: str) -> CaseResult:
-    compute = next((unit for keys, unit in UNITS if set(keys) <= set(case)), None)
+    result = CaseResult(file, "unit", str(number), source)
+    compute = next((unit for keys, unit in UNITS.items() if keys <= case.keys()), None)
     if compute is None:
         reason = f"unit vectors ({', '.join(map(str, case))}) of a method that is not here yet"
-        return CaseResult(file, "unit", str(number), source, not_covered=(("", reason),))
-    try:
-        outcome = compute(case, cases)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        failed = Comparison("all", False, float("inf"), float("inf"), f"not computed: {type(error).__name__}: {error}")
-        return CaseResult(file, "unit", str(number), source, comparisons=(failed,))
-    compared = tuple(compare(key, case[key], value, UNIT_TOLERANCE, None) for key, value in outcome.values.items())
-    return CaseResult(file, "unit", str(number), source, outcome.options, compared)
+        return replace(result, not_covered=(("", reason),))
+    return _check(result, lambda: compute(case, cases), None, case)
 
 
 def run(folder: Path) -> Report:
@@ -267,7 +235,7 @@ def run(folder: Path) -> Report:
             unread.append((name, f"its input {wanted}.json is not in the folder"))
         else:
             for case in document["cases"]:
-                results.append(_check(case, document, inputs[wanted], name))
+                results.append(_check_case(case, document, inputs[wanted], name))
     return Report(tuple(results), tuple(unread), tuple(others))
 
 

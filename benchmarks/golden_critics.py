@@ -11,24 +11,12 @@ from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.hiper import HiPER
 from trainers.credit.estimators.vetta import VETTA
 from trainers.credit.shapers import InvalidActionPenalty
-from trainers.steps import StepTable
-from trainers.steps.columns import (
-    BLOCK,
-    BLOCKS,
-    SEGMENT,
-    SWITCH,
-    SWITCH_PROBABILITY,
-    TRUNCATED,
-    VALUE,
-    VALUE_HIGH,
-    VALUE_LOW,
-    VALUE_SWITCH,
-)
+from trainers.steps import StepTable, columns
 
 
 def _charged(case: Case) -> tuple[StepTable, InvalidActionPenalty]:
     """The step rows, with the penalty in the reward of the invalid step."""
-    shaper = InvalidActionPenalty(float(case.params.take("invalid_action_penalty_coef", 0.0)))
+    shaper = InvalidActionPenalty(case.number("invalid_action_penalty_coef", 0.0))
     return shaper(step_table(case.data)), shaper
 
 
@@ -42,14 +30,13 @@ def _dense(case: Case, flat: Floats) -> Floats:
 
 @handles("paper2", "vetta", "refs.vetta")
 def _(case: Case) -> Outcome:
-    (steps, shaper), take = _charged(case), case.params.take
+    steps, shaper = _charged(case)
     estimator = VETTA(
-        float(take("gamma_turn")), float(take("lam_turn")), float(take("gamma_token")), float(take("lam_token")),
-        float(take("alpha")),
+        case.number("gamma_turn"), case.number("lam_turn"), case.number("gamma_token"), case.number("lam_token"),
+        case.number("alpha"),
     )  # fmt: skip
-    case.params.done()
-    steps = steps.with_columns(**{VALUE: np.array([row["value_turn"] for row in case.data["steps"]])})
-    steps = steps.with_token_columns(**{VALUE: _tokens(case).column("value_token").numpy()})
+    steps = steps.with_columns(**{columns.VALUE: np.array([row["value_turn"] for row in case.data["steps"]])})
+    steps = steps.with_token_columns(**{columns.VALUE: _tokens(case).column("value_token").numpy()})
     turn, token = estimator.levels(steps)
     of_turn, of_token = estimator.returns(steps)
     values = {
@@ -68,14 +55,14 @@ def _planned(case: Case, steps: StepTable) -> StepTable:
     rows = case.data["steps"]
     place = np.arange(len(steps.response.values)) - steps.response.offsets[steps.response.row_of]
     switch = np.array([row["switch"] for row in rows], np.bool_)
-    values = {name: np.array(case.data["tokens"][name], np.float64)[:, 0] for name in (VALUE_HIGH, VALUE_LOW)} | {
-        VALUE_SWITCH: np.array(case.data["tokens"]["value_term"], np.float64)[:, 0]
-    }
-    return steps.with_token_columns(**{BLOCK: np.minimum(place + 1, BLOCKS["action"]).astype(np.int8)}).with_columns(**{
-        SWITCH: switch,
-        SEGMENT: switch | (steps.t == 0),
-        SWITCH_PROBABILITY: np.array([row["switch_probability"] for row in rows]),
-        TRUNCATED: np.array([row["truncated"] for row in rows], np.bool_),
+    recorded = {columns.VALUE_HIGH: "value_high", columns.VALUE_LOW: "value_low", columns.VALUE_SWITCH: "value_term"}
+    values = {name: np.array(case.data["tokens"][key], np.float64)[:, 0] for name, key in recorded.items()}
+    block = np.minimum(place + 1, columns.BLOCKS["action"]).astype(np.int8)
+    return steps.with_token_columns(**{columns.BLOCK: block}).with_columns(**{
+        columns.SWITCH: switch,
+        columns.SEGMENT: switch | (steps.t == 0),
+        columns.SWITCH_PROBABILITY: np.array([row["switch_probability"] for row in rows]),
+        columns.TRUNCATED: np.array([row["truncated"] for row in rows], np.bool_),
         **values,
     })  # fmt: skip
 
@@ -90,18 +77,17 @@ def _levels(estimator: HiPER, steps: StepTable) -> dict[str, Floats]:
 
 @handles("hiper", "hiper", "compute_hae_advantage")
 def _(case: Case) -> Outcome:
-    (steps, shaper), take = _charged(case), case.params.take
-    spread = case.params.one_of("keep_penalty_mode", {None: False, "normalized": True})
-    cost = -float(take("keep_penalty", 0.0))
+    steps, shaper = _charged(case)
+    spread = case.one_of("keep_penalty_mode", {None: False, "normalized": True})
+    cost = -case.number("keep_penalty", 0.0)
     estimator = HiPER(
-        float(take("gamma")), float(take("lam_turn")), float(take("lam_seg")),
-        switch=case.params.one_of("term", {True: "hiper_code", False: "none"}),
-        normalise=bool(take("norm_adv", False)),
-        end=case.params.one_of("bootstrap_truncated", {None: "zero", False: "zero", True: "hiper_code"}),
+        case.number("gamma"), case.number("lam_turn"), case.number("lam_seg"),
+        switch=case.one_of("term", {True: "hiper_code", False: "none"}),
+        normalise=bool(case.take("norm_adv", False)),
+        end=case.one_of("bootstrap_truncated", {None: "zero", False: "zero", True: "hiper_code"}),
         hiper_code_keep=0.0 if spread else cost,
         hiper_code_keep_spread=cost if spread else 0.0,
     )  # fmt: skip
-    case.params.done()
     steps = _planned(case, steps)
     high, low, *switch = estimator.returns(steps)
     values = _levels(estimator, steps) | {
@@ -117,8 +103,6 @@ def _(case: Case) -> Outcome:
 
 @handles("paper2", "hiper_paper", "refs.hiper_paper")
 def _(case: Case) -> Outcome:
-    take = case.params.take
-    estimator = HiPER(float(take("gamma")), float(take("lam_low")), float(take("lam_high")), normalise=False)
-    case.params.done()
+    estimator = HiPER(case.number("gamma"), case.number("lam_low"), case.number("lam_high"), normalise=False)
     steps = _planned(case, step_table(case.data))
     return Outcome(_levels(estimator, steps) | {"switch_advantage_per_row": estimator.switching(steps)}, str(estimator))

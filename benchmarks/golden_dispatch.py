@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.golden_data import Json, NotCovered
+from benchmarks.golden_data import Json, NotCovered, TokenRows
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,14 @@ class Rounding:
     every_dtype: bool = False
     """Float64 can do it too, since the original asks whether a difference is exactly zero."""
 
+    def times(self, weight: float) -> Rounding:
+        """That of the quotient times ``weight``."""
+        return Rounding(weight * self.bound, weight * self.as_original)
+
+    def plus(self, term: Rounding, weight: float) -> Rounding:
+        """That of a sum with ``weight`` times another quotient."""
+        return Rounding(self.bound + weight * term.bound, self.as_original + weight * term.as_original)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -43,15 +51,56 @@ class Outcome:
     """(quantity, why it is not covered)."""
 
 
-class Params:
-    """The parameters of a case, each to be taken by name."""
+@dataclass(frozen=True)
+class Case:
+    """One recorded case with its input."""
 
-    def __init__(self, params: Json) -> None:
-        self._left = dict(params)
+    record: Json
+    peer: str
+    """Name of the peer in lower case."""
+    data: Json
+    siblings: list[Json]
+    left: Json
+    """The parameters that nobody has taken yet."""
+
+    @property
+    def id(self) -> str:
+        """Its name in the file."""
+        return str(self.record["id"])
+
+    @property
+    def function(self) -> str:
+        """The original's function."""
+        return str(self.record["function"])
+
+    @property
+    def origin(self) -> str:
+        """``peer-code`` or ``paper-reference``."""
+        return str(self.record.get("origin"))
+
+    @property
+    def dtype(self) -> str:
+        """The number format that the original computed in."""
+        return str(self.record["dtype"])
+
+    @property
+    def expect(self) -> Json:
+        """The recorded quantities."""
+        found: Json = self.record["expect"]
+        return found
+
+    @property
+    def rows(self) -> TokenRows:
+        """The tokens of the input, in the case's number format."""
+        return TokenRows.of(self.data, self.dtype)
 
     def take(self, name: str, default: Any = None) -> Any:
         """The parameter ``name``, or ``default`` where the case has none."""
-        return self._left.pop(name, default)
+        return self.left.pop(name, default)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """The same as a number."""
+        return float(self.take(name, default))
 
     def one_of(self, name: str, choices: Mapping[Any, Any], default: Any = None) -> Any:
         """What ``choices`` makes of the parameter; a value that is not there is not covered."""
@@ -60,30 +109,16 @@ class Params:
             raise NotCovered(f"{name}={value!r} is not known to the runner")
         return choices[value]
 
-    def done(self) -> None:
-        """Refuse parameters that nobody took."""
-        if self._left:
-            raise NotCovered(f"parameter {', '.join(sorted(self._left))} is not known to the runner")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One recorded case with its input."""
-
-    id: str
-    peer: str
-    """Name of the peer in lower case."""
-    function: str
-    origin: str
-    dtype: str
-    params: Params
-    expect: Json
-    data: Json
-    siblings: list[Json]
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """The parameter, which has to be true or false."""
+        return bool(self.one_of(name, {True: True, False: False}, default))
 
 
 Handler = Callable[[Case], Outcome]
 HANDLERS: dict[tuple[str, str], tuple[tuple[str, ...], Handler]] = {}
+Unit = Callable[[Json, list[Json]], Outcome]
+UNITS: dict[frozenset[str], Unit] = {}
+"""What computes a unit case, by keys that it has."""
 
 
 def handles(peers: str, estimators: str, *functions: str) -> Callable[[Handler], Handler]:
@@ -94,6 +129,16 @@ def handles(peers: str, estimators: str, *functions: str) -> Callable[[Handler],
             for estimator in estimators.split():
                 HANDLERS[peer.lower(), estimator] = (functions, handler)
         return handler
+
+    return enter
+
+
+def computes_unit(*keys: str) -> Callable[[Unit], Unit]:
+    """Enter what computes unit cases with these keys."""
+
+    def enter(unit: Unit) -> Unit:
+        UNITS[frozenset(keys)] = unit
+        return unit
 
     return enter
 
@@ -112,17 +157,8 @@ def run_case(case: Json, peer: str, data: Json, siblings: list[Json]) -> Outcome
     functions, handler = HANDLERS[key]
     if not any(case["function"].endswith(function) for function in functions):
         raise NotCovered(f"function {case['function']!r} is not known to the runner")
-    params = Params(case["params"])
-    return handler(
-        Case(
-            str(case["id"]),
-            key[0],
-            case["function"],
-            str(case.get("origin")),
-            case["dtype"],
-            params,
-            case["expect"],
-            data,
-            siblings,
-        )
-    )
+    computed = Case(case, key[0], data, siblings, dict(case["params"]))
+    outcome = handler(computed)
+    if computed.left:
+        raise NotCovered(f"parameter {', '.join(sorted(computed.left))} is not known to the runner")
+    return outcome

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.golden_data import Json, step_table
-from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
+from benchmarks.golden_dispatch import Case, Outcome, Rounding, computes_unit, handles
 from benchmarks.golden_estimators import NORMALISE, penalised, quotient_rounding, trajectory_rounding
 from envsuite.core import ToolCall
 from envsuite.vector.milestones import ActionMilestones
@@ -27,16 +27,14 @@ from trainers.steps import StepTable
 
 def _settings(case: Case, **more: Any) -> StateComparison:
     """The comparison of verl-agent's family, by the parameters of the case."""
-    normalise = case.params.one_of("mode", NORMALISE)
-    return StateComparison.from_preset(
-        "verl-agent", normalise=normalise, epsilon=float(case.params.take("epsilon", 1e-6)), **more
-    )
+    normalise = case.one_of("mode", NORMALISE)
+    return StateComparison.from_preset("verl-agent", normalise=normalise, epsilon=case.number("epsilon", 1e-6), **more)
 
 
 def _paper(case: Case) -> StateComparison:
     """That of an independent reference; each has the deviation, those without a choice included."""
-    case.params.one_of("norm_adv_by_std", {True: None, None: None})
-    return StateComparison(ddof=int(case.params.take("ddof")), epsilon=float(case.params.take("epsilon")))
+    case.one_of("norm_adv_by_std", {True: None, None: None})
+    return StateComparison(ddof=int(case.take("ddof")), epsilon=case.number("epsilon"))
 
 
 def _keys(steps: StepTable) -> np.ndarray[Any, Any]:
@@ -45,8 +43,7 @@ def _keys(steps: StepTable) -> np.ndarray[Any, Any]:
 
 @handles("g2po", "g2po_values", "compute_group_aggregation_values")
 def _(case: Case) -> Outcome:
-    estimator = G2PO(gamma=float(case.params.take("gamma")), end_value="g2po_code")
-    case.params.done()
+    estimator = G2PO(gamma=case.number("gamma"), end_value="g2po_code")
     steps = step_table(case.data, row_order=True)
     before, after = estimator.values(steps)
     kind = np.where(~StateGraph.of(steps).last, "state", np.where(after == 10.0, "success", "failure"))
@@ -56,52 +53,44 @@ def _(case: Case) -> Outcome:
 @handles("g2po", "g2po", "compute_g2po_outcome_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    case.params.one_of("node_penalty", {0.1: None})
-    weight, gamma = float(case.params.take("step_advantage_w")), float(case.params.take("gamma"))
+    case.one_of("node_penalty", {0.1: None})
+    weight, gamma = case.number("step_advantage_w"), case.number("gamma")
     compare = _settings(case)
     estimator = G2PO(weight, gamma, "g2po_code", compare)
-    case.params.done()
     episode, _ = compare.episodes(steps)
     advantage = estimator(steps).per_step
     assert advantage is not None
     before, after = estimator.values(steps)
-    task, epsilon = group_codes(steps.group_id), compare.epsilon if compare.normalise == "std" else None
-    change = after - before
+    task, change = group_codes(steps.group_id), after - before
     of_episode = trajectory_rounding(GRPO(compare), steps)
-    of_edge = quotient_rounding(change, task, None, compare.within(change, task), epsilon=epsilon, terms=after)
+    of_edge = quotient_rounding(compare, change, task, compare.within(change, task), terms=after)
     step = (advantage - episode) / weight
     of_step = Rounding(of_edge.bound, step)
-    both = Rounding(of_episode.bound + weight * of_edge.bound, of_episode.as_original + weight * step)
-    return Outcome(
-        {"episode_part_per_row": episode, "step_part_per_row": step, "advantage_per_row": advantage},
-        f"{shaper} {estimator}",
-        {"episode_part_per_row": of_episode, "step_part_per_row": of_step, "advantage_per_row": both},
-    )
+    both = of_episode.plus(of_step, weight)
+    values = {"episode_part_per_row": episode, "step_part_per_row": step, "advantage_per_row": advantage}
+    rounding = {"episode_part_per_row": of_episode, "step_part_per_row": of_step, "advantage_per_row": both}
+    return Outcome(values, f"{shaper} {estimator}", rounding)
 
 
 @handles("paper2", "g2po_paper", "refs.g2po")
 def _(case: Case) -> Outcome:
     steps = step_table(case.data)
     compare = _paper(case)
-    estimator = G2PO(float(case.params.take("w")), float(case.params.take("gamma")), compare=compare)
-    case.params.done()
+    estimator = G2PO(case.number("w"), case.number("gamma"), compare=compare)
     before, after = estimator.values(steps)
-    return Outcome(
-        {
-            "state_value_per_row": before,
-            "next_value_per_row": after,
-            "node_part_per_row": compare.within(after, _keys(steps)),
-            "edge_part_per_row": compare.within(after - before, group_codes(steps.group_id)),
-            "episode_part_per_row": compare.episodes(steps)[0],
-            "advantage_per_row": estimator(steps).per_step,
-        },
-        str(estimator),
-    )
+    values = {
+        "state_value_per_row": before,
+        "next_value_per_row": after,
+        "node_part_per_row": compare.within(after, _keys(steps)),
+        "edge_part_per_row": compare.within(after - before, group_codes(steps.group_id)),
+        "episode_part_per_row": compare.episodes(steps)[0],
+        "advantage_per_row": estimator(steps).per_step,
+    }
+    return Outcome(values, str(estimator))
 
 
 @handles("graphgpo", "graphgpo_distances", "ComplexGraph.from_data + Calculate_all_shortest_path")
 def _(case: Case) -> Outcome:
-    case.params.done()
     return Outcome(_distances(StateGraph.of(step_table(case.data, row_order=True), "return")), "StateGraph('return')")
 
 
@@ -115,39 +104,30 @@ def _distances(graph: StateGraph) -> dict[str, Any]:
 @handles("graphgpo", "graphgpo", "compute_graph_path_returns + compute_graphgpo_outcome_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    take = case.params.take
     estimator = GraphGPO(
-        omega=float(take("gamma")),
-        graph_weight=float(take("step_advantage_w")),
-        episode_weight=float(take("episode_advantage_w")),
-        exponent=case.params.one_of("normalize_distance", {True: "change", False: "code"}),
+        omega=case.number("gamma"),
+        graph_weight=case.number("step_advantage_w"),
+        episode_weight=case.number("episode_advantage_w"),
+        exponent=case.one_of("normalize_distance", {True: "change", False: "code"}),
         solved="return",
         penalise=True,
         compare=_settings(case),
     )
-    case.params.done()
     rewards, compare = estimator.step_rewards(steps, estimator.graph(steps)), estimator.compare
-    epsilon = compare.epsilon if compare.normalise == "std" else None
-    of_step = quotient_rounding(rewards, _keys(steps), None, compare.within(rewards, _keys(steps)), epsilon=epsilon)
+    of_step = quotient_rounding(compare, rewards, _keys(steps), compare.within(rewards, _keys(steps)))
     of_episode = trajectory_rounding(GRPO(compare), steps)
-    both = Rounding(
-        *(
-            estimator.episode_weight * episode + estimator.graph_weight * step
-            for episode, step in ((of_episode.bound, of_step.bound), (of_episode.as_original, of_step.as_original))
-        )
-    )
+    both = of_episode.times(estimator.episode_weight).plus(of_step, estimator.graph_weight)
     values = {"step_return_per_row": rewards, "advantage_per_row": estimator(steps).per_step}
     return Outcome(values, f"{shaper} {estimator}", {"advantage_per_row": both})
 
 
 @handles("paper2", "graphgpo_paper", "refs.graphgpo")
 def _(case: Case) -> Outcome:
-    steps, take, compare = step_table(case.data), case.params.take, _paper(case)
+    steps, compare = step_table(case.data), _paper(case)
     estimator = GraphGPO(
-        omega=float(take("omega")), graph_weight=float(take("beta_graph")), episode_weight=float(take("beta_episode")),
-        success_reward=float(take("success_reward")), exponent="paper", compare=compare,
+        omega=case.number("omega"), graph_weight=case.number("beta_graph"), episode_weight=case.number("beta_episode"),
+        success_reward=case.number("success_reward"), exponent="paper", compare=compare,
     )  # fmt: skip
-    case.params.done()
     graph = estimator.graph(steps)
     rewards = estimator.step_rewards(steps, graph)
     values = {
@@ -162,11 +142,10 @@ def _(case: Case) -> Outcome:
 
 @handles("paper2", "pgpo", "refs.pgpo")
 def _(case: Case) -> Outcome:
-    steps, take, compare = step_table(case.data), case.params.take, _paper(case)
+    steps, compare = step_table(case.data), _paper(case)
     estimator = PGPO(
-        float(take("eta")), float(take("gamma")), float(take("alpha")), float(take("beta")), compare=compare
+        case.number("eta"), case.number("gamma"), case.number("alpha"), case.number("beta"), compare=compare
     )
-    case.params.done()
     returns, difference = discounted_returns(steps, estimator.eta), estimator.differences(steps)
     values = {
         "step_return_per_row": returns,
@@ -182,10 +161,9 @@ def _(case: Case) -> Outcome:
 
 @handles("paper2", "gagpo", "refs.gagpo")
 def _(case: Case) -> Outcome:
-    steps, take = step_table(case.data), case.params.take
-    compare, over = _paper(case), case.params.one_of("norm", {"task_group": "task", "none": "none"})
-    estimator = GAGPO(float(take("gamma")), float(take("lam")), over, compare)
-    case.params.done()
+    steps = step_table(case.data)
+    compare, over = _paper(case), case.one_of("norm", {"task_group": "task", "none": "none"})
+    estimator = GAGPO(case.number("gamma"), case.number("lam"), over, compare)
     values = {
         "state_value_per_row": estimator.values(steps),
         "raw_advantage_per_row": estimator.raw(steps),
@@ -197,15 +175,13 @@ def _(case: Case) -> Outcome:
 @handles("rewardflow", "rewardflow", "apply_rewardflow_propagation + compute_rewardflow_outcome_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    take = case.params.take
     compare = _settings(case)
-    take("clean")  # without self-loops or with them: they shorten no path
-    longest: Literal["end", "rewardflow_code"] = case.params.one_of(
+    case.take("clean")  # without self-loops or with them: they shorten no path
+    longest: Literal["end", "rewardflow_code"] = case.one_of(
         "longest_episode_has_end_state", {True: "end", False: "rewardflow_code"}
     )
-    gamma, weight = float(take("gamma")), float(take("step_advantage_w"))
+    gamma, weight = case.number("gamma"), case.number("step_advantage_w")
     estimator = RewardFlow(gamma, weight, "first", longest, penalise=True, compare=compare)
-    case.params.done()
     values = {
         "step_reward_per_row": estimator.value_gains(steps, StateGraph.of(steps, "success")),
         "advantage_per_row": estimator(steps).per_step,
@@ -216,21 +192,18 @@ def _(case: Case) -> Outcome:
 @handles("beacon", "beacon", "compute_migpo_step_rewards + compute_migpo_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    take = case.params.take
     estimator = BEACON(
-        float(take("step_advantage_w")), float(take("gamma")), float(take("milestone_reward")), True, _settings(case)
+        case.number("step_advantage_w"), case.number("gamma"), case.number("milestone_reward"), True, _settings(case)
     )
-    case.params.done()
     values = {"step_reward_per_row": estimator.milestone_returns(steps), "advantage_per_row": estimator(steps).per_step}
     return Outcome(values, f"{shaper} {estimator}")
 
 
 @handles("paper2", "beacon_paper", "refs.beacon_paper")
 def _(case: Case) -> Outcome:
-    steps, take = step_table(case.data), case.params.take
-    case.params.one_of("norm_adv_by_std", {False: None})
-    estimator = BEACON(float(take("lambda")), float(take("gamma")), float(take("milestone_reward")))
-    case.params.done()
+    steps = step_table(case.data)
+    case.one_of("norm_adv_by_std", {False: None})
+    estimator = BEACON(case.number("lambda"), case.number("gamma"), case.number("milestone_reward"))
     advantage = estimator(steps)
     values = {
         "segment_per_row": estimator.segments(steps),
@@ -242,6 +215,7 @@ def _(case: Case) -> Outcome:
     return Outcome(values, str(estimator))
 
 
+@computes_unit("steps", "similarity_thresh")
 def _merged_states(case: Json, _: list[Json]) -> Outcome:
     """Unit vectors of GraphGPO: which states are joined where their keys are alike."""
     rows = [
@@ -262,6 +236,7 @@ def _merged_states(case: Json, _: list[Json]) -> Outcome:
     return Outcome(values, f"StateGraph('return', similarity={case['similarity_thresh']})")
 
 
+@computes_unit("actions", "milestones", "threshold")
 def _matched_milestones(case: Json, _: list[Json]) -> Outcome:
     """Unit vectors of BEACON: which actions count as milestones, and what the steps before them earn."""
     actions, wanted = (
@@ -285,10 +260,3 @@ def _matched_milestones(case: Json, _: list[Json]) -> Outcome:
         "segment_ids": np.where(segment == len(wanted), -1, segment),
     }
     return Outcome(values, f"Listed(similarity={case['threshold']}) {estimator}")
-
-
-UNITS = (
-    (("steps", "similarity_thresh"), _merged_states),
-    (("actions", "milestones", "threshold"), _matched_milestones),
-)
-"""The keys by which a unit case is known, and what computes it."""

@@ -1,10 +1,11 @@
-"""Recorded cases of policy losses, divergence estimators and aggregations."""
+"""Recorded cases of policy losses, divergence estimators and aggregations, those of TRL last."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,7 @@ from trainers.policy.loss.selection import covariances, eligible, selected_token
 from trainers.policy.loss.token_losses import LOSSES, LossTokens
 from trainers.policy.loss.value_loss import value_loss
 
-MODES = (
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-)
+MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 ONE_ROW_EMPTY = "the original is 0/0 = NaN where a row has no tokens; such rows are left out here"
 
 
@@ -50,7 +45,7 @@ def aggregated(
 def totals_of(case: Case, rows: TokenRows, config: ObjectiveConfig) -> BatchTotals:
     """Sizes of the batch that the case divides by; verl can be told those of all ranks."""
     own = BatchTotals.of(rows.lengths, config)
-    tokens, sequences = case.params.take("batch_num_tokens"), case.params.take("global_batch_size")
+    tokens, sequences = case.take("batch_num_tokens"), case.take("global_batch_size")
     return BatchTotals(
         own.tokens if tokens is None else int(tokens), own.sequences if sequences is None else int(sequences)
     )
@@ -119,47 +114,41 @@ def _settings(config: ObjectiveConfig) -> str:
 
 def named_advantage(case: Case, rows: TokenRows, default: str | None = None) -> torch.Tensor:
     """The recorded advantage column that the case names, flat."""
-    name = case.params.take("advantage", default)
+    name = case.take("advantage", default)
     if name is None:
         raise NotCovered("the case does not name its advantage")
     return rows.column(name)
 
 
 def _verl_clip(case: Case) -> tuple[float, float]:
-    both = case.params.take("clip_ratio", case.params.take("cliprange"))
-    low = case.params.take("clip_ratio_low", case.params.take("cliprange_low", both))
-    high = case.params.take("clip_ratio_high", case.params.take("cliprange_high", both))
+    both = case.take("clip_ratio", case.take("cliprange"))
+    low = case.take("clip_ratio_low", case.take("cliprange_low", both))
+    high = case.take("clip_ratio_high", case.take("cliprange_high", both))
     if low is None or high is None:
         raise NotCovered("the case does not give its clip range")
     return float(low), float(high)
 
 
-def _verl_loss(peer: str, build: Callable[[Case], ObjectiveConfig]) -> Callable[[Case], Outcome]:
-    def handler(case: Case) -> Outcome:
-        rows = TokenRows.of(case.data, case.dtype)
-        horizon = case.params.take("loss_scale_factor")
-        config = aggregated(peer, case.params.take("mode", "token-mean"), rows, build(case), horizon)
-        totals, advantage = totals_of(case, rows, config), named_advantage(case, rows)
-        case.params.done()
-        return loss_outcome(rows, advantage, config, weights(rows, config, totals=totals))
+def _policy_loss(case: Case, build: Callable[[Case], ObjectiveConfig], mode: str | None = None) -> Outcome:
+    """A loss whose aggregation the case names, or is ``mode`` whatever it names."""
+    rows, horizon = case.rows, case.take("loss_scale_factor")
+    named = case.take("mode", "token-mean")
+    config = aggregated(case.peer, named if mode is None else mode, rows, build(case), horizon)
+    totals, advantage = totals_of(case, rows, config), named_advantage(case, rows)
+    if config.loss in ("clip_cov", "kl_cov"):
+        return _covariance_outcome(rows, advantage, config)
+    return loss_outcome(rows, advantage, config, weights(rows, config, totals=totals))
 
-    return handler
 
-
-def _dual_clip(case: Case, *, clamp: float | None) -> ObjectiveConfig:
-    low, high = _verl_clip(case)
-    return ObjectiveConfig(
-        clip_low=low,
-        clip_high=high,
-        dual_clip=float(case.params.take("clip_ratio_c", 3.0)),
-        log_ratio_min=None if clamp is None else -clamp,
-        log_ratio_max=clamp,
-    )
+def _dual_clip(case: Case) -> ObjectiveConfig:
+    (low, high), ratio = _verl_clip(case), case.number("clip_ratio_c", 3.0)
+    least, most = (-20.0, 20.0) if case.peer == "verl" else (None, None)
+    return ObjectiveConfig(clip_low=low, clip_high=high, dual_clip=ratio, log_ratio_min=least, log_ratio_max=most)
 
 
 def _gspo(case: Case) -> ObjectiveConfig:
     low, high = _verl_clip(case)
-    case.params.take("clip_ratio_c")  # no effect in the original's gspo
+    case.take("clip_ratio_c")  # no effect in the original's gspo
     return ObjectiveConfig(ratio="sequence", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=10.0)
 
 
@@ -169,46 +158,64 @@ def _cispo(case: Case) -> ObjectiveConfig:
 
 
 def _gpg(case: Case) -> ObjectiveConfig:
-    case.params.take("clip_ratio")  # part of the recorded config; gpg has no ratio
+    case.take("clip_ratio")  # part of the recorded config; gpg has no ratio
     return ObjectiveConfig(loss="gpg")
 
 
-handles("verl", "ppo_dualclip dapo_clip_higher", "'vanilla'", "vanilla")(
-    _verl_loss("verl", lambda case: _dual_clip(case, clamp=20.0))
+def _clip_cov(case: Case) -> ObjectiveConfig:
+    if case.peer == "spear":
+        case.flag("is_replay")  # which bounds the peer reads; both are recorded
+        low, high, fraction, least, most = map(case.number, ("low", "high", "ratio", "lb", "ub"))
+    else:
+        (low, high), fraction = _verl_clip(case), case.number("clip_cov_ratio", 0.0002)
+        least, most = case.number("clip_cov_lb", 1.0), case.number("clip_cov_ub", 5.0)
+    return ObjectiveConfig(
+        loss="clip_cov", clip_low=low, clip_high=high, cov_fraction=fraction, cov_low=least, cov_high=most,
+        log_ratio_min=None, log_ratio_max=None,
+    )  # fmt: skip
+
+
+def _kl_cov(case: Case) -> ObjectiveConfig:
+    fraction, coefficient = case.number("kl_cov_ratio"), case.number("ppo_kl_coef")
+    return ObjectiveConfig(
+        loss="kl_cov", cov_fraction=fraction, cov_kl_coef=coefficient, log_ratio_min=None, log_ratio_max=None
+    )
+
+
+POLICY_LOSSES: tuple[tuple[str, str, tuple[str, ...], Callable[[Case], ObjectiveConfig]], ...] = (
+    ("verl", "ppo_dualclip dapo_clip_higher", ("'vanilla'", "vanilla"), _dual_clip),
+    ("verl-agent", "ppo_dualclip dapo_clip_higher", ("compute_policy_loss",), _dual_clip),
+    ("verl", "gspo", ("'gspo'",), _gspo),
+    ("verl", "cispo", ("'cispo'",), _cispo),
+    ("verl", "clip_cov", ("compute_policy_loss_clip_cov", "'clip_cov'"), _clip_cov),
+    ("SPEAR", "clip_cov", ("core_algos.compute_policy_loss_clip_cov",), _clip_cov),
+    ("verl", "kl_cov", ("compute_policy_loss_kl_cov", "'kl_cov'"), _kl_cov),
 )
-handles("verl-agent", "ppo_dualclip dapo_clip_higher", "compute_policy_loss")(
-    _verl_loss("verl-agent", lambda case: _dual_clip(case, clamp=None))
-)
-handles("verl", "gspo", "'gspo'")(_verl_loss("verl", _gspo))
-handles("verl", "cispo", "'cispo'")(_verl_loss("verl", _cispo))
+"""Peer, estimators, functions, and the options that reproduce them."""
+for _peer, _estimators, _functions, _build in POLICY_LOSSES:
+    handles(_peer, _estimators, *_functions)(partial(_policy_loss, build=_build))
 
 
 @handles("verl-agent", "gspo", "compute_policy_loss_gspo")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    case.params.one_of("mode", dict.fromkeys(MODES))  # the fork aggregates by seq-mean-token-mean whatever it is told
-    config = aggregated("verl-agent", "seq-mean-token-mean", rows, _gspo(case))
-    advantage = named_advantage(case, rows)
-    case.params.done()
-    return loss_outcome(rows, advantage, config)
+    return _policy_loss(case, _gspo, "seq-mean-token-mean")  # the fork's, whatever it is told
 
 
 @handles("verl", "gpg_loss", "'gpg'")
 def _(case: Case) -> Outcome:
-    outcome = _verl_loss("verl", _gpg)(case)
+    outcome = _policy_loss(case, _gpg)
     return Outcome({**outcome.values, "metrics": {}}, outcome.options)
 
 
 @handles("verl", "gmpo_geo_mean", "'geo_mean'")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
+    rows = case.rows
     low, high = _verl_clip(case)
-    case.params.one_of("mode", dict.fromkeys(MODES))  # the original always takes the plain mean over rows
+    case.one_of("mode", dict.fromkeys(MODES))  # the original always takes the plain mean over rows
     config = ObjectiveConfig(
         loss="gmpo", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=None, count_empty=True
     )
     advantage = named_advantage(case, rows)
-    case.params.done()
     return loss_outcome(rows, advantage, config)
 
 
@@ -240,66 +247,12 @@ def _covariance_outcome(rows: TokenRows, advantage: torch.Tensor, config: Object
     return Outcome(values, outcome.options)
 
 
-def _clip_cov(low: Any, high: Any, fraction: Any, bounds: tuple[Any, Any]) -> ObjectiveConfig:
-    return ObjectiveConfig(
-        loss="clip_cov",
-        clip_low=float(low),
-        clip_high=float(high),
-        cov_fraction=float(fraction),
-        cov_low=float(bounds[0]),
-        cov_high=float(bounds[1]),
-        log_ratio_min=None,
-        log_ratio_max=None,
-    )
-
-
-@handles("verl", "clip_cov", "compute_policy_loss_clip_cov", "'clip_cov'")
-def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    take = case.params.take
-    bounds = take("clip_cov_lb", 1.0), take("clip_cov_ub", 5.0)
-    config = _clip_cov(*_verl_clip(case), take("clip_cov_ratio", 0.0002), bounds)
-    config = aggregated("verl", take("mode", "token-mean"), rows, config)
-    advantage = named_advantage(case, rows)
-    case.params.done()
-    return _covariance_outcome(rows, advantage, config)
-
-
-@handles("SPEAR", "clip_cov", "core_algos.compute_policy_loss_clip_cov")
-def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    take = case.params.take
-    case.params.one_of("is_replay", {True: None, False: None})  # which bounds the peer reads; both are recorded
-    config = _clip_cov(take("low"), take("high"), take("ratio"), (take("lb"), take("ub")))
-    config = aggregated("spear", take("mode"), rows, config)
-    advantage = named_advantage(case, rows)
-    case.params.done()
-    return _covariance_outcome(rows, advantage, config)
-
-
-@handles("verl", "kl_cov", "compute_policy_loss_kl_cov", "'kl_cov'")
-def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    config = ObjectiveConfig(
-        loss="kl_cov",
-        cov_fraction=float(case.params.take("kl_cov_ratio")),
-        cov_kl_coef=float(case.params.take("ppo_kl_coef")),
-        log_ratio_min=None,
-        log_ratio_max=None,
-    )
-    config = aggregated("verl", case.params.take("mode", "token-mean"), rows, config)
-    advantage = named_advantage(case, rows)
-    case.params.done()
-    return _covariance_outcome(rows, advantage, config)
-
-
 @handles("verl", "value_loss", "compute_value_loss")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    config = aggregated("verl", case.params.take("mode", "token-mean"), rows, ObjectiveConfig())
-    clip = float(case.params.take("cliprange_value"))
-    case.params.one_of("returns", {"values + 0.3*advantage_tok": None})
-    case.params.done()
+    rows = case.rows
+    config = aggregated("verl", case.take("mode", "token-mean"), rows, ObjectiveConfig())
+    clip = case.number("cliprange_value")
+    case.one_of("returns", {"values + 0.3*advantage_tok": None})
     values = rows.column("values")
     returns = values + 0.3 * rows.column("advantage_tok")
     result = value_loss(rows.column("vpred"), values, returns, weights(rows, config), clip=clip)
@@ -307,27 +260,17 @@ def _(case: Case) -> Outcome:
 
 
 _KL = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
-    "low_var_kl+": "k3+",
+    "kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3", "low_var_kl+": "k3+",
     "k3+": "k3+",
-}
+}  # fmt: skip
 
 
 @handles("verl verl-agent SPEAR Agent-R1", "kl", "kl_penalty")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
+    rows = case.rows
     config = ObjectiveConfig(
-        kl=case.params.one_of("kl_penalty", _KL),
-        kl_log_ratio_clamp=20.0 if case.peer == "verl" else None,
-        kl_clamp=10.0,
+        kl=case.one_of("kl_penalty", _KL), kl_log_ratio_clamp=20.0 if case.peer == "verl" else None, kl_clamp=10.0
     )
-    case.params.done()
     new = rows.column("log_prob").requires_grad_()
     kl = kl_estimate(new, rows.column("ref_log_prob"), config)
     kl.sum().backward()  # type: ignore[no-untyped-call]
@@ -337,11 +280,10 @@ def _(case: Case) -> Outcome:
 
 @handles("verl verl-agent SPEAR Agent-R1", "agg_loss", "agg_loss")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
-    horizon = case.params.take("loss_scale_factor")
-    config = aggregated(case.peer, case.params.take("mode"), rows, ObjectiveConfig(), horizon)
+    rows = case.rows
+    horizon = case.take("loss_scale_factor")
+    config = aggregated(case.peer, case.take("mode"), rows, ObjectiveConfig(), horizon)
     totals = totals_of(case, rows, config)
-    case.params.done()
     losses = 0.5 * rows.column("advantage_tok") + 0.1
     return Outcome({"loss": float((weights(rows, config, totals=totals) * losses).sum())}, _settings(config))
 
@@ -362,22 +304,20 @@ def _step_gae(case: Case, rows: TokenRows, *, origin: str, gamma: float, lam: fl
 
 @handles("StepPO", "steppo_loss", "verl gspo + arft GAE", "paper_ref.steppo_loss")
 def _(case: Case) -> Outcome:
-    rows = TokenRows.of(case.data, case.dtype)
+    rows = case.rows
     if case.origin == "paper-reference":
         return _steppo_paper(case, rows)
-    gamma, lam = float(case.params.take("gamma")), float(case.params.take("lam"))
-    if not re.fullmatch(r"steppo_gae gamma=\S+ lam=\S+ whitened", str(case.params.take("advantage"))):
+    gamma, lam = case.number("gamma"), case.number("lam")
+    if not re.fullmatch(r"steppo_gae gamma=\S+ lam=\S+ whitened", str(case.take("advantage"))):
         raise NotCovered("its advantage is not known to the runner")
-    config = aggregated("verl", case.params.take("agg"), rows, _gspo(case))
-    case.params.done()
+    config = aggregated("verl", case.take("agg"), rows, _gspo(case))
     advantage = _step_gae(case, rows, origin="peer-code", gamma=gamma, lam=lam, key="advantage_per_row")
     return loss_outcome(rows, advantage, config)
 
 
 def _steppo_paper(case: Case, rows: TokenRows) -> Outcome:
-    low, high = float(case.params.take("clip_low")), float(case.params.take("clip_high"))
-    origin = case.params.one_of("advantage", {"whitened": "peer-code", "raw_eq6": "paper-reference"})
-    case.params.done()
+    low, high = case.number("clip_low"), case.number("clip_high")
+    origin = case.one_of("advantage", {"whitened": "peer-code", "raw_eq6": "paper-reference"})
     config = ObjectiveConfig(
         ratio="step", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=None, average="episodes"
     )
@@ -399,3 +339,61 @@ def _steppo_paper(case: Case, rows: TokenRows) -> Outcome:
         },
         _settings(config),
     )
+
+
+TRL_LOSSES: dict[str, ObjectiveConfig] = {
+    "grpo": ObjectiveConfig(aggregation="seq-mean-token-mean", count_empty=True),
+    "bnpo": ObjectiveConfig(aggregation="token-mean"),
+    "dapo": ObjectiveConfig(aggregation="token-mean"),
+    "dr_grpo": ObjectiveConfig(aggregation="seq-mean-token-sum-norm", horizon=1, count_empty=True),
+    "luspo": ObjectiveConfig(aggregation="seq-mean-token-sum", count_empty=True),
+    "cispo": ObjectiveConfig(loss="cispo", aggregation="token-mean"),
+}
+
+
+@handles("trl", " ".join(f"trl_{name}_loss" for name in TRL_LOSSES), "GRPOTrainer._compute_loss")
+def _(case: Case) -> Outcome:
+    rows = case.rows
+    name = case.take("loss_type")
+    if name not in TRL_LOSSES:
+        raise NotCovered(f"loss_type={name!r} is not known to the runner")
+    low, high = case.number("epsilon_low"), case.number("epsilon_high")
+    level = case.one_of("importance_sampling_level", {"token": "token", "sequence": "step"})
+    beta = case.number("beta")
+    horizon = int(case.take("max_completion_length"))
+    case.one_of("num_items_in_batch", {"mask.sum()": None})
+    config = replace(
+        TRL_LOSSES[name],
+        ratio=level,
+        # TRL's cispo caps the ratio at epsilon_high itself, and nothing holds it from below.
+        clip_low=None if name == "cispo" else low,
+        clip_high=high - 1.0 if name == "cispo" else high,
+        log_ratio_min=None,
+        log_ratio_max=None,
+        kl="k3" if beta else "none",
+        kl_coef=beta,
+    )
+    if name == "dr_grpo":
+        config = replace(config, horizon=horizon)
+    advantage = named_advantage(case, rows, "advantage_seq")
+    return loss_outcome(rows, advantage, config)
+
+
+@handles("trl", "trl_rloo_loss", "RLOOTrainer._compute_loss")
+def _(case: Case) -> Outcome:
+    rows = case.rows
+    config = ObjectiveConfig(
+        ratio="product",
+        clip_low=case.number("epsilon_low"),
+        clip_high=case.number("epsilon_high"),
+        log_ratio_min=None,
+        log_ratio_max=None,
+        count_empty=True,
+    )
+    advantage = named_advantage(case, rows, "advantage_seq")
+    outcome = loss_outcome(rows, advantage, config)
+    if rows.mask.any(axis=1).all():
+        return outcome
+    # Such a row has no gradient, only a constant in the loss.
+    values = {key: value for key, value in outcome.values.items() if key != "loss"}
+    return replace(outcome, values=values, skipped=(("loss", "the original adds -A for each row without tokens"),))

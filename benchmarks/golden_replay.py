@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.golden_data import Json, NotCovered, step_table
-from benchmarks.golden_dispatch import Case, Outcome, handles
+from benchmarks.golden_dispatch import Case, Outcome, computes_unit, handles
 from benchmarks.golden_estimators import penalised
 from trainers.credit.estimators.comparison import StateComparison
 from trainers.credit.estimators.gigpo import GiGPO
@@ -29,20 +29,18 @@ def _spreads(steps: StepTable) -> Floats:
 @handles("SPEAR", "spear_recalibration", "prepare_for_selection")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    take = case.params.take
-    case.params.one_of("norm_adv_by_std", {False: None})
-    if 0.0 < float(take("weight_decay_trajectory_replay", -1)) <= 1.0:
+    case.one_of("norm_adv_by_std", {False: None})
+    if 0.0 < case.number("weight_decay_trajectory_replay", -1) <= 1.0:
         raise NotCovered("weight_decay_trajectory_replay > 0 turns the recalibration off")
     config = ReplayConfig(
-        size=int(take("buffer_size")),
-        baselines=int(take("baseline_buffer_size")),
+        size=int(case.take("buffer_size")),
+        baselines=int(case.take("baseline_buffer_size")),
         admit="step",
         keep="non_negative",
         full="useful",
         forget="iterations",
     )
-    estimator = GiGPO(gamma=float(take("gamma")), compare=StateComparison.from_preset("verl-agent"))
-    case.params.done()
+    estimator = GiGPO(gamma=case.number("gamma"), compare=StateComparison.from_preset("verl-agent"))
     names = np.array([row["group_id"] for row in case.data["steps"]], object)
     keys = zip(steps.episode_id.tolist(), steps.t.tolist(), strict=True)
     row_of = {key: row for row, key in enumerate(keys)}
@@ -91,8 +89,7 @@ def _(case: Case) -> Outcome:
 @handles("SPEAR", "spear_rollout_filter", "rule of ray_trainer._filter_rollout, re-stated", "_filter_rollout")
 def _(case: Case) -> Outcome:
     steps = step_table(case.data)
-    filter_ = LowSpread(1.0 - float(case.params.take("rollout_filter_ratio")))
-    case.params.done()
+    filter_ = LowSpread(1.0 - case.number("rollout_filter_ratio"))
     names = [row["group_id"] for row in case.data["steps"]]
     spread = dict(zip(names, _spreads(steps).tolist(), strict=True))
     stay = list(dict.fromkeys(name for name, kept in zip(names, filter_(steps).tolist(), strict=True) if kept))
@@ -100,6 +97,7 @@ def _(case: Case) -> Outcome:
     return Outcome(values, str(filter_))
 
 
+@computes_unit("T", "t", "sil_warmup_gamma", "toolcall_decay_mu")
 def schedule_unit(case: Json, _: list[Json]) -> Outcome:
     """A unit case of the two schedules."""
     values = {
@@ -109,6 +107,7 @@ def schedule_unit(case: Json, _: list[Json]) -> Outcome:
     return Outcome(values, f"cosine_rise, cosine_fall(length={case['T']})")
 
 
+@computes_unit("success", "n_tool_call", "format_ok", "t", "T_decay", "reward")
 def reward_unit(case: Json, _: list[Json]) -> Outcome:
     """A unit case of the composite reward: an episode with so many tool calls, and a last step that is none."""
     calls = int(case["n_tool_call"])
@@ -127,10 +126,3 @@ def reward_unit(case: Json, _: list[Json]) -> Outcome:
     )
     shaper = Spear(decay=int(case["T_decay"]))
     return Outcome({"reward": float(episode_returns(shaper(steps))[0])}, str(shaper))
-
-
-UNITS = (
-    (("T", "t", "sil_warmup_gamma", "toolcall_decay_mu"), schedule_unit),
-    (("success", "n_tool_call", "format_ok", "t", "T_decay", "reward"), reward_unit),
-)
-"""The keys by which a unit case is known, and what computes it."""

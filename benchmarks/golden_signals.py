@@ -19,16 +19,15 @@ def _steps(case: Case, name: str, recorded: str) -> StepTable:
 
 
 def _empg(case: Case, epsilon: float) -> EMPG:
-    k, k_future, zeta = (float(case.params.take(name)) for name in ("k", "k_f", "zeta"))
+    k, k_future, zeta = (case.number(name) for name in ("k", "k_f", "zeta"))
     return EMPG(k, k_future, zeta, StateComparison(ddof=1, epsilon=epsilon))
 
 
 @handles("paper2", "empg", "refs.empg")
 def _(case: Case) -> Outcome:
-    case.params.one_of("ddof", {1: None})
-    case.params.one_of("epsilon", {1e-8: None})  # of the range of the entropies
+    case.one_of("ddof", {1: None})
+    case.one_of("epsilon", {1e-8: None})  # of the range of the entropies
     estimator, steps = _empg(case, 0.0), _steps(case, ENTROPY, "entropy")
-    case.params.done()
     values = {
         "step_entropy_per_row": token_means(steps, ENTROPY, "empg"),
         "entropy_scale_per_row": estimator.scale(steps),
@@ -41,28 +40,25 @@ def _(case: Case) -> Outcome:
 
 @handles("empgport", "empg_port", "compute_EMPG_advantage")
 def _(case: Case) -> Outcome:
-    case.params.one_of("base", {"grpo over trajectories, ddof=1, epsilon=0": None})
+    case.one_of("base", {"grpo over trajectories, ddof=1, epsilon=0": None})
     estimator = _empg(case, 0.0)
-    case.params.done()
     return Outcome({"advantage_per_row": estimator(_steps(case, ENTROPY, "entropy")).per_step}, str(estimator))
 
 
 @handles("paper2", "hcapo", "refs.hcapo")
 def _(case: Case) -> Outcome:
-    take = case.params.take
-    (low, high), smoothing = take("clip"), take("smoothing_alpha")
+    (low, high), smoothing = case.take("clip"), case.take("smoothing_alpha")
     estimator = HCAPO(
-        weight=float(take("omega")),
-        gamma=float(take("gamma")),
-        temperature=float(take("temperature")),
+        weight=case.number("omega"),
+        gamma=case.number("gamma"),
+        temperature=case.number("temperature"),
         clip_low=1.0 - low,
         clip_high=high - 1.0,
         alpha=1.0 if smoothing is None else float(smoothing),
-        over=case.params.one_of("scope", {"task_group": "task"}),
-        harmless=bool(take("do_no_harm_mask")),
-        compare=StateComparison(ddof=int(take("ddof")), epsilon=float(take("epsilon"))),
+        over=case.one_of("scope", {"task_group": "task"}),
+        harmless=bool(case.take("do_no_harm_mask")),
+        compare=StateComparison(ddof=int(case.take("ddof")), epsilon=case.number("epsilon")),
     )
-    case.params.done()
     steps = _steps(case, HINDSIGHT, "hindsight_log_prob")
     ratio = estimator.ratios(steps)
     value = estimator.values(steps, ratio)

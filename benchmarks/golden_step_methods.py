@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.golden_data import Json, step_table
-from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
+from benchmarks.golden_dispatch import Case, Outcome, Rounding, computes_unit, handles
 from benchmarks.golden_estimators import NORMALISE, penalised
 from trainers.credit.estimators.bipace import ACTION, LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE, credit_diff, credit_q
 from trainers.credit.estimators.clustering import greedy_clusters
@@ -24,20 +24,17 @@ from trainers.credit.scpo import SCPO, STEP_TEXT, failure_table, match_credit
 from trainers.steps import StepTable
 from trainers.steps.columns import EMBEDDING, STEP_SCORE, VALUE
 
-_BOOL = {True: True, False: False}
-
 
 @handles("paper", "hgpo_paper", "paper_ref.hgpo_paper")
 def _(case: Case) -> Outcome:
-    steps, take = step_table(case.data), case.params.take
+    steps = step_table(case.data)
     estimator = HGPO(
-        depth=int(take("K")),
-        alpha=float(take("alpha")),
-        gamma=float(take("gamma")),
-        compare=StateComparison(ddof=case.params.one_of("ddof", {0: 0, 1: 1}), epsilon=float(take("epsilon"))),
-        omit_zero=case.params.one_of("omit_zero_advantage", _BOOL),
+        depth=int(case.take("K")),
+        alpha=case.number("alpha"),
+        gamma=case.number("gamma"),
+        compare=StateComparison(ddof=case.one_of("ddof", {0: 0, 1: 1}), epsilon=case.number("epsilon")),
+        omit_zero=case.flag("omit_zero_advantage"),
     )
-    case.params.done()
     returns, (groups, exists) = discounted_returns(steps, estimator.gamma), estimator.levels(steps)
     values = {
         "advantage_per_row": estimator(steps).per_step,
@@ -55,23 +52,18 @@ def _(case: Case) -> Outcome:
 )
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    take = case.params.take
     estimator = HGPO(
-        depth=int(take("history_length")),
-        alpha=float(take("length_weight_alpha")),
-        gamma=float(take("gamma")),
+        depth=int(case.take("history_length")),
+        alpha=case.number("length_weight_alpha"),
+        gamma=case.number("gamma"),
         compare=StateComparison.from_preset(
-            "verl-agent",
-            normalise=case.params.one_of("mode", NORMALISE),
-            ddof=0,
-            epsilon=float(take("epsilon")),
+            "verl-agent", normalise=case.one_of("mode", NORMALISE), ddof=0, epsilon=case.number("epsilon")
         ),
         short_history="skip",
         first_weight=2.0,
         weight_epsilon=1e-6,
-        episode_term=case.params.one_of("base_group", _BOOL),
+        episode_term=case.flag("base_group"),
     )
-    case.params.done()
     advantage, listed = estimator(steps).per_step, case.expect.get("rows_changed_by_rounding_noise", [])
     assert advantage is not None
     rounding = {}
@@ -125,9 +117,8 @@ def _hgpo_with_noise(estimator: HGPO, steps: StepTable, dtype: torch.dtype) -> F
 @handles("StepPO", "steppo_gae", "compute_gae_advantage_return", "paper_ref.steppo_gae")
 def _(case: Case) -> Outcome:
     steps = step_table(case.data).with_columns(**{VALUE: np.array([row["value"] for row in case.data["steps"]])})
-    gamma, lam = float(case.params.take("gamma")), float(case.params.take("lam"))
+    gamma, lam = case.number("gamma"), case.number("lam")
     estimator = StepPO(gamma, lam, whiten=case.origin == "peer-code")
-    case.params.done()
     values = {
         "advantage_per_row": estimator(steps).per_step,
         "returns_per_row": estimator.returns(steps)[0],
@@ -152,15 +143,14 @@ def _with_states_and_actions(case: Case) -> StepTable:
 
 @handles("verl-agent", "bigpo_state_only", "paper_ref.bigpo_clusters + core_gigpo.step_norm_reward")
 def _(case: Case) -> Outcome:
-    steps, take = _with_states_and_actions(case), case.params.take
+    steps = _with_states_and_actions(case)
     estimator = BiPACE(
-        radius=float(take("cluster_eps")),
+        radius=case.number("cluster_eps"),
         credit="mean",
-        step_weight=float(take("w")),
-        gamma=float(take("gamma")),
-        compare=StateComparison.from_preset("verl-agent", normalise=case.params.one_of("mode", NORMALISE)),
+        step_weight=case.number("w"),
+        gamma=case.number("gamma"),
+        compare=StateComparison.from_preset("verl-agent", normalise=case.one_of("mode", NORMALISE)),
     )
-    case.params.done()
     total, (episode, _) = estimator(steps).per_step, estimator.compare.episodes(steps)
     assert total is not None
     values = {
@@ -176,17 +166,16 @@ _MARGIN = "how near the closest call of the clustering was; said about the recor
 
 @handles("verl-agent", "bipace", "paper_ref.pace + core_gigpo.episode_norm_reward")
 def _(case: Case) -> Outcome:
-    steps, take = _with_states_and_actions(case), case.params.take
+    steps = _with_states_and_actions(case)
     estimator = BiPACE(
-        radius=float(take("cluster_eps")),
-        credit=case.params.one_of("estimator", {"q_style": "q", "counterfactual": "diff"}),
-        action_key=case.params.one_of("action_key", {"action_tag": "action_tag", "first_n": "first_tokens"}),
-        action_tokens=int(take("n_action_tokens")),
-        step_weight=float(take("w")),
-        gamma=float(take("gamma")),
-        compare=StateComparison.from_preset("verl-agent", normalise=case.params.one_of("episode_mode", NORMALISE)),
+        radius=case.number("cluster_eps"),
+        credit=case.one_of("estimator", {"q_style": "q", "counterfactual": "diff"}),
+        action_key=case.one_of("action_key", {"action_tag": "action_tag", "first_n": "first_tokens"}),
+        action_tokens=int(case.take("n_action_tokens")),
+        step_weight=case.number("w"),
+        gamma=case.number("gamma"),
+        compare=StateComparison.from_preset("verl-agent", normalise=case.one_of("episode_mode", NORMALISE)),
     )
-    case.params.done()
     cluster, key = estimator.clusters(steps), estimator.action_keys(steps)
     by_action = credit_q if estimator.credit == "q" else credit_diff
     step, branch = by_action(discounted_returns(steps, estimator.gamma), cluster, key)
@@ -206,25 +195,22 @@ NO_OP = "Nothing happens."
 
 @handles("verl-agent", "scpo", "paper_ref.scpo_shape + core_gigpo.compute_gigpo_outcome_advantage")
 def _(case: Case) -> Outcome:
-    rows, take = case.data["steps"], case.params.take
+    rows = case.data["steps"]
     steps, penalty = penalised(case)
     out = [not row["is_action_valid"] or row["next_observation"] == NO_OP for row in rows]
     texts = np.empty(len(rows), object)
     texts[:] = [None if left_out else row["step_text"] for row, left_out in zip(rows, out, strict=True)]
     steps = steps.with_columns(**{STEP_TEXT: texts})
     shaper = SCPO(
-        alpha=float(take("alpha")),
-        threshold=float(take("theta")),
-        base=float(take("lam")),
-        success_above=float(take("tau_succ")),
-        reference=case.params.one_of("select", {"longest": "longest", "shortest": "shortest"}),
-        order=case.params.one_of(
-            "order", {"chronological": "chronological", "longest_response_first": "longest_first"}
-        ),
-        monotonic=case.params.one_of("monotonic", _BOOL, True),
+        alpha=case.number("alpha"),
+        threshold=case.number("theta"),
+        base=case.number("lam"),
+        success_above=case.number("tau_succ"),
+        reference=case.one_of("select", {"longest": "longest", "shortest": "shortest"}),
+        order=case.one_of("order", {"chronological": "chronological", "longest_response_first": "longest_first"}),
+        monotonic=case.flag("monotonic", True),
     )
-    gamma = float(take("gamma"))
-    case.params.done()
+    gamma = case.number("gamma")
     number = {row["step_text"]: int(row["step_text_id"]) for row in rows}
     similarity = np.array(case.data["step_text_similarity"], np.float64)
 
@@ -249,6 +235,7 @@ def _(case: Case) -> Outcome:
     return Outcome(values, f"{penalty} {shaper} {gigpo}")
 
 
+@computes_unit("similarity", "self_similarity", "theta", "soft_base", "permutation", "next")
 def matcher_unit(case: Json, _: list[Json]) -> Outcome:
     """A unit case of SCPO's matcher."""
     similarity, own = np.array(case["similarity"], np.float64), np.array(case["self_similarity"], np.float64)
@@ -269,6 +256,7 @@ def matcher_unit(case: Json, _: list[Json]) -> Outcome:
     return Outcome(values, f"match_credit(threshold={threshold}, base={base})")
 
 
+@computes_unit("vectors", "vectors_from_case", "eps", "labels")
 def clustering_unit(case: Json, cases: list[Json]) -> Outcome:
     """A unit case of BiPACE's clustering; its vectors may be those of an earlier case."""
     source = case if case["vectors"] is not None else cases[int(case["vectors_from_case"])]
@@ -276,10 +264,3 @@ def clustering_unit(case: Json, cases: list[Json]) -> Outcome:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     labels = greedy_clusters(vectors, np.zeros(len(vectors), np.int64), float(case["eps"]))
     return Outcome({"labels": labels}, f"greedy_clusters(radius={case['eps']})")
-
-
-UNITS = (
-    (("vectors", "vectors_from_case", "eps", "labels"), clustering_unit),
-    (("similarity", "self_similarity", "theta", "soft_base", "permutation", "next"), matcher_unit),
-)
-"""The keys by which a unit case is known, and what computes it."""

@@ -41,12 +41,11 @@ def _dense(case: Case, flat: Floats, key: str) -> Floats:
 
 
 def _dense_rows(case: Case) -> StepTable:
-    return token_row_table(case.data, case.params.take("rewards", "token_level_rewards"), dense=True)
+    return token_row_table(case.data, case.take("rewards", "token_level_rewards"), dense=True)
 
 
 def _reinforce_pp(case: Case, steps: StepTable, scope: Scope, label: object = "") -> Outcome:
-    estimator = ReinforcePP(gamma=float(case.params.take("gamma")), scope=scope)
-    case.params.done()
+    estimator = ReinforcePP(gamma=case.number("gamma"), scope=scope)
     values = {
         "advantage": _dense(case, estimator(steps).tokens(steps), "advantage"),
         "returns": _dense(case, estimator.returns(steps), "returns"),
@@ -61,7 +60,7 @@ def _(case: Case) -> Outcome:
 
 @handles("verl-agent", "reinforce_plus_plus", "compute_reinforce_plus_plus_outcome_advantage")
 def _(case: Case) -> Outcome:
-    rewards = case.params.take("rewards", "token_level_rewards_dense")  # the recordings do not say it
+    rewards = case.take("rewards", "token_level_rewards_dense")  # the recordings do not say it
     # The fork lets the running return start anew at observation tokens: each run of tokens stands alone.
     return _reinforce_pp(case, token_run_table(case.data, rewards), "step")
 
@@ -69,12 +68,11 @@ def _(case: Case) -> Outcome:
 @handles("verl-agent", "reinforce_plus_plus_steprows", "core_algos.compute_reinforce_plus_plus_outcome_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    case.params.take("epsilon")
+    case.take("epsilon")
     return _reinforce_pp(case, steps, "step", shaper)
 
 
 def _baseline(case: Case, steps: StepTable, estimator: ReinforcePPBaseline, label: object = "") -> Outcome:
-    case.params.done()
     advantage = estimator(steps)
     dense = _dense(case, advantage.tokens(steps), "advantage")
     values = {"advantage_per_row": advantage.per_step, "advantage": dense}
@@ -89,11 +87,10 @@ def _baseline(case: Case, steps: StepTable, estimator: ReinforcePPBaseline, labe
 )
 def _(case: Case) -> Outcome:
     if "advantage_per_traj" not in case.expect:
-        steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
+        steps = token_row_table(case.data, case.take("rewards", "token_level_rewards"))
         return _baseline(case, steps, ReinforcePPBaseline(_RAW, "token"))
-    case.params.one_of("score", {"episode_return": None})
-    case.params.one_of("rows", {"one per trajectory, in order of first appearance": None})
-    case.params.done()
+    case.one_of("score", {"episode_return": None})
+    case.one_of("rows", {"one per trajectory, in order of first appearance": None})
     estimator, steps = ReinforcePPBaseline(_RAW), step_table(case.data)
     advantage = estimator(steps).per_step
     assert advantage is not None
@@ -112,9 +109,9 @@ def _(case: Case) -> Outcome:
 )
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    case.params.take("gamma")
-    case.params.take("epsilon")
-    weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
+    case.take("gamma")
+    case.take("epsilon")
+    weigh = case.one_of("compute_mean_std_cross_steps", WEIGH, True)
     return _baseline(case, steps, ReinforcePPBaseline(replace(_RAW, weigh=weigh), "token"), shaper)
 
 
@@ -124,7 +121,6 @@ def _(case: Case) -> Outcome:
         raise NotCovered("the input has no 'reward_baselines'")
     steps = _dense_rows(case).with_columns(**{GREEDY_RETURN: np.array(case.data["reward_baselines"], np.float64)})
     estimator = ReMax(credit="to_go")
-    case.params.done()
     values = {
         "advantage": _dense(case, estimator(steps).tokens(steps), "advantage"),
         "returns": _dense(case, estimator.returns(steps), "returns"),
@@ -134,23 +130,20 @@ def _(case: Case) -> Outcome:
 
 @handles("verl", "opo", "opo", "compute_opo_outcome_advantage")
 def _(case: Case) -> Outcome:
-    steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
+    steps = token_row_table(case.data, case.take("rewards", "token_level_rewards"))
     estimator = OPO(_RAW)
-    case.params.done()
     return Outcome({"advantage_per_row": estimator(steps).per_step}, str(estimator))
 
 
 @handles("verl", "gpg_adv", "compute_gpg_outcome_advantage")
 def _(case: Case) -> Outcome:
-    steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
+    steps = token_row_table(case.data, case.take("rewards", "token_level_rewards"))
     estimator = GPG(_RAW, "nonzero")
-    case.params.done()
     return Outcome({"advantage_per_row": estimator(steps).per_step}, str(estimator))
 
 
 def _ppo(case: Case, steps: StepTable, scope: Scope, label: object = "") -> Outcome:
-    gamma, lam = float(case.params.take("gamma")), float(case.params.take("lam"))
-    case.params.done()
+    gamma, lam = case.number("gamma"), case.number("lam")
     value = TokenRows.of(case.data, "float64").column("values").numpy()
     steps, estimator = steps.with_token_columns(**{VALUE: value}), PPO(gamma, lam, scope, whiten=True)
     values = {
@@ -168,14 +161,13 @@ def _(case: Case) -> Outcome:
 
 @handles("verl-agent", "gae_token", "compute_gae_advantage_return")
 def _(case: Case) -> Outcome:
-    rewards = case.params.take("rewards", "token_level_rewards_dense")  # the recordings do not say it
+    rewards = case.take("rewards", "token_level_rewards_dense")  # the recordings do not say it
     mask = response_mask(case.data)
     # The fork carries values through observation tokens too: every place is a token, whitened are those of the mask.
     filled = {**case.data, "response_mask": np.ones_like(mask).tolist()}
     value = np.array(case.data["values"], np.float64).ravel()
     steps = token_row_table(filled, rewards, dense=True).with_token_columns(**{VALUE: value})
-    estimator = PPO(float(case.params.take("gamma")), float(case.params.take("lam")), "episode")
-    case.params.done()
+    estimator = PPO(case.number("gamma"), case.number("lam"), "episode")
     raw = estimator.raw(steps)[mask.ravel()]
     values = {
         "advantage": _dense(case, whiten(raw), "advantage"),
@@ -188,7 +180,7 @@ def _(case: Case) -> Outcome:
 @handles("verl-agent", "gae_steprows", "core_algos.compute_gae_advantage_return")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
-    case.params.take("epsilon")
+    case.take("epsilon")
     return _ppo(case, steps, "step", shaper)
 
 

@@ -16,17 +16,21 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 
 from benchmarks import parity_alfworld, parity_papersearch, parity_sokoban, parity_textcraft, parity_webshop
+from benchmarks.parity_report import read_lines
 from envsuite.core.errors import EnvsuiteError
 
-ENVIRONMENTS = {
+ENVIRONMENTS: dict[str, ModuleType] = {
     "textcraft": parity_textcraft,
     "alfworld": parity_alfworld,
     "webshop": parity_webshop,
     "papersearch": parity_papersearch,
     "sokoban": parity_sokoban,
 }
+"""Those without options of their own compare one file of recorded episodes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,11 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = commands.add_parser(
             name, help=about.split("\n")[0], description=about, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        module.arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(module=module)
+        if hasattr(module, "arguments"):
+            module.arguments(command)
+        else:
+            command.add_argument("--recordings", type=Path, required=True, help="recorded episodes (JSON lines)")
     args = parser.parse_args(argv)
     try:
-        report = args.run(args)
+        own = hasattr(args.module, "run")
+        report = args.module.run(args) if own else args.module.compare(read_lines(args.recordings))
     except EnvsuiteError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -1,7 +1,7 @@
 """ALFWorld-v0's engines against recorded episodes, and against each other.
 
     python -m benchmarks.parity alfworld --games DIR --transcripts FILE... [--engine native|textworld|both]
-    python -m benchmarks.parity alfworld --games DIR --against textworld [--commands N] [--jobs N] [--save FILE]
+    python -m benchmarks.parity alfworld --games DIR --against textworld [--commands N] [--jobs N] [--limit N]
 
 The first replays recordings of the original (JSON lines: gamefile, reset with feedback and admissible_commands, steps
 with command, feedback, score, done, won, admissible_commands). The second plays every game on both engines side by
@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
 from benchmarks.parity_report import Report
 from envsuite.alfworld.engine import GameEngine, GameTurn
@@ -39,17 +38,10 @@ from envsuite.core.errors import DataError, EnvsuiteError, MissingExtra, UsageEr
 LAYOUT = "json_2.1.1"
 EXPERT_STEPS = 200
 """Steps that the expert gets in a game without a walkthrough."""
-NONSENSE: tuple[str, ...] = (
-    "go to nowhere 1",
-    "open the door",
-    "take all",
-    "put it",
-    "examine",
-    "xyzzy",
-    "help me",
-    "look around",
+NONSENSE = (
+    *("go to nowhere 1", "open the door", "take all", "put it", "examine", "xyzzy", "help me", "look around"),
+    *("{r}", "#task#"),
 )
-NONSENSE += ("{r}", "#task#")
 """Commands that no game has."""
 
 
@@ -65,7 +57,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commands", type=int, default=200, help="random commands after each plan (default: 200)")
     parser.add_argument("--jobs", type=int, default=2, help="processes that run textworld (default: 2)")
     parser.add_argument("--limit", type=int, help="compare so many games or recorded episodes only")
-    parser.add_argument("--save", type=Path, help="with --against: write what textworld did as recorded episodes")
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -78,15 +69,13 @@ def run(args: argparse.Namespace) -> Report:
     """
     if args.jobs < 1 or args.commands < 0 or (args.limit is not None and args.limit < 1):
         raise UsageError("--jobs and --limit must be at least 1, --commands at least 0")
-    if args.transcripts and args.save:
-        raise UsageError("--save goes with --against: it writes new recordings")
     if args.against and args.engine:
         raise UsageError("--engine goes with --transcripts; --against always plays native and textworld")
     pool = ReferencePool(args.jobs, deadline=600.0)  # a machine that does much else, or slept, is no difference
     try:
         if args.transcripts:
             return replay(args.games, args.transcripts, args.engine or "both", pool, args.limit)
-        return side_by_side(args.games, pool, args.commands, args.limit, args.save)
+        return side_by_side(args.games, pool, args.commands, args.limit)
     finally:
         pool.close()
 
@@ -111,10 +100,7 @@ def replay(
     for where, episode in episodes:
         _game(root, where, episode)
     jobs = [partial(_replay, root, one, where, episode) for one in engines for where, episode in episodes]
-    report = Report()
-    for _, part in _each(jobs, pool.size, "episodes"):
-        _merge(report, part)
-    return report
+    return _together(jobs, pool.size, "recorded episodes")
 
 
 def _replay(root: Path, engine: GameEngine, where: str, episode: Mapping[str, Any]) -> Report:
@@ -143,20 +129,7 @@ def _replay(root: Path, engine: GameEngine, where: str, episode: Mapping[str, An
     return report
 
 
-@dataclass
-class Played:
-    """One game as both engines played it."""
-
-    report: Report = field(default_factory=Report)
-    kinds: Counter[str] = field(default_factory=Counter)
-    """First words of admissible commands, and kinds of nonsense."""
-    episode: dict[str, Any] = field(default_factory=dict)
-    """What the reference did, as a recorded episode."""
-
-
-def side_by_side(
-    games: Path, pool: ReferencePool, commands: int, limit: int | None = None, save: Path | None = None
-) -> Report:
+def side_by_side(games: Path, pool: ReferencePool, commands: int, limit: int | None = None) -> Report:
     """Play every game on both engines at once.
 
     Args:
@@ -164,7 +137,6 @@ def side_by_side(
         pool: Processes for ``textworld``.
         commands: Random commands after each plan.
         limit: Play so many games only, those first whose names have the least hash.
-        save: Where to write what the reference did.
     """
     root = _root(games)
     names = sorted(
@@ -174,84 +146,41 @@ def side_by_side(
     if not names:
         raise DataError(f"{root}: no games (SPLIT/TASK/TRIAL/{GAME}). Fetch them with: envsuite data fetch alfworld")
     native, reference = NativeEngine(), _reference(pool)
-    report = Report()
-    kinds: Counter[str] = Counter()
-    episodes: dict[int, bytes] = {}
-    jobs = [partial(_play, root, name, native, reference, commands) for name in names]
-    for number, played in _each(jobs, pool.size, "games"):
-        _merge(report, played.report)
-        kinds += played.kinds
-        if save is not None:
-            episodes[number] = orjson.dumps(played.episode) + b"\n"
-    if save is not None:
-        save.write_bytes(b"".join(episodes[number] for number in sorted(episodes)))
-    for kind, count in kinds.most_common():
-        report.counts[f"of them: {kind}"] = count
-    return report
+    return _together([partial(_play, root, name, native, reference, commands) for name in names], pool.size, "games")
 
 
-def _play(root: Path, name: str, native: GameEngine, reference: GameEngine, count: int) -> Played:
+def _play(root: Path, name: str, native: GameEngine, reference: GameEngine, count: int) -> Report:
     """One game on both engines, up to the first difference."""
-    played = Played()
-    path = root / name
+    report, path, rng = Report(), root / name, random.Random(name)
     plan = list(read_game(path).walkthrough)
     ours, theirs = native.open(path), reference.open(path)
     try:
         left, right = ours.reset(), theirs.reset()
-        played.episode = {
-            "split": path.parts[-4],
-            "gamefile": name,
-            "reset": {"feedback": right.feedback, "admissible_commands": list(right.commands)},
-            "steps": [],
-        }
-        if not _same(played.report, "resets", name, _seen(left), _seen(right)):
-            return played
+        if not _same(report, "resets", name, _seen(left), _seen(right)):
+            return report
         planned = iter(plan) if plan else _expert(lambda: left)
-        rng = random.Random(name)
-        steps = drawn = 0
-        while True:
-            command, kind = next(planned, None), ""
-            if command is None:
-                if drawn == count or not left.commands:
-                    break
-                drawn += 1
-                command, kind = _command(rng, left.commands)
-            steps += 1
+        drawn = itertools.takewhile(lambda _: left.commands, range(count))
+        for step, command in enumerate(itertools.chain(planned, (_command(rng, left.commands) for _ in drawn))):
             left, right = ours.step(command), theirs.step(command)
-            seen = _seen(right)
-            played.episode["steps"].append({"command": command, **{key: seen[key] for key in seen if key != "valid"}})
-            word = command.split()[0] if command.split() else ""
-            played.kinds[f"admissible, {word}" if right.valid else kind or "refused"] += 1
-            if not _same(played.report, "steps", f"{name}, step {steps - 1} {command!r}", _seen(left), seen):
+            if not _same(report, "steps", f"{name}, step {step} {command!r}", _seen(left), _seen(right)):
                 break
     except EnvsuiteError as error:
-        played.report.same("games not played to the end", name, str(error), "played to the end")
+        report.same("games not played to the end", name, str(error), "played to the end")
     finally:
         ours.close()
         theirs.close()
-    return played
+    return report
 
 
-def _command(rng: random.Random, commands: Sequence[str]) -> tuple[str, str]:
-    """An admissible command or, one time in ten, nonsense; and of what kind that is."""
+def _command(rng: random.Random, commands: Sequence[str]) -> str:
+    """An admissible command or, one time in ten, nonsense."""
     if rng.random() >= 0.1:
-        return rng.choice(commands), ""
+        return rng.choice(commands)
     command = rng.choice(commands)
-    kind = rng.randrange(7)
-    if kind == 0:
-        return command[:-1], "nonsense: the last letter missing"
-    if kind == 1:
-        place = rng.randrange(len(command))
-        return command[:place] + rng.choice("abcxyz 19") + command[place + 1 :], "nonsense: a letter changed"
-    if kind == 2:
-        return command.upper(), "nonsense: upper case"
-    if kind == 3:
-        return "", "nonsense: nothing"
-    if kind == 4:
-        return f"  {command} ", "nonsense: blanks around"
-    if kind == 5:
-        return " ".join(reversed(command.split())), "nonsense: words reversed"
-    return rng.choice(NONSENSE), "nonsense: never heard of"
+    kind, place = rng.randrange(7), rng.randrange(len(command))
+    misspelt = command[:place] + rng.choice("abcxyz 19") + command[place + 1 :]
+    reversed_words = " ".join(reversed(command.split()))
+    return [command[:-1], misspelt, command.upper(), "", f"  {command} ", reversed_words, rng.choice(NONSENSE)][kind]
 
 
 def _expert(turn: Callable[[], GameTurn]) -> Iterator[str]:
@@ -288,12 +217,6 @@ def _same(report: Report, kind: str, where: str, ours: Mapping[str, Any], record
     differ = [key for key in ours if ours[key] != recorded[key]]
     report.same(kind, where, {key: ours[key] for key in differ}, {key: recorded[key] for key in differ})
     return not differ
-
-
-def _merge(report: Report, part: Report) -> None:
-    for kind, count in part.counts.items():
-        report.counts[kind] = report.counts.get(kind, 0) + count
-    report.differences += part.differences
 
 
 def _reference(pool: ReferencePool) -> GameEngine:
@@ -353,21 +276,13 @@ def _episodes(transcripts: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]
         raise DataError(f"{', '.join(map(str, transcripts))}: no recorded episodes")
 
 
-def _each(jobs: Sequence[Callable[[], Any]], threads: int, unit: str) -> Iterator[tuple[int, Any]]:
-    """Run jobs, as many at a time as there are threads; yields number and result of each as it ends."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as progress, ThreadPoolExecutor(threads) as executor:
-        bar: TaskID = progress.add_task(unit, total=len(jobs))
-        numbers = {executor.submit(job): number for number, job in enumerate(jobs)}
-        compared = 0
-        try:
-            for future in as_completed(numbers):
-                result = future.result()
-                counts = (result.report if isinstance(result, Played) else result).counts
-                compared += sum(count for kind, count in counts.items() if kind.startswith("steps"))
-                progress.update(bar, advance=1, description=f"{unit}, {compared:,} steps compared")
-                yield numbers[future], result
-        finally:
-            for future in numbers:
-                future.cancel()
+def _together(jobs: Sequence[Callable[[], Report]], threads: int, unit: str) -> Report:
+    """Run jobs, as many at a time as there are threads; returns all that they compared."""
+    report, console = Report(), Console(stderr=True)
+    with ThreadPoolExecutor(threads) as executor:
+        parts = executor.map(lambda job: job(), jobs)
+        for part in track(parts, unit, len(jobs), console=console, transient=True):
+            for kind, count in part.counts.items():
+                report.counts[kind] = report.counts.get(kind, 0) + count
+            report.differences += part.differences
+    return report

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.parity_report import Report, read_lines
+from benchmarks.parity_report import Report
 from envsuite.core import ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.question import CorpusQuery
@@ -65,13 +63,3 @@ def compare(episodes: Sequence[Mapping[str, Any]], make: Callable[..., PaperSear
             pool = sorted(library.key(number) for number in env.session.pool)
             report.same("pools after steps", place, pool, step["pool"])
     return report
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("--recordings", type=Path, required=True, help="recorded episodes (JSON lines)")
-
-
-def run(args: argparse.Namespace) -> Report:
-    """Compare what the options name."""
-    return compare(read_lines(args.recordings))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from benchmarks.parity_report import Report, read_lines
+from benchmarks.parity_report import Report
 from envsuite.core import ToolCall
 
 MOVES = 60
@@ -38,13 +36,3 @@ def compare(episodes: Sequence[Mapping[str, Any]], make: Make = gymnasium.make) 
             report.near("rewards of moves", place, reward, recorded, REWARD_ERROR)
         report.same("ends", where, done or truncated, episode["done"])
     return report
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("--recordings", type=Path, required=True, help="recorded episodes (JSON lines)")
-
-
-def run(args: argparse.Namespace) -> Report:
-    """Compare what the options name."""
-    return compare(read_lines(args.recordings))

@@ -37,10 +37,7 @@ def run(args: argparse.Namespace) -> Report:
 
 
 def compare(
-    recipes: Path,
-    episodes: Sequence[Path],
-    tree: Path | None = None,
-    make: Callable[..., ToolEnv] = TextCraft,
+    recipes: Path, episodes: Sequence[Path], tree: Path | None = None, make: Callable[..., ToolEnv] = TextCraft
 ) -> Report:
     """Compare TextCraft with recordings.
 

@@ -25,19 +25,26 @@ import argparse
 import itertools
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from rich.console import Console
 
-from benchmarks.queue import Queue
-from benchmarks.recipes_report import BASE, EVALUATION, trained, write_report
+from benchmarks.recipes_report import BASE, EVALUATION, write_report
 from benchmarks.recipes_rows import LAST, ROOT, Row, evaluation_settings, rows, settings
 from envsuite.core.errors import EnvsuiteError, UsageError, unknown
+
+FAILED = "failed.txt"
+"""The end of the log of a job that failed."""
+LOG_LINES = 15
+PATIENCE = 120.0
+"""Seconds that a run has to write its checkpoint when it is asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """As the display has it."""
+        """As messages have it."""
         return f"{BASE if self.row is None else self.row.name}, seed {self.seed}"
 
     @property
@@ -65,56 +72,83 @@ class Job:
         return self.folder / "checkpoints"
 
     @property
-    def last(self) -> Path:
-        """The checkpoint that ends the run."""
-        return self.checkpoints / f"iteration-{self.iterations:05d}"
-
-    @property
     def done(self) -> bool:
         """Nothing is left to do."""
         return (self.folder / EVALUATION).exists()
 
-    @property
-    def units(self) -> int:
-        """How much there is to do: iterations, and one for the evaluation."""
-        return 1 if self.row is None else self.iterations + 1
-
-    @property
-    def finished(self) -> int:
-        """How many of :attr:`units` are done."""
-        return self.units if self.done else trained(self.folder)
-
     def command(self) -> tuple[str, list[str]]:
-        """What is to be done next, and the command line that does it."""
-        python = [sys.executable, "-m"]
-        if self.row is None or self.last.is_dir():
-            model = [] if self.row is None else ["--model.path", str(self.last)]
+        """Returns the stage that is next, and the command line that does it."""
+        last = self.checkpoints / f"iteration-{self.iterations:05d}"
+        if self.row is None or last.is_dir():
             config = str(self.out / "settings" / "evaluation.yaml")
-            return "evaluation", [
-                *python,
-                "envsuite.cli",
-                "eval",
-                "model",
-                "--config",
-                config,
-                "--seed",
-                str(self.seed),
-                *model,
-            ]
-        where = ["--output", str(self.folder.parent), "--name", self.folder.name, "--seed", str(self.seed)]
-        resume = ["--resume"] if any(self.checkpoints.glob("iteration-*")) else []
-        config = str(self.out / "settings" / f"{self.row.folder}.yaml")
-        return "training", [*python, "trainers.train", "--config", config, *where, *resume]
+            words = ["envsuite.cli", "eval", "model", "--config", config]
+            words += [] if self.row is None else ["--model.path", str(last)]
+        else:
+            config = str(self.out / "settings" / f"{self.row.folder}.yaml")
+            words = ["trainers.train", "--config", config, "--output", str(self.folder.parent)]
+            words += ["--name", self.folder.name, *(["--resume"] if any(self.checkpoints.glob("iteration-*")) else [])]
+        stage = "training" if words[0] == "trainers.train" else "evaluation"
+        return stage, [sys.executable, "-m", *words, "--seed", str(self.seed)]
 
-    def output(self, stage: str) -> Path | None:
-        """The file of an evaluation's result while it is written."""
-        return self.folder / f".{EVALUATION}" if stage == "evaluation" else None
+    def start(self, stage: str, command: Sequence[str], threads: int) -> subprocess.Popen[bytes]:
+        """Starts a stage in a session of its own: Ctrl-C reaches this process alone, which asks each run to stop."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / FAILED).unlink(missing_ok=True)
+        variables = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
+        with (self.folder / f"{stage}.log").open("wb") as log, (self.folder / f".{EVALUATION}").open("wb") as result:
+            output = result if stage == "evaluation" else log
+            return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=log, start_new_session=True)
 
-    def ended(self, stage: str) -> None:
-        """Keep an evaluation's result, and drop the weights that it was of."""
+    def end(self, stage: str, status: int) -> str:
+        """Keeps an evaluation's result and drops its weights; returns the end of the log of a failure."""
+        if status:
+            lines = (self.folder / f"{stage}.log").read_text("utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            failure = "\n".join([f"{stage}, exit status {status}", *lines])
+            (self.folder / FAILED).write_text(failure, encoding="utf-8")
+            return failure
         if stage == "evaluation":
             os.replace(self.folder / f".{EVALUATION}", self.folder / EVALUATION)
             shutil.rmtree(self.checkpoints, ignore_errors=True)
+        return ""
+
+
+def run_jobs(planned: Sequence[Job], width: int, threads: int, console: Console) -> dict[str, str]:
+    """Does all jobs, ``width`` at a time; returns the end of the log of each that failed, by its name.
+
+    Raises:
+        KeyboardInterrupt: SIGINT or SIGTERM came; the processes were asked to stop and have ended.
+    """
+    pending = [job for job in planned if not job.done]
+    running: dict[subprocess.Popen[bytes], tuple[Job, str]] = {}
+    failed: dict[str, str] = {}
+    old = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while pending or running:
+            while pending and len(running) < width:
+                job = pending.pop(0)
+                stage, command = job.command()
+                running[job.start(stage, command, threads)] = (job, stage)
+            time.sleep(0.5)
+            for process in [process for process in running if process.poll() is not None]:
+                job, stage = running.pop(process)
+                failure = job.end(stage, process.returncode)
+                if failure:
+                    failed[job.name] = failure
+                elif not job.done:
+                    pending.insert(0, job)
+                state = f"failed, see {job.folder / FAILED}" if failure else "done"
+                console.print(f"{job.name}: {stage} {state}; {len(pending) + len(running)} left", highlight=False)
+    finally:
+        signal.signal(signal.SIGTERM, old)
+        for process in running:
+            process.terminate()
+        until = time.monotonic() + PATIENCE
+        for process in running:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+    return failed
 
 
 def jobs(chosen: Sequence[Row], seeds: Sequence[int], out: Path, iterations: int) -> list[Job]:
@@ -134,7 +168,7 @@ def write_settings(chosen: Sequence[Row], out: Path, iterations: int) -> None:
         UsageError: There are others already, of other runs.
     """
     (out / "settings").mkdir(parents=True, exist_ok=True)
-    files: dict[str, dict[str, Any]] = {row.folder: settings(row, iterations) for row in chosen}
+    files = {row.folder: settings(row, iterations) for row in chosen}
     for name, body in {**files, "evaluation": evaluation_settings()}.items():
         path, text = out / "settings" / f"{name}.yaml", yaml.safe_dump(body, sort_keys=False)
         if path.exists() and path.read_text(encoding="utf-8") != text:
@@ -142,30 +176,22 @@ def write_settings(chosen: Sequence[Row], out: Path, iterations: int) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks.recipes",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("--out", type=Path, default=ROOT / "runs" / "recipes", help="folder (default runs/recipes)")
-    made.add_argument("--only", nargs="+", metavar="RECIPE", help="recipes, by default all")
-    made.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2), help="(default 0 1 2)")
-    made.add_argument("--iterations", type=int, default=8, help="of a run (default 8; the quick start has 18)")
-    made.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
-    made.add_argument("--threads", type=int, default=1, help="of each run (default 1)")
-    made.add_argument("--report", action="store_true", help="train nothing: write the report of what is there")
-    made.add_argument("--figure", type=Path, help="file of the figure (default recipes.png in --out)")
-    return made
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    args = parser().parse_args(arguments)
-    console, out = Console(), args.out.resolve()
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.recipes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "recipes", help="folder (default runs/recipes)")
+    parser.add_argument("--only", nargs="+", metavar="RECIPE", help="recipes, by default all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2), help="(default 0 1 2)")
+    parser.add_argument("--iterations", type=int, default=8, help="of a run (default 8; the quick start has 18)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
+    parser.add_argument("--threads", type=int, default=1, help="of each run (default 1)")
+    parser.add_argument("--report", action="store_true", help="train nothing: write the report of what is there")
+    parser.add_argument("--figure", type=Path, help="file of the figure (default recipes.png in --out)")
+    args, console = parser.parse_args(arguments), Console()
     try:
-        return _main(args, console, out)
+        return _main(args, console, args.out.resolve())
     except EnvsuiteError as error:
         console.print(f"error: {error}", style="red", markup=False, highlight=False)
         return 2
@@ -186,9 +212,7 @@ def _main(args: argparse.Namespace, console: Console, out: Path) -> int:
     failed: dict[str, str] = {}
     if not args.report:
         write_settings(chosen, out, args.iterations)
-        queue = Queue(jobs(chosen, args.seeds, out, args.iterations), args.jobs, args.threads, console)
-        queue.run()
-        failed = queue.failed
+        failed = run_jobs(jobs(chosen, args.seeds, out, args.iterations), args.jobs, args.threads, console)
     for path in write_report(out, list(known.values()), args.figure or out / "recipes.png"):
         console.print(f"written: {path}", highlight=False)
     for name, lines in failed.items():

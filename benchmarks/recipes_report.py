@@ -61,12 +61,6 @@ class Run:
 PARTS = ("rollout", "estimator", "update")
 
 
-def trained(folder: Path) -> int:
-    """Iterations that the metrics of a run know of."""
-    path = folder / "metrics.jsonl"
-    return len(_iterations(path)) if path.exists() else 0
-
-
 def _iterations(path: Path) -> list[dict[str, Any]]:
     return [record for record in read_metrics(path) if "train/success" in record]
 

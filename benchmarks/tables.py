@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from envsuite.core.latex import escape_latex
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """Returns the lines of a table in Markdown; its first ``words`` columns are of words, the others of numbers."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    rule = "|" + "---|" * words + "---:|" * (len(heads) - words)
+    return "".join(f"{line}\n" for line in (_line(heads), rule, *map(_line, cells)))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 @dataclass(frozen=True)
@@ -22,9 +34,7 @@ class Table:
 
     def markdown(self) -> str:
         """Returns heading, table and note in Markdown."""
-        lines = [f"### {self.title}", "", f"| {' | '.join(self.heads)} |", "|---|" + "---:|" * (len(self.heads) - 1)]
-        lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in self.rows]
-        return "\n".join([*lines, "", self.note, ""])
+        return f"### {self.title}\n\n{markdown_table(self.heads, self.rows)}\n{self.note}\n"
 
     def latex(self) -> str:
         """Returns a LaTeX ``table`` with a ``tabular`` (package booktabs)."""

@@ -3,7 +3,6 @@
     python -m benchmarks.envs textcraft
     python -m benchmarks.envs alfworld --games DIR
     python -m benchmarks.envs sokoban [--boxoban DIR]
-    python -m benchmarks.envs mathematics [--threads N]
     python -m benchmarks.envs babyai [--level NAME]
     python -m benchmarks.envs webshop [--products 1000 10000 100000 1180000] [--catalogues DIR]
 
@@ -22,7 +21,6 @@ import gymnasium
 import envsuite
 from benchmarks.envs.alfworld import alfworld
 from benchmarks.envs.babyai import babyai
-from benchmarks.envs.mathematics import mathematics
 from benchmarks.envs.sokoban import sokoban
 from benchmarks.envs.textcraft import textcraft
 from benchmarks.envs.webshop import table
@@ -37,8 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("sokoban", help="Sokoban-v0 on the built-in source, and the solver")
     command.add_argument("--boxoban", type=Path, help="folder of Boxoban's level files for the solver")
     command.add_argument("--levels", type=int, default=200, help="levels of each of its files that are solved")
-    command = commands.add_parser("mathematics", help="PythonMath-v0 on the built-in source, and answers")
-    command.add_argument("--threads", type=int, default=16, help="environments that are played at once")
     command = commands.add_parser("babyai", help="BabyAI-v0, beside minigrid alone")
     command.add_argument("--level", default="GoToLocal", help="the level that is played")
     command = commands.add_parser("alfworld", help="ALFWorld-v0, the native engine beside the reference")
@@ -50,19 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     sys.stdout.write(f"envsuite {envsuite.__version__}, gymnasium {gymnasium.__version__}\n")
     try:
-        if arguments.environment == "webshop":
-            sys.stdout.write(table(arguments.products, arguments.catalogues))
-            return 0
-        if arguments.environment == "textcraft":
-            rows = textcraft()
-        elif arguments.environment == "sokoban":
-            rows = sokoban(arguments.boxoban, arguments.levels)
-        elif arguments.environment == "babyai":
-            rows = babyai(arguments.level)
-        elif arguments.environment == "mathematics":
-            rows = mathematics(arguments.threads)
-        else:
-            rows = alfworld(arguments.games, arguments.episodes)
+        match arguments.environment:
+            case "webshop":
+                sys.stdout.write(table(arguments.products, arguments.catalogues))
+                return 0
+            case "sokoban":
+                rows = sokoban(arguments.boxoban, arguments.levels)
+            case "babyai":
+                rows = babyai(arguments.level)
+            case "alfworld":
+                rows = alfworld(arguments.games, arguments.episodes)
+            case _:
+                rows = textcraft()
     except EnvsuiteError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 
-from benchmarks.envs.measure import Row, seconds
+from benchmarks.envs.measure import Row, seconds, step_rates
 from envsuite.alfworld.engine import GameEngine, GameTurn
 from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.game_file import GAME, TRAJECTORY, read_game
@@ -62,7 +63,9 @@ def alfworld(folder: Path | None = None, episodes: int = 128) -> list[Row]:
     games, _ = load(source)
     chosen = _episodes(games, seed=0)
     rows, native_steps, answers = _native([chosen, *(_episodes(games, seed) for seed in range(1, GROUP))])
-    rows += _contract(source, chosen)
+    plays = {e.task_id: [(ToolCall("env_step", {"command": command}),) for command in e.commands] for e in chosen}
+    whole = "native: whole contract, ALFWorld.step up to the end of the walkthrough"
+    rows += step_rates({whole: ALFWorld(source=source, split=None)}, plays)
     rows.append((f"native: memory of {episodes} episodes more", _memory("native", source, episodes)))
     try:
         reference = TextWorldEngine(ReferencePool(workers=1, deadline=600))
@@ -136,26 +139,6 @@ def _native(groups: Sequence[Sequence[Episode]]) -> tuple[list[Row], float, list
         ("native: reset, game compiled in this process (median)", milliseconds(warm)),
     ]
     return rows, GROUP * steps / whole, answers
-
-
-def _contract(source: str | Path, episodes: Sequence[Episode]) -> list[Row]:
-    env = ALFWorld(source=source, split=None)
-    actions = [[(ToolCall("env_step", {"command": command}),) for command in e.commands] for e in episodes]
-
-    def play() -> tuple[float, int]:
-        spent, steps = 0.0, 0
-        for episode, sequence in zip(episodes, actions, strict=True):
-            env.reset(options={"task_id": episode.task_id})
-            start = time.process_time()
-            for action in sequence:
-                steps += 1
-                if env.step(action)[2]:
-                    break
-            spent += time.process_time() - start
-        return spent, steps
-
-    spent, steps = min(play() for _ in range(5))
-    return [("native: whole contract, ALFWorld.step up to the end of the walkthrough", f"{steps / spent:,.0f} steps/s")]
 
 
 def _reference(
@@ -264,12 +247,5 @@ def _starting(games: Games) -> list[Row]:
 @contextmanager
 def _data_folder() -> Iterator[None]:
     """Without what earlier runs have left in the cache."""
-    before = os.environ.get("ENVSUITE_DATA")
-    with tempfile.TemporaryDirectory() as place:
-        os.environ["ENVSUITE_DATA"] = place
-        try:
-            yield
-        finally:
-            del os.environ["ENVSUITE_DATA"]
-            if before is not None:
-                os.environ["ENVSUITE_DATA"] = before
+    with tempfile.TemporaryDirectory() as place, patch.dict(os.environ, ENVSUITE_DATA=place):
+        yield

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 
-from benchmarks.envs.measure import Row, seconds
+from benchmarks.envs.measure import Plays, Row, memory, play, reset_rate, seconds, step_rates
 from envsuite.core.draws import Draw
-from envsuite.core.tools import Action, ToolCall
+from envsuite.core.tools import ToolCall
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.generate import LevelKind, generate
 from envsuite.sokoban.level import DIRECTIONS, Level
@@ -32,54 +29,33 @@ def sokoban(boxoban: Path | None, count: int) -> list[Row]:
     ids = list(task_set.types)
     boards = [levels.level(task_id) for task_id in ids]
     draw = random.Random(0)
-    directions = [[draw.choice(DIRECTIONS) for _ in range(_MOVES)] for _ in ids]
-    actions: list[list[Action]] = [[(ToolCall("move", {"direction": d}),) for d in moves] for moves in directions]
-    calls: list[Action] = [tuple(action[0] for action in one) for one in actions]
+    directions = {task_id: [draw.choice(DIRECTIONS) for _ in range(_MOVES)] for task_id in ids}
+    calls = {task_id: [ToolCall("move", {"direction": d}) for d in moves] for task_id, moves in directions.items()}
+    plays: Plays = {task_id: [(call,) for call in moves] for task_id, moves in calls.items()}
 
     def world() -> None:
-        for level, moves in zip(boards, directions, strict=True):
+        for level, moves in zip(boards, directions.values(), strict=True):
             move = Sokoban(level).move
             for direction in moves:
                 move(direction)
 
-    def contract(env: gymnasium.Env[Any, Any], played: list[list[Action]]) -> Callable[[], int]:
-        def play() -> int:
-            steps = 0
-            for task_id, moves in zip(ids, played, strict=True):
-                env.reset(options={"task_id": task_id})
-                for action in moves:
-                    steps += 1
-                    if env.step(action)[2]:
-                        break
-            return steps
-
-        return play
-
-    def resets() -> None:
-        for task_id in ids:
-            bare.reset(options={"task_id": task_id})
-
-    bare, many, seen = SokobanEnv(), SokobanEnv(max_calls=_MOVES), SokobanEnv(observation="image")
-    made = gymnasium.make("Sokoban-v0", disable_env_checker=True)
-    resetting = seconds(resets)
-    steps = contract(bare, actions)()
+    bare, many = SokobanEnv(), SokobanEnv(max_calls=_MOVES)
+    at_once: Plays = {task_id: [tuple(moves)] for task_id, moves in calls.items()}
+    spent = seconds(lambda: play(many, at_once)) - seconds(lambda: play(many, at_once, 0))
     rows = [
         ("world alone", f"{len(ids) * _MOVES / seconds(world):,.0f} moves/s"),
-        ("whole contract: SokobanEnv.step", f"{steps / (seconds(contract(bare, actions)) - resetting):,.0f} steps/s"),
-        ("15 moves in a step", f"{steps / (seconds(contract(many, [[c] for c in calls])) - resetting):,.0f} moves/s"),
-        ("shown as images", f"{steps / (seconds(contract(seen, actions)) - resetting):,.0f} steps/s"),
-        (
-            "through gymnasium.make, env checker off",
-            f"{steps / (seconds(contract(made, actions)) - resetting):,.0f} steps/s",
+        (f"{_MOVES} moves in a step", f"{play(bare, plays) / spent:,.0f} moves/s"),
+        *step_rates(
+            {
+                "whole contract: SokobanEnv.step": bare,
+                "shown as images": SokobanEnv(observation="image"),
+                "through gymnasium.make, env checker off": gymnasium.make("Sokoban-v0", disable_env_checker=True),
+            },
+            plays,
         ),
-        ("reset, level seen before", f"{len(ids) / resetting:,.0f} resets/s"),
+        ("reset, level seen before", reset_rate(bare, plays)),
+        memory(SokobanEnv, {task_id: [] for task_id in ids}),
     ]
-    tracemalloc.start()
-    envs = [SokobanEnv() for _ in range(128)]
-    for env, task_id in zip(envs, ids, strict=False):
-        env.reset(options={"task_id": task_id})
-    rows.append(("memory of 128 episodes more", f"{tracemalloc.get_traced_memory()[0] / 1e6:.2f} MB"))
-    tracemalloc.stop()
     for kind in (LevelKind(), LevelKind(8, 8, 3, (5, 60)), LevelKind(10, 10, 4, (8, 60))):
         name = f"generating {kind.width}x{kind.height}, {kind.boxes} boxes, at least {kind.pushes[0]} pushes"
         rows.append((name, f"{seconds(lambda kind=kind: _generated(kind), 2) / 20 * 1e3:.1f} ms a level"))

@@ -18,8 +18,10 @@ from random import Random
 
 import numpy as np
 import orjson
+import psutil
 
 from benchmarks.envs.measure import seconds
+from benchmarks.tables import markdown_table
 from envsuite.core.errors import MissingExtra
 from envsuite.core.tools import Action, ToolCall
 from envsuite.data.progress import format_size
@@ -42,14 +44,9 @@ Figures = dict[str, str]
 """The figure of each row of the table."""
 
 _WEIGHTS = {
-    "next >": 18.0,
-    "< prev": 16.0,
-    "back to search": 2.5,
-    "buy now": 20.0,
-    "description": 6.0,
-    "features": 6.0,
+    "next >": 18.0, "< prev": 16.0, "back to search": 2.5, "buy now": 20.0, "description": 6.0, "features": 6.0,
     "reviews": 8.0,
-}
+}  # fmt: skip
 """How often an element is clicked where it stands on the page; products and values of options share what is left."""
 
 
@@ -69,9 +66,8 @@ def table(sizes: list[int], folder: Path | None = None) -> str:
         built = {} if path.is_file() else _built(size, path)
         columns.append(built | measured(path))
     rows = list(dict.fromkeys(row for column in columns for row in column))
-    lines = [["", *(f"{size:,} products" for size in sizes)], ["---", *["---:"] * len(sizes)]]
-    lines += [[row, *(column.get(row, "") for column in columns)] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines = [[row, *(column.get(row, "") for column in columns)] for row in rows]
+    return markdown_table(["", *(f"{size:,} products" for size in sizes)], lines)
 
 
 def measured(path: Path) -> Figures:
@@ -157,10 +153,8 @@ def _play(env: WebShop, task_id: str, rng: Random, kinds: Counter[str]) -> list[
     for _ in range(15):
         commands = observation["commands"]
         if not commands:
-            kind, action = (
-                "search",
-                ToolCall("search", {"query": " ".join(rng.sample(words, rng.choice((2, 3, 3, 4))))}),
-            )
+            query = " ".join(rng.sample(words, rng.choice((2, 3, 3, 4))))
+            kind, action = "search", ToolCall("search", {"query": query})
         else:
             page = env.session.state.page
             others = [name for name in commands if name not in _WEIGHTS]
@@ -221,23 +215,17 @@ def sessions(path: Path) -> Figures:
     sys.stdout.write("played\n")
     sys.stdout.flush()
     sys.stdin.readline()
-    private, shared, own = 0, 0, 0
-    of_file = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        name, *rest = line.split()
-        if "-" in name and not name.endswith(":"):
-            of_file = line.endswith(str(path.resolve()))
-        elif name.startswith("Private_"):
-            private += int(rest[0]) * 1024
-            own += of_file * int(rest[0]) * 1024
-        elif name.startswith("Shared_"):
-            shared += of_file * int(rest[0]) * 1024
+    maps = psutil.Process().memory_maps(grouped=False)
+    private = sum(each.private_clean + each.private_dirty for each in maps)
+    pages = [each for each in maps if each.path == str(path.resolve())]
+    shared = sum(each.shared_clean + each.shared_dirty for each in pages)
+    own = sum(each.private_clean + each.private_dirty for each in pages)
     sys.stdin.readline()
     return {"private": str(private), "shared": str(shared), "own": str(own)}
 
 
 def _shared(path: Path) -> Figures:
-    """Memory of processes that all play in many sessions on one file, from ``/proc/PID/smaps``."""
+    """Memory of processes that all play in many sessions on one file."""
     command = [sys.executable, "-m", "benchmarks.envs.webshop", "sessions", str(path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     running = [subprocess.Popen(command, text=True, **pipes) for _ in range(PROCESSES)]  # type: ignore[call-overload]

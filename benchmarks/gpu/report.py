@@ -5,14 +5,29 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from benchmarks.tables import markdown_table
 
 PUBLISHED = (
     "Published for a step of 16 groups of 8 episodes of ALFWorld, of trained models, on other machines: 288 s with "
     "Qwen2.5-1.5B on two H100 (verl-agent; HGPO, table 3), 361 s with Qwen2.5-7B on four (BiPACE, figure 5)."
 )
+
+RANDOM = "Here weights are random, so each answer has the full number of tokens, and no action counts."
+RATES = {
+    "tokens_per_s": "tokens/s", "seconds": "seconds", "memory_gib": "most memory, GiB",
+    "reserved_gib": "held by PyTorch, GiB",
+}  # fmt: skip
+STEPS = {
+    "seconds": "step, s", "engine": "engine, s", "env": "environments, s", "rollout": "rollout, s",
+    "estimator": "credit, s", "update": "update, s", "tokens_per_s": "sampled tokens/s",
+    "memory_gib": "most memory, GiB", "env_steps": "environment steps",
+}  # fmt: skip
+"""Figures of a part, and their columns."""
 
 
 def described(smoke: bool) -> dict[str, Any]:
@@ -48,41 +63,16 @@ def heading(machine: dict[str, Any]) -> str:
 def markdown(body: dict[str, Any]) -> str:
     """The page."""
     results = body["results"]
-    lines = [heading(body["machine"]), ""]
-    rates = [r for r in results if r["part"]["kind"] != "step"]
-    if rates:
-        lines += [
-            "| part | tokens/s | seconds | most memory, GiB | held by PyTorch, GiB |",
-            "|---|---:|---:|---:|---:|",
-        ]
-        lines += [
-            f"| {r['name']} | {_cells(r, 'tokens_per_s', 'seconds', 'memory_gib', 'reserved_gib')} |" for r in rates
-        ]
-    steps = [r for r in results if r["part"]["kind"] == "step"]
-    if steps:
-        fields = (
-            "seconds",
-            "engine",
-            "env",
-            "rollout",
-            "estimator",
-            "update",
-            "tokens_per_s",
-            "memory_gib",
-            "env_steps",
-        )
-        names = ("step, s", "engine, s", "environments, s", "rollout, s", "credit, s", "update, s", "sampled tokens/s")
-        lines += ["", f"| part | {' | '.join(names)} | most memory, GiB | environment steps |", f"|---|{'---:|' * 9}"]
-        lines += [f"| {r['name']} | {_cells(r, *fields)} |" for r in steps]
-        lines += [
-            "",
-            PUBLISHED,
-            "Here weights are random, so each answer has the full number of tokens, and no action counts.",
-        ]
-    failed = [r for r in results if r["status"] != "ok"]
-    if failed:
-        lines += ["", *(f"- {r['name']}: {r['status']} ({_short(r['message'])})" for r in failed)]
-    return "\n".join(lines) + "\n"
+    parts = [heading(body["machine"]) + "\n"]
+    for columns, is_step in ((RATES, False), (STEPS, True)):
+        if found := [result for result in results if (result["part"]["kind"] == "step") == is_step]:
+            rows = [[result["name"], *_cells(result, columns)] for result in found]
+            parts.append(markdown_table(["part", *columns.values()], rows))
+    if any(result["part"]["kind"] == "step" for result in results):
+        parts.append(f"{PUBLISHED}\n{RANDOM}\n")
+    if failed := [result for result in results if result["status"] != "ok"]:
+        parts.append("".join(f"- {r['name']}: {r['status']} ({_short(r['message'])})\n" for r in failed))
+    return "\n".join(parts)
 
 
 def _short(message: str) -> str:
@@ -90,10 +80,10 @@ def _short(message: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def _cells(result: dict[str, Any], *fields: str) -> str:
+def _cells(result: dict[str, Any], fields: Mapping[str, str]) -> list[str]:
     if result["status"] != "ok":
-        return " | ".join([result["status"], *[""] * (len(fields) - 1)])
-    return " | ".join(_number(result[field]) if field in result else "" for field in fields)
+        return [result["status"], *[""] * (len(fields) - 1)]
+    return [_number(result[field]) if field in result else "" for field in fields]
 
 
 def _number(value: float) -> str:

@@ -1,6 +1,6 @@
 """Measure one training step on recorded multi-turn episodes: ours, padded batches, TRL's GRPOTrainer, PrefixGrouper.
 
-    python -m benchmarks.training --trl-python /path/to/venv/bin/python      a few cells (--quick), minutes
+    python -m benchmarks.training --trl-python /path/to/venv/bin/python      a few cells, minutes
     python -m benchmarks.training --all --trl-python …                       the whole grid, hours; goes on if stopped
     python -m benchmarks.training --report                                   table and figure of what is there
     python -m benchmarks.training --count --turns 16 --memories "window(2)" "window(2,4)"     tokens alone, seconds
@@ -14,7 +14,6 @@ model. Each way computes the gradient of one loss on the same tokens with the sa
     padded          a padded batch of steps with transformers, loss on the responses
     trl-steps       TRL's GRPOTrainer, a row for each step
     trl-episodes    TRL's GRPOTrainer, a row for each episode (each part of one under compact), with a tool_mask
-    trl-async       TRL's asynchronous GRPO trainer, whose tree of prefixes needs a GPU
     prefix-grouper  PrefixGrouper: the prefix of a group once
     dense           one causal batch without padding, whose tokens see as many on average as those of the tree of all
                     rows; half of them are trained on
@@ -41,6 +40,7 @@ from typing import Any
 
 import orjson
 
+from benchmarks.tables import markdown_table
 from benchmarks.training.episodes import ENVIRONMENTS, Cell, record
 from benchmarks.training.models import SHAPES, model_folder
 from benchmarks.training.ours import step_table
@@ -51,7 +51,7 @@ from trainers.steps.sharing import SharedTokens
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ("ours", "padded", "dense", "dense-layers")
-THERE = ("trl-steps", "trl-episodes", "trl-async", "prefix-grouper")
+THERE = ("trl-steps", "trl-episodes", "prefix-grouper")
 MEMORIES = ("full", "compact(1024)", "window(2)")
 TURNS, GROUPS = (4, 8, 16, 32), (4, 8, 16)
 
@@ -71,9 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    grid = parser.add_mutually_exclusive_group()
-    grid.add_argument("--quick", action="store_true", help="8 turns and groups of 8 (default)")
-    grid.add_argument("--all", action="store_true", help=f"turns {TURNS} and groups of {GROUPS}")
+    add("--all", action="store_true", help=f"turns {TURNS} and groups of {GROUPS} (default: 8 turns and groups of 8)")
     add("--envs", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS), help="default: all")
     add("--memories", nargs="+", default=list(MEMORIES), metavar="MEMORY", help=f"default: {' '.join(MEMORIES)}")
     add("--template", help="prompt file, such as steps or shared, with memories window(K) (default: none)")
@@ -86,7 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--threads", type=int, default=1, help="of torch (default: 1)")
     add("--rounds", type=int, default=1, help="measurements of each way (default: 1)")
     add("--trl-python", type=Path, default=Path(sys.executable), help="a Python that has trl and prefix-grouper")
-    add("--ours-as", default="ours", metavar="NAME", help="name of ours in the results, such as 'ours before'")
     add("--out", type=Path, default=Path("results/training"), help="folder (default: results/training)")
     add("--count", action="store_true", help="measure nothing: print how many tokens rows have, share and could share")
     add("--report", action="store_true", help="measure nothing")
@@ -100,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     if given.count:
-        sys.stdout.writelines(f"{line}\n" for line in _counts(given))
+        sys.stdout.write(_counts(given))
         return 0
     results = Results.read(given.out / "results.jsonl")
     if not given.report:
@@ -122,19 +119,19 @@ def _run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _counts(given: argparse.Namespace) -> Iterator[str]:
-    """The lines of a table of tokens."""
-    yield "| environment | prompts | turns x group | responses | rows | distinct | computed | shared | shareable |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
+def _counts(given: argparse.Namespace) -> str:
+    """A table of tokens."""
+    heads = ["environment", "prompts", "turns x group", "responses", "rows", "distinct", "computed", "shared"]
+    rows = []
     for cell in cells(given):
-        rows = record(cell, model_folder(given.model))
-        found = SharedTokens.of(steps := step_table(rows))
+        recorded = record(cell, model_folder(given.model))
+        found = SharedTokens.of(steps := step_table(recorded))
         computed = sum(map(len, micro_batches(steps, given.budget, share_prefix=True))) / found.distinct
-        shared, shareable = (1 - tokens / found.rows for tokens in (found.distinct, found.least))
-        yield (
-            f"| {cell.env} | `{prompts(vars(cell))}` | {cell.turns} x {cell.group} | {rows.completion:,} "
-            f"| {found.rows:,} | {found.distinct:,} | {computed:.3f} of distinct | {shared:.1%} | {shareable:.1%} |"
-        )
+        shared = [f"{1 - tokens / found.rows:.1%}" for tokens in (found.distinct, found.least)]
+        counts = [f"{number:,}" for number in (recorded.completion, found.rows, found.distinct)]
+        where = [cell.env, f"`{prompts(vars(cell))}`", f"{cell.turns} x {cell.group}"]
+        rows.append([*where, *counts, f"{computed:.3f} of distinct", *shared])
+    return markdown_table([*heads, "shareable"], rows, 2)
 
 
 def _measured(given: argparse.Namespace, results: Results) -> Iterator[Record]:
@@ -148,7 +145,7 @@ def _measured(given: argparse.Namespace, results: Results) -> Iterator[Record]:
                 continue
             rows = record(cell, folder)
             if (size := SHAPES[given.model].get("vocab_size")) is not None:
-                rows = rows.renumber_images(size)
+                rows = rows.renumbered(size)
             rows.save(file := Path(place) / "rows.npz")
             tokens = SharedTokens.of(step_table(rows))
             counts = {"rows": tokens.rows, "distinct": tokens.distinct, "completion": rows.completion}
@@ -158,8 +155,7 @@ def _measured(given: argparse.Namespace, results: Results) -> Iterator[Record]:
 
 def _key(given: argparse.Namespace, cell: Cell, way: str, number: int) -> Record:
     """The fields :data:`~benchmarks.training.results.KEY` of a measurement."""
-    name = given.ours_as if way == "ours" else way
-    return {"model": given.model, "budget": given.budget, **vars(cell), "way": name, "round": number}
+    return {"model": given.model, "budget": given.budget, **vars(cell), "way": way, "round": number}
 
 
 def _measure(given: argparse.Namespace, way: str, folder: Path, rows: Path) -> dict[str, Any]:

@@ -57,14 +57,6 @@ class TRLEpisodes(TRLSteps):
         return found
 
 
-def trl_async(folder: Path, rows: Rows, budget: int) -> Way:
-    """Raises :class:`NotPossible`: why TRL's asynchronous GRPO trainer, with its prefix tree, does not run here."""
-    installed("trl", "TRL")
-    if device().type != "cuda":
-        raise NotPossible("its tree needs a GPU with FlashAttention 3, and there is no GPU")
-    raise NotPossible("its tree needs FlashAttention 3 and a server of vLLM; this program does not start them")
-
-
 def installed(module: str, name: str) -> None:
     """Raises :class:`NotPossible` where ``module`` is missing."""
     if importlib.util.find_spec(module) is None:
@@ -212,5 +204,5 @@ def _silence() -> Iterator[None]:
 
 
 WAYS: dict[str, Callable[[Path, Rows, int], Way]] = {
-    "trl-episodes": TRLEpisodes, "trl-steps": TRLSteps, "trl-async": trl_async, "prefix-grouper": PrefixGrouped,
+    "trl-episodes": TRLEpisodes, "trl-steps": TRLSteps, "prefix-grouper": PrefixGrouped,
 }  # fmt: skip

@@ -12,6 +12,7 @@ import orjson
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from benchmarks.tables import markdown_table
 from benchmarks.training.rows import DENSE_SHARE
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
@@ -120,59 +121,49 @@ def dense_cost(ways: Mapping[str, Figures], computed: float, trained: float) -> 
 
 def table(records: Sequence[Record]) -> str:
     """The measurements as a Markdown table."""
-    lines = [
-        "| model | environment | memory | turns x group | tokens of the rows | distinct | way | computed | "
-        "response tokens / CPU s | `ours` is faster by | peak MiB | CPU / dense |",
-        "|---|---|---|---:|---:|---:|---|---:|---:|---:|---:|---:|",
-    ]
+    heads = ["model", "environment", "memory", "turns x group", "tokens of the rows", "distinct", "way", "computed"]
+    heads += ["response tokens / CPU s", "`ours` is faster by", "peak MiB", "CPU / dense"]
+    rows = []
     for cell, ways in figures(records):
         ours = ways.get("ours")
-        start = (
-            f"| {cell['model']} | {cell['env']} | `{prompts(cell)}` | {cell['turns']} x {cell['group']} "
-            f"| {cell['rows']:,} | {cell['distinct']:,} | "
-        )
+        start = [cell["model"], cell["env"], f"`{prompts(cell)}`", f"{cell['turns']} x {cell['group']}"]
+        start += [f"{cell['rows']:,}", f"{cell['distinct']:,}"]
         for name, found in ways.items():
             if name.startswith("dense"):
                 continue
             if found.reason is not None:
-                lines.append(f"{start}{name} | {found.reason} | | | | |")
+                rows.append([*start, name, found.reason, "", "", "", ""])
                 continue
             faster = "" if ours is None or name == "ours" else f"{ours.rate / found.rate:.2f}"
             dense = dense_cost(ways, found.computed, cell["completion"])
             cost = "" if dense is None else f"{found.cpu / dense:.2f}"
-            lines.append(
-                f"{start}{name} | {found.computed:,.0f} | {found.rate:,.0f} | {faster} | "
-                f"{found.peak / 2**20:,.0f} | {cost} |"
-            )
-    return "\n".join(lines) + "\n"
+            numbers = (found.computed, found.rate, found.peak / 2**20)
+            computed, rate, peak = (f"{number:,.0f}" for number in numbers)
+            rows.append([*start, name, computed, rate, faster, peak, cost])
+    return markdown_table(heads, rows, 3)
 
 
 def summary(records: Sequence[Record]) -> str:
     """Ours beside each other way, from the least to the greatest over turns and groups, as a Markdown table."""
-    lines = [
-        "| environment | memory | budget | cells | computed / distinct | CPU / dense | way | `ours` is faster by "
-        "| its share of the memory |",
-        "|---|---|---:|---:|---:|---:|---|---:|---:|",
-    ]
+    heads = ["environment", "memory", "budget", "cells", "computed / distinct", "CPU / dense", "way"]
+    heads += ["`ours` is faster by", "its share of the memory"]
     kinds: dict[tuple[Any, ...], list[tuple[Record, dict[str, Figures]]]] = {}
     for cell, ways in figures(records):
         if "ours" in ways and ways["ours"].reason is None:
             kinds.setdefault((cell["env"], prompts(cell), cell["budget"]), []).append((cell, ways))
+    rows = []
     for (env, memory, budget), found in kinds.items():
-        cost = [
-            ways["ours"].cpu / dense
-            for cell, ways in found
-            if (dense := dense_cost(ways, ways["ours"].computed, cell["completion"])) is not None
-        ]
+        dense = [(ways["ours"].cpu, dense_cost(ways, ways["ours"].computed, c["completion"])) for c, ways in found]
+        cost = _range([cpu / whole for cpu, whole in dense if whole is not None])
         computed = _range([ways["ours"].computed / cell["distinct"] for cell, ways in found])
-        start = f"| {env} | `{memory}` | {budget:,} | {len(found)} | {computed} | {_range(cost)} |"
         for name in dict.fromkeys(way for _, ways in found for way in ways):
             both = [(ways["ours"], ways[name]) for _, ways in found if name in ways and ways[name].reason is None]
             if name == "ours" or name.startswith("dense") or not both:
                 continue
             faster = _range([ours.rate / other.rate for ours, other in both])
-            lines.append(f"{start} {name} | {faster} | {_range([ours.peak / other.peak for ours, other in both])} |")
-    return "\n".join(lines) + "\n"
+            share = _range([ours.peak / other.peak for ours, other in both])
+            rows.append([env, f"`{memory}`", f"{budget:,}", str(len(found)), computed, cost, name, faster, share])
+    return markdown_table(heads, rows, 2)
 
 
 def _range(values: Sequence[float]) -> str:

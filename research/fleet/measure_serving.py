@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.serving import ACTION, COMMANDS, OURS, served
+from benchmarks.serving import ACTION, served
 from envsuite.remote import RemoteEnv
 from envsuite.vector import EnvFactory, make_vector
 from research.fleet.constants import ServingConstants
@@ -19,7 +19,7 @@ def serving() -> ServingConstants:
 
     The environment is TextCraft's shortest step, of some microseconds, which is not taken off.
     """
-    with served(COMMANDS[OURS]) as (url, server):
+    with served() as (url, server):
         env = RemoteEnv(url, "TextCraft-v0")
         env.reset(seed=0)
         took, busy = [], _cpu(server) + time.process_time()

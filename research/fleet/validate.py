@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from benchmarks.serving import OURS, running
+from benchmarks.serving import served
 from research.fleet.check import checked_against, table
 from research.fleet.constants import Constants
 from research.fleet.measure import engine_of, environment
@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = arguments.out or Path(folder)
         for name, url in (("in-process", None), ("over-http", "server")):
-            with running(OURS) if url else contextlib.nullcontext() as address:
+            with served() if url else contextlib.nullcontext((None, 0)) as (address, _):
                 run = trained(out, name, address, arguments.iterations, arguments.tasks)
             constants = constants_of(RunData.load(run))
             constants.write(out / f"{name}.json")

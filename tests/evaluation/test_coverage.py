@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
+from simulated_evaluations import (
+    Regime,
+    agreement_coverage,
+    detections,
+    difference_coverage,
+    exact_wilson,
+    rate_coverage,
+    score_coverage,
+)
 
-from benchmarks.coverage import INTERVALS, Regime, exact_wilson, levels, of_agreement, of_rate
 from envsuite.evaluation.statistics import paired_rates_interval, paired_scores_bounds
 
-RATE, RATES, SCORE, SCORES = INTERVALS
+COVERAGES = {
+    "difference of rates": partial(difference_coverage, graded=False),
+    "score": score_coverage,
+    "difference of scores": partial(difference_coverage, graded=True),
+}
 
 
-@pytest.mark.parametrize("tasks", RATE.tasks)
+@pytest.mark.parametrize("tasks", [50, 100, 200, 500])
 @pytest.mark.parametrize("band", [(0.05, 0.1), (0.3, 0.7), (0.9, 0.95)])
 def test_the_interval_of_a_rate_covers_it(tasks: int, band: tuple[float, float]) -> None:
     rng = np.random.default_rng(tasks)
     for seeds, correlation in ((1, 0.0), (3, 0.2), (5, 0.8)):
         if tasks * seeds <= 1000:
-            assert 0.93 <= of_rate(rng, Regime(tasks, seeds, band, correlation), 2000) <= 0.97
+            assert 0.93 <= rate_coverage(rng, Regime(tasks, seeds, band, correlation), 2000) <= 0.97
 
 
 def test_at_one_rate_wilsons_interval_of_few_tasks_is_off_by_what_the_page_says() -> None:
@@ -30,7 +44,7 @@ def test_at_one_rate_wilsons_interval_of_few_tasks_is_off_by_what_the_page_says(
 def test_the_interval_of_a_difference_covers_it_where_policies_differ_on_hardly_a_task_or_on_each(
     share: float, favour: float
 ) -> None:
-    assert of_agreement(np.random.default_rng(1), 50, share, favour, 3000) >= 0.93
+    assert agreement_coverage(np.random.default_rng(1), 50, share, favour, 3000) >= 0.93
     # Scores: the better policy has up to 0.5 more on a task.
     rng = np.random.default_rng(2)
     kind, least, more = rng.random((1000, 50)), rng.random((1000, 50)) / 2, rng.random((1000, 50)) / 2
@@ -51,31 +65,29 @@ def test_no_interval_of_a_difference_is_a_point(tasks: int, gap: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("interval", [RATES, SCORE, SCORES], ids=lambda one: one.name)
+@pytest.mark.parametrize("name", COVERAGES)
 @pytest.mark.parametrize(("tasks", "band"), [(50, (0.3, 0.7)), (100, (0.1, 0.3)), (200, (0.7, 0.9))])
-def test_intervals_of_scores_and_differences_cover_them(
-    interval: object, tasks: int, band: tuple[float, float]
-) -> None:
+def test_intervals_of_scores_and_differences_cover_them(name: str, tasks: int, band: tuple[float, float]) -> None:
     for seeds, correlation in ((1, 0.2), (5, 0.8)):
-        covered = interval.coverage(np.random.default_rng(1), Regime(tasks, seeds, band, correlation), 2000)  # type: ignore[attr-defined]
+        covered = COVERAGES[name](np.random.default_rng(1), Regime(tasks, seeds, band, correlation), 2000)
         assert 0.93 <= covered <= 0.97, (tasks, seeds, correlation)
 
 
 @pytest.mark.slow
 def test_near_the_ends_bootstraps_are_off_with_50_tasks_as_the_page_says_and_not_with_100() -> None:
-    for interval, seeds, correlation, least, most in ((SCORE, 1, 0.2, 0.905, 0.95), (SCORES, 5, 0.8, 0.96, 0.99)):
+    cases = (("score", 1, 0.2, 0.905, 0.95), ("difference of scores", 5, 0.8, 0.96, 0.99))
+    for name, seeds, correlation, least, most in cases:
         few, more = (
-            interval.coverage(np.random.default_rng(1), Regime(tasks, seeds, (0.05, 0.1), correlation), 2000)
+            COVERAGES[name](np.random.default_rng(1), Regime(tasks, seeds, (0.05, 0.1), correlation), 2000)
             for tasks in (50, 100)
         )
-        assert least <= few <= most and 0.93 <= more <= 0.97, (interval.name, few, more)
+        assert least <= few <= most and 0.93 <= more <= 0.97, (name, few, more)
 
 
 @pytest.mark.slow
 def test_paired_tests_find_nothing_where_there_is_nothing_and_what_power_promises() -> None:
-    for line in levels(1000):
-        promised, found = (float(cell.split()[0]) for cell in line.strip("| ").split("|")[-2:])
-        if promised == 5:
-            assert found <= 6.5
-        else:
-            assert 75 <= found <= 86, line
+    rng = np.random.default_rng(0)
+    for tasks, seeds, correlation in ((100, 1, 0.5), (100, 5, 0.5), (200, 3, 0.2)):
+        regime = Regime(tasks, seeds, (0.3, 0.7), correlation)
+        assert detections(rng, None, regime, 1000) <= 0.065, regime
+        assert 0.75 <= detections(rng, (0.6, 0.7), regime, 1000) <= 0.86, regime

@@ -1,6 +1,6 @@
 """The rules of the alarms: which sign of a metric, compared with what, and what to do about it.
 
-Bounds with a reference were fitted on healthy runs by ``python -m benchmarks.alarms`` (docs/alarms.md).
+Bounds with a reference were fitted on healthy runs (docs/alarms.md).
 """
 
 from __future__ import annotations

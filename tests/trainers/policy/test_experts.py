@@ -16,9 +16,8 @@ from row_by_row import batch_logprobs, row_logprobs, same_gradients, taken_gradi
 from test_update import rng
 from tiny_runs import in_float64
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from benchmarks import routing as benchmark
 from benchmarks.families import VOCABULARY, built, families, shrunk
 from envsuite.core.errors import DataError
 from envsuite.playing.engine import Sampling
@@ -256,11 +255,35 @@ def test_parts_are_cut_and_filled() -> None:
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
 def test_in_bfloat16_the_engines_experts_narrow_the_gap(name: str) -> None:
-    model = benchmark.made(name)
-    table = benchmark.sampled(model, "bfloat16", 1, 16).table
-    (own, counts), (replayed, _) = (
-        benchmark.compared(Policy(model, compute_dtype="bfloat16", replay=replay), table) for replay in (False, True)
-    )
+    torch.manual_seed(0)
+    sizes = {"num_experts": 32, "num_experts_per_tok": 4, "norm_topk_prob": True, "moe_intermediate_size": 64}
+    if name == "mixtral":
+        sizes = {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 64}
+    config = AutoConfig.for_model(
+        name, vocab_size=512, hidden_size=128, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, max_position_embeddings=4096, initializer_range=0.1, pad_token_id=None, bos_token_id=None,
+        eos_token_id=None, **sizes,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).train(False)
+    prompt = np.random.default_rng(0).integers(0, 512, 128).tolist()
+    engine = HFEngine(model, max_batch=8, compute_dtype="bfloat16")
+    answers = engine.generate([prompt] * 8, Sampling(max_tokens=32, ignore_eos=True), seed=0)
+    experts = np.empty(len(answers), object)
+    experts[:] = [answer.experts for answer in answers]
+    table = token_table([(prompt, answer.token_ids.tolist()) for answer in answers], experts=experts)
+    sampled = np.concatenate([answer.logprobs for answer in answers])
+
+    def gaps(replay: bool) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Distance of each response token's log-probability to the engine's, and the counts of rerouted tokens."""
+        policy = Policy(model, compute_dtype="bfloat16", replay=replay)
+        distances, counts = np.zeros(len(sampled)), np.zeros(4, np.int64)
+        with torch.no_grad():
+            for tree in micro_batches(table, 4096, share_prefix=True):
+                distances[tree.index] = policy(tree).logprob.double().numpy() - sampled[tree.index]
+                counts += policy.rerouted.numpy()
+        return np.abs(distances), counts
+
+    (own, counts), (replayed, _) = gaps(replay=False), gaps(replay=True)
     assert 0 < counts[3] < 0.3 * counts[2]
     assert replayed.max() < own.max() / 3 and replayed.mean() < own.mean() / 1.5
 

@@ -74,7 +74,7 @@ def float_max(values: torch.Tensor) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("full", [True, False], ids=["continued", "window"])
-@pytest.mark.parametrize("way", ["trl-steps", "trl-episodes", "prefix-grouper", "trl-async"])
+@pytest.mark.parametrize("way", ["trl-steps", "trl-episodes", "prefix-grouper"])
 def test_other_libraries_have_the_same_gradient_or_say_why_they_have_none(tmp_path: Path, way: str, full: bool) -> None:
     python = os.environ.get("TRL_PYTHON")
     if python is None:
@@ -87,8 +87,8 @@ def test_other_libraries_have_the_same_gradient_or_say_why_they_have_none(tmp_pa
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=_environment())
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout.splitlines()[-1])
-    if way == "trl-async" or (way == "trl-episodes" and not full):
-        assert {"trl-async": "GPU", "trl-episodes": "no prompt continues"}[way] in found["reason"]
+    if way == "trl-episodes" and not full:
+        assert "no prompt continues" in found["reason"]
         return
     plain, expected = gradient(Padded, folder, rows)
     assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
@@ -185,7 +185,7 @@ def test_table_and_figure_show_medians_ratios_and_reasons(tmp_path: Path, capsys
     results.add(measured(way="padded", cpu=40.0, computed=900))
     results.add(measured(way="dense-layers", cpu=1.0, computed=100))
     results.add(measured(way="dense", cpu=2.0, computed=100))
-    results.add(measured(way="trl-async", reason="there is no GPU"))
+    results.add(measured(way="trl-steps", reason="out of memory"))
     results.add(measured(turns=32, template="steps"))
     results.add(measured(turns=8, cpu=1.0))
     results.add(measured(turns=8, way="padded", cpu=5.0, peak=2**22))
@@ -195,7 +195,7 @@ def test_table_and_figure_show_medians_ratios_and_reasons(tmp_path: Path, capsys
     # A token costs 0.01 s in the layers and 0.02 s more where it is trained on: 5.1 s of dense batches, and 11 s.
     assert f"{cell} ours | 310 | 25 |  | 2 | 0.78 |" in text
     assert f"{cell} padded | 900 | 2 | 10.00 | 2 | 3.64 |" in text
-    assert f"{cell} trl-async | there is no GPU | | | | |" in text
+    assert f"{cell} trl-steps | out of memory | | | | |" in text
     assert "`full steps` | 32 x 8" in text and "dense" not in text.split("|---:|", 1)[1].split("\n", 1)[1]
     ranges = "| 1.03 to 1.03 | 0.78 to 0.78 | padded | 5.00 to 10.00 | 0.50 to 1.00 |"
     assert f"| TextCraft | `full` | 4,096 | 2 {ranges}" in (tmp_path / "summary.md").read_text()

@@ -14,9 +14,8 @@ from nodes import Nodes, missing
 from ranks import on_ranks
 from safetensors.torch import load_file
 from sharding_cases import CASES, computed
-from tiny_runs import ROOT, save_model, write_settings
+from tiny_runs import ROOT, save_model, weights, write_settings
 
-from benchmarks import losses
 from trainers.report.events import read_events
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason := missing()), reason=reason)]
@@ -32,12 +31,13 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         yield made
 
 
-def started(nodes: Nodes, folder: Path, *words: str) -> list[subprocess.Popen[str]]:
-    """``envsuite train``, typed on each node."""
+def started(nodes: Nodes, folder: Path, *words: str, only: int | None = None) -> list[subprocess.Popen[str]]:
+    """``envsuite train``, typed on each node, or on one."""
     where = ("--nodes", str(len(nodes)), "--rendezvous", nodes[0].name, "--job", "4711")
     return [
         node.start([*TRAIN, *where, "--node", str(number), *words], folder / f"{number}.log")
         for number, node in enumerate(nodes)
+        if only in (None, number)
     ]
 
 
@@ -127,5 +127,20 @@ def test_a_link_that_is_cut_for_half_a_minute_ends_no_run(
     assert sum(event.kind == "restart" for event in events) == restarts, said(tmp_path)
 
 
-def test_kills_of_a_process_a_node_and_a_server_cost_no_run_and_change_nothing() -> None:
-    assert losses.main(["--kills", "3", "--iterations", "30", "--most", "1800"]) == 0
+def test_a_node_that_is_killed_and_comes_back_costs_no_run_and_changes_nothing(nodes: Nodes, tmp_path: Path) -> None:
+    ends = []
+    for name in ("undisturbed", "killed"):
+        settings: dict[str, Any] = {"name": name, "iterations": 12, "evaluation.every": 0, "checkpoint_every": 2}
+        words = ("--config", str(write_settings(nodes[0].shared, **settings)), "--max-restarts", "9")
+        launched, run = started(nodes, tmp_path, *words), nodes[0].shared / "runs" / name
+        if name == "killed":
+            until(lambda run=run: (run / "checkpoints" / "iteration-00004").exists())  # type: ignore[misc]
+            nodes[1].power_off()
+            time.sleep(5.0)
+            nodes[1].boot()
+            launched[1] = started(nodes, tmp_path, *words, "--resume", only=1)[0]
+        assert [each.wait(600) for each in launched] == [0, 0], said(tmp_path)
+        end = run / "checkpoints" / "iteration-00012"
+        ends.append({key: tensor for file in weights(end) for key, tensor in load_file(end / file).items()})
+    one, two = ends
+    assert one.keys() == two.keys() and all(tensor.equal(two[key]) for key, tensor in one.items())

@@ -66,9 +66,8 @@ class Continuations:
             episode, t = int(steps.episode_id[row]), int(steps.t[row])
             point, plan = branches[episode][t], plans[episode]
             of = int(steps.group_id[row])
-            key = _identity(
-                steps, row, of, steps.state_key[row] if pooled else (point.world.elapsed, point.world.world)
-            )
+            state = steps.state_key[row] if pooled else (point.environment.elapsed, point.environment.world)
+            key = _identity(steps, row, of, state)
             if key not in numbers:
                 numbers[key] = len(numbers)
                 group.append(of)

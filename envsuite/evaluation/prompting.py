@@ -145,9 +145,9 @@ class BaselineDialog(ChatDialog):
 
     def read(self, completion: ChatCompletion) -> ParseResult | None:
         """Takes an answer; returns the action in it, or ``None`` where it was a reflection, and a new trial begins."""
-        parsed = super().read(completion)
+        result = super().read(completion)
         if not self.reflecting:
-            return parsed
+            return result
         self._notes.append(" ".join(completion.answer.content.split()) or "(nothing)")
         self.reflecting, self._completion = False, None
         self.trial += 1

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _convert(source: Path, arguments: argparse.Namespace) -> int:
-    demonstrations = [each for each in read_demonstrations(source) if each.success or arguments.unsolved]
+    demonstrations = [d for d in read_demonstrations(source) if d.success or arguments.unsolved]
     if not demonstrations:
         raise UsageError(f"{source}: no demonstration in it solved its task; --unsolved takes the others, too")
     if arguments.form == ATIF:

@@ -87,7 +87,7 @@ def add_demonstration(path: Path, demonstration: Demonstration) -> int:
     Raises:
         DataError: The file cannot be read or written, or has something else.
     """
-    with _locked(path):
+    with _exclusive(path):
         old_rows = read_rows(path) if path.exists() else []
         rows = [row for row, old in old_rows if _identity(old) != _identity(demonstration)]
         form: Form = next((row["form"] for row in rows if row.get("form") in FORMS), "native")
@@ -101,7 +101,7 @@ def _identity(demonstration: Demonstration) -> tuple[str, ...]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _exclusive(path: Path) -> Iterator[None]:
     """Keeps two programs from adding to a file at once, where one would undo the other's addition."""
     with ExitStack() as stack:
         try:

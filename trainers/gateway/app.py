@@ -91,13 +91,13 @@ class _Connection(TimedConnection, H11Protocol):
     def has_arrived(self) -> bool:
         """Whether the client has what was sent, or is still there to read it; of any thread."""
         with self.gateway.lock:
-            return not self.over and self._whole()
+            return not self.over and self._is_whole()
 
     def present(self) -> bool:
         """Whether the client is still there; of any thread."""
         return not self.over
 
-    def _whole(self) -> bool:
+    def _is_whole(self) -> bool:
         number = self.transport.get_extra_info("socket").fileno()
         if number < 0:
             return False
@@ -119,7 +119,7 @@ class _Connection(TimedConnection, H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self.gateway.lock:
-            self.settle(exc is None and self._whole())
+            self.settle(exc is None and self._is_whole())
             self.over = True
         super().connection_lost(exc)
 

@@ -132,7 +132,7 @@ class Session:
         self.asked: list[AnsweredRequest] = []
         self.number = 0
         """By which the operator names it; the gateway counts its sessions."""
-        self.name = _key(key)[:12]
+        self.name = _hash(key)[:12]
         """Differs from that of every other session; ids of answers have it."""
         self.taken = 0
         """Requests that have been taken, also where they were taken back."""
@@ -150,8 +150,8 @@ class Session:
         """Info of the environment's last answer."""
         self.ended: str | None = None
         """Why it takes no further requests; ``None`` while it does."""
-        self.played: Playable | None = None
-        """The environment that the agent plays."""
+        self.environment: Playable | None = None
+        """The environment that the agent plays; ``None`` where it has none."""
         self.actions: list[EnvStep] = []
         """Steps of the environment."""
         self.limited = False
@@ -189,7 +189,7 @@ class Session:
             return original, False
         if ask.parent and re.fullmatch(rf"[a-z]+[-_]{self.name}[-_]\d+", ask.parent) is None:
             raise Refused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
-        most = self._most(ask, most)
+        most = self._most_tokens(ask, most)
         self.spend(ask.count)
         self.kept += most * ask.count
         request = AnsweredRequest(self.taken, replace(ask, body=b""), clients=[client], digest=digest, most=most)
@@ -206,7 +206,7 @@ class Session:
         orphans = [request for request in unread if not any(present() for present in request.clients)]
         return next(iter(orphans or [request for request in unread if ask.repeats and not request.sent]), None)
 
-    def _most(self, ask: ParsedRequest, most: int) -> int:
+    def _most_tokens(self, ask: ParsedRequest, most: int) -> int:
         """Most tokens of each choice."""
         most = most if ask.max_tokens is None else min(most, ask.max_tokens)
         if self.limits.tokens is not None:
@@ -215,8 +215,7 @@ class Session:
             raise Refused(429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0)
         if most < 1:
             self.end("the session has used its tokens")
-            text = f"the session may sample {self.limits.tokens} tokens; end the episode"
-            raise Refused(403, "session_limit", text)
+            raise Refused(403, "session_limit", f"the session may sample {self.limits.tokens} tokens; end the episode")
         return most
 
     def begin(self, request: AnsweredRequest, prompt: RequestPrompt) -> bool:
@@ -293,11 +292,10 @@ class Session:
         if request.done.done():
             return
         if completion.error is not None:
-            request.done.set_exception(
-                Refused(400, "context_length_exceeded", completion.error)
-                if completion.finish_reason == "context"
-                else Refused(503, "engine_failed", completion.error, 1.0)
-            )
+            error = Refused(503, "engine_failed", completion.error, 1.0)
+            if completion.finish_reason == "context":
+                error = Refused(400, "context_length_exceeded", completion.error)
+            request.done.set_exception(error)
             return
         request.choices[number] = self._choice(request, completion)
         if len(request.choices) == request.ask.count:
@@ -343,8 +341,8 @@ class Session:
         """Records a step of the environment."""
         self.settle()
         self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
-        delivered_or_sent = frozenset(request for request in self.asked if request.delivered or request.sent)
-        self.actions.append(replace(action, asked=delivered_or_sent, requests=self.taken))
+        requests = frozenset(request for request in self.asked if request.delivered or request.sent)
+        self.actions.append(replace(action, asked=requests, requests=self.taken))
 
     @property
     def steps(self) -> int:
@@ -354,8 +352,8 @@ class Session:
     @property
     def lost_tokens(self) -> int:
         """Sampled tokens that reached nobody."""
-        choices = [c for request in self.asked if not request.delivered for c in request.choices.values()]
-        return sum(choice.completion.count for choice in choices)
+        requests = [request for request in self.asked if not request.delivered]
+        return sum(choice.completion.count for request in requests for choice in request.choices.values())
 
     def episode(self, error: str | None = None) -> Episode:
         """The record: one step for each answer that was delivered, in the order in which requests came.
@@ -380,7 +378,7 @@ class Session:
             why = f"was cut ({self.ended}), and no reward came" if self.limited else "has ended without a reward"
             error = f"NoReward: the episode {why}; it is counted and left out"
         if reward is not None and steps:
-            t = _last(places, actions)
+            t = _rewarded_step(places, actions)
             steps[t] = replace(steps[t], reward=steps[t].reward + reward)
         sound, total = error is None, sum(step.reward for step in steps)
         score = float(self.outcome["score"]) if has_outcome else min(1.0, max(0.0, total))
@@ -416,7 +414,7 @@ class Session:
             policy_version=completion.policy_version,
             finish_reason=completion.finish_reason,
             observation=ask.observation,
-            state_key=ask.state_key or (request.state_key if actions else "") or _key(own),
+            state_key=ask.state_key or (request.state_key if actions else "") or _hash(own),
             action=calls or (ToolCall("say", {"text": choice.message.text}),),
             parse_error=choice.problem or None,
             valid=all(bool(action.info.get("valid", True)) for action in actions) if actions else not choice.problem,
@@ -426,8 +424,8 @@ class Session:
         )
 
 
-def _last(places: Sequence[tuple[AnsweredRequest, int]], actions: Mapping[Place, Sequence[EnvStep]]) -> int:
-    """The step that has the posted reward: the last answer of the conversations that have acted, if there are some.
+def _rewarded_step(places: Sequence[tuple[AnsweredRequest, int]], actions: Mapping[Place, Sequence[EnvStep]]) -> int:
+    """The step that gets the posted reward: the last answer of the conversations that have acted, if there are some.
 
     Of several choices it is the one that acted, else the first one.
     """
@@ -437,7 +435,7 @@ def _last(places: Sequence[tuple[AnsweredRequest, int]], actions: Mapping[Place,
     return max(steps)[-1]
 
 
-def _key(text: str) -> str:
+def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 

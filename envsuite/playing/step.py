@@ -99,8 +99,8 @@ class Step:
         """Whether every field but the experts is equal."""
         if not isinstance(other, Step):
             return NotImplemented
-        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)
-                 if f.name not in ("images", "experts")]  # fmt: skip
+        names = [f.name for f in fields(self) if f.name not in ("images", "experts")]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in names]
         if list(map(digest, self.images)) != list(map(digest, other.images)):
             return False
         return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)

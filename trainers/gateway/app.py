@@ -82,7 +82,7 @@ class _Connection(TimedConnection, H11Protocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def note_sent(self, session: Session, record: AnsweredRequest) -> None:
-        """An answer was handed to the system."""
+        """Records that an answer was handed to the system."""
         with self.gateway.lock:
             if not self.over:
                 self.waiting.append((session, record))
@@ -109,7 +109,7 @@ class _Connection(TimedConnection, H11Protocol):
         return not (events & (select.POLLERR | select.POLLHUP) or closed_early)
 
     def settle(self, whole: bool) -> None:
-        """Says of all answers that were sent whether they have arrived."""
+        """Records whether the answers that were sent have arrived."""
         with self.gateway.lock:
             for session, record in self.waiting:
                 record.sent.remove(self.has_arrived)
@@ -282,7 +282,7 @@ class _App:
     def read(
         self, reading: Callable[[Fields], ParsedRequest], fields: Fields, headers: Headers, size: int
     ) -> ParsedRequest:
-        """A request, with what its headers say of its being repeated.
+        """Reads a request; its headers say whether the client repeats it.
 
         Raises:
             Refused: It is wrong, or the context cannot hold it: then no messages are made of it.

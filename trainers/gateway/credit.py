@@ -29,9 +29,9 @@ class EnvStep:
     calls: tuple[ToolCall, ...]
     """Empty where none could be read."""
     command: str
-    """The text that the agent typed, where it did."""
+    """The text that the agent typed; empty where it called tools."""
     call_id: str
-    """The id that the call has in the model's answer, where the agent says it."""
+    """Id of the call in the model's answer; empty where the agent does not give it."""
     before: str
     """Observation before the step."""
     after: str
@@ -39,13 +39,13 @@ class EnvStep:
     reward: float
     info: Mapping[str, Any]
     asked: frozenset[AnsweredRequest] = frozenset()
-    """Requests whose answers had been sent; the session knows them."""
+    """Requests whose answers had been sent before the step; the session fills it in."""
     requests: int = 0
-    """Number of requests that had come."""
+    """Number of requests that had come before the step."""
 
     @cached_property
     def words(self) -> list[str]:
-        """Texts that stand in an answer which the action was read from."""
+        """Texts that an answer contains if the action was read from it."""
         values = [value for call in self.calls for value in call.arguments.values()]
         parts = values or [call.name for call in self.calls] or [self.command]
         texts = [_normalise(part if isinstance(part, str) else orjson.dumps(part).decode()) for part in parts]

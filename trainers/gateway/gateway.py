@@ -139,7 +139,7 @@ class Gateway:
             self.counts["forwarded"] += 1
 
     def _spend(self, key: str) -> Session:
-        """The session of an agent's key, in which one request more counts."""
+        """Counts a request of an agent; returns the session of its key."""
         session = self.session(key)
         session.check(self.clock())
         session.spend()
@@ -304,7 +304,7 @@ class Gateway:
         return bool(self._asked)
 
     def pump(self, engine: BaseEngine[Any, Any], patience: float) -> None:
-        """Gives the engine what has come, and the agents what it has answered; waits so many seconds at most."""
+        """Gives requests to the engine, and its answers to the agents; waits at most ``patience`` seconds."""
         with self.lock:
             waiting, self._waiting = self._waiting, []
             going = {session.plan.episode_id for session in self._sessions.values()}  # started again, for example

@@ -1,4 +1,4 @@
-"""One episode of an agent: what it asked, what it was answered, and what of it has reached it."""
+"""One episode of an agent: its requests, their answers, and which answers have reached the agent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AnsweredRequest:
     digest: bytes = b""
     """Equal for requests with the same body and name."""
     most: int = 0
-    """Most tokens of each choice, which are kept for it until it is answered."""
+    """Most tokens of each choice, reserved until it is answered."""
     done: Future[list[AnswerChoice]] = field(default_factory=Future)
     """Done when all choices are there; a :class:`~trainers.gateway.messages.Refused` where there are none."""
     choices: dict[int, AnswerChoice] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class AnsweredRequest:
     """Identity of the environment's state when it came."""
 
     def is_quoted(self, messages: Sequence[Message]) -> bool:
-        """Whether messages have an answer to it."""
+        """Whether the messages contain an answer to this request."""
         keys = {choice.message.key for choice in self.choices.values()}
         return any(message.role == "assistant" and message.key in keys for message in messages)
 
@@ -131,17 +131,17 @@ class Session:
         self.writer = writer
         self.asked: list[AnsweredRequest] = []
         self.number = 0
-        """By which the operator names it; the gateway counts its sessions."""
+        """The operator's name for the session; the gateway numbers its sessions."""
         self.name = _hash(key)[:12]
         """Differs from that of every other session; ids of answers have it."""
-        self.taken = 0
-        """Requests that have been taken, also where they were taken back."""
+        self.request_count = 0
+        """Requests that were taken, with those that :meth:`refuse` took back."""
         self.used = 0
-        """Requests that count."""
+        """Requests that count against the limit."""
         self.tokens = 0
         """Sampled tokens of all answers, delivered or not."""
-        self.kept = 0
-        """Tokens that answers under way may still sample."""
+        self.reserved = 0
+        """Tokens reserved for answers under way."""
         self.reward: float | None = None
         """The reward that was posted; ``None`` before."""
         self.state_key = ""
@@ -191,9 +191,10 @@ class Session:
             raise Refused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
         most = self._most_tokens(ask, most)
         self.spend(ask.count)
-        self.kept += most * ask.count
-        request = AnsweredRequest(self.taken, replace(ask, body=b""), clients=[client], digest=digest, most=most)
-        request.state_key, self.taken = self.state_key, self.taken + 1
+        self.reserved += most * ask.count
+        number, self.request_count = self.request_count, self.request_count + 1
+        request = AnsweredRequest(number, replace(ask, body=b""), clients=[client], digest=digest, most=most)
+        request.state_key = self.state_key
         self.asked.append(request)
         return request, True
 
@@ -210,8 +211,8 @@ class Session:
         """Most tokens of each choice."""
         most = most if ask.max_tokens is None else min(most, ask.max_tokens)
         if self.limits.tokens is not None:
-            most = min(most, (self.limits.tokens - self.tokens - self.kept) // ask.count)
-        if most < 1 and self.kept:
+            most = min(most, (self.limits.tokens - self.tokens - self.reserved) // ask.count)
+        if most < 1 and self.reserved:
             raise Refused(429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0)
         if most < 1:
             self.end("the session has used its tokens")
@@ -228,7 +229,7 @@ class Session:
         """Takes back a request, which the engine is not asked."""
         self.asked.remove(request)
         self.used -= request.ask.count
-        self.kept -= request.most * request.ask.count
+        self.reserved -= request.most * request.ask.count
         if not request.done.done():
             request.done.set_exception(error)
 
@@ -288,7 +289,7 @@ class Session:
     def take_answer(self, request: AnsweredRequest, number: int, completion: Completion) -> None:
         """Takes the engine's answer."""
         self.tokens += completion.count
-        self.kept -= request.most
+        self.reserved -= request.most
         if request.done.done():
             return
         if completion.error is not None:
@@ -332,7 +333,7 @@ class Session:
             self.sequences.record_answer(request.number, request.prompt, choice.message, choice.completion.token_ids)
 
     def settle(self, which: Callable[[AnsweredRequest], bool] = lambda request: True) -> None:
-        """Has the answers that were sent count as delivered where they have arrived."""
+        """Marks answers as delivered that were sent and have arrived."""
         for request in self.asked:
             if request.sent and not request.delivered and which(request) and any(check() for check in request.sent):
                 self.deliver(request)
@@ -342,7 +343,7 @@ class Session:
         self.settle()
         self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
         requests = frozenset(request for request in self.asked if request.delivered or request.sent)
-        self.actions.append(replace(action, asked=requests, requests=self.taken))
+        self.actions.append(replace(action, asked=requests, requests=self.request_count))
 
     @property
     def steps(self) -> int:

@@ -29,10 +29,10 @@ from envsuite.evaluation.protocol import (
     EvaluatedEnv,
     ProtocolSetting,
     check_policy,
-    made_env,
+    evaluated_env,
+    make_env,
     measured_splits,
     tool_env,
-    world_of,
 )
 from envsuite.playing.player import RANDOM
 from envsuite.prompting.endpoints import EndpointOptions
@@ -123,24 +123,19 @@ def run(arguments: argparse.Namespace) -> int:
         EnvsuiteError: A setting cannot work.
     """
     retry = arguments.environments[0] == RETRY
-    folder = _retry_folder(arguments.environments[1:]) if retry else arguments.out
-    settings = (
-        [_update_endpoint(setting, arguments) for setting in _read_settings(folder)]
-        if retry
-        else list(_settings(arguments))
-    )
+    folder, settings = _read_retry(arguments) if retry else (arguments.out, list(_settings(arguments)))
     display, evaluations = EvaluationDisplay(sys.stderr), []
     notes, logger = Notes(display), logging.getLogger("envsuite")
     logger.addHandler(notes)
     try:
         with ExitStack() as stack:
             engines: dict[bytes, EndpointEngine] = {}
-            worlds: dict[bytes, EvaluatedEnv] = {}
+            envs: dict[bytes, EvaluatedEnv] = {}
             for setting in settings:
                 engine = _engine(setting, arguments, engines, stack)
                 machinery = Machinery(arguments.workers, arguments.deadline)
-                world = _world(setting, worlds, display)
-                evaluations.append(evaluate(setting, world, folder, machinery, engine, display, broken_only=retry))
+                env = _env(setting, envs, display)
+                evaluations.append(evaluate(setting, env, folder, machinery, engine, display, broken_only=retry))
                 if engine is not None and engine.stopped is not None:
                     break
             stop_reason = next((engine.stopped for engine in engines.values() if engine.stopped is not None), None)
@@ -170,19 +165,14 @@ def _settings(arguments: argparse.Namespace) -> Iterator[ProtocolSetting]:
             check_policy(policy, env_id)
         splits = list(dict.fromkeys(arguments.split)) or _splits(env_id, arguments.source, options)
         for split, policy in product(splits, policies):
-            common = ProtocolSetting(
-                env_id, split, RANDOM, arguments.source, options, arguments.sample, 1, arguments.steps
-            )
             for prompting in promptings if policy == ENDPOINT else [None]:
                 draws = policy == RANDOM if prompting is None else prompting.temperature > 0
-                yield replace(
-                    common,
-                    policy=policy,
-                    seeds=arguments.seeds if arguments.seeds is not None else SEEDS if draws else 1,
-                    name=None if prompting is None else arguments.name,
-                    prompting=prompting,
-                    endpoint=None if prompting is None else _endpoint(arguments),
-                )
+                seeds = arguments.seeds if arguments.seeds is not None else SEEDS if draws else 1
+                yield ProtocolSetting(
+                    env_id, split, policy, arguments.source, options, arguments.sample, seeds, arguments.steps,
+                    None if prompting is None else arguments.name, prompting,
+                    None if prompting is None else _endpoint(arguments),
+                )  # fmt: skip
 
 
 def _promptings(arguments: argparse.Namespace) -> Iterator[Prompting]:
@@ -213,20 +203,16 @@ def _endpoint(arguments: argparse.Namespace) -> dict[str, Any]:
     options = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     for name in ("prices", "extra"):
         if (text := getattr(arguments, name)) is not None:
-            options[name] = _json(f"--{name}", text)
+            try:
+                options[name] = read_json(text, f"--{name}")
+            except orjson.JSONDecodeError as error:
+                raise UsageError(f"--{name} {text!r} is not JSON ({error})") from error
     EndpointOptions(**options, prefix="--")
     return options
 
 
-def _json(flag: str, text: str) -> Any:
-    try:
-        return read_json(text, flag)
-    except orjson.JSONDecodeError as error:
-        raise UsageError(f"{flag} {text!r} is not JSON ({error})") from error
-
-
 def _splits(env_id: str, source: str | None, options: Mapping[str, Any]) -> list[str]:
-    env = made_env(EnvFactory(env_id, {"split": None, **options, **({} if source is None else {"source": source})}))
+    env = make_env(EnvFactory(env_id, {"split": None, **options, **({} if source is None else {"source": source})}))
     try:
         return measured_splits(tool_env(env, env_id))
     finally:
@@ -254,32 +240,30 @@ def _engine(
     return engines[key]
 
 
-def _world(setting: ProtocolSetting, worlds: dict[bytes, EvaluatedEnv], display: EvaluationDisplay) -> EvaluatedEnv:
+def _env(setting: ProtocolSetting, envs: dict[bytes, EvaluatedEnv], display: EvaluationDisplay) -> EvaluatedEnv:
     """Returns a setting's environment; settings with the same one share it, as it takes a reset of each task."""
     check_policy(setting.policy, setting.env_id)
     key = orjson.dumps([setting.env_id, setting.factory.kwargs], option=orjson.OPT_SORT_KEYS)
-    if key not in worlds:
+    if key not in envs:
         display.note(f"{setting.env_id} {setting.split}: reading the tasks")
-        worlds[key] = world_of(setting)
-    return worlds[key]
+        envs[key] = evaluated_env(setting)
+    return envs[key]
 
 
-def _retry_folder(words: Sequence[str]) -> Path:
-    if len(words) != 1:
-        raise UsageError("envsuite eval run retry takes one folder, that of --out")
-    return Path(words[0])
-
-
-def _read_settings(folder: Path) -> list[ProtocolSetting]:
-    """Returns the settings of all evaluations in a folder.
+def _read_retry(arguments: argparse.Namespace) -> tuple[Path, list[ProtocolSetting]]:
+    """Returns the folder to retry, and the settings of all evaluations in it.
 
     Raises:
-        DataError: There are none.
+        UsageError: The command line does not name one folder.
+        DataError: The folder has no evaluation.
     """
+    if len(arguments.environments) != 2:
+        raise UsageError("envsuite eval run retry takes one folder, that of --out")
+    folder = Path(arguments.environments[1])
     files = sorted(file for file in folder.glob("*.json") if file.with_suffix(".jsonl").exists())
     if not files:
         raise DataError(f"{folder} has no evaluation that envsuite eval run began")
-    return [ProtocolSetting.from_json(file) for file in files]
+    return folder, [_update_endpoint(ProtocolSetting.from_json(file), arguments) for file in files]
 
 
 def _update_endpoint(setting: ProtocolSetting, arguments: argparse.Namespace) -> ProtocolSetting:
@@ -296,37 +280,31 @@ def _write_summary(
     """Writes a short table, and what is incomplete; returns the exit status."""
     rows = [("environment", "split", "policy", "episodes", "solved", "broken", "missing")]
     for evaluation in evaluations:
-        sound = evaluation.sound
+        setting, sound = evaluation.setting, evaluation.sound
         rate = f"{100 * sum(result.success for result in sound) / len(sound):.1f} %" if sound else "-"
-        setting = evaluation.setting
         rows.append((
-            setting.env_id, setting.split, setting.label, str(len(sound)), rate, str(evaluation.broken_count),
-            str(evaluation.missing),
+            setting.env_id, setting.split, setting.label, str(len(sound)), rate,
+            str(len(evaluation.broken_results)), str(evaluation.missing),
         ))  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [
-            cell.ljust(width) if n < 3 else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = (f"{cell:{'<' if n < 3 else '>'}{widths[n]}}" for n, cell in enumerate(row))
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
     sys.stdout.write(f"\nResults are in {folder}; for intervals and strata: envsuite eval table {folder}\n")
     for evaluation in evaluations:
         if not evaluation.sound:
             why = next((result.broken for result in evaluation.results), stop_reason) or "nothing was played"
             sys.stderr.write(f"{evaluation.setting.env_id}, {evaluation.setting.label}: no episode finished: {why}\n")
-    broken_count = sum(evaluation.broken_count for evaluation in evaluations)
-    missing_count = sum(evaluation.missing for evaluation in evaluations)
+    reasons = Counter(result.broken for evaluation in evaluations for result in evaluation.broken_results)
+    broken = reasons.total()
+    incomplete = len(evaluations) < settings or any(evaluation.missing for evaluation in evaluations)
     if stop_reason is not None:
         sys.stderr.write(f"stopped: {stop_reason}\n")
-    if broken_count:
+    if broken:
         sys.stderr.write(
-            f"{broken_count} episodes broke and are in no rate; play them again with envsuite eval run retry {folder}\n"
-        )
-        reasons = Counter(
-            result.broken for evaluation in evaluations for result in evaluation.results if result.broken is not None
+            f"{broken} episodes broke and are in no rate; play them again with envsuite eval run retry {folder}\n"
         )
         sys.stderr.writelines(f"  {count} of them by: {why}\n" for why, count in reasons.most_common(3))
-    if missing_count or len(evaluations) < settings:
+    if incomplete:
         sys.stderr.write("incomplete; the same command goes on where it stopped\n")
-    return INCOMPLETE if broken_count or missing_count or len(evaluations) < settings else 0
+    return INCOMPLETE if broken or incomplete else 0

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, UsageError, unknown
-from envsuite.evaluation.groups import ResultGroup, TaskSums, task_sums
+from envsuite.evaluation.groups import ResultGroup, TaskSums
 from envsuite.evaluation.sheets import MARK, Cell, Name, Sheet, percent
 from envsuite.evaluation.statistics import (
     benjamini_hochberg,
@@ -81,38 +81,35 @@ def compare(
     """
     if correction not in CORRECTIONS:
         raise unknown("correction", correction, CORRECTIONS)
-    if baseline is not None and not any(_is(group, baseline) for group in groups):
+    if baseline is not None and not any(_has_name(group, baseline) for group in groups):
         raise unknown("policy", baseline, {group.name for group in groups})
     splits: dict[tuple[str, str], list[ResultGroup]] = defaultdict(list)
     for group in groups:
-        _require_finished(group)
+        _check_finished(group)
         splits[group.conditions.env_id, group.conditions.split].append(group)
     comparisons: list[ResultComparison] = []
     for own in splits.values():
-        _require_same(own)
-        comparisons += [_pair(first, second) for first, second in _pairs(own, baseline)]
+        _check_same(own)
+        comparisons += [_compare_pair(first, second) for first, second in _pairs(own, baseline)]
     if not comparisons:
         raise DataError(f"no two policies played the same split; there are {_list_groups(groups)}")
     adjust = CORRECTIONS[correction]
-    p_values = zip(
-        adjust([comparison.p for comparison in comparisons]),
-        adjust([comparison.score_p for comparison in comparisons]),
-        strict=True,
-    )
+    ps = adjust([comparison.p for comparison in comparisons])
+    score_ps = adjust([comparison.score_p for comparison in comparisons])
     return [
         replace(comparison, adjusted_p=p, adjusted_score_p=score_p)
-        for comparison, (p, score_p) in zip(comparisons, p_values, strict=True)
+        for comparison, p, score_p in zip(comparisons, ps, score_ps, strict=True)
     ]
 
 
-def _is(group: ResultGroup, name: str) -> bool:
+def _has_name(group: ResultGroup, name: str) -> bool:
     return name in (group.name, group.conditions.policy)
 
 
 def _pairs(groups: Sequence[ResultGroup], baseline: str | None) -> Iterable[tuple[ResultGroup, ResultGroup]]:
     if baseline is None:
         return combinations(groups, 2)
-    firsts = [group for group in groups if _is(group, baseline)]
+    firsts = [group for group in groups if _has_name(group, baseline)]
     if len(firsts) > 1:
         raise UsageError(f"{baseline!r} is the name of {len(firsts)} policies: {', '.join(g.name for g in firsts)}")
     return [(first, group) for first in firsts for group in groups if group is not first]
@@ -122,7 +119,7 @@ def _list_groups(groups: Sequence[ResultGroup]) -> str:
     return "; ".join(f"{group.name} on {group.conditions.env_id}, {group.conditions.split}" for group in groups)
 
 
-def _require_finished(group: ResultGroup) -> None:
+def _check_finished(group: ResultGroup) -> None:
     if group.finished_results:
         return
     reason, count = Counter(result.broken for result in group.broken_results).most_common(1)[0]
@@ -133,7 +130,7 @@ def _require_finished(group: ResultGroup) -> None:
     )
 
 
-def _require_same(groups: Sequence[ResultGroup]) -> None:
+def _check_same(groups: Sequence[ResultGroup]) -> None:
     first = groups[0]
     for group in groups[1:]:
         differing = [
@@ -155,24 +152,17 @@ def _value(group: ResultGroup, name: str) -> str:
     return "all tasks" if value is None else f"{value[:12]}…" if name == "panel" else str(value)
 
 
-def _pair(first: ResultGroup, second: ResultGroup) -> ResultComparison:
-    successes = [
-        task_sums(group.finished_results, (result.success for result in group.finished_results))
-        for group in (first, second)
-    ]
-    scores = [
-        task_sums(group.finished_results, (result.score for result in group.finished_results))
-        for group in (first, second)
-    ]
-    common = sorted(set(successes[0].tasks) & set(successes[1].tasks))
+def _compare_pair(first: ResultGroup, second: ResultGroup) -> ResultComparison:
+    first_tasks, second_tasks = set(first.successes.tasks), set(second.successes.tasks)
+    common = sorted(first_tasks & second_tasks)
     if not common:
         raise DataError(
             f"{first.name} and {second.name} have no finished task in common: {_list_groups([first, second])}"
         )
-    first_successes, second_successes = (side.of(common) for side in successes)
-    first_scores, second_scores = (side.of(common) for side in scores)
+    first_successes, second_successes = first.successes.of(common), second.successes.of(common)
+    first_scores, second_scores = first.scores.of(common), second.scores.of(common)
     gaps, score_gaps = second_successes.means - first_successes.means, second_scores.means - first_scores.means
-    bounds = paired_rates_interval(_evenly(first_successes), _evenly(second_successes))
+    bounds = paired_rates_interval(_weight_evenly(first_successes), _weight_evenly(second_successes))
     often = min(float(side.episodes.mean()) for side in (first_scores, second_scores))
     least, most = paired_scores_bounds(first_scores.means[None], second_scores.means[None], often)
     return ResultComparison(
@@ -181,7 +171,7 @@ def _pair(first: ResultGroup, second: ResultGroup) -> ResultComparison:
         first=first.name,
         second=second.name,
         tasks=len(common),
-        alone=len(set(successes[0].tasks) ^ set(successes[1].tasks)),
+        alone=len(first_tasks ^ second_tasks),
         complete=first.complete and second.complete,
         first_success=float(first_successes.means.mean()),
         second_success=float(second_successes.means.mean()),
@@ -200,7 +190,7 @@ def _pair(first: ResultGroup, second: ResultGroup) -> ResultComparison:
     )
 
 
-def _evenly(sums: TaskSums) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _weight_evenly(sums: TaskSums) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns totals and numbers of episodes as if each task had been played as often as the others."""
     often = float(sums.episodes.mean())
     return sums.means * often, np.full(len(sums.tasks), often)
@@ -215,29 +205,26 @@ def comparison_sheets(comparisons: Sequence[ResultComparison], correction: str) 
 
 
 def _sheet(title: str, comparisons: Sequence[ResultComparison], correction: str) -> Sheet:
-    has_scores = any(
-        comparison.first_score != comparison.first_success or comparison.second_score != comparison.second_success
-        for comparison in comparisons
-    )
+    has_scores = any((c.first_score, c.second_score) != (c.first_success, c.second_success) for c in comparisons)
     heads: tuple[Cell, ...] = ("A", "B", "tasks", "success A", "B", "A - B", "+/-", "p", "adjusted")
     if has_scores:
         heads += ("score A", "B", "A - B", "p", "adjusted")
-    rows = [_cells(comparison, has_scores) for comparison in comparisons]
+    rows = [_row(comparison, has_scores) for comparison in comparisons]
     method = {"holm": "Holm", "bh": "Benjamini and Hochberg"}[correction]
-    notes: list[tuple[Cell, ...]] = [
-        (
-            "success and score in %, differences in points with 95 % intervals; +/-: tasks that A solves more and less "
-            f"often; p: exact permutation by task; adjusted for all comparisons of the command ({method})",
-        )
-    ]
-    left_out = [comparison for comparison in comparisons if not comparison.complete or comparison.alone]
-    for comparison in left_out:
+    legend = (
+        "success and score in %, differences in points with 95 % intervals; +/-: tasks that A solves more and less "
+        f"often; p: exact permutation by task; adjusted for all comparisons of the command ({method})"
+    )
+    notes: list[tuple[Cell, ...]] = [(legend,)]
+    for comparison in comparisons:
+        if comparison.complete and not comparison.alone:
+            continue
         text = f": an evaluation is incomplete; {comparison.alone} tasks that only one of them finished are left out"
         notes.append((f"{MARK} ", Name(comparison.second), " against ", Name(comparison.first), text))
     return Sheet(Name(title), heads, (tuple(rows),), 2, tuple(notes))
 
 
-def _cells(comparison: ResultComparison, has_scores: bool) -> tuple[Cell, ...]:
+def _row(comparison: ResultComparison, has_scores: bool) -> tuple[Cell, ...]:
     mark = "" if comparison.complete and not comparison.alone else f" {MARK}"
     cells: list[Cell] = [
         Name(comparison.second), Name(comparison.first), f"{comparison.tasks}{mark}",

@@ -22,17 +22,16 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files of results, or folders of them")
-    parser.add_argument("--baseline", metavar="NAME", help="compare every policy with this one (default: all pairs)")
-    parser.add_argument(
-        "--correction",
-        choices=CORRECTIONS,
-        default="holm",
+    add = parser.add_argument
+    add("paths", nargs="+", type=Path, metavar="PATH", help="files of results, or folders of them")
+    add("--baseline", metavar="NAME", help="compare every policy with this one (default: all pairs)")
+    add(
+        "--correction", choices=CORRECTIONS, default="holm",
         help="of p-values for the number of comparisons: Holm, or Benjamini and Hochberg (default: %(default)s)",
-    )
-    parser.add_argument("--format", choices=FORMATS, default="text", help="(default: %(default)s)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write to a file (default: standard output)")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw success and cost (.png, .pdf or .svg)")
+    )  # fmt: skip
+    add("--format", choices=FORMATS, default="text", help="(default: %(default)s)")
+    add("--out", type=Path, metavar="FILE", help="write to a file (default: standard output)")
+    add("--plot", type=Path, metavar="FILE", help="draw success and cost (.png, .pdf or .svg)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -52,9 +52,9 @@ class EvaluationOutcome:
         return tuple(result for result in self.results if result.broken is None)
 
     @property
-    def broken_count(self) -> int:
-        """Returns the number of episodes that the infrastructure broke."""
-        return len(self.results) - len(self.sound)
+    def broken_results(self) -> tuple[EpisodeResult, ...]:
+        """Returns the results of episodes that the infrastructure broke."""
+        return tuple(result for result in self.results if result.broken is not None)
 
     @property
     def missing(self) -> int:
@@ -74,7 +74,7 @@ class Machinery:
 
 def evaluate(
     setting: ProtocolSetting,
-    world: EvaluatedEnv,
+    env: EvaluatedEnv,
     folder: Path,
     machinery: Machinery,
     engine: EndpointEngine | None,
@@ -89,7 +89,7 @@ def evaluate(
 
     Args:
         setting: What is played, and by whom.
-        world: Its environment.
+        env: Its environment.
         folder: Has the results, and the setting as JSON beside them.
         machinery: Where episodes are played.
         engine: The endpoint, for a policy that is one.
@@ -99,10 +99,10 @@ def evaluate(
     Raises:
         EnvsuiteError: The settings contradict each other, or the folder has results of other conditions.
     """
-    tasks = sample_of([task.task_id for task in world.panel.tasks], setting.sample)
+    tasks = sample_of([task.task_id for task in env.panel.tasks], setting.sample)
     examples = _examples(setting)
-    conditions = conditions_of(setting, world, __version__, _system(setting, world, examples))
-    strata = {task: world.strata[task] for task in tasks}
+    conditions = conditions_of(setting, env, __version__, _system(setting, env, examples))
+    strata = {task: env.strata[task] for task in tasks}
     episodes = [(task, seed) for seed in range(setting.seeds) for task in tasks]
     plans = [EpisodePlan(i, i, 0, task, seed=seed) for i, (task, seed) in enumerate(episodes)]
     prices = None if engine is None else engine.options.prices
@@ -170,11 +170,11 @@ def _examples(setting: ProtocolSetting) -> str:
         raise UsageError(f"{prompting.label}, but {setting.env_id}: {error}") from error
 
 
-def _system(setting: ProtocolSetting, world: EvaluatedEnv, examples: str) -> str:
+def _system(setting: ProtocolSetting, env: EvaluatedEnv, examples: str) -> str:
     """Returns the system message of the first prompt; empty for a policy that is not prompted."""
     if setting.policy != ENDPOINT or setting.prompting is None:
         return ""
-    chat = setting.prompting.chat(world.tools, world.max_calls, examples)
+    chat = setting.prompting.chat(env.tools, env.max_calls, examples)
     chat.start(Observation(task="", text="", commands=()))
     first = chat.messages()[0]
     return str(first["content"]) if first["role"] == "system" else ""

@@ -43,6 +43,18 @@ class ResultGroup:
         return [result for result in self.results if result.broken is not None]
 
     @property
+    def successes(self) -> TaskSums:
+        """Returns the successes of the finished episodes, by task."""
+        results = self.finished_results
+        return task_sums(results, (result.success for result in results))
+
+    @property
+    def scores(self) -> TaskSums:
+        """Returns the scores of the finished episodes, by task."""
+        results = self.finished_results
+        return task_sums(results, (result.score for result in results))
+
+    @property
     def seeds(self) -> list[int]:
         """Returns the seeds that were asked for or begun; one that was left out between two of them counts."""
         return list(range(max((max(result.seed + 1, result.seeds or 0) for result in self.results), default=0)))

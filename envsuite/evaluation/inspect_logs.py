@@ -38,7 +38,7 @@ def write_inspect_logs(results: Sequence[EpisodeResult], folder: Path, time: dat
         raise MissingExtra(f"logs of inspect_ai need {error.name}: pip install 'envsuite[inspect]'") from error
     when = (datetime.now(UTC) if time is None else time).isoformat(timespec="seconds")
     files = []
-    for key, group in groupby(sorted(results, key=_evaluation), key=_evaluation):
+    for key, group in groupby(sorted(results, key=_file_stem), key=_file_stem):
         file = folder / f"{key}.eval"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def write_inspect_logs(results: Sequence[EpisodeResult], folder: Path, time: dat
     return files
 
 
-def _evaluation(result: EpisodeResult) -> str:
+def _file_stem(result: EpisodeResult) -> str:
     """Returns a file name for the evaluation of a result: what people look for, and a hash of all conditions."""
     conditions = result.conditions
     name = "-".join((conditions.env_id, conditions.split, conditions.policy))
@@ -69,11 +69,8 @@ def _log(results: Sequence[EpisodeResult], time: str) -> Any:
     conditions = results[0].conditions
     epochs = len({result.seed for result in results})
     sound = [result for result in results if result.broken is None]
-    options = {
-        name: conditions.sampling[name]
-        for name in ("temperature", "top_p", "max_tokens")
-        if name in conditions.sampling
-    }
+    names = ("temperature", "top_p", "max_tokens")
+    options = {name: conditions.sampling[name] for name in names if name in conditions.sampling}
     spec = EvalSpec(
         eval_id=_digest(conditions),
         run_id=_digest(conditions),
@@ -115,10 +112,8 @@ def _scores(sound: Sequence[EpisodeResult]) -> list[Any]:
         "score": sum(result.score for result in sound) / len(sound),
     }
     return [
-        EvalScore(
-            name=name, scorer=name, scored_samples=len(sound), metrics={"mean": EvalMetric(name="mean", value=mean)}
-        )
-        for name, mean in means.items()
+        EvalScore(name=name, scorer=name, scored_samples=len(sound), metrics={"mean": EvalMetric(name="mean", value=x)})
+        for name, x in means.items()
     ]
 
 
@@ -137,17 +132,17 @@ def _sample(result: EpisodeResult) -> Any:
         total_tokens=result.prompt_tokens + result.answer_tokens,
         total_cost=result.cost,
     )
-    error = None
-    if result.broken is not None:
+    error, scores = None, None
+    if result.broken is None:
+        scores = {"success": Score(value="C" if result.success else "I"), "score": Score(value=result.score)}
+    else:
         error = EvalError(message=result.broken, traceback="", traceback_ansi="")
     return EvalSample(
         id=result.task_id,
         epoch=result.seed + 1,
         input=result.task_id,
         target="",
-        scores=None
-        if error
-        else {"success": Score(value="C" if result.success else "I"), "score": Score(value=result.score)},
+        scores=scores,
         metadata=metadata,
         model_usage={conditions.model: usage} if conditions.model is not None else {},
         total_time=result.seconds,

@@ -35,6 +35,7 @@ _STYLE: dict[Any, Any] = {
     "grid.color": "#E4E4E4",
     "text.parse_math": False,  # names may hold dollar signs
 }
+_PERCENT_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0), ("0 %", "25 %", "50 %", "75 %", "100 %")
 _LONGEST = 40
 """Most characters of a name."""
 
@@ -69,12 +70,12 @@ def draw_comparison(rows: Sequence[TableRow], path: Path) -> None:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(9.5, len(splits) * (1.5 + 0.32 * max(most, 3))), layout="constrained")
         FigureCanvasAgg(figure)
-        for (success_axes, cost_axes), split in zip(
-            figure.subplots(len(splits), 2, squeeze=False), splits, strict=True
+        for split, (success_axes, cost_axes) in zip(
+            splits, figure.subplots(len(splits), 2, squeeze=False), strict=True
         ):
             own = [row for row in rows if (row.env_id, row.split) == split]
-            _success(success_axes, own, policies, f"{split[0]}, {split[1]}")
-            _cost(cost_axes, own, policies)
+            _draw_success(success_axes, own, policies, f"{split[0]}, {split[1]}")
+            _draw_cost(cost_axes, own, policies)
         content = BytesIO()
         figure.savefig(content, format=path.suffix[1:].lower(), facecolor="white", dpi=160)
     try:
@@ -88,7 +89,7 @@ def _shorten_name(name: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _look(policy: str, policies: Sequence[str]) -> dict[str, Any]:
+def _style(policy: str, policies: Sequence[str]) -> dict[str, Any]:
     index = policies.index(policy)
     # The marker goes on where the colours begin again, so that no two policies look alike before the 49th.
     marker = MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
@@ -100,30 +101,28 @@ def _bounds(row: TableRow) -> tuple[float, float, float]:
     return row.success, row.success - row.success_low, row.success_high - row.success
 
 
-def _success(axes: Axes, rows: Sequence[TableRow], policies: Sequence[str], title: str) -> None:
+def _draw_success(axes: Axes, rows: Sequence[TableRow], policies: Sequence[str], title: str) -> None:
     for place, row in enumerate(rows):
         rate, below, above = _bounds(row)
-        axes.errorbar(rate, place, xerr=[[below], [above]], capsize=3, **_look(row.policy, policies))
-        axes.annotate(
-            f"{100 * rate:.1f}", (rate, place), (0, 6), textcoords="offset points", ha="center", fontsize=8,
-            color="#333333",
-        )  # fmt: skip
+        axes.errorbar(rate, place, xerr=[[below], [above]], capsize=3, **_style(row.policy, policies))
+        style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": "#333333"}
+        axes.annotate(f"{100 * rate:.1f}", (rate, place), (0, 6), **style)
     note = "" if all(row.complete for row in rows) else "; † incomplete"
     axes.set_yticks(range(len(rows)), [_shorten_name(row.policy) + ("" if row.complete else " †") for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.7)
     axes.grid(axis="y", visible=False)
     axes.set(xlim=(-0.05, 1.05), xlabel=f"success, 95 % interval{note}", title=title)
-    _percent(axes, "x")
+    axes.set_xticks(*_PERCENT_TICKS)
 
 
-def _cost(axes: Axes, rows: Sequence[TableRow], policies: Sequence[str]) -> None:
+def _draw_cost(axes: Axes, rows: Sequence[TableRow], policies: Sequence[str]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     tokens = all(row.prompt_tokens for row in rows)
     values = [(row.prompt_tokens or 0) + (row.answer_tokens or 0) if tokens else row.seconds or 0 for row in rows]
     for row, value in zip(rows, values, strict=True):
         rate, below, above = _bounds(row)
-        axes.errorbar(value, rate, yerr=[[below], [above]], capsize=3, **_look(row.policy, policies))
+        axes.errorbar(value, rate, yerr=[[below], [above]], capsize=3, **_style(row.policy, policies))
     if min(values) > 0 and max(values) / min(values) > 5:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -133,13 +132,4 @@ def _cost(axes: Axes, rows: Sequence[TableRow], policies: Sequence[str]) -> None
     else:
         axes.set_xlim(0, 1.1 * max(values) or 1.0)
     axes.set(ylim=(-0.05, 1.05), xlabel=f"{'tokens' if tokens else 'seconds'} of an episode, mean", ylabel="success")
-    _percent(axes, "y")
-
-
-def _percent(axes: Axes, which: str) -> None:
-    ticks = (0.0, 0.25, 0.5, 0.75, 1.0)
-    labels = [f"{100 * tick:.0f} %" for tick in ticks]
-    if which == "x":
-        axes.set_xticks(ticks, labels)
-    else:
-        axes.set_yticks(ticks, labels)
+    axes.set_yticks(*_PERCENT_TICKS)

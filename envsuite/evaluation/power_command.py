@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.evaluation.groups import ResultGroup, load_groups, task_sums
+from envsuite.evaluation.groups import ResultGroup, load_groups
 from envsuite.evaluation.statistics import Correlations, detectable_difference, estimate_correlations, tasks_needed
 
 EXAMPLES = """examples:
@@ -24,25 +24,24 @@ CORRELATION = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("--rate", type=float, help="success rate of the first policy (default: that of --from)")
-    parser.add_argument("--difference", type=float, help="of the second policy's rate, e.g. 0.05 for 5 points")
-    parser.add_argument("--tasks", type=int, help="number of tasks there are: which difference do they show?")
-    parser.add_argument("--seeds", type=int, help=f"episodes of each task (default: {', '.join(map(str, SEEDS))})")
-    parser.add_argument("--paired", action="store_true", help="both policies play the same tasks, compared by task")
-    parser.add_argument(
-        "--correlation",
-        type=float,
+    add = parser.add_argument
+    add("--rate", type=float, help="success rate of the first policy (default: that of --from)")
+    add("--difference", type=float, help="of the second policy's rate, e.g. 0.05 for 5 points")
+    add("--tasks", type=int, help="number of tasks there are: which difference do they show?")
+    add("--seeds", type=int, help=f"episodes of each task (default: {', '.join(map(str, SEEDS))})")
+    add("--paired", action="store_true", help="both policies play the same tasks, compared by task")
+    add(
+        "--correlation", type=float,
         help=f"of two episodes of a task by one policy, 0 to 1 (default: that of --from, or {CORRELATION})",
-    )
-    parser.add_argument(
-        "--between",
-        type=float,
+    )  # fmt: skip
+    add(
+        "--between", type=float,
         help="with --paired, of two episodes of a task by different policies (default: that of --from, or half of "
         "--correlation)",
-    )
-    parser.add_argument("--from", dest="path", type=Path, metavar="PATH", help="estimate both from these results")
-    parser.add_argument("--power", type=float, default=0.8, help="chance to find it (default: %(default)g)")
-    parser.add_argument("--level", type=float, default=0.05, help="of the two-sided test (default: %(default)g)")
+    )  # fmt: skip
+    add("--from", dest="path", type=Path, metavar="PATH", help="estimate both from these results")
+    add("--power", type=float, default=0.8, help="chance to find it (default: %(default)g)")
+    add("--level", type=float, default=0.05, help="of the two-sided test (default: %(default)g)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,30 +74,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace, rate: float, correlations: Correlations) -> list[str]:
     options = {"paired": arguments.paired, "power": arguments.power, "level": arguments.level}
+    seed_counts = SEEDS if arguments.seeds is None else (arguments.seeds,)
     lines = []
     if arguments.difference is not None:
         lines.append(f"tasks that show a difference of {100 * arguments.difference:+.1f} points:")
-        for seeds in _seeds(arguments):
+        for seeds in seed_counts:
             tasks = tasks_needed(rate, arguments.difference, seeds, correlations, **options)
             lines.append(f"  {seeds:2} seed{'s' if seeds > 1 else ' '}  {tasks:7,} tasks  {tasks * seeds:8,} episodes")
     if arguments.tasks is not None:
         lines.append(f"least increase that {arguments.tasks} tasks show:")
-        for seeds in _seeds(arguments):
+        for seeds in seed_counts:
             least = detectable_difference(rate, arguments.tasks, seeds, correlations, **options)
             text = "none, up to a rate of 100 %" if least is None else f"{100 * least:+.1f} points"
             lines.append(f"  {seeds:2} seed{'s' if seeds > 1 else ' '}  {text}")
     return lines
 
 
-def _seeds(arguments: argparse.Namespace) -> Sequence[int]:
-    return SEEDS if arguments.seeds is None else (arguments.seeds,)
-
-
 def _correlations(arguments: argparse.Namespace, estimate: Correlations | None) -> Correlations:
-    within = arguments.correlation
+    within, between = arguments.correlation, arguments.between
     if within is None:
         within = CORRELATION if estimate is None else estimate.within
-    between = arguments.between
     if between is None:
         between = within / 2 if estimate is None else min(estimate.between, within)
     return Correlations(within, between)
@@ -114,10 +109,8 @@ def _estimate(groups: Sequence[ResultGroup]) -> tuple[float, Correlations | None
     if len(groups) > 2 or len(splits) > 1:
         names = ", ".join(f"{g.name} on {g.conditions.env_id}, {g.conditions.split}" for g in groups)
         raise UsageError(f"--from takes one or two policies on one split, and there are: {names}; name a file")
-    sums = [
-        task_sums(group.finished_results, (result.success for result in group.finished_results)) for group in groups
-    ]
-    if not all(len(side.tasks) for side in sums):
+    sums = [group.successes for group in groups]
+    if not all(side.tasks for side in sums):
         raise DataError("no episode finished; there is nothing to estimate from")
     rate = float(sums[0].totals.sum() / sums[0].episodes.sum())
     if len(sums) == 1:

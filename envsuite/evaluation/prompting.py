@@ -139,17 +139,15 @@ class BaselineDialog(ChatDialog):
         key = f"{self._key}/{self.trial}/{self._asked}".encode()
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
         request = super().request(number, sampling, session, seed)
-        return (
-            replace(request, messages=_append_text(request.messages, _REFLECT), tools=None)
-            if self.reflecting
-            else request
-        )
+        if self.reflecting:
+            request = replace(request, messages=_append_text(request.messages, _REFLECT), tools=None)
+        return request
 
     def read(self, completion: ChatCompletion) -> ParseResult | None:
         """Takes an answer; returns the action in it, or ``None`` where it was a reflection, and a new trial begins."""
-        parse_result = super().read(completion)
+        result = super().read(completion)
         if not self.reflecting:
-            return parse_result
+            return result
         self._notes.append(" ".join(completion.answer.content.split()) or "(nothing)")
         self.reflecting, self._completion = False, None
         self.trial += 1

@@ -54,7 +54,7 @@ class ProtocolSetting:
     """Name of an endpoint's model in tables."""
     prompting: Prompting | None = None
     endpoint: Mapping[str, Any] | None = None
-    """Settings of an endpoint (:class:`~envsuite.prompting.endpoints.Options`), without the key itself."""
+    """Settings of an endpoint (:class:`~envsuite.prompting.endpoints.EndpointOptions`), without the key itself."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "sample", "steps"):
@@ -99,7 +99,7 @@ class ProtocolSetting:
         """
         try:
             body = orjson.loads(path.read_bytes())
-            values = {attribute.name: body[attribute.name] for attribute in fields(cls)}
+            values = {f.name: body[f.name] for f in fields(cls)}
             if values["prompting"] is not None:
                 values["prompting"] = Prompting(**values["prompting"])
             return cls(**values)
@@ -123,7 +123,7 @@ class EvaluatedEnv:
         return {task.task_id: task.stratum for task in self.panel.tasks}
 
 
-def world_of(setting: ProtocolSetting) -> EvaluatedEnv:
+def evaluated_env(setting: ProtocolSetting) -> EvaluatedEnv:
     """Makes the environment of a setting once, and lists its tasks.
 
     Raises:
@@ -132,7 +132,7 @@ def world_of(setting: ProtocolSetting) -> EvaluatedEnv:
     budget = setting.steps or horizon_of(setting.env_id, setting.factory.kwargs)
     if budget is None:
         raise UsageError(f"{setting.env_id} has no horizon; set the most steps of an episode with --steps")
-    env = made_env(setting.factory)
+    env = make_env(setting.factory)
     try:
         inner = tool_env(env, setting.env_id)
         panel = panel_of(inner, setting.split)
@@ -143,7 +143,7 @@ def world_of(setting: ProtocolSetting) -> EvaluatedEnv:
         env.close()
 
 
-def made_env(factory: EnvFactory) -> gymnasium.Env[Any, Any]:
+def make_env(factory: EnvFactory) -> gymnasium.Env[Any, Any]:
     """Makes an environment.
 
     Raises:
@@ -160,7 +160,7 @@ def tool_env(env: gymnasium.Env[Any, Any], env_id: str) -> ToolEnv:
     """Returns the environment inside its wrappers.
 
     Raises:
-        UsageError: It is none of tool calls.
+        UsageError: It is not a ToolEnv.
     """
     inner = env.unwrapped
     if not isinstance(inner, ToolEnv):
@@ -199,12 +199,12 @@ def sample_of(ids: Sequence[str], count: int | None) -> list[str]:
     return [ids[place] for place in sorted(smallest)]
 
 
-def conditions_of(setting: ProtocolSetting, world: EvaluatedEnv, version: str, system: str = "") -> Conditions:
+def conditions_of(setting: ProtocolSetting, env: EvaluatedEnv, version: str, system: str = "") -> Conditions:
     """Returns the conditions of a setting's results.
 
     Args:
         setting: The setting.
-        world: What :func:`world_of` returned for it.
+        env: What :func:`evaluated_env` returned for it.
         version: envsuite's version.
         system: The system message of the first prompt, of a policy that is prompted.
     """
@@ -212,29 +212,27 @@ def conditions_of(setting: ProtocolSetting, world: EvaluatedEnv, version: str, s
         policy=setting.label,
         kind="player",
         env_id=setting.env_id,
-        source=world.panel.source,
+        source=env.panel.source,
         split=setting.split,
-        panel=world.panel.hash,
-        panel_size=len(world.panel.tasks),
-        sample=None if setting.sample == len(world.panel.tasks) else setting.sample,
-        budget=world.budget,
+        panel=env.panel.hash,
+        panel_size=len(env.panel.tasks),
+        sample=None if setting.sample == len(env.panel.tasks) else setting.sample,
+        budget=env.budget,
         env_options=dict(setting.env_options),
-        versions={"envsuite": version, **world.versions},
+        versions={"envsuite": version, **env.versions},
     )
     prompting, endpoint = setting.prompting, setting.endpoint
     if prompting is None or endpoint is None:
         return plain
-    public_options = {name: value for name, value in endpoint.items() if name not in (*_SECRETS, "url", "model")}
+    hidden = (*_SECRETS, "url", "model")
+    options = {name: value for name, value in endpoint.items() if name not in hidden and value is not None}
     digest = hashlib.sha256(system.encode()).hexdigest()
     return replace(
         plain,
         kind=ENDPOINT,
         model=str(endpoint["model"]),
         prompt={**prompting.prompt_conditions(), "system_sha256": digest},
-        sampling={
-            **prompting.sampling(),
-            **{name: value for name, value in public_options.items() if value is not None},
-        },
+        sampling={**prompting.sampling(), **options},
         trials=prompting.trials,
     )
 

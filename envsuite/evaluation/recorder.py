@@ -12,7 +12,7 @@ from envsuite.evaluation.protocol import stem_of
 from envsuite.evaluation.results import Conditions, Ending, EpisodeResult, ResultFile
 from envsuite.playing.episode import EpisodeCost, EpisodePlan
 from envsuite.playing.player import GAVE_UP
-from envsuite.playing.step import Episode, Step
+from envsuite.playing.step import Episode
 from envsuite.prompting.endpoints import AnswerTokens, cost_of
 
 
@@ -67,15 +67,15 @@ class EpisodeRecorder:
     def add(self, plan: EpisodePlan, episode: Episode, cost: EpisodeCost) -> EpisodeResult:
         """Writes an episode that has ended; returns its result."""
         steps, failure = episode.steps, None if episode.context_truncated else episode.error
-        metrics = {name: float(value) for name, value in _metrics(steps).items()}
+        info = steps[-1].info if steps else {}
+        metrics = {name: float(value) for name, value in info.get("metrics", {}).items()}
         if gave_up := GAVE_UP in metrics:
             steps = steps[:-1]
         trials = [steps[begin:end] for begin, end in zip(cost.trials, (*cost.trials[1:], None), strict=True)]
         if self.conditions.trials > 1 and failure is None:
             solved = [bool(trial) and bool(trial[-1].info["success"]) for trial in trials]
-            metrics |= {
-                f"success_within_{count}": float(any(solved[:count])) for count in range(1, self.conditions.trials + 1)
-            }
+            for count in range(1, self.conditions.trials + 1):
+                metrics[f"success_within_{count}"] = float(any(solved[:count]))
         result = EpisodeResult(
             self.conditions,
             episode.task_id,
@@ -127,8 +127,3 @@ class EpisodeRecorder:
         """Returns the cost of an episode; ``None`` without prices, or where the endpoint did not count."""
         tokens = AnswerTokens(cost.prompt_tokens, cost.cached_tokens, cost.answer_tokens)
         return cost_of(tokens, self.prices) if cost.counted and self.prices is not None else None
-
-
-def _metrics(steps: Sequence[Step]) -> Mapping[str, float]:
-    metrics: Mapping[str, float] = steps[-1].info.get("metrics", {}) if steps else {}
-    return metrics

@@ -135,21 +135,16 @@ class EpisodeResult:
         """
         try:
             body = orjson.loads(line)
-            conditions = {
-                attribute.name: body["conditions"][attribute.name]
-                for attribute in fields(Conditions)
-                if attribute.name in body["conditions"]
-            }
-            values = {
-                attribute.name: body[attribute.name]
-                for attribute in fields(cls)
-                if attribute.name in body and attribute.name != "conditions"
-            }
-            result = cls(Conditions(**conditions), **values)
+            conditions = Conditions(**_known_fields(Conditions, body["conditions"]))
+            result = cls(**{**_known_fields(cls, body), "conditions": conditions})
             _check(result)
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             raise DataError(f"not the result of an episode ({type(error).__name__}: {error})") from error
         return result
+
+
+def _known_fields(kind: type[EpisodeResult | Conditions], body: Mapping[str, Any]) -> dict[str, Any]:
+    return {f.name: body[f.name] for f in fields(kind) if f.name in body}
 
 
 def _check(result: EpisodeResult) -> None:
@@ -167,12 +162,10 @@ def _check(result: EpisodeResult) -> None:
             raise ValueError(f"{name} is {value!r}")
     if not isinstance(result.seeds, int | None) or isinstance(result.seeds, bool):
         raise ValueError(f"seeds is {result.seeds!r}")
-    for name in ("policy", "kind", "env_id", "source", "split", "panel"):
-        if not isinstance(getattr(result.conditions, name), str):
-            raise ValueError(f"conditions.{name} is {getattr(result.conditions, name)!r}")
-    for name in ("panel_size", "budget"):
-        if not isinstance(getattr(result.conditions, name), int):
-            raise ValueError(f"conditions.{name} is {getattr(result.conditions, name)!r}")
+    texts: dict[str, type] = dict.fromkeys(("policy", "kind", "env_id", "source", "split", "panel"), str)
+    for name, kind in {**texts, "panel_size": int, "budget": int}.items():
+        if not isinstance(value := getattr(result.conditions, name), kind):
+            raise ValueError(f"conditions.{name} is {value!r}")
 
 
 def read_results(*paths: Path) -> list[EpisodeResult]:
@@ -189,11 +182,11 @@ def read_results(*paths: Path) -> list[EpisodeResult]:
     for file in _files(paths):
         for result in _lines(file):
             key = (result.conditions.canonical, *result.key)
-            earlier_result, where = results.get(key, (None, file))
-            if earlier_result is not None and earlier_result.broken is None:
+            earlier, where = results.get(key, (None, file))
+            if earlier is not None and earlier.broken is None:
                 if result.broken is not None:
                     continue
-                if where != file and _outcome(earlier_result) != _outcome(result):
+                if where != file and _outcome(earlier) != _outcome(result):
                     raise DataError(
                         f"{where} and {file} have different outcomes of task {result.task_id!r}, seed {result.seed}, "
                         f"of {result.conditions.policy!r} under the same conditions: name one of the files, or "
@@ -262,10 +255,10 @@ class ResultFile:
                         raise UsageError(f"{path}: {_differing(result.conditions, conditions)}; name another folder")
                     self.results[result.key] = result
                 for result in (result for other_path in other_paths for result in _lines(other_path)):
-                    if result.conditions.canonical == self._canonical:
-                        earlier_result = self.results.get(result.key)
-                        if earlier_result is None or earlier_result.broken is not None or result.broken is None:
-                            self.results[result.key] = result
+                    earlier = self.results.get(result.key)
+                    counts = earlier is None or earlier.broken is not None or result.broken is None
+                    if counts and result.conditions.canonical == self._canonical:
+                        self.results[result.key] = result
                 self._size = path.read_bytes().rfind(b"\n") + 1
                 self._file.truncate(self._size)
             except OSError as error:
@@ -313,7 +306,5 @@ class ResultFile:
 
 def _differing(old: Conditions, new: Conditions) -> str:
     """Says in which fields conditions differ."""
-    pairs = [
-        (attribute.name, getattr(old, attribute.name), getattr(new, attribute.name)) for attribute in fields(Conditions)
-    ]
+    pairs = [(f.name, getattr(old, f.name), getattr(new, f.name)) for f in fields(Conditions)]
     return "has results with " + ", ".join(f"{n} {a!r} where now it is {b!r}" for n, a, b in pairs if a != b)

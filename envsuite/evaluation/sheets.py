@@ -139,12 +139,11 @@ def make_sheets(rows: Sequence[TableRow]) -> list[Sheet]:
     sheets = []
     for title, own in _tables(rows):
         columns = list(_columns(own))
+        heads = tuple(column.head for column in columns)
         blocks = tuple(tuple(tuple(column.cell(row) for column in columns) for row in block) for block in _blocks(own))
         names = 1 + any(row.stratum != ALL for row in own)
-        notes = ((f"success and score {_NOTE}; parsed, valid and cut in % of the steps; the others per episode",),)
-        sheets.append(
-            Sheet(title, tuple(column.head for column in columns), blocks, names, (*notes, *_incomplete(own)))
-        )
+        legend = (f"success and score {_NOTE}; parsed, valid and cut in % of the steps; the others per episode",)
+        sheets.append(Sheet(title, heads, blocks, names, (legend, *_incomplete_notes(own))))
     return sheets
 
 
@@ -166,13 +165,12 @@ def make_wide_sheets(rows: Sequence[TableRow], value: str = "success") -> list[S
     for title, own in _tables(rows):
         strata = sorted({row.stratum for row in own if row.stratum != ALL}, key=natural)
         at = {(row.policy, row.stratum): row for row in own}
-        whole = [row for row in own if row.stratum == ALL]
         block: list[tuple[Cell, ...]] = []
-        for row in whole:
+        for row in (row for row in own if row.stratum == ALL):
             cells = (_short(at.get((row.policy, stratum)), value) for stratum in (*strata, ALL))
             block.append((Name(row.policy), _episodes(row), *cells))
         heads: tuple[Cell, ...] = ("policy", "n", *map(Name, strata), ALL)
-        notes = ((f"{value} in % of the finished episodes, ± standard deviation over seeds",), *_incomplete(own))
+        notes = ((f"{value} in % of the finished episodes, ± standard deviation over seeds",), *_incomplete_notes(own))
         sheets.append(Sheet(title, heads, (tuple(block),), 1, notes))
     return sheets
 
@@ -180,16 +178,15 @@ def make_wide_sheets(rows: Sequence[TableRow], value: str = "success") -> list[S
 def _short(row: TableRow | None, value: str) -> str:
     if row is None:
         return DASH
-    if value == "score":
-        return rate(row.score, None, None, row.score_std)
-    return rate(row.success, None, None, row.success_std)
+    mean, deviation = (row.score, row.score_std) if value == "score" else (row.success, row.success_std)
+    return rate(mean, None, None, deviation)
 
 
-def _incomplete(rows: Iterable[TableRow]) -> Iterator[tuple[Cell, ...]]:
+def _incomplete_notes(rows: Iterable[TableRow]) -> Iterator[tuple[Cell, ...]]:
     for row in rows:
         if row.stratum != ALL or row.complete:
             continue
-        why = sorted(row.why_broken.items(), key=lambda item: -item[1])
+        why = sorted(row.why_broken.items(), key=lambda pair: -pair[1])
         reasons = "; ".join(f"{count} × {reason}" for reason, count in why[:_REASONS])  # noqa: RUF001
         more = "; …" if len(why) > _REASONS else ""
         parts: list[Cell] = [f"{MARK} incomplete: ", Name(row.policy), f": {row.missing} episodes missing"]

@@ -25,28 +25,19 @@ FORMATS = (*SHEETS, *ROWS)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files of results, or folders of them")
-    parser.add_argument(
-        "--by", choices=DIVISIONS, default="all", help="rows besides all tasks: %(choices)s (default: %(default)s)"
-    )
-    parser.add_argument("--format", choices=FORMATS, default="text", help="(default: %(default)s)")
-    parser.add_argument(
-        "--wide",
-        nargs="?",
-        choices=("success", "score"),
-        const="success",
+    add = parser.add_argument
+    add("paths", nargs="+", type=Path, metavar="PATH", help="files of results, or folders of them")
+    add("--by", choices=DIVISIONS, default="all", help="rows besides all tasks: %(choices)s (default: %(default)s)")
+    add("--format", choices=FORMATS, default="text", help="(default: %(default)s)")
+    add(
+        "--wide", nargs="?", choices=("success", "score"), const="success",
         help="one row for each policy, one column for each stratum, of success (default) or score",
-    )
-    parser.add_argument(
-        "--attempts",
-        type=int,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="K",
+    )  # fmt: skip
+    add(
+        "--attempts", type=int, nargs="+", action="extend", default=[], metavar="K",
         help="add pass@K and pass^K, over the seeds",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write to a file (default: standard output)")
+    )  # fmt: skip
+    add("--out", type=Path, metavar="FILE", help="write to a file (default: standard output)")
 
 
 def run(arguments: argparse.Namespace) -> int:

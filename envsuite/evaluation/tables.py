@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envsuite.core.errors import UsageError, unknown
-from envsuite.evaluation.groups import ALL, ResultGroup, TaskSums, natural, task_sums
+from envsuite.evaluation.groups import ALL, ResultGroup, TaskSums, natural
 from envsuite.evaluation.results import EpisodeResult
 from envsuite.evaluation.statistics import clustered_wilson, over_seeds, pass_at_k, pass_hat_k, score_interval
 
@@ -129,8 +130,7 @@ def _rows(group: ResultGroup, by: str, attempts: Sequence[int]) -> Iterable[Tabl
 def _row(group: ResultGroup, stratum: str, size: int, attempts: Sequence[int], seeds: int | None = None) -> TableRow:
     conditions, results = group.conditions, group.finished_results
     seeds = len(group.seeds) if seeds is None else seeds
-    successes = task_sums(results, (result.success for result in results))
-    scores = task_sums(results, (result.score for result in results))
+    successes, scores = group.successes, group.scores
     low, high = clustered_wilson(successes.pairs()) if results else (None, None)
     least, most = score_interval(scores.totals, scores.episodes) if results else (None, None)
     writes = conditions.kind != "player"
@@ -164,10 +164,10 @@ def _row(group: ResultGroup, stratum: str, size: int, attempts: Sequence[int], s
         answer_tokens=_mean([result.answer_tokens for result in results]) if writes else None,
         cost=_mean([result.cost for result in results if result.cost is not None]),
         seconds=_mean([result.seconds for result in results]),
-        endings=_count_names(result.ending for result in results),
+        endings=dict(sorted(Counter(result.ending for result in results).items())),
         metrics=_metrics(results),
         attempts=_attempts(successes, attempts, group.name) if results else {},
-        why_broken=_count_names(result.broken or "" for result in group.broken_results),
+        why_broken=dict(sorted(Counter(result.broken or "" for result in group.broken_results).items())),
     )
 
 
@@ -181,13 +181,6 @@ def _deviation(results: Sequence[EpisodeResult], value: Callable[[EpisodeResult]
     for result in results:
         by_seed.setdefault(result.seed, []).append(value(result))
     return over_seeds([math.fsum(own) / len(own) for _, own in sorted(by_seed.items())])[1] if by_seed else None
-
-
-def _count_names(names: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items()))
 
 
 def _metrics(results: Sequence[EpisodeResult]) -> dict[str, float]:

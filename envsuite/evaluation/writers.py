@@ -63,11 +63,11 @@ def _plain(sheet: Sheet) -> str:
     widths = [max(_width(row[i]) for row in [heads, *(r for b in blocks for r in b)]) for i in range(len(heads))]
 
     def line(cells: Sequence[str]) -> str:
-        padded_cells = [
-            cell + " " * (width - _width(cell)) if i < sheet.names else " " * (width - _width(cell)) + cell
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "  ".join(padded_cells).rstrip()
+        texts = []
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+            gap = " " * (width - _width(cell))
+            texts.append(cell + gap if i < sheet.names else gap + cell)
+        return "  ".join(texts).rstrip()
 
     rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
     lines = [_text(sheet.title), line(heads)]
@@ -90,13 +90,9 @@ def _escape_markdown(cell: Cell) -> str:
 
 def _markdown(sheet: Sheet) -> str:
     alignments = ["---" if i < sheet.names else "---:" for i in range(len(sheet.heads))]
-    rows = [row for block in sheet.blocks for row in block]
-    lines = [
-        f"**{_escape_markdown(sheet.title)}**",
-        "",
-        *("| " + " | ".join(map(_escape_markdown, r)) + " |" for r in (sheet.heads,)),
-    ]
-    lines += [f"|{'|'.join(alignments)}|", *("| " + " | ".join(map(_escape_markdown, row)) + " |" for row in rows), ""]
+    rows = [sheet.heads, *(row for block in sheet.blocks for row in block)]
+    head, *body = ("| " + " | ".join(map(_escape_markdown, row)) + " |" for row in rows)
+    lines = [f"**{_escape_markdown(sheet.title)}**", "", head, f"|{'|'.join(alignments)}|", *body, ""]
     for note in sheet.notes:
         lines += ["".join(map(_escape_markdown, note)) + ".", ""]
     return "\n".join(lines)
@@ -109,14 +105,12 @@ def as_latex(sheets: Sequence[Sheet]) -> str:
 
 def in_latex(text: str) -> str:
     """Returns text in which LaTeX reads no command, a ligature or an option neither; the table's head is needed."""
-    runs = itertools.groupby(visible(text), _latex_has)
-    return "".join(
-        escape_latex("".join(run), _LATEX) if is_native else _foreign("".join(run)) for is_native, run in runs
-    )
+    runs = itertools.groupby(visible(text), _is_native)
+    return "".join(escape_latex("".join(run), _LATEX) if native else _foreign("".join(run)) for native, run in runs)
 
 
-def _latex_has(c: str) -> bool:
-    """Returns whether every LaTeX sets the character: ASCII, ours, and letters with common accents."""
+def _is_native(c: str) -> bool:
+    """Returns whether every LaTeX sets the character: ASCII, those of ``_LATEX``, and letters with common accents."""
     if c.isascii() or c in _LATEX:
         return True
     parts = unicodedata.normalize("NFD", c)

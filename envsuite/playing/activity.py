@@ -15,22 +15,22 @@ Cause = Literal["sync", "other_processes"]
 
 
 @dataclass(frozen=True)
-class Doing:
+class ActivityState:
     """The activity of a process at one moment; in durations, because the clocks of machines differ."""
 
     phase: str
     phase_s: float
     """Seconds since the phase began."""
     waits_for: str = ""
-    """Empty: it computes."""
+    """Empty while the process computes."""
     wait_s: float = 0.0
     """Seconds since the wait began."""
     exchanges: int = 0
-    """Exchanges with the other processes that it has begun; all processes make the same ones in the same order."""
+    """Exchanges with the other processes that have begun; all processes make the same ones in the same order."""
     exchanging: bool = False
     """Whether it waits for other processes."""
 
-    def later(self, seconds: float) -> Doing:
+    def later(self, seconds: float) -> ActivityState:
         """Returns the activity ``seconds`` later, if nothing has changed."""
         wait_s = self.wait_s + seconds if self.waits_for else 0.0
         return replace(self, phase_s=self.phase_s + seconds, wait_s=wait_s)
@@ -62,7 +62,7 @@ class Activity:
         self._phase, self._outstanding = Wait(phase, time.monotonic()), None
 
     def outstanding(self, wait: Wait | None) -> None:
-        """Sets the oldest call that is not answered, of a phase that has many on their way."""
+        """Sets the oldest unanswered call, in a phase with many calls at a time."""
         self._outstanding = wait
 
     @contextlib.contextmanager
@@ -71,7 +71,7 @@ class Activity:
 
         Args:
             what: Worded to follow "waits for".
-            cause: Where its duration is summed, if it is.
+            cause: Where the duration is summed; ``None``: nowhere.
         """
         before = self._waits
         self._waits = (*before, Wait(what, time.monotonic()))
@@ -107,19 +107,19 @@ class Activity:
             self._spent[self._causes[-1]] += now - self._booked
         self._booked = now
 
-    def now(self) -> Doing:
+    def now(self) -> ActivityState:
         """Returns the present activity."""
         now, phase, waits = time.monotonic(), self._phase, self._waits
         wait = waits[-1] if waits else self._outstanding
         if wait is None:
-            return Doing(phase.what, now - phase.since, exchanges=self._exchanges)
+            return ActivityState(phase.what, now - phase.since, exchanges=self._exchanges)
         exchanging = wait is self._exchange
-        return Doing(phase.what, now - phase.since, wait.what, now - wait.since, self._exchanges, exchanging)
+        return ActivityState(phase.what, now - phase.since, wait.what, now - wait.since, self._exchanges, exchanging)
 
 
 OTHERS = "the other processes"
 ACTIVITY = Activity()
-"""That of this process."""
+"""The activity of this process."""
 
 
 def duration(seconds: float) -> str:

@@ -1,10 +1,10 @@
-"""What an episode says to its engine: prompts of token ids, or chat messages, and the answers to them."""
+"""The dialog of an episode with its engine: prompts of token ids, or chat messages, and the answers to them."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from envsuite.playing.episode import EpisodePlan
 
 
+NO_TOKENS: Mapping[str, Any] = dict.fromkeys(("prompt_ids", "response_ids", "response_logprobs", "policy_version"), ())
+"""The token columns of a step that was not sampled as tokens."""
+
+
 class Dialog(ABC):
     """Makes one episode's requests to its engine, and reads the answers."""
 
@@ -29,7 +33,7 @@ class Dialog(ABC):
     prompt_tokens: int = 0
     """Tokens of the prompts that they answer."""
     cached_tokens: int = 0
-    """Those of them that an endpoint had computed before."""
+    """Tokens of the prompts that an endpoint had computed before."""
     counted: bool = True
     """Whether the tokens of every answer were counted."""
 
@@ -54,7 +58,7 @@ class Dialog(ABC):
         """
 
     def tries_again(self, success: bool) -> bool:
-        """Takes the end of a trial; returns whether the engine is asked once more, about another one."""
+        """Takes the end of a trial; returns whether another trial follows, about which the engine is asked next."""
         return False
 
     @abstractmethod
@@ -62,7 +66,7 @@ class Dialog(ABC):
         """Returns the fields of the step's record that prompt and answer determine."""
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Returns what was said until the prompt that waits for its answer, for :meth:`restore`."""
+        """Returns the dialog up to the prompt that waits for its answer, for :meth:`restore`."""
         raise UsageError(f"{type(self).__name__} cannot be snapshot: only episodes whose prompts are tokens can branch")
 
     def restore(self, token: tuple[Any, ...]) -> None:
@@ -177,10 +181,7 @@ class ChatDialog(Dialog):
         completion = self._completion
         assert completion is not None
         return {
-            "prompt_ids": (),
-            "response_ids": (),
-            "response_logprobs": (),
-            "policy_version": (),
+            **NO_TOKENS,
             "finish_reason": completion.finish_reason,
             "prompt_text": json.dumps(self._messages, ensure_ascii=False),
             "response_text": completion.answer.text,
@@ -210,9 +211,8 @@ class TokenDialogs:
     def __call__(self, plan: EpisodePlan, tools: tuple[Tool, ...], max_calls: int) -> TokenDialog:
         """Makes the dialog of a new episode."""
         prompt = with_examples(self.prompt, self.examples, plan.env)
-        return TokenDialog(
-            Conversation(self.tokenizer, prompt, tools, max_calls, image_format=self.images), self.tokenizer
-        )
+        conversation = Conversation(self.tokenizer, prompt, tools, max_calls, image_format=self.images)
+        return TokenDialog(conversation, self.tokenizer)
 
 
 @dataclass(frozen=True)

@@ -155,21 +155,21 @@ class EndpointEngine(ChatEngine):
 
     def _complete(self, number: int, body: Mapping[str, Any]) -> ChatCompletion:
         if self.stopped is not None:
-            return _refusal(number, self.stopped)
+            return _failure(number, self.stopped)
         began = time.monotonic()
         try:
             reply = self._endpoint.ask(body)
         except EndpointNoRoom as error:
-            return _refusal(number, str(error), "context")
+            return _failure(number, str(error), "context")
         except EndpointRefused as error:
-            return _refusal(number, str(error))
+            return _failure(number, str(error))
         except EndpointUnusable as error:
             self._stop(str(error))
-            return _refusal(number, str(error))
+            return _failure(number, str(error))
         except EndpointUnavailable as error:
             if self._endpoint.last_answer < began and self.stopped is None:  # no other request was answered meanwhile
                 self._stop(str(error))
-            return _refusal(number, self.stopped or str(error))
+            return _failure(number, self.stopped or str(error))
         self._count(reply)
         tokens = reply.tokens or AnswerTokens()
         return ChatCompletion(
@@ -204,5 +204,5 @@ class EndpointEngine(ChatEngine):
         self._endpoint.end()
 
 
-def _refusal(number: int, error: str, reason: str = "error") -> ChatCompletion:
+def _failure(number: int, error: str, reason: str = "error") -> ChatCompletion:
     return ChatCompletion(number, Answer(""), reason, error)

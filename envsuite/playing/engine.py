@@ -1,4 +1,4 @@
-"""What a player asks for the next action: prompts of token ids, or messages, and their answers."""
+"""Engines, which answer requests for the next action: prompts of token ids, or messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Request:
     sampling: Sampling
     session: int | None = None
     """Requests of one session (an episode) often start with the tokens of the one before; an engine may keep what
-    it computed for them until :meth:`Engine.release`."""
+    it computed for them until :meth:`BaseEngine.release`."""
     seed: int | None = None
     """Makes the sample a function of prompt, weights and seed, whatever shares the batch."""
     images: tuple[Pixels, ...] = ()
@@ -76,7 +76,7 @@ class Completion:
     error: str | None = None
     """Why there is no completion, e.g. a server that failed. The episode is started again; the run continues."""
     experts: Parts = ()
-    """Experts of each token of prompt and response but the last, from an engine that :attr:`Engine.records_experts`."""
+    """Experts of each token of prompt and response but the last, from an engine that records experts."""
 
     @property
     def count(self) -> int:
@@ -132,8 +132,6 @@ class ChatCompletion:
 
 
 RequestT = TypeVar("RequestT")
-
-
 CompletionT = TypeVar("CompletionT")
 
 
@@ -145,9 +143,9 @@ class BaseEngine(ABC, Generic[RequestT, CompletionT]):
     max_length: int | None = None
     """Most tokens of prompt and response together; ``None`` where the engine does not know."""
     policy_version: int = 0
-    """Number of optimiser steps that the weights have seen which sample now."""
+    """Number of optimiser steps that the present weights have seen."""
     background: bool = False
-    """Whether it works on requests between two polls, in servers or other processes."""
+    """Whether the engine works on requests between two polls, in servers or other processes."""
     stopped: str | None = None
     """Why no further request will be answered; the episodes that are left are then not played."""
 
@@ -165,13 +163,13 @@ class BaseEngine(ABC, Generic[RequestT, CompletionT]):
 
     @classmethod
     def check_machine(cls, options: Mapping[str, Any]) -> None:
-        """Refuses settings that this machine lacks something for; a plan for other machines does not ask.
+        """Refuses settings that need what this machine lacks; a plan for other machines does not call this.
 
         Args:
             options: Those that :meth:`from_setup` is called with; :meth:`check` has seen them.
 
         Raises:
-            ConfigError: It does; the message names what, and the remedy.
+            ConfigError: Something is missing; the message names it, and the remedy.
         """
         return
 
@@ -185,7 +183,7 @@ class BaseEngine(ABC, Generic[RequestT, CompletionT]):
             path: ``model.path``, for messages.
 
         Raises:
-            ConfigError: They do; the message names both.
+            ConfigError: A setting contradicts the model; the message names both.
         """
         return
 
@@ -222,7 +220,7 @@ class BaseEngine(ABC, Generic[RequestT, CompletionT]):
         """Forget what is kept for ``session``."""
 
     def abandon(self, request_id: int, session: int | None) -> None:
-        """Give up a request that was not answered in time; what it is answered later is ignored.
+        """Give up a request that was not answered in time; a later answer is ignored.
 
         The next request of the session should go to another server, if there is one.
         """
@@ -248,5 +246,5 @@ class ChatEngine(BaseEngine[ChatRequest, ChatCompletion]):
     """Most requests at a time; more episodes at a time would only wait for each other."""
 
     def usage(self) -> dict[str, Any]:
-        """Returns what was asked for so far, and what it cost, for reports."""
+        """Returns counts of requests and tokens so far, and their cost, for reports."""
         return {}

@@ -17,15 +17,14 @@ from envsuite.vector import VectorEvent, VectorSnapshot
 
 @dataclass(frozen=True)
 class Branch:
-    """A step of an episode before it is made: another episode can start there, with the same past."""
+    """The state before a step of an episode: another episode can start there, with the same past."""
 
     steps: tuple[Step, ...]
-    """Steps made before it."""
-    world: VectorSnapshot
+    """Steps before it."""
+    environment: VectorSnapshot
     """State of the environment."""
-    said: tuple[Any, ...]
-    """The dialog with the engine (:meth:`~envsuite.playing.dialog.Dialog.snapshot`), the step's prompt included.
-    """
+    dialog: tuple[Any, ...]
+    """The dialog with the engine (:meth:`~envsuite.playing.dialog.Dialog.snapshot`), with the step's prompt."""
     observation: Observation
     """The observation that the step answers."""
 
@@ -44,11 +43,11 @@ class EpisodePlan:
     """Index of the environment among those of the vector."""
     task_id: str
     greedy: bool = False
-    """Take the likeliest token each time, whatever the sampling; the episode is marked so."""
+    """Take the likeliest token each time, whatever the sampling; the record says so."""
     seed: int | None = None
     """Seed of the environment's reset, which players that draw follow; no task follows from it."""
     branch: Branch | None = None
-    """The step of another episode where it starts; its record has the steps before it, too. ``None``: a reset."""
+    """The step of another episode where it starts; its record begins with the steps before. ``None``: a reset."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class EpisodeCost:
 
 @dataclass
 class RunningEpisode:
-    """An episode on its way: what it says to its engine, and the steps made so far."""
+    """An episode on its way: its dialogs with the engine, and its steps so far."""
 
     plan: EpisodePlan
     env_id: str
@@ -99,7 +98,7 @@ class RunningEpisode:
     steps: list[Step] = field(default_factory=list)
     state_key: str = ""
     """Identity of the observation that the engine answers."""
-    asked: float | None = None
+    asked_at: float | None = None
     """When the engine was asked (``time.monotonic``); ``None`` while it has no prompt of the episode."""
     parsed: ParseResult | None = None
     """The action in the engine's last answer; ``None`` before the first one of a trial."""
@@ -107,8 +106,8 @@ class RunningEpisode:
     """Number of steps before each trial that has begun."""
     inherited: int = 0
     """Tokens of the answers before the step where it started."""
-    points: list[Branch] = field(default_factory=list)
-    """Its own steps as points where others can start, where these are kept."""
+    branches: list[Branch] = field(default_factory=list)
+    """Its own steps as points where other episodes can start, in a rollout that records them."""
     began: float = field(default_factory=time.monotonic)
     """When it was started (``time.monotonic``)."""
 
@@ -128,12 +127,12 @@ class RunningEpisode:
 
     @property
     def sampled_tokens(self) -> int:
-        """Number of tokens of the answers; those before the step where the episode started are another's."""
+        """Number of tokens of the answers; those before the step where the episode started are not counted."""
         return self.tokens - self.inherited
 
     @property
-    def effort(self) -> EpisodeCost:
-        """Returns what the episode has taken so far."""
+    def cost(self) -> EpisodeCost:
+        """Returns time and tokens of the episode so far."""
         seconds, dialogs = time.monotonic() - self.began, self.dialogs.values()
         return EpisodeCost(
             seconds,
@@ -185,15 +184,15 @@ class RunningEpisode:
                 f"with: {event.observation['text'][:80]!r}, not {branch.observation['text'][:80]!r}"
             )
         self.steps = list(branch.steps)
-        self.dialog.restore(branch.said)
+        self.dialog.restore(branch.dialog)
         self.inherited = self.dialog.tokens
         self.observation, self.state_key = event.observation, self.info["state_key"]
         return None
 
-    def keep(self, event: VectorEvent) -> None:
-        """Keeps the step that the engine is about to be asked for, as a point where others can start."""
+    def add_branch(self, event: VectorEvent) -> None:
+        """Records the state before the next step, as a point where other episodes can start."""
         assert event.snapshot is not None and self.observation is not None
-        self.points.append(Branch(tuple(self.steps), event.snapshot, self.dialog.snapshot(), self.observation))
+        self.branches.append(Branch(tuple(self.steps), event.snapshot, self.dialog.snapshot(), self.observation))
 
     def ask(self, observation: Observation) -> EpisodeEnding | None:
         """Makes the next prompt from ``observation``; returns the ending instead where no prompt can be made."""
@@ -201,12 +200,12 @@ class RunningEpisode:
         try:
             self.dialog.ask(observation)
         except PromptTooLong as error:
-            return self.outgrown(str(error))
+            return self.context_ending(str(error))
         except EnvsuiteError as error:
             return EpisodeEnding(error=str(error))
         return None
 
-    def outgrown(self, error: str) -> EpisodeEnding:
+    def context_ending(self, error: str) -> EpisodeEnding:
         """Returns the ending of an episode without room for a prompt: truncated, or failed if it has no step yet."""
         return EpisodeEnding(context_truncated=True, error=None if self.steps else error)
 

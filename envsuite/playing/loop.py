@@ -20,7 +20,7 @@ from envsuite.playing.timing import Part, Stopwatch, Timing
 from envsuite.vector import Vector, VectorEvent, Wait
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE = 1.0  # seconds of waiting for environments or engine, after which progress is told
+_PATIENCE = 1.0  # seconds of waiting for environments or engine, after which progress is shown
 _LOOK = 0.1  # seconds between two looks at overdue answers
 _BRIEF = 0.005  # seconds of waiting for the engine while environments are about to answer
 _NUMBERS = itertools.count()  # of requests: an engine that several rollouts ask may answer one of another's too late
@@ -41,7 +41,7 @@ class Resources(Protocol):
     clock: Callable[[], float]
 
     def dialogs(self, plan: EpisodePlan) -> dict[str, Dialog]:
-        """Returns what each agent of a new episode speaks to the engine by."""
+        """Returns the dialog of each agent of a new episode with the engine."""
         ...
 
 
@@ -68,9 +68,9 @@ class Rollout:
         """Slots by the numbers of the requests that the engine has not answered."""
         self._paused: float | None = None
         """When the last call ended."""
-        self._look = 0.0
+        self._next_look = 0.0
         """When overdue answers are looked for next."""
-        self._told: list[str] = []
+        self._failures: list[str] = []
         """Episodes given up since the last log message."""
 
     @property
@@ -79,13 +79,13 @@ class Rollout:
         return bool(self.waiting or self.running)
 
     def add(self, plans: Sequence[EpisodePlan]) -> None:
-        """Queue plans; a group is completed by those of its plans that have been added before its last episode ends."""
+        """Queues plans; a group is whole when all of its plans that were added until then have ended."""
         self.waiting.extend(plans)
         self.ledger.add(plans)
 
     def settle(self) -> None:
-        """Takes the answers to what the engine has been asked, and asks it nothing more: others may use it then."""
-        self._go_on()
+        """Takes the answers to all requests, and sends no more: others may use the engine then."""
+        self._resume()
         while self._requests:
             self._take_answers(_PATIENCE)
         self._pause()
@@ -97,23 +97,23 @@ class Rollout:
         return timing
 
     def advance(self) -> None:
-        """Start episodes in free slots, then take what environments and engine have finished."""
-        self._go_on()
+        """Starts episodes in free slots, then takes the answers of environments and engine."""
+        self._resume()
         self._play()
         while self.waiting and self.free:  # slots that were free a moment ago wait for no answer of the engine
             self._play()
         if self._requests:
             self._take_answers(_BRIEF if self.manager.vector.pending else _PATIENCE)
-        self._tell()
+        self._log_failures()
         self._pause()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Begins to count time; what passed since the last pause counts against no answer's deadline."""
         self._watch.start()
         pause = 0.0 if self._paused is None else self.manager.clock() - self._paused
         for episode in self.running.values():
-            if episode.asked is not None:
-                episode.asked += pause
+            if episode.asked_at is not None:
+                episode.asked_at += pause
 
     def _pause(self) -> None:
         """Counts no time until the next call."""
@@ -129,12 +129,12 @@ class Rollout:
         self._give_up_unanswered()
 
     def _play(self) -> None:
-        """Starts episodes in free slots, and takes what environments have finished."""
+        """Starts episodes in free slots, and takes the answers of environments."""
         vector, engine = self.manager.vector, self.manager.engine
         while self.waiting and engine.stopped is not None:
             plan = self.waiting.popleft()
             episode = RunningEpisode(plan, self.manager.env_ids[plan.env], self.manager.dialogs(plan))
-            self._enter(episode, EpisodeEnding(error=engine.stopped, unanswered=True))
+            self._record(episode, EpisodeEnding(error=engine.stopped, unanswered=True))
         while self.waiting and self.free:
             self._start(self.free.pop(), self.waiting.popleft())
         if vector.pending:
@@ -149,7 +149,7 @@ class Rollout:
         if (call := self.manager.vector.waiting_for()) is not None:
             episode = None if call.slot is None else self.running.get(call.slot)
             waits.append(call if episode is None else replace(call, what=f"{episode}: {call.what}"))
-        questions = [(episode.asked, episode) for episode in self.running.values() if episode.asked is not None]
+        questions = [(episode.asked_at, episode) for episode in self.running.values() if episode.asked_at is not None]
         if questions:
             since, episode = min(questions, key=lambda pair: pair[0])
             waits.append(Wait(f"{episode}: {self.manager.engine.where(episode.plan.episode_id)}", since))
@@ -172,7 +172,7 @@ class Rollout:
             if plan.branch is None:
                 manager.vector.reset(slot, plan.env, task_id=plan.task_id, seed=plan.seed)
             else:
-                manager.vector.restore(slot, plan.env, plan.branch.world)
+                manager.vector.restore(slot, plan.env, plan.branch.environment)
 
     def _on_event(self, event: VectorEvent) -> None:
         """Handles an environment's answer: records the step, and ends the episode or asks the engine again."""
@@ -181,8 +181,8 @@ class Rollout:
             self._handle_failure(event.slot, EpisodeEnding(error=event.error), collateral=event.collateral)
             return
         episode.observe(event)
-        ended = event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0)
-        if ended and not episode.dialog.tries_again(bool(event.info["success"])):
+        over = event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0)
+        if over and not episode.dialog.tries_again(bool(event.info["success"])):
             self._end(event.slot, EpisodeEnding(terminated=event.terminated))
             return
         plan, sampling = episode.plan, self.sampling
@@ -195,14 +195,14 @@ class Rollout:
             self._end(event.slot, ending)
             return
         if self.branches is not None:
-            episode.keep(event)
+            episode.add_branch(event)
         if plan.greedy:
             sampling = replace(sampling, temperature=0.0)
         if (budget := self._tokens_left(episode)) is not None:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, budget))
         seed = step_seed(self.seed, plan.episode_id, len(episode.steps))
         number = next(_NUMBERS)
-        episode.asked = self.manager.clock()
+        episode.asked_at = self.manager.clock()
         self._requests[number] = event.slot
         self.manager.engine.submit([episode.dialog.request(number, sampling, plan.episode_id, seed)])
 
@@ -213,10 +213,10 @@ class Rollout:
             self.timing.dropped_tokens += completion.count
             return
         episode = self.running[slot]
-        episode.asked = None
+        episode.asked_at = None
         if completion.error is not None:
             if completion.finish_reason == "context":
-                self._end(slot, episode.outgrown(completion.error))
+                self._end(slot, episode.context_ending(completion.error))
             else:
                 self._handle_failure(slot, EpisodeEnding(error=completion.error, unanswered=True))
             return
@@ -235,16 +235,16 @@ class Rollout:
         """Gives up the requests that the engine has not answered within its deadline, or does not have any more."""
         engine, now, limit = self.manager.engine, self.manager.clock(), self.manager.engine_deadline
         idle = not engine.pending
-        if not idle and now < self._look:
+        if not idle and now < self._next_look:
             return
-        self._look = now + _LOOK
+        self._next_look = now + _LOOK
         for number, slot in list(self._requests.items()):
             episode = self.running[slot]
             session = episode.plan.episode_id
-            assert episode.asked is not None
+            assert episode.asked_at is not None
             if idle:
                 why = f"RequestLost: {engine.where(session)} has lost the request"
-            elif now - episode.asked >= limit:
+            elif now - episode.asked_at >= limit:
                 why = f"DeadlineExceeded: {engine.where(session)} has not answered for {limit:g} s"
             else:
                 continue
@@ -257,7 +257,7 @@ class Rollout:
         episode = self.running[slot]
         again = self.ledger.enter_failure(episode.plan.episode_id, collateral) and self.manager.engine.stopped is None
         if self.ledger.attempts > 1:
-            self._told.append(f"{episode}: {ending.error}; {'it is started again' if again else 'it is left out'}")
+            self._failures.append(f"{episode}: {ending.error}; {'it is started again' if again else 'it is left out'}")
         if not again:
             self._end(slot, ending)
             return
@@ -266,14 +266,14 @@ class Rollout:
         self.timing.dropped_tokens += episode.sampled_tokens
         self.waiting.appendleft(episode.plan)
 
-    def _tell(self) -> None:
+    def _log_failures(self) -> None:
         """Logs which episodes were given up."""
-        if self._told:
-            first, *texts = self._told
+        if self._failures:
+            first, *texts = self._failures
             _LOG.warning("%s%s", first, f" (and {len(texts)} others)" if texts else "")
             for text in texts:
                 _LOG.info("%s", text)
-            self._told = []
+            self._failures = []
 
     def _tokens_left(self, episode: RunningEpisode) -> int | None:
         most = self.manager.episode_tokens
@@ -282,25 +282,25 @@ class Rollout:
     def _release(self, slot: int) -> RunningEpisode:
         """Free the slot of an episode that goes on no further."""
         self._watch.book()
-        playing = self.running.pop(slot)
+        episode = self.running.pop(slot)
         self.free.append(slot)
-        self.manager.engine.release(playing.plan.episode_id)
-        return playing
+        self.manager.engine.release(episode.plan.episode_id)
+        return episode
 
     def _end(self, slot: int, ending: EpisodeEnding) -> None:
         """Free the slot of an episode that has ended."""
-        playing = self._release(slot)
+        episode = self._release(slot)
         if ending.error is not None:
-            self.timing.dropped_tokens += playing.sampled_tokens
-        self._enter(playing, ending)
+            self.timing.dropped_tokens += episode.sampled_tokens
+        self._record(episode, ending)
 
-    def _enter(self, playing: RunningEpisode, ending: EpisodeEnding) -> None:
+    def _record(self, running: RunningEpisode, ending: EpisodeEnding) -> None:
         """Records an episode that has ended."""
-        plan, episode = playing.plan, playing.finish(ending)
+        plan, episode = running.plan, running.finish(ending)
         if self.keep is not None:
-            self.keep(plan, episode, playing.effort)
+            self.keep(plan, episode, running.cost)
         if self.branches is not None:
-            self.branches[plan.episode_id] = playing.points
+            self.branches[plan.episode_id] = running.branches
         self.ledger.enter(episode)
 
 

@@ -1,4 +1,4 @@
-"""Runs episodes asynchronously: no episode waits for another's step."""
+"""The manager of rollouts: plays plans with an engine and a vector of environments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from envsuite.playing.timing import Timing
 from envsuite.vector import Vector, Wait
 
 _LOOK = 0.1  # seconds between two looks at progress
-
-
 Watcher = Callable[[int, Wait | None], None]
 """Called with the number of finished episodes, and the oldest question to environments or engine without an answer."""
 
@@ -29,7 +27,7 @@ class RolloutManager:
         engine: Generates tokens, or answers messages.
         vector: Runs environments; its slots bound how many episodes run at a time.
         env_ids: Gymnasium id of each environment of the vector, for the records.
-        make_dialog: Makes what an episode speaks to the engine by.
+        make_dialog: Makes the dialog of an episode with the engine.
         episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
         attempts: Times that an episode is started whose environment or engine fails, or does not answer in time.
         engine_deadline: Seconds that the engine may take for one answer.
@@ -64,7 +62,7 @@ class RolloutManager:
         self.vector.close()
 
     def dialogs(self, plan: EpisodePlan) -> dict[str, Dialog]:
-        """Returns what each agent of a new episode speaks to the engine by; the only agent of an environment is ""."""
+        """Returns the dialog of each agent of a new episode with the engine; the only agent of an environment is ""."""
         tools, max_calls = self.vector.tools(plan.env), self.vector.max_calls(plan.env)
         if not (agents := self.vector.agents(plan.env)):
             return {"": self.make_dialog(plan, tools, max_calls)}
@@ -108,8 +106,8 @@ class RolloutManager:
         fresh environment, with the same task and seeds, ``attempts`` times in all. What it had sampled is dropped, and
         counted in :attr:`timing`. One that fails each time has ``error`` set and the steps made last. An episode that
         was lost with the worker process of another one is started again in any case. One that outgrows the context is
-        truncated there and counts like any other. Between two groups the caller may
-        :meth:`~trainers.rollout.engine.Engine.sync` the engine: episodes on their way go on under the new weights.
+        truncated there and counts like any other. Between two groups the caller may give the engine new weights:
+        episodes on their way go on under them.
 
         Args:
             plans: The episodes to play.
@@ -140,7 +138,6 @@ class RolloutManager:
         branches: Branches | None = None,
     ) -> list[Episode]:
         """Play every plan once, as :meth:`stream` does; episodes come back in the order of ``plans``."""
-        episodes = {
-            e.episode_id: e for group in self.stream(plans, sampling, seed, watch, keep, branches) for e in group
-        }
+        groups = self.stream(plans, sampling, seed, watch, keep, branches)
+        episodes = {episode.episode_id: episode for group in groups for episode in group}
         return [episodes[plan.episode_id] for plan in plans]

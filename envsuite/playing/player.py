@@ -17,7 +17,7 @@ from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.players import Player
 from envsuite.core.tools import Action
-from envsuite.playing.dialog import Dialog
+from envsuite.playing.dialog import NO_TOKENS, Dialog
 from envsuite.playing.engine import ChatCompletion, ChatEngine, ChatRequest, Sampling
 from envsuite.prompting import Answer, ParseResult
 from envsuite.remote.making import make_player
@@ -101,7 +101,7 @@ class PlayedFactory(EnvFactory):
 
 
 class PlayerEngine(ChatEngine):
-    """Answers at once, with nothing: the environments have their player.
+    """Answers every request at once with an empty text, because the environments have their player.
 
     Args:
         slots: Most requests at a time.
@@ -111,25 +111,25 @@ class PlayerEngine(ChatEngine):
 
     def __init__(self, slots: int) -> None:
         self.most = slots
-        self._asked: list[ChatRequest] = []
+        self._requests: list[ChatRequest] = []
 
     def submit(self, requests: Sequence[ChatRequest]) -> None:
         """Queue requests."""
-        self._asked += requests
+        self._requests += requests
 
     def poll(self, timeout: float | None = None) -> list[ChatCompletion]:
         """Returns an answer to each request."""
-        asked, self._asked = self._asked, []
-        return [ChatCompletion(request.request_id, Answer(""), "stop") for request in asked]
+        requests, self._requests = self._requests, []
+        return [ChatCompletion(request.request_id, Answer(""), "stop") for request in requests]
 
     @property
     def pending(self) -> int:
         """Requests not yet returned."""
-        return len(self._asked)
+        return len(self._requests)
 
 
 class PlayerDialog(Dialog):
-    """Of an episode whose environment has its player: nothing is said."""
+    """The dialog of an episode whose environment has its player: it says nothing."""
 
     def ask(self, observation: Observation) -> None:
         """The player sees the environment itself."""
@@ -144,5 +144,4 @@ class PlayerDialog(Dialog):
 
     def columns(self) -> dict[str, Any]:
         """Returns fields without text."""
-        empty: dict[str, Any] = dict.fromkeys(("prompt_ids", "response_ids", "response_logprobs", "policy_version"), ())
-        return {**empty, "finish_reason": "stop"}
+        return {**NO_TOKENS, "finish_reason": "stop"}

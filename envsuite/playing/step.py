@@ -88,22 +88,19 @@ class Step:
     where the engine did not tell. Files do not hold them."""
 
     def __post_init__(self) -> None:
-        responses = as_tokens(self.response_ids)
-        arrays = {
-            "prompt_ids": as_tokens(self.prompt_ids),
-            "response_ids": responses,
-            "response_logprobs": np.asarray(self.response_logprobs, np.float32),
-            "policy_version": np.broadcast_to(np.asarray(self.policy_version, np.int64), responses.shape),
-        }
-        for name, values in arrays.items():
-            object.__setattr__(self, name, values)
+        ids = as_tokens(self.response_ids)
+        versions = np.broadcast_to(np.asarray(self.policy_version, np.int64), ids.shape)
+        object.__setattr__(self, "prompt_ids", as_tokens(self.prompt_ids))
+        object.__setattr__(self, "response_ids", ids)
+        object.__setattr__(self, "response_logprobs", np.asarray(self.response_logprobs, np.float32))
+        object.__setattr__(self, "policy_version", versions)
 
     def __eq__(self, other: object) -> bool:
         """Whether every field but the experts is equal."""
         if not isinstance(other, Step):
             return NotImplemented
-        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)
-                 if f.name not in ("images", "experts")]  # fmt: skip
+        names = [f.name for f in fields(self) if f.name not in ("images", "experts")]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in names]
         if list(map(digest, self.images)) != list(map(digest, other.images)):
             return False
         return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)

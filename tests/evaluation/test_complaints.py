@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.cli import main
-from envsuite.evaluation.protocol import ProtocolSetting, panel_of, sample_of, world_of
+from envsuite.evaluation.protocol import ProtocolSetting, evaluated_env, panel_of, sample_of
 from envsuite.evaluation.results import EpisodeResult, read_results
 
 
@@ -71,7 +71,7 @@ def test_the_panel_is_a_function_of_the_split_alone() -> None:
         env: Any = gymnasium.make("TextCraft-v0", split="test", disable_env_checker=True)
         env.reset(seed=seed)
         hashes.add(panel_of(env.unwrapped, "test").hash)
-    world = world_of(ProtocolSetting("TextCraft-v0", "test", "random"))
+    world = evaluated_env(ProtocolSetting("TextCraft-v0", "test", "random"))
     assert hashes == {world.panel.hash} and len(world.panel.tasks) == 211
 
 

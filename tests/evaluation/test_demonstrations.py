@@ -154,7 +154,7 @@ from pathlib import Path
 from envsuite.evaluation.demonstrations import collecting
 
 def add(partial, shown, add=collecting._Partial.add):
-    if partial.demonstration_count == 5:
+    if partial.size == 5:
         os.kill(os.getpid(), 9)
     add(partial, shown)
 

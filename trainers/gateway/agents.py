@@ -70,7 +70,7 @@ class AgentEpisode:
         self.done = False
         """Whether the episode is over: it takes no further call."""
         self.failure: str | None = None
-        """Why the environment failed in a call."""
+        """Why the environment failed in a call; ``None`` while it works."""
         self.about = {name: str(self._info.get(name, "")) for name in ("task_type", "split")}
         """Type and split of the task."""
         self.offered: tuple[Tool, ...] = tuple(world.tools)
@@ -79,9 +79,9 @@ class AgentEpisode:
         """The same as OpenAI's function schemas."""
 
     def join_session(self, session: Session) -> None:
-        """Has what happens belong to a session."""
+        """Records the steps from here on in a session."""
         self._session = session
-        session.played = self
+        session.environment = self
         session.state_key = str(self._info.get("state_key", ""))
         session.about["task"] = self.goal
         session.outcome = dict(self._info)
@@ -133,7 +133,7 @@ class AgentEpisode:
             return None if self.done else player.act(self._env)
 
     def leave(self) -> bool:
-        """Takes no call any more; returns whether none is under way: then another episode may have the environment."""
+        """Refuses further calls; returns whether none is under way: then another episode may have the environment."""
         self.done = True
         if free := self._stepping.acquire(blocking=False):
             self._stepping.release()
@@ -209,7 +209,7 @@ class AgentJob:
 
 
 class Agent(ABC):
-    """A way to bring an agent. Each starts jobs and answers their :attr:`Job.ended`, in threads of its own."""
+    """A way to bring an agent. Each starts jobs and answers their :attr:`AgentJob.ended`, in threads of its own."""
 
     plays: bool = True
     """Whether it can be given an environment of this process."""
@@ -384,9 +384,8 @@ class AgentManager:
         limits = Limits(config.requests, config.tokens, config.seconds, config.reward_limit)
         session = self.gateway.open(plan, limits, {**about, "task": text})
         game = world if self.agent.plays and config.environment else None
-        job = AgentJob(
-            AgentTask(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, game), session
-        )
+        client = Client(self.gateway, f"{self.url}/v1", session.key, game)
+        job = AgentJob(AgentTask(plan.task_id, text), client, session)
         if world is None:
             env.close()
             job.ended.set_result(AgentOutcome(error=failure))

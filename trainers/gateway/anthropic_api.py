@@ -59,7 +59,7 @@ def read(fields: Fields, counting: bool = False) -> ParsedRequest:
 
 
 def _messages(fields: Fields) -> Iterator[Message]:
-    """The messages of one: results of tools are messages of their own."""
+    """Yields the messages in one of a request: results of tools are messages of their own."""
     role = fields.need("role", str)
     if role not in ("user", "assistant"):
         raise wrong(fields.path("role"), f"is {role[:40]!r}; it must be user or assistant")
@@ -93,7 +93,7 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
-    """Names what would mask the distribution."""
+    """Yields the fields that would mask the distribution."""
     choice = fields.object("tool_choice")
     kind = choice.may("type", str) or "auto"
     if kind not in ("auto", "any", "tool", "none"):
@@ -120,13 +120,8 @@ def chunks(
     """The answer as a stream of events."""
     (choice,) = choices
     usage = _usage(request, choice)
-    nothing: dict[str, Any] = {
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {**usage, "output_tokens": 0},
-    }
-    yield _event("message_start", message={**_head(session, request), **nothing})
+    message = {**_head(session, request), "content": [], "stop_reason": None, "stop_sequence": None}
+    yield _event("message_start", message={**message, "usage": {**usage, "output_tokens": 0}})
     for i, block in enumerate(_blocks(choice)):
         name, kind, field = _STREAMED[block["type"]]
         text = block[name] if isinstance(block[name], str) else orjson.dumps(block[name]).decode()

@@ -82,7 +82,7 @@ class _Connection(TimedConnection, H11Protocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def note_sent(self, session: Session, record: AnsweredRequest) -> None:
-        """An answer was handed to the system."""
+        """Records that an answer was handed to the system."""
         with self.gateway.lock:
             if not self.over:
                 self.waiting.append((session, record))
@@ -91,13 +91,13 @@ class _Connection(TimedConnection, H11Protocol):
     def has_arrived(self) -> bool:
         """Whether the client has what was sent, or is still there to read it; of any thread."""
         with self.gateway.lock:
-            return not self.over and self._whole()
+            return not self.over and self._is_whole()
 
     def present(self) -> bool:
         """Whether the client is still there; of any thread."""
         return not self.over
 
-    def _whole(self) -> bool:
+    def _is_whole(self) -> bool:
         number = self.transport.get_extra_info("socket").fileno()
         if number < 0:
             return False
@@ -109,7 +109,7 @@ class _Connection(TimedConnection, H11Protocol):
         return not (events & (select.POLLERR | select.POLLHUP) or closed_early)
 
     def settle(self, whole: bool) -> None:
-        """Says of all answers that were sent whether they have arrived."""
+        """Records whether the answers that were sent have arrived."""
         with self.gateway.lock:
             for session, record in self.waiting:
                 record.sent.remove(self.has_arrived)
@@ -119,7 +119,7 @@ class _Connection(TimedConnection, H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self.gateway.lock:
-            self.settle(exc is None and self._whole())
+            self.settle(exc is None and self._is_whole())
             self.over = True
         super().connection_lost(exc)
 
@@ -282,7 +282,7 @@ class _App:
     def read(
         self, reading: Callable[[Fields], ParsedRequest], fields: Fields, headers: Headers, size: int
     ) -> ParsedRequest:
-        """A request, with what its headers say of its being repeated.
+        """Reads a request; its headers say whether the client repeats it.
 
         Raises:
             Refused: It is wrong, or the context cannot hold it: then no messages are made of it.

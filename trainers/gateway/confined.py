@@ -42,7 +42,7 @@ BOOT = (
     "from trainers.gateway.confined import main\n"
     "main(int(sys.argv[5]))\n"
 )
-"""Its program; the arguments are the folders of four packages, and the socket."""
+"""Program of this process; its arguments are the folders of four packages, and the socket."""
 _NAMESPACES = kernel.NEW_NS | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC | kernel.NEW_UTS | kernel.NEW_CGROUP
 _MOUNTED = kernel.MS_NOSUID | kernel.MS_NODEV
 _TICK = 0.05
@@ -208,8 +208,7 @@ class _Guard:
         """Ends all processes of a command."""
         with contextlib.suppress(ChildProcessError):
             while True:
-                processes = [-1] if self.meter is not None else [-child, *_children()]
-                for process in processes:
+                for process in [-1] if self.meter is not None else [-child, *_children()]:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(process, signal.SIGKILL)
                 pid, status = os.waitpid(-1, 0)

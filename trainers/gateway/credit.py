@@ -29,9 +29,9 @@ class EnvStep:
     calls: tuple[ToolCall, ...]
     """Empty where none could be read."""
     command: str
-    """The text that the agent typed, where it did."""
+    """The text that the agent typed; empty where it called tools."""
     call_id: str
-    """The id that the call has in the model's answer, where the agent says it."""
+    """Id of the call in the model's answer; empty where the agent does not give it."""
     before: str
     """Observation before the step."""
     after: str
@@ -39,30 +39,30 @@ class EnvStep:
     reward: float
     info: Mapping[str, Any]
     asked: frozenset[AnsweredRequest] = frozenset()
-    """Requests whose answers had been sent; the session knows them."""
+    """Requests whose answers had been sent before the step; the session fills it in."""
     requests: int = 0
-    """Number of requests that had come."""
+    """Number of requests that had come before the step."""
 
     @cached_property
     def words(self) -> list[str]:
-        """Texts that stand in an answer which the action was read from."""
+        """Texts that an answer contains if the action was read from it."""
         values = [value for call in self.calls for value in call.arguments.values()]
         parts = values or [call.name for call in self.calls] or [self.command]
-        texts = [_plain(part if isinstance(part, str) else orjson.dumps(part).decode()) for part in parts]
+        texts = [_normalise(part if isinstance(part, str) else orjson.dumps(part).decode()) for part in parts]
         return [text for text in texts if text]
 
     @cached_property
     def observations(self) -> tuple[str, str]:
         """The observations before and after, without what formatting changes."""
-        return _plain(self.before), _plain(self.after)
+        return _normalise(self.before), _normalise(self.after)
 
 
-class _AnswerEvidence:
+class _Answer:
     def __init__(self, request: AnsweredRequest, index: int) -> None:
-        self.asked, self.place, self.message = request, (request.number, index), request.choices[index].message
+        self.request, self.place, self.message = request, (request.number, index), request.choices[index].message
         calls = [orjson.dumps([call.name, dict(call.arguments)]).decode() for call, _ in self.message.calls]
-        self.text = _plain("\n".join([self.message.text, *calls]))
-        self.question = _plain(request.ask.observation)
+        self.text = _normalise("\n".join([self.message.text, *calls]))
+        self.question = _normalise(request.ask.observation)
         self.actions: list[EnvStep] = []
 
     def evidence(self, action: EnvStep, replies: Sequence[tuple[int, str]]) -> tuple[bool, ...]:
@@ -75,7 +75,7 @@ class _AnswerEvidence:
         return (
             bool(action.call_id) and any(call_id == action.call_id for _, call_id in self.message.calls),
             bool(action.calls) and all(call in calls for call in action.calls),
-            not self.asked.ask.parent,
+            not self.request.ask.parent,
             bool(after) and any(number >= action.requests and after in reply for number, reply in replies),
             quotes > sum(earlier.words == words for earlier in self.actions),
             bool(before) and before in self.question,
@@ -95,30 +95,29 @@ def actions_by_answer(actions: Sequence[EnvStep], requests: Sequence[AnsweredReq
         actions: In their order.
         requests: Requests whose answers were delivered, in their order; at least one.
     """
-    answers = [_AnswerEvidence(request, index) for request in requests for index in range(len(request.choices))]
+    answers = [_Answer(request, index) for request in requests for index in range(len(request.choices))]
     replies, roots = defaultdict[bytes, list[tuple[int, str]]](list), set[int]()
     for answer in answers:
-        quotes = [message.key for message in answer.asked.ask.messages if message.role == "assistant"]
-        replies[quotes[-1] if quotes else b""].append((answer.asked.number, answer.question))
-    numbers = [answer.asked.number for answer in answers]
+        quotes = [message.key for message in answer.request.ask.messages if message.role == "assistant"]
+        replies[quotes[-1] if quotes else b""].append((answer.request.number, answer.question))
+    numbers = [answer.request.number for answer in answers]
     for action in actions:
         end = bisect_left(numbers, action.requests)
         recent = answers[max(0, end - _RECENT) : end]
-        candidates = [answer for answer in recent if answer.asked in action.asked] or answers[:1]
+        candidates = [answer for answer in recent if answer.request in action.asked] or answers[:1]
         signs = [answer.evidence(action, replies.get(answer.message.key, ())) for answer in candidates]
         most = max(signs)
         best = [answer for answer, sign in zip(candidates, signs, strict=True) if sign == most]
-        judges = [
-            answer for answer in best if any(about.text and _count(about.text, answer.question) for about in best)
-        ]
+        texts = [answer.text for answer in best if answer.text]
+        actors = [answer for answer in best if not any(_count(text, answer.question) for text in texts)]
         best_answer = max(
-            [answer for answer in best if answer not in judges] or best,
+            actors or best,
             key=lambda answer: (
-                answer.asked.root in roots, answer.asked.number, bool(answer.actions), -answer.place[1]
+                answer.request.root in roots, answer.request.number, bool(answer.actions), -answer.place[1]
             ),
         )  # fmt: skip
         best_answer.actions.append(action)
-        roots.add(best_answer.asked.root)
+        roots.add(best_answer.request.root)
     return {answer.place: answer.actions for answer in answers if answer.actions}
 
 
@@ -127,6 +126,6 @@ def _count(word: str, text: str) -> int:
     return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text)) if word in text else 0
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     """A text without what formatting changes."""
     return " ".join(text.casefold().split())

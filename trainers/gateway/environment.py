@@ -46,36 +46,32 @@ class AgentEnvironment:
 
 
 def _server(game: Playable, turn: anyio.CapacityLimiter) -> Any:
-    functions = [tool["function"] for tool in game.tools]
-    tools = [
-        {"name": function["name"], "description": function["description"], "inputSchema": function["parameters"]}
-        for function in functions
-    ]
+    fields = {"name": "name", "description": "description", "inputSchema": "parameters"}
+    tools = [{name: tool["function"][key] for name, key in fields.items()} for tool in game.tools]
 
     async def list_tools(*_: Any) -> Any:
         return types.ListToolsResult.model_validate({"tools": tools})
 
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> Any:
-        wrong = False
+        call_id, is_error = str(dict(params.meta or {}).get(CALL_ID, "")), False
         try:
-            call_id = str(dict(params.meta or {}).get(CALL_ID, ""))
             call = partial(game.call, params.name, params.arguments or {}, call_id)
             text = await anyio.to_thread.run_sync(call, limiter=turn)
         except EnvsuiteError as error:
-            text, wrong = str(error), True
-        return types.CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": wrong})
+            text, is_error = str(error), True
+        return types.CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": is_error})
 
     about = "\n\n".join(text for text in (game.goal, game.text) if text)
     if not version("mcp").startswith("1."):
         return Server("environment", instructions=about, on_list_tools=list_tools, on_call_tool=call_tool)
 
-    first: Any = types
+    mcp_1: Any = types
 
     async def answer_call(request: types.CallToolRequest) -> Any:
-        return first.ServerResult(await call_tool(None, request.params))
+        return mcp_1.ServerResult(await call_tool(None, request.params))
 
     async def answer_list(request: types.ListToolsRequest) -> Any:
-        return first.ServerResult(await list_tools())
+        return mcp_1.ServerResult(await list_tools())
 
     server: Any = Server("environment", instructions=about)
     server.request_handlers |= {types.ListToolsRequest: answer_list, types.CallToolRequest: answer_call}

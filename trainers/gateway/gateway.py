@@ -20,7 +20,7 @@ from trainers.gateway.listening import Listen
 from trainers.gateway.messages import ParsedRequest, Refused
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import AnsweredRequest, Limits, Playable, Session
-from trainers.gateway.teaching import asked_in_text, in_tokens
+from trainers.gateway.teaching import chat_request, token_completion
 from trainers.rollout.engine import Engine
 
 _LOG = logging.getLogger(__name__)
@@ -99,9 +99,8 @@ class Gateway:
         with self.lock:
             session = self._sessions.get(key)
         if session is None:
-            raise Refused(
-                401, "invalid_api_key", "no session has this key; it comes with the episode, and ends with it"
-            )
+            text = "no session has this key; it comes with the episode, and ends with it"
+            raise Refused(401, "invalid_api_key", text)
         return session
 
     def count(self, key: str, ask: ParsedRequest) -> int:
@@ -111,7 +110,7 @@ class Gateway:
             Refused: It would not be served.
         """
         with self.lock:
-            self._check(ask)
+            self._check_fields(ask)
             session = self._spend(key)
         return len(session.sequences.prompt(ask.messages, ask.tools).ids)
 
@@ -140,7 +139,7 @@ class Gateway:
             self.counts["forwarded"] += 1
 
     def _spend(self, key: str) -> Session:
-        """The session of an agent's key, in which one request more counts."""
+        """Counts a request of an agent; returns the session of its key."""
         session = self.session(key)
         session.check(self.clock())
         session.spend()
@@ -155,7 +154,7 @@ class Gateway:
         with self.lock:
             session = self.session(key)
             session.check(self.clock())
-            return session.played
+            return session.environment
 
     def is_operator(self, key: str) -> bool:
         """Whether a key is the operator's."""
@@ -176,7 +175,7 @@ class Gateway:
         """
         with self.lock:
             session = self.session(key)
-            self._check(ask)
+            self._check_fields(ask)
             request, new = session.take(ask, self.clock(), self.sampling.max_tokens, client)
             if not new:
                 self.counts["repeated"] += 1
@@ -216,7 +215,7 @@ class Gateway:
             names = ", ".join((*self.names, *self.proxied))
             raise Refused(404, "model_not_found", f"there is no model {name[:80]!r}; there is {names}")
 
-    def _check(self, ask: ParsedRequest) -> None:
+    def _check_fields(self, ask: ParsedRequest) -> None:
         self.check_model(ask.model)
         if ask.masking:
             what = ", ".join(ask.masking)
@@ -241,7 +240,7 @@ class Gateway:
             _LOG.warning("gateway: %s", text)
 
     def deliver(self, session: Session, request: AnsweredRequest) -> None:
-        """Says that a client has got the answer."""
+        """Records that a client has got the answer."""
         with self.lock:
             session.deliver(request)
 
@@ -269,7 +268,7 @@ class Gateway:
             self._arrived.notify_all()
 
     def finish(self, number: int) -> None:
-        """Says that the agent of an episode has done what it does; its key is worth nothing any more.
+        """Ends the session of an agent that is done; its key is worth nothing any more.
 
         Raises:
             Refused: There is no such session.
@@ -285,9 +284,9 @@ class Gateway:
             Refused: There is none.
         """
         with self.lock:
-            sessions = [session for session in self._sessions.values() if session.number == number]
-        if sessions:
-            return sessions[0]
+            for session in self._sessions.values():
+                if session.number == number:
+                    return session
         raise Refused(404, "no_session", f"there is no session {number}, or its episode is over")
 
     def end(self, session: Session) -> None:
@@ -305,7 +304,7 @@ class Gateway:
         return bool(self._asked)
 
     def pump(self, engine: BaseEngine[Any, Any], patience: float) -> None:
-        """Gives the engine what has come, and the agents what it has answered; waits so many seconds at most."""
+        """Gives requests to the engine, and its answers to the agents; waits at most ``patience`` seconds."""
         with self.lock:
             waiting, self._waiting = self._waiting, []
             going = {session.plan.episode_id for session in self._sessions.values()}  # started again, for example
@@ -315,7 +314,7 @@ class Gateway:
         elif waiting:
             with self.lock:
                 pairs = [(request, self._asked[request.request_id][1].ask) for request in waiting]
-            engine.submit([asked_in_text(request, ask) for request, ask in pairs])
+            engine.submit([chat_request(request, ask) for request, ask in pairs])
         for episode in episodes:
             engine.release(episode)
         if engine.pending:
@@ -324,7 +323,7 @@ class Gateway:
                     session, request, choice = self._asked.pop(completion.request_id, (None, None, 0))
                     if session is not None and request is not None:
                         if isinstance(completion, ChatCompletion):
-                            completion = in_tokens(completion, request.prompt, self.writer)
+                            completion = token_completion(completion, request.prompt, self.writer)
                         session.take_answer(request, choice, completion)
             return
         with self.lock:

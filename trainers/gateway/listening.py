@@ -16,7 +16,7 @@ CONNECTIONS = 32
 """Most connections at a time of one socket; further ones are closed at once."""
 _TICK = 0.01
 Listen = Callable[[socket.socket], Callable[[], None]]
-"""Has a server answer at a listening socket, too; returns what ends that."""
+"""Has a server answer at a listening socket also; returns a function that ends this."""
 
 
 class _Closed(asyncio.Protocol):
@@ -25,7 +25,7 @@ class _Closed(asyncio.Protocol):
 
 
 def listener(server: uvicorn.Server) -> Listen:
-    """Returns what has a server that runs answer at further sockets, from any thread, as at its first one.
+    """Returns a function with which a running server answers at further sockets; any thread may call it.
 
     A client at such a socket is connected to the server itself: what it has read and whether it has gone is seen.
     """
@@ -44,9 +44,8 @@ def listener(server: uvicorn.Server) -> Listen:
             here.add(protocol)
             return protocol
 
-        socket_server = asyncio.run_coroutine_threadsafe(
-            loop.create_server(make_protocol, sock=listening), loop
-        ).result()
+        creating = loop.create_server(make_protocol, sock=listening)
+        socket_server = asyncio.run_coroutine_threadsafe(creating, loop).result()
 
         def end() -> None:
             loop.call_soon_threadsafe(socket_server.close)

@@ -58,7 +58,7 @@ def manager_of(
             "function or a command play it"
         )
     if tokenizer not in _ADDRESSES:
-        _ADDRESSES[tokenizer] = _listening(agent, prompt, tokenizer, rank)
+        _ADDRESSES[tokenizer] = _open_gateway(agent, prompt, tokenizer, rank)
     gateway, url = _ADDRESSES[tokenizer]
     factories = [factory(env) for env in envs]
     return AgentManager(engine, gateway, url, _agent(agent, gateway), agent, factories, slots, rollout.attempts)
@@ -76,7 +76,7 @@ def check_agent(agent: AgentConfig) -> None:
         raise ConfigError(f"rollout.agent.service gives sessions for the operator's key; set {TOKEN_VARIABLE} to one")
 
 
-def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:
+def _open_gateway(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:
     from trainers.gateway.app import listen  # its packages are installed where agents are wanted
 
     try:

@@ -53,13 +53,13 @@ class Message:
 
     @property
     def apart(self) -> tuple[str, str]:
-        """The thought and the text; a thought in tags at the text's begin is that of an assistant."""
+        """The thought and the text; a thought in tags at the beginning of an assistant's text counts as its thought."""
         match = _THOUGHT.match(self.text) if self.role == "assistant" and not self.thought else None
         return (self.thought, self.text) if match is None else (match[1].strip(), match[2].lstrip())
 
     @cached_property
     def key(self) -> bytes:
-        """Equal for messages that say the same.
+        """A key, equal for messages with the same content.
 
         Arguments count by value; ids are left out, since clients give their own. What an assistant says counts without
         white space around it, and a thought in tags at its begin as one that is given apart: clients take it out.
@@ -125,7 +125,7 @@ class ParsedRequest:
 
 
 def digests(tools: Sequence[Tool], messages: Sequence[Message]) -> list[bytes]:
-    """Hashes of the beginnings of a conversation, the one without any message first: equal where these are."""
+    """Returns hashes of the beginnings of a conversation, the shortest first; they are equal for equal beginnings."""
     running = hashlib.blake2b(orjson.dumps([tool.as_openai() for tool in tools]), digest_size=16)
     hashes = [running.digest()]
     for message in messages:

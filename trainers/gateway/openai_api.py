@@ -86,11 +86,10 @@ def tool(fields: Fields, flat: bool = False) -> Tool:
 
 def strict(fields: Fields) -> Iterator[str]:
     """Yields ``strict`` where a tool has it: arguments are checked by the agent."""
-    if any(
-        tool.present_names("strict") or tool.object("function").present_names("strict")
-        for tool in fields.objects("tools")
-    ):
-        yield "strict"
+    for entry in fields.objects("tools"):
+        if entry.present_names("strict") or entry.object("function").present_names("strict"):
+            yield "strict"
+            return
 
 
 def masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Bodies of requests, read field by field: what is wrong is told by the field's path."""
+"""Bodies of requests, read field by field; an error names the path of the wrong field."""
 
 from __future__ import annotations
 
@@ -60,13 +60,12 @@ class Fields:
         """
         if (value := self.get(name)) is None:
             return None
-        if not isinstance(value, int | float if kind is float else kind) or isinstance(value, bool) is not (
-            kind is bool
-        ):
+        fits = isinstance(value, int | float if kind is float else kind)
+        if not fits or isinstance(value, bool) is not (kind is bool):
             raise wrong(self.path(name), f"must be {_KINDS.get(kind, 'an object')}", "invalid_type")
         if isinstance(value, int) and not least <= value <= most:
             raise wrong(self.path(name), f"is {value}, and not in {least} to {most}")
-        return value  # type: ignore[return-value]
+        return value  # type: ignore[no-any-return]
 
     def need(self, name: str, kind: type[T], least: float = -_INF) -> T:
         """As :meth:`may`, for a field that must be there."""

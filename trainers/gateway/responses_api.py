@@ -47,7 +47,7 @@ def read(fields: Fields) -> ParsedRequest:
 
 
 def _messages(fields: Fields) -> Iterator[Message]:
-    """The messages of the items: what the model said at once is one message."""
+    """Yields the messages of the items; the items of one answer of the model are one message."""
     if fields.present_names("instructions"):
         yield Message("system", fields.need("instructions", str))
     if isinstance(text := fields.get("input"), str):
@@ -55,7 +55,7 @@ def _messages(fields: Fields) -> Iterator[Message]:
         return
     reply: Message | None = None
     for message in map(_message, fields.objects("input")):
-        if reply is not None and _goes_on(reply, message):
+        if reply is not None and _continues(reply, message):
             thought = "\n".join(filter(None, (reply.thought, message.thought)))
             reply = replace(reply, text=reply.text or message.text, calls=reply.calls + message.calls, thought=thought)
             continue
@@ -66,11 +66,9 @@ def _messages(fields: Fields) -> Iterator[Message]:
         yield reply
 
 
-def _goes_on(reply: Message, item: Message) -> bool:
+def _continues(reply: Message, item: Message) -> bool:
     """Whether an item is of the same answer: these are a thought, then a text, then calls."""
-    if reply.role != "assistant" or item.role != "assistant":
-        return False
-    return bool(item.calls) or (not reply.calls and not reply.text)
+    return reply.role == item.role == "assistant" and bool(item.calls or not (reply.calls or reply.text))
 
 
 def _message(item: Fields) -> Message:
@@ -97,7 +95,7 @@ def answer(
     about = head(session, request, choices, "response")
     name = about["id"].removeprefix("chatcmpl-")
     cut = choice.finish_reason == "length"
-    prompt, sampled_count = len(request.prompt.ids), choice.completion.count
+    prompt, answer_tokens = len(request.prompt.ids), choice.completion.count
     return {
         "id": f"resp_{name}", "object": "response", "created_at": about["created"], "model": about["model"],
         "status": "incomplete" if cut else "completed", "error": None,
@@ -106,8 +104,8 @@ def answer(
         "tools": (request.ask.shown if shown is None else shown)["tools"], "tool_choice": "auto",
         "parallel_tool_calls": True, "metadata": {}, "instructions": None, "store": False,
         "usage": {
-            "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": sampled_count,
-            "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + sampled_count,
+            "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": answer_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + answer_tokens,
         },
     }  # fmt: skip
 

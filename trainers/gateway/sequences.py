@@ -102,18 +102,16 @@ class Writer:
         return self.added.encode(self.tokenizer, remainder(conversation, after))
 
     def _missing_message(self, shape: tuple[tuple[Role, bool, bool], ...], tools: bool) -> int | None:
-        """Number of the first message without calls that the chat template leaves out of a conversation like this."""
+        """Number of the first message without calls that the chat template omits; ``None`` where it omits none."""
         if (shape, tools) not in self._shown:
             call, functions = ToolCall("probe", {}), [Tool("probe", "", {"type": "object", "properties": {}})]
-            probes = [
-                Message(
-                    role, f"{MARK}{i:06}" if text else "", ((call, "call00000"),) if calls else (), call_id="call00000"
-                )
-                for i, (role, text, calls) in enumerate(shape)
-            ]
-            text = self.conversation(probes, functions if tools else (), prompt=True)
+            probes = []
+            for i, (role, text, calls) in enumerate(shape):
+                content = f"{MARK}{i:06}" if text else ""
+                probes.append(Message(role, content, ((call, "call00000"),) if calls else (), call_id="call00000"))
+            conversation = self.conversation(probes, functions if tools else (), prompt=True)
             places = (i for i, (_, text, calls) in enumerate(shape) if text and not calls)
-            missing = next((i for i in places if f"{MARK}{i:06}" not in text), None)
+            missing = next((i for i in places if f"{MARK}{i:06}" not in conversation), None)
             if len(self._shown) >= _SHAPES:
                 self._shown.clear()
             self._shown[shape, tools] = missing

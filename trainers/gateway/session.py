@@ -1,4 +1,4 @@
-"""One episode of an agent: what it asked, what it was answered, and what of it has reached it."""
+"""One episode of an agent: its requests, their answers, and which answers have reached the agent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AnsweredRequest:
     digest: bytes = b""
     """Equal for requests with the same body and name."""
     most: int = 0
-    """Most tokens of each choice, which are kept for it until it is answered."""
+    """Most tokens of each choice, reserved until it is answered."""
     done: Future[list[AnswerChoice]] = field(default_factory=Future)
     """Done when all choices are there; a :class:`~trainers.gateway.messages.Refused` where there are none."""
     choices: dict[int, AnswerChoice] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class AnsweredRequest:
     """Identity of the environment's state when it came."""
 
     def is_quoted(self, messages: Sequence[Message]) -> bool:
-        """Whether messages have an answer to it."""
+        """Whether the messages contain an answer to this request."""
         keys = {choice.message.key for choice in self.choices.values()}
         return any(message.role == "assistant" and message.key in keys for message in messages)
 
@@ -131,17 +131,17 @@ class Session:
         self.writer = writer
         self.asked: list[AnsweredRequest] = []
         self.number = 0
-        """By which the operator names it; the gateway counts its sessions."""
-        self.name = _key(key)[:12]
+        """The operator's name for the session; the gateway numbers its sessions."""
+        self.name = _hash(key)[:12]
         """Differs from that of every other session; ids of answers have it."""
-        self.taken = 0
-        """Requests that have been taken, also where they were taken back."""
+        self.request_count = 0
+        """Requests that were taken, with those that :meth:`refuse` took back."""
         self.used = 0
-        """Requests that count."""
+        """Requests that count against the limit."""
         self.tokens = 0
         """Sampled tokens of all answers, delivered or not."""
-        self.kept = 0
-        """Tokens that answers under way may still sample."""
+        self.reserved = 0
+        """Tokens reserved for answers under way."""
         self.reward: float | None = None
         """The reward that was posted; ``None`` before."""
         self.state_key = ""
@@ -150,8 +150,8 @@ class Session:
         """Info of the environment's last answer."""
         self.ended: str | None = None
         """Why it takes no further requests; ``None`` while it does."""
-        self.played: Playable | None = None
-        """The environment that the agent plays."""
+        self.environment: Playable | None = None
+        """The environment that the agent plays; ``None`` where it has none."""
         self.actions: list[EnvStep] = []
         """Steps of the environment."""
         self.limited = False
@@ -189,11 +189,12 @@ class Session:
             return original, False
         if ask.parent and re.fullmatch(rf"[a-z]+[-_]{self.name}[-_]\d+", ask.parent) is None:
             raise Refused(400, "invalid_value", "is no id of an answer of this episode", param="metadata.parent")
-        most = self._most(ask, most)
+        most = self._most_tokens(ask, most)
         self.spend(ask.count)
-        self.kept += most * ask.count
-        request = AnsweredRequest(self.taken, replace(ask, body=b""), clients=[client], digest=digest, most=most)
-        request.state_key, self.taken = self.state_key, self.taken + 1
+        self.reserved += most * ask.count
+        number, self.request_count = self.request_count, self.request_count + 1
+        request = AnsweredRequest(number, replace(ask, body=b""), clients=[client], digest=digest, most=most)
+        request.state_key = self.state_key
         self.asked.append(request)
         return request, True
 
@@ -206,17 +207,16 @@ class Session:
         orphans = [request for request in unread if not any(present() for present in request.clients)]
         return next(iter(orphans or [request for request in unread if ask.repeats and not request.sent]), None)
 
-    def _most(self, ask: ParsedRequest, most: int) -> int:
+    def _most_tokens(self, ask: ParsedRequest, most: int) -> int:
         """Most tokens of each choice."""
         most = most if ask.max_tokens is None else min(most, ask.max_tokens)
         if self.limits.tokens is not None:
-            most = min(most, (self.limits.tokens - self.tokens - self.kept) // ask.count)
-        if most < 1 and self.kept:
+            most = min(most, (self.limits.tokens - self.tokens - self.reserved) // ask.count)
+        if most < 1 and self.reserved:
             raise Refused(429, "rate_limited", "answers under way may use all tokens that are left; try again", 1.0)
         if most < 1:
             self.end("the session has used its tokens")
-            text = f"the session may sample {self.limits.tokens} tokens; end the episode"
-            raise Refused(403, "session_limit", text)
+            raise Refused(403, "session_limit", f"the session may sample {self.limits.tokens} tokens; end the episode")
         return most
 
     def begin(self, request: AnsweredRequest, prompt: RequestPrompt) -> bool:
@@ -229,7 +229,7 @@ class Session:
         """Takes back a request, which the engine is not asked."""
         self.asked.remove(request)
         self.used -= request.ask.count
-        self.kept -= request.most * request.ask.count
+        self.reserved -= request.most * request.ask.count
         if not request.done.done():
             request.done.set_exception(error)
 
@@ -289,15 +289,14 @@ class Session:
     def take_answer(self, request: AnsweredRequest, number: int, completion: Completion) -> None:
         """Takes the engine's answer."""
         self.tokens += completion.count
-        self.kept -= request.most
+        self.reserved -= request.most
         if request.done.done():
             return
         if completion.error is not None:
-            request.done.set_exception(
-                Refused(400, "context_length_exceeded", completion.error)
-                if completion.finish_reason == "context"
-                else Refused(503, "engine_failed", completion.error, 1.0)
-            )
+            error = Refused(503, "engine_failed", completion.error, 1.0)
+            if completion.finish_reason == "context":
+                error = Refused(400, "context_length_exceeded", completion.error)
+            request.done.set_exception(error)
             return
         request.choices[number] = self._choice(request, completion)
         if len(request.choices) == request.ask.count:
@@ -334,7 +333,7 @@ class Session:
             self.sequences.record_answer(request.number, request.prompt, choice.message, choice.completion.token_ids)
 
     def settle(self, which: Callable[[AnsweredRequest], bool] = lambda request: True) -> None:
-        """Has the answers that were sent count as delivered where they have arrived."""
+        """Marks answers as delivered that were sent and have arrived."""
         for request in self.asked:
             if request.sent and not request.delivered and which(request) and any(check() for check in request.sent):
                 self.deliver(request)
@@ -343,8 +342,8 @@ class Session:
         """Records a step of the environment."""
         self.settle()
         self.outcome, self.state_key = dict(action.info), str(action.info.get("state_key", ""))
-        delivered_or_sent = frozenset(request for request in self.asked if request.delivered or request.sent)
-        self.actions.append(replace(action, asked=delivered_or_sent, requests=self.taken))
+        requests = frozenset(request for request in self.asked if request.delivered or request.sent)
+        self.actions.append(replace(action, asked=requests, requests=self.request_count))
 
     @property
     def steps(self) -> int:
@@ -354,8 +353,8 @@ class Session:
     @property
     def lost_tokens(self) -> int:
         """Sampled tokens that reached nobody."""
-        choices = [c for request in self.asked if not request.delivered for c in request.choices.values()]
-        return sum(choice.completion.count for choice in choices)
+        requests = [request for request in self.asked if not request.delivered]
+        return sum(choice.completion.count for request in requests for choice in request.choices.values())
 
     def episode(self, error: str | None = None) -> Episode:
         """The record: one step for each answer that was delivered, in the order in which requests came.
@@ -380,7 +379,7 @@ class Session:
             why = f"was cut ({self.ended}), and no reward came" if self.limited else "has ended without a reward"
             error = f"NoReward: the episode {why}; it is counted and left out"
         if reward is not None and steps:
-            t = _last(places, actions)
+            t = _rewarded_step(places, actions)
             steps[t] = replace(steps[t], reward=steps[t].reward + reward)
         sound, total = error is None, sum(step.reward for step in steps)
         score = float(self.outcome["score"]) if has_outcome else min(1.0, max(0.0, total))
@@ -416,7 +415,7 @@ class Session:
             policy_version=completion.policy_version,
             finish_reason=completion.finish_reason,
             observation=ask.observation,
-            state_key=ask.state_key or (request.state_key if actions else "") or _key(own),
+            state_key=ask.state_key or (request.state_key if actions else "") or _hash(own),
             action=calls or (ToolCall("say", {"text": choice.message.text}),),
             parse_error=choice.problem or None,
             valid=all(bool(action.info.get("valid", True)) for action in actions) if actions else not choice.problem,
@@ -426,8 +425,8 @@ class Session:
         )
 
 
-def _last(places: Sequence[tuple[AnsweredRequest, int]], actions: Mapping[Place, Sequence[EnvStep]]) -> int:
-    """The step that has the posted reward: the last answer of the conversations that have acted, if there are some.
+def _rewarded_step(places: Sequence[tuple[AnsweredRequest, int]], actions: Mapping[Place, Sequence[EnvStep]]) -> int:
+    """The step that gets the posted reward: the last answer of the conversations that have acted, if there are some.
 
     Of several choices it is the one that acted, else the first one.
     """
@@ -437,7 +436,7 @@ def _last(places: Sequence[tuple[AnsweredRequest, int]], actions: Mapping[Place,
     return max(steps)[-1]
 
 
-def _key(text: str) -> str:
+def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 

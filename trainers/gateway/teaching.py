@@ -29,14 +29,14 @@ TYPED = make_codec("tags", think=False)
 """How commands stand in a text."""
 
 
-def asked_in_text(request: Request, ask: ParsedRequest) -> ChatRequest:
+def chat_request(request: Request, ask: ParsedRequest) -> ChatRequest:
     """A request as engines for messages take it."""
     tools = [tool.as_openai() for tool in ask.tools] or None
     messages = [message_of(message) for message in ask.messages]
     return ChatRequest(request.request_id, messages, tools, request.sampling, request.session, request.seed)
 
 
-def in_tokens(completion: ChatCompletion, prompt: RequestPrompt, writer: Writer) -> Completion:
+def token_completion(completion: ChatCompletion, prompt: RequestPrompt, writer: Writer) -> Completion:
     """A teacher's answer in the policy's tokens; one with an error where the policy could not have written it."""
     error, ids = completion.error, list[int]()
     if error is None:

@@ -21,7 +21,7 @@ import orjson
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from envsuite.playing.activity import ACTIVITY, Doing, duration
+from envsuite.playing.activity import ACTIVITY, ActivityState, duration
 
 GRACE_SECONDS = 10.0
 """Seconds that a process has to end by itself after it learns that another has ended."""
@@ -36,7 +36,7 @@ _STORE_ERRORS = (torch.distributed.DistError, RuntimeError)
 class _PeerSign:
     """The last signs of another process."""
 
-    doing: Doing
+    doing: ActivityState
     beat: int = -1
     """Number of its last sign of life."""
     at: float = 0.0
@@ -80,7 +80,7 @@ class Peers:
         self._host = 0 if first_has_store else None
         self._others = [peer for peer in range(len(members)) if peer != rank]
         now = time.monotonic()
-        self._seen = {peer: _PeerSign(Doing("start", 0.0), at=now) for peer in self._others}
+        self._seen = {peer: _PeerSign(ActivityState("start", 0.0), at=now) for peer in self._others}
         self._beats = 0
         self._ended: str | None = None
         self._read = self._resumed = now
@@ -164,7 +164,7 @@ class Peers:
         """Whether another process gives no sign of life."""
         return self.silence(rank) >= SILENT_SECONDS + self.interval
 
-    def doing(self, rank: int) -> Doing:
+    def doing(self, rank: int) -> ActivityState:
         """Returns the activity of another process, as far as is known."""
         record = self._seen[rank]
         return record.doing if self.silent(rank) else record.doing.later(max(0.0, time.monotonic() - record.at))
@@ -231,7 +231,7 @@ class Peers:
             for peer, value in zip(self._others, values, strict=True):
                 message, record = orjson.loads(bytes(value)), self._seen[peer]
                 if message["beat"] != record.beat:
-                    record.beat, record.at, record.doing = message["beat"], now, Doing(**message["doing"])
+                    record.beat, record.at, record.doing = message["beat"], now, ActivityState(**message["doing"])
                 record.ended = message["ended"]
 
     def _write(self) -> None:

@@ -66,7 +66,7 @@ class Continuations:
             episode, t = int(steps.episode_id[row]), int(steps.t[row])
             point, plan = branches[episode][t], plans[episode]
             of = int(steps.group_id[row])
-            world = steps.state_key[row] if pooled else (point.world.elapsed, point.world.world)
+            world = steps.state_key[row] if pooled else (point.environment.elapsed, point.environment.world)
             key = _identity(steps, row, of, world)
             if key not in numbers:
                 numbers[key] = len(numbers)

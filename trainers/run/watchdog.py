@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Self
 
-from envsuite.playing.activity import ACTIVITY, Doing, duration
+from envsuite.playing.activity import ACTIVITY, ActivityState, duration
 from trainers.processes.peers import Peers
 from trainers.run.progress import RunProgress
 
@@ -82,7 +82,7 @@ class Watchdog:
             elif doing.waits_for and not doing.exchanging:
                 yield peer, doing.wait_s, self._text(peer, doing)
 
-    def _text(self, rank: int, doing: Doing) -> str:
+    def _text(self, rank: int, doing: ActivityState) -> str:
         what = doing.waits_for
         if self.peers is not None and rank == self.peers.rank and doing.exchanging:
             what = self.peers.describe(self.peers.missing())

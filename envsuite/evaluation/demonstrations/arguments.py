@@ -19,12 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--source", help="source of the tasks: builtin, generated, official or a path (default: the environment's own)"
     )
     parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
+        "--option", action="append", default=[], metavar="NAME=VALUE",
         help="another argument of the environment, its value as JSON or as text; may be repeated",
-    )
+    )  # fmt: skip
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -34,23 +34,20 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("what", metavar="ENV|FILE", help="environment to play, or a file of demonstrations to convert")
-    parser.add_argument("--out", type=Path, required=True, help="the file; with --form atif a folder")
-    parser.add_argument("--n", type=int, metavar="N", help="number of demonstrations (required with an environment)")
-    parser.add_argument("--player", default="expert", help="who plays: expert, lexical, … (default: %(default)s)")
-    parser.add_argument(
-        "--types", nargs="+", action="extend", default=[], metavar="TYPE", help="only tasks of these types"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the order of tasks (default: %(default)s)")
-    parser.add_argument(
-        "--form",
-        choices=[*FORMS, ATIF],
-        default="native",
+    add = parser.add_argument
+    add("what", metavar="ENV|FILE", help="environment to play, or a file of demonstrations to convert")
+    add("--out", type=Path, required=True, help="the file; with --form atif a folder")
+    add("--n", type=int, metavar="N", help="number of demonstrations (required with an environment)")
+    add("--player", default="expert", help="who plays: expert, lexical, … (default: %(default)s)")
+    add("--types", nargs="+", action="extend", default=[], metavar="TYPE", help="only tasks of these types")
+    add("--seed", type=int, default=0, help="seed of the order of tasks (default: %(default)s)")
+    add(
+        "--form", choices=[*FORMS, ATIF], default="native",
         help="how messages hold calls: as tool_calls (native, default), or as text with the codec tags, brackets or "
         "tools; atif writes a document of the Agent Trajectory Interchange Format for each demonstration of a file",
-    )
-    parser.add_argument("--no-commands", action="store_true", help="leave admissible commands out of the messages")
-    parser.add_argument("--unsolved", action="store_true", help="keep episodes that did not solve their task, too")
+    )  # fmt: skip
+    add("--no-commands", action="store_true", help="leave admissible commands out of the messages")
+    add("--unsolved", action="store_true", help="keep episodes that did not solve their task, too")
     add_env_arguments(parser)
 
 
@@ -76,27 +73,22 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed, options_of(arguments), arguments.form, not arguments.no_commands, arguments.unsolved,
     )  # fmt: skip
     try:
-        collection = collect(order, arguments.out, DownloadDisplay(sys.stderr, unit=lambda n: f"{n} demonstrations"))
+        counts = collect(order, arguments.out, DownloadDisplay(sys.stderr, unit=lambda n: f"{n} demonstrations"))
     except KeyboardInterrupt:
         sys.stderr.write("\nenvsuite: interrupted; the same command goes on from here\n")
         return 130
-    note = (
-        f"; {collection.unsolved} episodes not solved, {collection.broken} broken"
-        if collection.unsolved + collection.broken
-        else ""
-    )
-    sys.stdout.write(f"{collection.kept} demonstrations in {arguments.out}{note}\n")
+    left_out = counts.unsolved + counts.broken
+    note = f"; {counts.unsolved} episodes not solved, {counts.broken} broken" if left_out else ""
+    sys.stdout.write(f"{counts.kept} demonstrations in {arguments.out}{note}\n")
     return 0
 
 
 def _convert(source: Path, arguments: argparse.Namespace) -> int:
-    demonstrations = [
-        demonstration for demonstration in read_demonstrations(source) if demonstration.success or arguments.unsolved
-    ]
+    demonstrations = [d for d in read_demonstrations(source) if d.success or arguments.unsolved]
     if not demonstrations:
         raise UsageError(f"{source}: no demonstration in it solved its task; --unsolved takes the others, too")
     if arguments.form == ATIF:
-        _trajectories(demonstrations, arguments.out)
+        _write_trajectories(demonstrations, arguments.out)
     else:
         if arguments.out.suffix != ".jsonl":
             raise UsageError(f"--out {arguments.out}: give a name that ends in .jsonl")
@@ -107,7 +99,7 @@ def _convert(source: Path, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _trajectories(demonstrations: list[Demonstration], folder: Path) -> None:
+def _write_trajectories(demonstrations: list[Demonstration], folder: Path) -> None:
     for number, demonstration in enumerate(demonstrations, 1):
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", demonstration.task_id)[:80]
         path = folder / f"{number:05}-{name}.json"

@@ -106,10 +106,10 @@ def _play(
     partial: _Partial,
     progress: ProgressReceiver,
 ) -> CollectionCounts:
-    resumed_count, horizon = len(partial.played), horizon_of(order.env_id, order.env_options)
-    progress.start(order.env_id, order.count, partial.demonstration_count)
+    resumed, horizon = len(partial.played), horizon_of(order.env_id, order.env_options)
+    progress.start(order.env_id, order.count, partial.size)
     for task_id in tasks:
-        if partial.demonstration_count == order.count:
+        if partial.size == order.count:
             break
         if task_id in partial.played:
             continue
@@ -121,18 +121,16 @@ def _play(
         else:
             partial.add(demonstration)
             progress.advance(1)
-    collection = CollectionCounts(
-        partial.demonstration_count, partial.count("unsolved"), partial.count("broken"), resumed_count
-    )
-    if collection.kept < order.count:
+    counts = CollectionCounts(partial.size, partial.count("unsolved"), partial.count("broken"), resumed)
+    if counts.kept < order.count:
         raise UsageError(
-            f"all {len(tasks)} tasks are played, and {collection.kept} of {order.count} demonstrations are there: in "
-            f"{collection.unsolved} episodes {order.player} did not solve its task, {collection.broken} broke. Give "
-            f"--n {max(1, collection.kept)}, and the episodes played so far are used"
+            f"all {len(tasks)} tasks are played, and {counts.kept} of {order.count} demonstrations are there: in "
+            f"{counts.unsolved} episodes {order.player} did not solve its task, {counts.broken} broke. Give "
+            f"--n {max(1, counts.kept)}, and the episodes played so far are used"
         )
     partial.finish()
-    progress.finish(order.env_id, collection.kept)
-    return collection
+    progress.finish(order.env_id, counts.kept)
+    return counts
 
 
 def _episode(
@@ -163,13 +161,13 @@ class _Partial:
         self._lines: list[bytes] = []
 
     @property
-    def demonstration_count(self) -> int:
+    def size(self) -> int:
         """Returns the number of demonstrations."""
         return len(self._lines)
 
     def count(self, fate: str) -> int:
         """Returns the number of tasks with this fate."""
-        return sum(task_fate == fate for task_fate in self.played.values())
+        return [*self.played.values()].count(fate)
 
     def add(self, demonstration: Demonstration) -> None:
         """Appends a demonstration."""
@@ -185,10 +183,8 @@ class _Partial:
         """Writes the file and its card, and removes what is not needed any more."""
         try:
             write_atomically(self.path, b"".join(self._lines))
-            demonstrations = read_demonstrations(self.path)
-            write_atomically(
-                self.path.with_suffix(".md"), card_of(self.path.name, demonstrations, self.order.form).encode()
-            )
+            card = card_of(self.path.name, read_demonstrations(self.path), self.order.form)
+            write_atomically(self.path.with_suffix(".md"), card.encode())
             self._name.unlink()
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written ({error})") from error
@@ -240,13 +236,7 @@ class _Partial:
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{self._name}: damaged ({type(error).__name__}: {error}); remove it") from error
         if old_order != (order := orjson.loads(orjson.dumps(self._head))):
-            differences = [
-                f"{name} {old_order.get(name)!r}, now {order[name]!r}"
-                for name in order
-                if old_order.get(name) != order[name]
-            ]
-            raise UsageError(
-                f"{self._name} has episodes of another order ({'; '.join(differences)}); remove it, or name another "
-                "file"
-            )
+            pairs = [(name, old_order.get(name), new) for name, new in order.items()]
+            changes = "; ".join(f"{name} {old!r}, now {new!r}" for name, old, new in pairs if old != new)
+            raise UsageError(f"{self._name} has episodes of another order ({changes}); remove it, or name another file")
         del self._lines[self.order.count :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -19,7 +19,7 @@ class DemonstrationStep:
     """One step of a player, and the environment's answer to it."""
 
     action: Action
-    """The calls; :class:`~envsuite.core.Unparsed` where what the player gave was no action."""
+    """The calls; an :class:`~envsuite.core.tools.UnparsedAction` where what the player gave was no action."""
     observation: Observation
     """The environment's answer."""
     reward: float
@@ -126,19 +126,12 @@ class Demonstration:
         body["first"] = self.first
         body["steps"] = [
             {
-                **(
-                    {"problem": step.action.problem}
-                    if isinstance(step.action, UnparsedAction)
-                    else {"calls": _calls(step)}
-                ),
-                "text": step.observation["text"],
-                "commands": step.observation["commands"],
-                "reward": step.reward,
-                "valid": step.valid,
+                **_action_fields(step.action), "text": step.observation["text"],
+                "commands": step.observation["commands"], "reward": step.reward, "valid": step.valid,
                 "thought": step.thought,
             }
             for step in self.steps
-        ]
+        ]  # fmt: skip
         return orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode()
 
     @classmethod
@@ -151,14 +144,12 @@ class Demonstration:
         try:
             body = orjson.loads(text)
             _check(body)
-            first = Observation(
-                task=body["first"]["task"], text=body["first"]["text"], commands=tuple(body["first"]["commands"])
-            )
+            task = body["first"]["task"]
             return cls(
                 **{name: body[name] for name in _PLAIN},
                 tools=tuple(Tool(*tool) for tool in body["tools"]),
-                first=first,
-                steps=tuple(_step(step, first["task"]) for step in body["steps"]),
+                first=_observation(body["first"], task),
+                steps=tuple(_step(step, task) for step in body["steps"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"not a demonstration ({type(error).__name__}: {error})") from error
@@ -178,12 +169,14 @@ def _check(body: Any) -> None:
         if not isinstance(body[name], kind):
             raise ValueError(f"{name} is {body[name]!r}")
     for observation in (body["first"], *body["steps"]):
-        if not isinstance(observation["text"], str) or not all(
-            isinstance(command, str) for command in observation["commands"]
-        ):
+        if not all(isinstance(text, str) for text in (observation["text"], *observation["commands"])):
             raise ValueError("an observation has a text, and commands that are texts")
     if not isinstance(body["first"]["task"], str):
         raise ValueError(f"task is {body['first']['task']!r}")
+
+
+def _observation(body: Mapping[str, Any], task: str) -> Observation:
+    return Observation(task=task, text=body["text"], commands=tuple(body["commands"]))
 
 
 def _step(body: Mapping[str, Any], task: str) -> DemonstrationStep:
@@ -194,14 +187,16 @@ def _step(body: Mapping[str, Any], task: str) -> DemonstrationStep:
         action = tuple(ToolCall(call["name"], dict(call["arguments"])) for call in body["calls"])
         if not all(isinstance(call.name, str) for call in action):
             raise ValueError("the name of a call is not text")
-    observation = Observation(task=task, text=body["text"], commands=tuple(body["commands"]))
     if not isinstance(body["valid"], bool) or not isinstance(body["thought"], str):
         raise ValueError("a step has a truth value `valid` and a text `thought`")
-    return DemonstrationStep(action, observation, float(body["reward"]), body["valid"], body["thought"])
+    reward = float(body["reward"])
+    return DemonstrationStep(action, _observation(body, task), reward, body["valid"], body["thought"])
 
 
-def _calls(step: DemonstrationStep) -> list[dict[str, Any]]:
-    return [{"name": call.name, "arguments": call.arguments} for call in step.action]
+def _action_fields(action: Action) -> dict[str, Any]:
+    if isinstance(action, UnparsedAction):
+        return {"problem": action.problem}
+    return {"calls": [{"name": call.name, "arguments": call.arguments} for call in action]}
 
 
 def _writable(step: DemonstrationStep, env: ToolEnv) -> DemonstrationStep:
@@ -209,8 +204,8 @@ def _writable(step: DemonstrationStep, env: ToolEnv) -> DemonstrationStep:
     if isinstance(step.action, UnparsedAction):
         return step
     try:
-        orjson.dumps(_calls(step))
+        orjson.dumps(_action_fields(step.action))
     except TypeError:
         problem = check_action(step.action, env.tools, env.max_calls) or "the arguments are not JSON"
-        return DemonstrationStep(UnparsedAction(problem), step.observation, step.reward, step.valid, step.thought)
-    return DemonstrationStep(tuple(step.action), step.observation, step.reward, step.valid, step.thought)
+        return replace(step, action=UnparsedAction(problem))
+    return replace(step, action=tuple(step.action))

@@ -87,9 +87,9 @@ def add_demonstration(path: Path, demonstration: Demonstration) -> int:
     Raises:
         DataError: The file cannot be read or written, or has something else.
     """
-    with _alone(path):
+    with _exclusive(path):
         old_rows = read_rows(path) if path.exists() else []
-        rows = [row for row, old_demonstration in old_rows if _identity(old_demonstration) != _identity(demonstration)]
+        rows = [row for row, old in old_rows if _identity(old) != _identity(demonstration)]
         form: Form = next((row["form"] for row in rows if row.get("form") in FORMS), "native")
         lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
         _write(path, b"".join((*lines, line_of(demonstration, form))))
@@ -101,7 +101,7 @@ def _identity(demonstration: Demonstration) -> tuple[str, ...]:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _exclusive(path: Path) -> Iterator[None]:
     """Keeps two programs from adding to a file at once, where one would undo the other's addition."""
     with ExitStack() as stack:
         try:
@@ -154,17 +154,16 @@ def card_of(name: str, demonstrations: Sequence[Demonstration], form: Form) -> s
     types = Counter(episode.task_type for episode in demonstrations)
     counts = [len(episode.steps) for episode in demonstrations]
     successes = sum(episode.success for episode in demonstrations)
+    versions = [", ".join(f"{n} {v}" for n, v in sorted(episode.versions.items())) for episode in demonstrations]
     facts = {
-        "environment": _all(episode.env_id for episode in demonstrations),
-        "source of tasks": _all(episode.source for episode in demonstrations),
-        "split": _all(episode.split for episode in demonstrations),
-        "task set (SHA-256)": _all(episode.manifest for episode in demonstrations),
-        "arguments": _all(json.dumps(episode.env_options, sort_keys=True) for episode in demonstrations),
-        "versions": _all(
-            ", ".join(f"{n} {v}" for n, v in sorted(episode.versions.items())) for episode in demonstrations
-        ),
-        "player": _all(episode.player for episode in demonstrations),
-        "seed of the order of tasks": _all(str(episode.seed) for episode in demonstrations),
+        "environment": _join(episode.env_id for episode in demonstrations),
+        "source of tasks": _join(episode.source for episode in demonstrations),
+        "split": _join(episode.split for episode in demonstrations),
+        "task set (SHA-256)": _join(episode.manifest for episode in demonstrations),
+        "arguments": _join(json.dumps(episode.env_options, sort_keys=True) for episode in demonstrations),
+        "versions": _join(versions),
+        "player": _join(episode.player for episode in demonstrations),
+        "seed of the order of tasks": _join(str(episode.seed) for episode in demonstrations),
         "form of calls": form,
         "episodes": f"{len(demonstrations)}, of which {successes} solved their task",
         "steps": f"{sum(counts)}; {min(counts)} to {max(counts)} an episode",
@@ -180,5 +179,5 @@ def card_of(name: str, demonstrations: Sequence[Demonstration], form: Form) -> s
     )
 
 
-def _all(values: Iterable[str]) -> str:
+def _join(values: Iterable[str]) -> str:
     return ", ".join(sorted(set(values))).replace("|", "\\|")

@@ -63,13 +63,12 @@ def _as_templates_take(messages: Messages) -> Messages:
     template_messages: Messages = []
     for message in messages:
         if calls := message.get("tool_calls"):
-            functions = [
-                {"name": call["function"]["name"], "arguments": orjson.loads(call["function"]["arguments"])}
-                for call in calls
-            ]
-            names.update((call["id"], call["function"]["name"]) for call in calls)
-            pairs = zip(calls, functions, strict=True)
-            message = {**message, "tool_calls": [{**call, "function": function} for call, function in pairs]}
+            template_calls = []
+            for call in calls:
+                name, arguments = call["function"]["name"], orjson.loads(call["function"]["arguments"])
+                names[call["id"]] = name
+                template_calls.append({**call, "function": {"name": name, "arguments": arguments}})
+            message = {**message, "tool_calls": template_calls}
         elif message["role"] == "tool":
             message = {**message, "name": names[message["tool_call_id"]]}
         template_messages.append(message)

@@ -63,7 +63,7 @@ def replay(env: ToolEnv, demonstration: Demonstration) -> Demonstration:
         UnknownTask: The environment does not have the task.
     """
     first, info = env.reset(options={"task_id": demonstration.task_id})
-    _same("observation", first, demonstration.first, 0, demonstration)
+    _check_same("observation", first, demonstration.first, 0, demonstration)
     steps = []
     for number, old_step in enumerate(demonstration.steps, 1):
         if env.done:
@@ -72,25 +72,18 @@ def replay(env: ToolEnv, demonstration: Demonstration) -> Demonstration:
             )
         step, info = take_step(env, old_step.action, old_step.thought)
         for name in ("observation", "reward", "valid"):
-            _same(name, getattr(step, name), getattr(old_step, name), number, demonstration)
+            _check_same(name, getattr(step, name), getattr(old_step, name), number, demonstration)
         steps.append(step)
-    _same("success", info["success"], demonstration.success, len(steps), demonstration)
-    _same("score", info["score"], demonstration.score, len(steps), demonstration)
-    return Demonstration.of(
-        env,
-        first,
-        steps,
-        info,
-        env_options=demonstration.env_options,
-        player=demonstration.player,
-        seed=demonstration.seed,
-    )
+    _check_same("success", info["success"], demonstration.success, len(steps), demonstration)
+    _check_same("score", info["score"], demonstration.score, len(steps), demonstration)
+    conditions = {name: getattr(demonstration, name) for name in ("env_options", "player", "seed")}
+    return Demonstration.of(env, first, steps, info, **conditions)
 
 
 _HINT = "; make the environment with the arguments (env_options) and versions of the demonstration"
 
 
-def _same(name: str, here: object, there: object, number: int, demonstration: Demonstration) -> None:
+def _check_same(name: str, here: object, there: object, number: int, demonstration: Demonstration) -> None:
     if here != there:
         if isinstance(here, dict) and isinstance(there, dict):
             name, here, there = next((key, here[key], there[key]) for key in there if here[key] != there[key])

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,44 +49,30 @@ def differences(panel: Panel, env: ToolEnv) -> list[Difference]:
     Raises:
         DataError: A file of a task is damaged.
     """
-    there = [task for task in panel.tasks if task.task_id in env.tasks.types]
-    contents = dict(
-        zip((task.task_id for task in there), env.identify_tasks([task.task_id for task in there]), strict=True)
-    )
+    ids = [task.task_id for task in panel.tasks if task.task_id in env.tasks.types]
+    contents = dict(zip(ids, env.identify_tasks(ids), strict=True))
     mismatches = []
     for task in panel.tasks:
         if task.task_id not in contents:
             mismatches.append(Difference(task.task_id, "missing"))
             continue
         here = PanelTask(task.task_id, env.tasks.types[task.task_id], *contents[task.task_id])
-        whats = [*_describe_changes(task, here)]
+        changes = [*_describe_changes(task, here)]
         if (split := env.tasks.split_of(task.task_id)) != panel.split:
-            whats.append(f"split: {panel.split!r} in the panel, {split!r} here")
-        if whats:
-            mismatches.append(Difference(task.task_id, "; ".join(whats)))
+            changes.append(f"split: {panel.split!r} in the panel, {split!r} here")
+        if changes:
+            mismatches.append(Difference(task.task_id, "; ".join(changes)))
     return mismatches
 
 
 def _describe_changes(task: PanelTask, here: PanelTask) -> Iterator[str]:
-    pairs: dict[str, tuple[Any, Any]] = {
-        "stratum": (task.stratum, here.stratum),
-        "goal": (task.goal, here.goal),
-        **_both(task.identity, here.identity),
-    }
-    for name, (panel_value, env_value) in pairs.items():
-        if panel_value != env_value:
-            start = _first_difference(panel_value, env_value)
-            yield f"{name}: {_short(panel_value, start)} in the panel, {_short(env_value, start)} here"
-
-
-def _both(panel_identity: Mapping[str, Any], env_identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    names = {**panel_identity, **env_identity}
-    return {name: (panel_identity.get(name), env_identity.get(name)) for name in names}
-
-
-def _first_difference(panel_value: Any, env_value: Any) -> int:
-    pairs = zip(repr(panel_value), repr(env_value), strict=False)
-    return next((place for place, (first, second) in enumerate(pairs) if first != second), 0)
+    old, new = ({"stratum": t.stratum, "goal": t.goal, **t.identity} for t in (task, here))
+    for name in {**old, **new}:
+        a, b = old.get(name), new.get(name)
+        if a != b:
+            pairs = zip(repr(a), repr(b), strict=False)
+            start = next((place for place, (first, second) in enumerate(pairs) if first != second), 0)
+            yield f"{name}: {_short(a, start)} in the panel, {_short(b, start)} here"
 
 
 def _short(value: Any, start: int) -> str:
@@ -115,48 +101,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="panels_command", required=True, metavar="COMMAND")
     commands.add_parser("list", help="list the panels of the built-in tasks", description="Lists the shipped panels.")
-    showing = commands.add_parser(
-        "show",
-        help="list the tasks of a panel",
+    show_parser = commands.add_parser(
+        "show", help="list the tasks of a panel",
         description="Writes a line for each task: id, stratum, goal, and its identity as JSON, separated by tabs.",
-    )
-    _add_panel(showing)
-    exporting = commands.add_parser(
-        "export",
-        help="write a panel for another framework",
+    )  # fmt: skip
+    _add_panel(show_parser)
+    export_parser = commands.add_parser(
+        "export", help="write a panel for another framework",
         description="Writes what another framework needs to play exactly these tasks, or the whole panel as JSON.",
-    )
-    _add_panel(exporting)
-    exporting.add_argument("--for", dest="target", choices=TARGETS, required=True, help="the framework")
-    exporting.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    verifying = commands.add_parser(
-        "verify",
-        help="check that the tasks of a panel are played here",
+    )  # fmt: skip
+    _add_panel(export_parser)
+    export_parser.add_argument("--for", dest="target", choices=TARGETS, required=True, help="the framework")
+    export_parser.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    verify_parser = commands.add_parser(
+        "verify", help="check that the tasks of a panel are played here",
         description="Compares every task of a panel with the one of the same id here. The exit code is 1 if one is\n"
-        "missing or differs; they are named on stdout.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verifying.add_argument(
-        "file", type=Path, metavar="FILE", help="as envsuite envs panels export --for json writes it"
-    )
-    _add_choice(verifying, "default: the source that the panel names")
+        "missing or differs; they are named on stdout.", formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    file_help = "as envsuite envs panels export --for json writes it"
+    verify_parser.add_argument("file", type=Path, metavar="FILE", help=file_help)
+    _add_source(verify_parser, "default: the source that the panel names")
 
 
 def _add_panel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("env_id", metavar="ID", help=f"environment: {', '.join(ENVIRONMENTS)}")
     parser.add_argument("split", metavar="SPLIT", help="e.g. test")
-    _add_choice(parser, "default: the built-in tasks, as the package lists them")
+    _add_source(parser, "default: the built-in tasks, as the package lists them")
 
 
-def _add_choice(parser: argparse.ArgumentParser, default: str) -> None:
+def _add_source(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--source", help=f"builtin, official, generated, or a path; {default}")
     parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
+        "--option", action="append", default=[], metavar="NAME=VALUE",
         help="an argument of the environment, its value in JSON or as text; may be repeated",
-    )
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -56,7 +56,7 @@ def test_requests_at_once_sample_no_more_tokens_than_the_episode_has(made: Made,
     assert set(statuses) <= {200, 401, 403, 429} and 200 in statuses
     while _status(place, session, how, "again") == 200:  # what is left is not lost
         pass
-    assert 448 - count < session.tokens <= 448 and session.kept == 0 and session.ended is not None
+    assert 448 - count < session.tokens <= 448 and session.reserved == 0 and session.ended is not None
 
 
 @everywhere

@@ -19,7 +19,7 @@ from rich.console import Console
 from tiny_runs import BOOK, BOTH, ROOT, environment, write_settings
 
 from envsuite.playing import activity
-from envsuite.playing.activity import ACTIVITY, Doing
+from envsuite.playing.activity import ACTIVITY, ActivityState
 from envsuite.vector import Wait
 from trainers.run.checkpoint import newest, verify
 from trainers.run.progress import RunProgress
@@ -37,7 +37,8 @@ def test_the_innermost_wait_is_what_is_waited_for() -> None:
         assert ACTIVITY.now().waits_for == "weights" and not ACTIVITY.now().exchanging
     ACTIVITY.begin("update")
     assert str(ACTIVITY.now()) == "update (0 s)", "a new phase waits for nothing of the last"
-    assert str(Doing("rollout", 30.0, "a server", 5.0).later(200.0)) == "rollout (4 min), waits for a server (3 min)"
+    state = ActivityState("rollout", 30.0, "a server", 5.0).later(200.0)
+    assert str(state) == "rollout (4 min), waits for a server (3 min)"
 
 
 def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_shown(

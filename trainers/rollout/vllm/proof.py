@@ -186,19 +186,12 @@ def wrong_groups(
         twins: Groups that are not sent because they have the weights of another, and that other.
         server_prints: Fingerprints of the weights that the server computes with.
     """
-    targets = {
-        **trainer_prints,
-        **{
-            group: trainer_prints[twin]
-            for group, twin in twins.items()
-            if group in server_prints and group not in trainer_prints
-        },
-    }
-    return [
-        group
-        for group in [*targets, *(server_prints.keys() - targets.keys())]
-        if targets.get(group) != server_prints.get(group)
-    ]
+    targets = dict(trainer_prints)
+    for group, twin in twins.items():
+        if group in server_prints and group not in targets:
+            targets[group] = trainer_prints[twin]
+    groups = [*targets, *(server_prints.keys() - targets.keys())]
+    return [group for group in groups if targets.get(group) != server_prints.get(group)]
 
 
 def name_groups(groups: Sequence[str]) -> str:

@@ -62,12 +62,8 @@ def words_for(
         "worker-extension-cls": EXTENSION,
     }
     if on_cpu:
-        longest = int(user.get("max-model-len") or longest)
-        defaults |= {
-            "enforce-eager": True,
-            "no-enable-chunked-prefill": True,
-            "max-num-batched-tokens": max(8192, longest),
-        }
+        tokens = max(8192, int(user.get("max-model-len") or longest))
+        defaults |= {"enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": tokens}
     if memory is not None:
         defaults["gpu-memory-utilization"] = memory  # on a CPU of the machine's memory
     elif on_cpu and "VLLM_CPU_KVCACHE_SPACE" not in os.environ and "gpu-memory-utilization" not in user:

@@ -174,7 +174,7 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
         of: ``"world"``: states of the world, as the environment defines them; ``"expert"``: the actions of its expert,
             in their order.
         guide: Knows the expert's actions (of ``"expert"``).
-        similarity: As in :class:`Listed` (of ``"expert"``).
+        similarity: As in :class:`ActionMilestones` (of ``"expert"``).
     """
 
     def __init__(

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _FACTS = "_facts"
-"""Attribute of a settings object that keeps the facts of its environment; no field, so nothing is told or compared."""
+"""Attribute of a settings object that keeps the facts of its environment; no field of it, so not printed."""
 
 
 def factory_of(env: EnvConfig) -> EnvFactory:

@@ -66,7 +66,7 @@ class EngineRow(RequestRow):
 class PromptTokens:
     """How many tokens of prompts there were since the last :meth:`HFEngine.sync`, for what the cache is worth."""
 
-    asked: int = 0
+    total: int = 0
     """Tokens of all prompts that have begun."""
     computed: int = 0
     """Those of them that no sequence had computed before."""
@@ -247,7 +247,7 @@ class HFEngine(Engine):
     def metrics(self) -> dict[str, float]:
         """Returns the share of the prompts' tokens that had to be computed."""
         tokens = self.prompt_tokens
-        return {"tokens/prefill": tokens.computed / tokens.asked} if tokens.asked else {}
+        return {"tokens/prefill": tokens.computed / tokens.total} if tokens.total else {}
 
     def abandon(self, request_id: int, session: int | None) -> None:
         """Stops working on a request; what has been computed for it is kept as that of any other."""
@@ -345,7 +345,7 @@ class HFEngine(Engine):
             row = self._waiting.popleft()
             row.cached = self._cache.begin(row.context)
             new_tokens = row.cached.length - row.cached.ready
-            self.prompt_tokens.asked += len(row.context)
+            self.prompt_tokens.total += len(row.context)
             self.prompt_tokens.computed += new_tokens
             self._running.append(row)
             budget -= new_tokens

@@ -32,7 +32,7 @@ def check_limits(
         prompt: How long a prompt may be.
         rollout: How long a response may be, and the engine's settings.
         budget: ``optim.tokens_per_microbatch``; ``None`` where nothing is trained.
-        hint_tokens: ``method.hindsight.max_tokens``; 0 where prompts are told nothing.
+        hint_tokens: ``method.hindsight.max_tokens``; 0 where prompts have no hints.
 
     Raises:
         ConfigError: They do not; the message names both settings.

@@ -99,7 +99,7 @@ class PlainEngine(HFEngine):
             (wave if not wave or (fits and alike) else waiting).append(row)
         self._waiting, self._running = waiting, wave
         tokens = sum(len(row.context) for row in wave)
-        self.prompt_tokens.asked += tokens
+        self.prompt_tokens.total += tokens
         self.prompt_tokens.computed += tokens
         self._wave = _Wave(self, list(wave))
 

@@ -197,7 +197,7 @@ class RadixCache:
         node, inside, slots = self.match(tokens)
         ready = len(slots)
         if ready < length:
-            node.users += 1  # what has been found stays while room is made
+            node.users += 1  # the match stays while room is made
             new = self._take(int(slots[-1]) if ready else -1, length - ready)
             node.users -= 1
             slots, at = np.concatenate([slots, new]), ready

@@ -75,7 +75,7 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, w
         arguments = {**SocketUpdate.ARGUMENTS, **arguments}
     rank = None if config.model.adapter is None else config.model.adapter.rank
     words = words_for(
-        config.model.compute_dtype, on_cpu=sizes.gpus == 0, memory=options.get("memory"), rank=rank, given=arguments
+        config.model.compute_dtype, on_cpu=sizes.gpus == 0, memory=options.get("memory"), rank=rank, arguments=arguments
     )
     folder = _python_output("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
     model = shlex.quote(config.model.path)

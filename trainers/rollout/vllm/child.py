@@ -66,7 +66,7 @@ class ChildServer(VLLMConnection):
         self._port = _free_port()
         super().__init__(f"http://127.0.0.1:{self._port}", patience=patience, timeout=timeout)
         self._folder = write_configuration(model, tokenizer)
-        words = arguments_for(model, dtype, on_cpu=device.type == "cpu", memory=memory, given=arguments)
+        words = arguments_for(model, dtype, on_cpu=device.type == "cpu", memory=memory, arguments=arguments)
         words += ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(self._port)]
         words.append("--disable-uvicorn-access-log")
         self._log = tempfile.NamedTemporaryFile(prefix="vllm-", suffix=".log", delete=False)

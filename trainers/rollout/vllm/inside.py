@@ -50,9 +50,8 @@ class InProcessHost(VLLMHost):
         """Number of this process."""
         self._folder = write_configuration(setup.model, setup.tokenizer)
         several = accelerator is not None and accelerator.num_processes > 1
-        words = arguments_for(
-            setup.model, setup.config.compute_dtype, on_cpu=setup.device.type == "cpu", memory=memory, given=arguments
-        )
+        on_cpu, dtype = setup.device.type == "cpu", setup.config.compute_dtype
+        words = arguments_for(setup.model, dtype, on_cpu=on_cpu, memory=memory, arguments=arguments)
         words += ["--model", str(self._folder), "--disable-log-stats"]
         words += ["--distributed-executor-backend", "external_launcher" if several else "uni"]
         self._own_group = not torch.distributed.is_initialized()

@@ -191,8 +191,9 @@ class WeightUpdate(ABC, Generic[H]):
             )
             proven = host.workers == 1
             verdict = self._limits.setdefault(host, proof.ProbeLimit(self.dtype, proven)).judge(gap, allowance)
-            if verdict == "told":
-                _LOG.warning("%s: %s; in the first %d updates this is only told", host.name, finding, proof.CALIBRATION)
+            if verdict == "warns":
+                count = proof.CALIBRATION
+                _LOG.warning("%s: %s; in the first %d updates this is only a warning", host.name, finding, count)
             if verdict == "stops":
                 note = f", though it holds the weights of version {version} in all layer groups" if proven else ""
                 raise host.failure(f"{finding}{note}: it computes something else from them")

@@ -329,9 +329,8 @@ def make_conversation(
     prompt: PromptConfig, tokenizer: ChatTokenizer, tools: Sequence[Tool], max_calls: int, examples: str = ""
 ) -> Conversation:
     """A conversation whose prompts are those of a rollout with these settings, and these examples as text."""
-    return Conversation(
-        tokenizer, spec_of(prompt, tokenizer, examples), tools, max_calls, image_format=_images(tokenizer)
-    )
+    spec = spec_of(prompt, tokenizer, examples)
+    return Conversation(tokenizer, spec, tools, max_calls, image_format=_images(tokenizer))
 
 
 def _images(tokenizer: ChatTokenizer) -> ImageFormat | None:

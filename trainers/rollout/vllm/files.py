@@ -88,10 +88,10 @@ class FileUpdate(WeightUpdate[VLLMConnection]):
     def _write_files(self, whole: Weights, adapter: Mapping[str, Tensor], folder: Path) -> SentFingerprints:
         for path in (folder, folder / WHOLE, folder / ADAPTER):
             path.mkdir()
-        sent, lora = write_weights(whole, folder / WHOLE, self.torch_dtype), {}
+        whole_prints, adapter_prints = write_weights(whole, folder / WHOLE, self.torch_dtype), {}
         if adapter:
-            lora = write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype)
-        return SentFingerprints(sent, lora)
+            adapter_prints = write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype)
+        return SentFingerprints(whole_prints, adapter_prints)
 
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
         fingerprints = first_value(self.setup.accelerator, self._sent)

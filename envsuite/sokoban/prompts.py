@@ -43,13 +43,11 @@ def _grid_style(symbols: dict[str, str], between: str = "") -> Style:
 
 
 def _list_places(level: Level, boxes: int, player: int) -> str:
-    return "\n".join(
-        (
-            f"Player: {_places(level, player)}",
-            f"Boxes on targets: {_places(level, boxes & level.targets)}",
-            f"Other boxes: {_places(level, boxes & ~level.targets)}",
-            f"Free targets: {_places(level, level.targets & ~boxes)}",
-        )
+    return (
+        f"Player: {_places(level, player)}\n"
+        f"Boxes on targets: {_places(level, boxes & level.targets)}\n"
+        f"Other boxes: {_places(level, boxes & ~level.targets)}\n"
+        f"Free targets: {_places(level, level.targets & ~boxes)}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envsuite.sokoban.level import Level, steps
+from envsuite.sokoban.level import Level, shift_cells, steps
 
 BLOCKED, WALKED, PUSHED = 0, 1, 2
 """Results of a move."""
@@ -52,9 +52,8 @@ class Sokoban:
         return WALKED
 
     def box_at(self, direction: str) -> bool:
-        """Whether a box is in the next cell in a direction."""
-        step = self._steps[direction]
-        return bool((self.player << step if step > 0 else self.player >> -step) & self.boxes)
+        """Returns whether a box is in the next cell in a direction."""
+        return bool(shift_cells(self.player, self._steps[direction]) & self.boxes)
 
     @property
     def solved(self) -> bool:

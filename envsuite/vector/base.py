@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium
 
@@ -15,6 +15,9 @@ from envsuite.core.boundary import boundary
 from envsuite.core.env import Observation, StepInfo
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool, UnparsedAction
+
+if TYPE_CHECKING:
+    from envsuite.remote.session import EnvDescription
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ class Vector(ABC):
 
     snapshots: bool = False
     """Whether answers have snapshots."""
+    _descriptions: Sequence[Description | EnvDescription]
+    """Of each environment; set by the class that makes them."""
 
     def __init__(self, factories: Sequence[EnvFactory], slots: int) -> None:
         if slots < 1 or not factories:
@@ -133,17 +138,17 @@ class Vector(ABC):
         self._called: dict[int, str] = {}
         self._live: set[int] = set()
 
-    @abstractmethod
     def tools(self, env: int) -> tuple[Tool, ...]:
         """Returns the tools of environment ``env``."""
+        return self._descriptions[env].tools
 
     def agents(self, env: int) -> Mapping[str, tuple[str, ...]]:
         """Returns the agents of environment ``env`` and the tools of each; nothing where there is one agent."""
-        return {}
+        return self._descriptions[env].agents
 
-    @abstractmethod
     def max_calls(self, env: int) -> int:
         """Returns the maximum number of calls in one step of environment ``env``."""
+        return self._descriptions[env].max_calls
 
     def reset(self, slot: int, env: int, *, task_id: str | None = None, seed: int | None = None) -> None:
         """Starts an episode of environment ``env`` in ``slot``.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
 from envsuite.core.boundary import Overdue
 from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
-from envsuite.core.tools import Action, Tool
+from envsuite.core.tools import Action
 from envsuite.vector.base import Description, EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure
 from envsuite.vector.runner import CallRunner
 
@@ -50,18 +50,6 @@ class LocalVector(Vector):
         self._events: list[VectorEvent] = []
         self._closed = False
         self._descriptions = [check_description(f, self._runner.describe(i)) for i, f in enumerate(self.factories)]
-
-    def tools(self, env: int) -> tuple[Tool, ...]:
-        """Returns the tools of environment ``env``."""
-        return self._descriptions[env].tools
-
-    def agents(self, env: int) -> Mapping[str, tuple[str, ...]]:
-        """Returns the agents of environment ``env`` and the tools of each."""
-        return self._descriptions[env].agents
-
-    def max_calls(self, env: int) -> int:
-        """Returns the maximum number of calls in one step of environment ``env``."""
-        return self._descriptions[env].max_calls
 
     def poll(self, timeout: float | None = None) -> list[VectorEvent]:
         """Returns the events of all calls since the last poll; never waits."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import gymnasium
 
-from envsuite.core import Action, Observation, Player, ToolEnv
+from envsuite.core import Action, Observation, ToolEnv
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import UsageError
 from envsuite.core.naming import spec_of
@@ -133,7 +133,7 @@ class Guide:
     def _play_task(self, task_id: str) -> tuple[Action, ...]:
         if self._env is None:
             self._env = self._factory.make()
-        expert = expert_of(self._factory.env_id)
+        expert = make_player(self._factory.env_id, "expert")
         _, info = self._env.reset(options={"task_id": task_id})
         actions: list[Action] = []
         for _ in range(MOST_STEPS):
@@ -146,15 +146,6 @@ class Guide:
             if terminated or truncated:
                 break
         return tuple(actions) if info["success"] else ()
-
-
-def expert_of(env_id: str) -> Player:
-    """Returns a new expert of the environment.
-
-    Raises:
-        UnknownName: There is no such environment, or it has no expert.
-    """
-    return make_player(env_id, "expert")
 
 
 _GUIDES: dict[str, Guide] = {}
@@ -174,7 +165,7 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
         of: ``"world"``: states of the world, as the environment defines them; ``"expert"``: the actions of its expert,
             in their order.
         guide: Knows the expert's actions (of ``"expert"``).
-        similarity: As in :class:`Listed` (of ``"expert"``).
+        similarity: As in :class:`ActionMilestones` (of ``"expert"``).
     """
 
     def __init__(
@@ -241,7 +232,7 @@ class MilestoneFactory(EnvFactory):
         remote = self.kwargs.get("url") is not None
         name = self.env_id.rpartition(":")[2]
         if self.of == "expert":
-            expert_of(name)
+            make_player(name, "expert")
         elif not milestones_of(name).from_observations and remote:
             raise UsageError(f"the milestones of {name} are in the state of its world, which a server does not give")
         if self.of == "expert" and remote:

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,11 @@ from envsuite.core.boundary import number, reason
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.registration import ENVIRONMENTS
-from envsuite.core.tools import Action, Tool
+from envsuite.core.tools import Action
 from envsuite.remote import transport
 from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
-from envsuite.remote.session import CLOSE_SECONDS, RemoteSession, plain, step_of
+from envsuite.remote.session import CLOSE_SECONDS, EnvDescription, RemoteSession, plain, step_of
 from envsuite.remote.transport import RequestRefused, ServerUnreachable, server
 from envsuite.vector.base import EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure
 from envsuite.vector.members import Members
@@ -56,9 +56,8 @@ class _RemoteCall:
     since: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.op} of slot {self.slot} ({self.seat.session.env_id} at {self.seat.session.url or 'no server yet'})"
-        )
+        session = self.seat.session
+        return f"{self.op} of slot {self.slot} ({session.env_id} at {session.url or 'no server yet'})"
 
 
 @dataclass
@@ -100,7 +99,7 @@ class RemoteVector(Vector):
         self.snapshots = snapshots
         self._parts = [_part(factory) for factory in self.factories]
         self._members = [Members(part.places, part.env_id, part.arguments) for part in self._parts]
-        self._descriptions = [members.described for members in self._members]
+        self._descriptions: list[EnvDescription] = [members.described for members in self._members]
         quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
         self._quick = [factory.env_id in quick for factory in self.factories]
         self._seats: dict[tuple[int, int], _Seat] = {}
@@ -111,18 +110,6 @@ class RemoteVector(Vector):
         self._events: queue.SimpleQueue[tuple[_RemoteCall, VectorEvent]] = queue.SimpleQueue()
         self._closed = False
         self._finalizer = weakref.finalize(self, _end, self._seats, self._lines, os.getpid())
-
-    def tools(self, env: int) -> tuple[Tool, ...]:
-        """Returns the tools of environment ``env``."""
-        return self._descriptions[env].tools
-
-    def agents(self, env: int) -> Mapping[str, tuple[str, ...]]:
-        """Returns the agents of environment ``env`` and the tools of each."""
-        return self._descriptions[env].agents
-
-    def max_calls(self, env: int) -> int:
-        """Returns the maximum number of calls in one step of environment ``env``."""
-        return self._descriptions[env].max_calls
 
     def poll(self, timeout: float | None = None) -> list[VectorEvent]:
         """Sends the calls that are due; returns the events that have arrived, in the order of the calls.

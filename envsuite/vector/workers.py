@@ -9,14 +9,14 @@ import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from envsuite.core.errors import UsageError
 from envsuite.core.processes import START_SECONDS, Channel, Child
-from envsuite.core.tools import Action, Tool
+from envsuite.core.tools import Action
 from envsuite.vector.base import COLLATERAL, Description, EnvFactory, Vector, VectorEvent, VectorSnapshot, Wait, failure
 from envsuite.vector.local import check_description
 from envsuite.vector.worker import READY
@@ -85,10 +85,6 @@ class _Worker:
             pass
         self.unsent = []
 
-    def stop(self, grace: float = 0.0) -> str:
-        """Ends the process and its children; kills it after ``grace`` seconds. Returns how it ended."""
-        return self.child.stop(grace)
-
 
 class WorkerVector(Vector):
     """Runs environments in ``workers`` processes, each of which has many slots.
@@ -142,18 +138,6 @@ class WorkerVector(Vector):
         except BaseException:
             self.close()
             raise
-
-    def tools(self, env: int) -> tuple[Tool, ...]:
-        """Returns the tools of environment ``env``."""
-        return self._descriptions[env].tools
-
-    def agents(self, env: int) -> Mapping[str, tuple[str, ...]]:
-        """Returns the agents of environment ``env`` and the tools of each."""
-        return self._descriptions[env].agents
-
-    def max_calls(self, env: int) -> int:
-        """Returns the maximum number of calls in one step of environment ``env``."""
-        return self._descriptions[env].max_calls
 
     def poll(self, timeout: float | None = None) -> list[VectorEvent]:
         """Returns the events that have arrived; waits at most ``timeout`` seconds for a first one."""
@@ -247,7 +231,7 @@ class WorkerVector(Vector):
         """Ends a worker, and answers for each of its episodes."""
         self._selector.unregister(worker.channel.socket)
         self._workers[worker.index] = None
-        how = worker.stop(0.0 if overdue else CLOSE_SECONDS)
+        how = worker.child.stop(0.0 if overdue else CLOSE_SECONDS)
         during = f"during {worker.calls[0]}" if worker.calls else "between two calls"
         if not worker.ready:
             why = f"WorkerCrashed: worker {worker.index} {how} before it could start"
@@ -277,5 +261,5 @@ def _end(workers: list[_Worker | None], selector: selectors.BaseSelector, proces
         worker.channel.socket.close()
     end = time.monotonic() + CLOSE_SECONDS
     for worker in sorted(running, key=lambda worker: bool(worker.calls)):
-        worker.stop(0.0 if worker.calls else max(0.0, end - time.monotonic()))
+        worker.child.stop(0.0 if worker.calls else max(0.0, end - time.monotonic()))
     workers[:] = [None] * len(workers)

@@ -18,7 +18,7 @@ from envsuite.playing.engine import Completion, Request
 from envsuite.playing.manager import RolloutManager
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, Vector, VectorEvent, Wait
-from envsuite.vector.base import COLLATERAL, failure
+from envsuite.vector.base import COLLATERAL, Description, failure
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.rollout.engine import Engine
 
@@ -59,6 +59,7 @@ class VirtualVector(Vector):
 
     def __init__(self, slots: int, clock: Clock, script: Callable[[str, int, int], tuple[float, str]]) -> None:
         super().__init__([EnvFactory("Virtual-v0")], slots)
+        self._descriptions = [Description((GO,), max_calls=1)]
         self.clock, self.script = clock, script
         self.task: dict[int, str] = {}
         self.taken: Counter[int] = Counter()
@@ -66,12 +67,6 @@ class VirtualVector(Vector):
         self.over = 0
         self.due: dict[int, tuple[float, float, str]] = {}
         """Per slot, when its call began and ends, and how."""
-
-    def tools(self, env: int) -> tuple[Tool, ...]:
-        return (GO,)
-
-    def max_calls(self, env: int) -> int:
-        return 1
 
     def _reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> None:
         assert task_id is not None

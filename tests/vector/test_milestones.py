@@ -12,6 +12,7 @@ import envsuite  # noqa: F401  (registers the ids)
 from envsuite.core import ToolCall, ToolEnv
 from envsuite.core.errors import UnknownName, UsageError
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec
+from envsuite.remote.making import make_player
 from envsuite.sokoban.expert import SokobanExpert
 from envsuite.textcraft.milestones import goods
 from envsuite.textcraft.planning import plan
@@ -24,7 +25,6 @@ from envsuite.vector.milestones import (
     ActionMilestones,
     MilestoneEnv,
     MilestoneFactory,
-    expert_of,
     guide_of,
     milestones_of,
 )
@@ -45,7 +45,7 @@ def tasks(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
 
 def by_expert(env: gymnasium.Env[Any, Any], task: str) -> list[dict[str, Any]]:
     """The infos of the expert's steps."""
-    expert, infos = expert_of(env.spec.id), []  # type: ignore[union-attr]
+    expert, infos = make_player(env.spec.id, "expert"), []  # type: ignore[union-attr]
     _, info = env.reset(options={"task_id": task})
     assert info[REACHED] is False and info["metrics"][TOTAL] == 0
     while True:

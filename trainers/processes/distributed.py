@@ -259,13 +259,13 @@ def check_world(accelerator: Accelerator) -> None:
         raise ConfigError(f"accelerate was asked for several processes but started this one alone. {remedy}")
 
 
-def all_gather_object(accelerator: Accelerator, value: T) -> list[T]:
-    """The values of all processes, in their order; each process must call this.
+def all_gather_object(accelerator: Accelerator | None, value: T) -> list[T]:
+    """The values of all processes, in their order; each process must call this. Without an accelerator: of this one.
 
     Raises:
         PeerFailed: A process sent its failure instead of a value (:func:`sharing_failures`).
     """
-    if accelerator.num_processes == 1:
+    if accelerator is None or accelerator.num_processes == 1:
         return [value]
     values: list[T] = _gather(value)
     for rank, reply in enumerate(values):
@@ -311,6 +311,6 @@ def on_main(accelerator: Accelerator, work: Callable[[], None]) -> None:
             work()
 
 
-def first_value(accelerator: Accelerator, value: T) -> T:
-    """Returns the first process's value in every process; each must call this."""
+def first_value(accelerator: Accelerator | None, value: T) -> T:
+    """Returns the first process's value in every process; each must call this. Without an accelerator: ``value``."""
     return all_gather_object(accelerator, value)[0]

@@ -277,13 +277,9 @@ class RolloutConfig:
                 f"rollout.staleness is {self.staleness}; set it to 0"
             )
         if (episodes := self.tasks * self.episodes_per_task * (self.staleness + 1)) > MOST_EPISODES:
-            setting = (
-                f"rollout.group_size {self.group_size}"
-                if self.tree is None
-                else f"rollout.tree plays {self.episodes_per_task}"
-            )
+            setting = f"group_size {self.group_size}" if self.tree is None else f"tree plays {self.episodes_per_task}"
             raise ConfigError(
-                f"rollout.tasks is {self.tasks}, {setting} and rollout.staleness "
+                f"rollout.tasks is {self.tasks}, rollout.{setting} and rollout.staleness "
                 f"{self.staleness}: {episodes} episodes are held in memory; at most {MOST_EPISODES} are taken"
             )
         if not self.sampling.temperature > 0:

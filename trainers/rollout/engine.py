@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from envsuite.playing.engine import BaseEngine, Completion, Request, Sampling
-from envsuite.playing.step import Tokens, as_tokens
+from envsuite.playing.step import Parts, Tokens, as_tokens
 from envsuite.prompting.images import images_of
 from trainers.settings import ConfigError
 from trainers.settings.registry import Registry
@@ -45,6 +45,32 @@ def refusal(prompt_ids: Tokens, max_length: int, vocabulary: int, images: int = 
     if lowest < 0 or highest >= vocabulary:
         return "error", f"the prompt has token ids outside 0..{vocabulary - 1} ({lowest}..{highest})"
     return None
+
+
+@dataclass
+class RequestRow:
+    """A request on its way, with what was sampled of it so far."""
+
+    request: Request
+    limit: int
+    """Most response tokens."""
+    seed: int
+    ids: list[int] = field(default_factory=list, kw_only=True)
+    logprobs: list[float] = field(default_factory=list, kw_only=True)
+    versions: list[int] = field(default_factory=list, kw_only=True)
+    """Version of the weights that sampled each token."""
+
+    def completion(self, reason: str, experts: Parts = ()) -> Completion:
+        """The answer to the request."""
+        ids, logprobs = np.array(self.ids, np.int32), np.array(self.logprobs, np.float32)
+        versions = np.array(self.versions, np.int64)
+        return Completion(self.request.request_id, ids, logprobs, reason, versions, experts=experts)
+
+
+def refusal_completion(request: Request, reason: str, error: str) -> Completion:
+    """The completion of a request that is not sampled for, with the reason and message of :func:`refusal`."""
+    none = np.empty(0, np.int32)
+    return Completion(request.request_id, none, none.astype(np.float32), reason, none.astype(np.int64), error)
 
 
 @dataclass(frozen=True)

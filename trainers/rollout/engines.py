@@ -104,18 +104,15 @@ def start_engine(
     """
     if rollout.engine != AUTO:
         return rollout, make_engine(rollout.engine, setup, rollout.engine_options)
-    engine, why = None, ""
-    if setup.device.type != "cuda":
-        why = f"there is no CUDA, the device is {setup.device.type}"
-    else:
+    engine, why = None, f"there is no CUDA, the device is {setup.device.type}"
+    if setup.device.type == "cuda":
         try:
-            engine = make_engine("vllm", setup, rollout.engine_options)
+            engine, why = make_engine("vllm", setup, rollout.engine_options), ""
         except EnvsuiteError as error:  # also what vLLM itself raises while it starts
             why = str(error).partition("\n")[0]
     from trainers.processes.distributed import all_gather_object  # settings are checked without PyTorch, in a second
 
-    failures = [why] if setup.accelerator is None else all_gather_object(setup.accelerator, why)
-    why = next(filter(None, failures), "")
+    why = next(filter(None, all_gather_object(setup.accelerator, why)), "")
     if engine is not None and not why:
         tell("rollout.engine auto: vllm")
         return replace(rollout, engine="vllm"), engine

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _FACTS = "_facts"
-"""Attribute of a settings object that keeps the facts of its environment; no field, so nothing is told or compared."""
+"""Attribute of a settings object that keeps the facts of its environment; no field of it, so not printed."""
 
 
 def factory_of(env: EnvConfig) -> EnvFactory:
@@ -176,8 +176,8 @@ PLAIN = ("tools", "search-r1")
 """Codecs without options."""
 
 
-def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
-    """Makes the codec of the prompts.
+def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer | None) -> Codec:
+    """Makes the codec of the prompts; without a tokenizer they are messages, and the endpoint has the chat template.
 
     Raises:
         ConfigError: The tokenizer's chat template does not go with the codec, or does not read an argument.
@@ -185,6 +185,8 @@ def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
     if prompt.codec in PLAIN:
         return make_codec(prompt.codec)
     if prompt.codec == "native":
+        if tokenizer is None:
+            return EndpointCodec()
         try:
             return make_codec(prompt.codec, tokenizer=tokenizer, template_arguments=prompt.template_arguments)
         except UnknownName as error:
@@ -194,18 +196,6 @@ def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
                 f"prompt.codec is native, but of the model of model.path {error}. model.chat_template sets another "
                 f"template (shipped: {', '.join(template_names('chat_templates'))})"
             ) from error
-    return make_codec(
-        prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought,
-        plan=prompt.plan,
-    )  # fmt: skip
-
-
-def chat_codec_of(prompt: PromptConfig) -> Codec:
-    """Makes the codec of prompts that are messages: the chat template is the endpoint's."""
-    if prompt.codec == "native":
-        return EndpointCodec()
-    if prompt.codec in PLAIN:
-        return make_codec(prompt.codec)
     return make_codec(
         prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought,
         plan=prompt.plan,
@@ -323,7 +313,7 @@ def spec_of(prompt: PromptConfig, tokenizer: ChatTokenizer | None, examples: str
         examples: Demonstrations, as text.
     """
     return PromptSpec(
-        chat_codec_of(prompt) if tokenizer is None else codec_of(prompt, tokenizer),
+        codec_of(prompt, tokenizer),
         make_memory(prompt.memory),
         instructions=prompt.instructions,
         commands=prompt.commands,
@@ -339,9 +329,8 @@ def make_conversation(
     prompt: PromptConfig, tokenizer: ChatTokenizer, tools: Sequence[Tool], max_calls: int, examples: str = ""
 ) -> Conversation:
     """A conversation whose prompts are those of a rollout with these settings, and these examples as text."""
-    return Conversation(
-        tokenizer, spec_of(prompt, tokenizer, examples), tools, max_calls, image_format=_images(tokenizer)
-    )
+    spec = spec_of(prompt, tokenizer, examples)
+    return Conversation(tokenizer, spec, tools, max_calls, image_format=_images(tokenizer))
 
 
 def _images(tokenizer: ChatTokenizer) -> ImageFormat | None:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,15 @@ from trainers.policy.routing import routing
 from trainers.policy.rows import ALWAYS, rows_reason, use_rows
 from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import free
-from trainers.rollout.engine import Engine, EngineSetup, check_length, refusal
+from trainers.rollout.engine import (
+    Engine,
+    EngineSetup,
+    RequestRow,
+    check_length,
+    longest_sequence,
+    refusal,
+    refusal_completion,
+)
 from trainers.rollout.model_copy import ModelCopy
 from trainers.rollout.radix_cache import CachedSequence as Cached
 from trainers.rollout.radix_cache import RadixCache, RadixNode
@@ -45,27 +53,20 @@ _ROUNDING = 2.0  # times what rounding alone changes in the model by itself: a s
 
 
 @dataclass
-class EngineRow:
-    """A request on its way."""
+class EngineRow(RequestRow):
+    """A request of :class:`HFEngine` on its way."""
 
-    request: Request
-    limit: int
-    """Most response tokens."""
-    seed: int
     context: NDArray[np.int64]
     """Prompt, and what was sampled before the weights changed, if they did."""
     cached: Cached | None = None
     """Its keys and values, once it runs."""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
 
 
 @dataclass
 class PromptTokens:
     """How many tokens of prompts there were since the last :meth:`HFEngine.sync`, for what the cache is worth."""
 
-    asked: int = 0
+    total: int = 0
     """Tokens of all prompts that have begun."""
     computed: int = 0
     """Those of them that no sequence had computed before."""
@@ -196,11 +197,7 @@ class HFEngine(Engine):
                 seed = mix(self._seed, self._unseeded)
                 self._unseeded += 1
             if rejection := refusal(request.prompt_ids, self.max_length, self._vocabulary, len(request.images)):
-                reason, error = rejection
-                none = np.empty(0, np.float32)
-                self._done.append(
-                    Completion(request.request_id, none.astype(np.int32), none, reason, none.astype(np.int64), error)
-                )
+                self._done.append(refusal_completion(request, *rejection))
                 continue
             limit = min(request.sampling.max_tokens, self.max_length - len(request.prompt_ids))
             self._waiting.append(EngineRow(request, limit, mix(seed, 0), self._number_images(request)))
@@ -250,7 +247,7 @@ class HFEngine(Engine):
     def metrics(self) -> dict[str, float]:
         """Returns the share of the prompts' tokens that had to be computed."""
         tokens = self.prompt_tokens
-        return {"tokens/prefill": tokens.computed / tokens.asked} if tokens.asked else {}
+        return {"tokens/prefill": tokens.computed / tokens.total} if tokens.total else {}
 
     def abandon(self, request_id: int, session: int | None) -> None:
         """Stops working on a request; what has been computed for it is kept as that of any other."""
@@ -276,7 +273,7 @@ class HFEngine(Engine):
         self._ends = {}
         self._images.clear()
         for row in self._waiting:
-            row.context = np.concatenate([self._number_images(row.request), np.array(row.token_ids, np.int64)])
+            row.context = np.concatenate([self._number_images(row.request), np.array(row.ids, np.int64)])
 
     def state_dict(self) -> dict[str, int]:
         """Returns the position of the stream of seeds."""
@@ -301,7 +298,7 @@ class HFEngine(Engine):
         rows = self._running
         logits = self._logits(rows)
         draws = uniforms(
-            np.array([row.seed for row in rows], np.uint64), np.array([len(row.token_ids) for row in rows], np.uint64)
+            np.array([row.seed for row in rows], np.uint64), np.array([len(row.ids) for row in rows], np.uint64)
         )
         ids, logprobs = sample(logits, [row.request.sampling for row in rows], draws)
         self._advance(rows, ids.tolist(), logprobs.tolist())
@@ -329,26 +326,16 @@ class HFEngine(Engine):
         """Append each row's token; finished rows leave."""
         self._running = []
         for row, token, logprob in zip(rows, ids, logprobs, strict=True):
-            row.token_ids.append(token)
+            row.ids.append(token)
             row.logprobs.append(logprob)
             row.versions.append(self.policy_version)
             sampling = row.request.sampling
             stop = token in sampling.stop_ids and not sampling.ignore_eos
-            if not stop and len(row.token_ids) < row.limit:
+            if not stop and len(row.ids) < row.limit:
                 self._extend(row, token)
                 self._running.append(row)
                 continue
-            experts = self._end(row)
-            self._done.append(
-                Completion(
-                    row.request.request_id,
-                    np.array(row.token_ids, np.int32),
-                    np.array(row.logprobs, np.float32),
-                    "stop" if stop else "length",
-                    np.array(row.versions, np.int64),
-                    experts=experts,
-                )
-            )
+            self._done.append(row.completion("stop" if stop else "length", self._end(row)))
 
     def _admit(self) -> None:
         """Move waiting requests into the batch, and order it so that those that begin alike are neighbours."""
@@ -358,7 +345,7 @@ class HFEngine(Engine):
             row = self._waiting.popleft()
             row.cached = self._cache.begin(row.context)
             new_tokens = row.cached.length - row.cached.ready
-            self.prompt_tokens.asked += len(row.context)
+            self.prompt_tokens.total += len(row.context)
             self.prompt_tokens.computed += new_tokens
             self._running.append(row)
             budget -= new_tokens
@@ -429,14 +416,12 @@ class HFEngine(Engine):
 
     def _positions(self) -> int:
         """The longest sequence that the model's configuration provides for."""
-        try:
-            positions: int = self.model.config.get_text_config(decoder=True).max_position_embeddings
-        except AttributeError:
+        if (longest := longest_sequence(self.model.config)) is None:
             raise UsageError(
                 f"the configuration of {type(self.model).__name__} does not say how long a sequence may be; "
                 "give HFEngine max_length"
-            ) from None
-        return positions
+            )
+        return longest
 
     def _check_model(self) -> None:
         """Compare this engine's logits with the model's own, on two short sequences that go past any sliding window.
@@ -452,7 +437,7 @@ class HFEngine(Engine):
         exact: Tensor | None = None
         for compute_dtype in formats[: 1 + (self.compute_dtype == "bfloat16")]:
             with narrow_windows(self.model, CHECK_WINDOW):
-                ours, own = self._both(compute_dtype)
+                ours, own = self._logprobs(compute_dtype)
             exact = own if exact is None else exact
             is_quantised = not all(parameter.is_floating_point() for parameter in self.model.parameters())
             tolerance = _TOLERANCE["bfloat16" if is_quantised else compute_dtype]
@@ -465,7 +450,7 @@ class HFEngine(Engine):
                     "interface, or it keeps state elsewhere"
                 )
 
-    def _both(self, compute_dtype: ComputeDtype) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, compute_dtype: ComputeDtype) -> tuple[Tensor, Tensor]:
         """Returns the log-probabilities of this engine and of the model by itself, of shape (tokens, vocabulary).
 
         The last token of each prompt is computed after the others, as sampled ones are.

@@ -32,7 +32,7 @@ def check_limits(
         prompt: How long a prompt may be.
         rollout: How long a response may be, and the engine's settings.
         budget: ``optim.tokens_per_microbatch``; ``None`` where nothing is trained.
-        hint_tokens: ``method.hindsight.max_tokens``; 0 where prompts are told nothing.
+        hint_tokens: ``method.hindsight.max_tokens``; 0 where prompts have no hints.
 
     Raises:
         ConfigError: They do not; the message names both settings.
@@ -42,14 +42,10 @@ def check_limits(
         tokens, what = tokens + prompt.max_tokens, f"prompt.max_tokens + {what}"
     longest = longest_sequence(settings)
     if longest is not None and tokens + hint_tokens > longest:
-        whole = (
-            f"{what} is {tokens}"
-            if not hint_tokens
-            else f"{what} + method.hindsight.max_tokens is {tokens + hint_tokens}"
-        )
+        hints = " + method.hindsight.max_tokens" if hint_tokens else ""
         raise ConfigError(
-            f"{whole}, but model.path {path} computes {longest} tokens at most (max_position_embeddings); "
-            "make it smaller, or take a model with a longer context"
+            f"{what}{hints} is {tokens + hint_tokens}, but model.path {path} computes {longest} tokens at most "
+            "(max_position_embeddings); make it smaller, or take a model with a longer context"
         )
     if budget is not None and tokens > budget:
         raise ConfigError(

@@ -98,8 +98,9 @@ class PlainEngine(HFEngine):
             alike = self.way != ALIKE or longest == len(row.context) == len((wave or [row])[0].context)
             (wave if not wave or (fits and alike) else waiting).append(row)
         self._waiting, self._running = waiting, wave
-        self.prompt_tokens.asked += sum(len(row.context) for row in wave)
-        self.prompt_tokens.computed += sum(len(row.context) for row in wave)
+        tokens = sum(len(row.context) for row in wave)
+        self.prompt_tokens.total += tokens
+        self.prompt_tokens.computed += tokens
         self._wave = _Wave(self, list(wave))
 
     def _logits(self, rows: list[EngineRow]) -> Tensor:
@@ -122,7 +123,7 @@ class PlainEngine(HFEngine):
 
     @property
     def images(self) -> Sequence[Pixels]:
-        """Those that ids below -1 are parts of."""
+        """The images that ids below -1 are parts of."""
         return self._images.images
 
     def recompute_logits(self, contexts: list[NDArray[np.int64]]) -> Tensor:
@@ -155,27 +156,28 @@ class PlainEngine(HFEngine):
         for self.way in (PADDED, ALIKE):
             try:
                 with narrow_windows(self.model, CHECK_WINDOW), float32_weights(self.model), self._working("float32"):
-                    if self._off() <= (_NEAR if whole else _QUANTISED):
+                    if self._deviation() <= (_NEAR if whole else _QUANTISED):
                         return
             except FAILURES as error:
                 if ran_out(error):
                     raise
         self.way = WHOLE
 
-    def _off(self) -> float:
+    def _deviation(self) -> float:
         """Largest difference of log-probabilities to the model's own in a short test."""
         lengths = (9, 3, 7) if self.way == PADDED else (7, 7, 7)
         prompts = [(count + number + np.arange(count, dtype=np.int64) * 7) % self._vocabulary
                    for number, count in enumerate(lengths)]  # fmt: skip
         rows = [EngineRow(Request(0, as_tokens(prompt), Sampling()), 0, 0, prompt) for prompt in prompts]
-        wave, off = _Wave(self, list(rows)), 0.0
+        wave, largest = _Wave(self, list(rows)), 0.0
         for step in range(5):
             live_rows = rows if step < 3 else rows[1:2]
             for row, ours in zip(live_rows, wave.logits(live_rows), strict=True):
                 own = self.model(torch.from_numpy(row.context).to(self.model.device)[None], use_cache=False).logits
-                off = max(off, float((ours.float().log_softmax(-1) - own[0, -1].float().log_softmax(-1)).abs().max()))
+                gap = (ours.float().log_softmax(-1) - own[0, -1].float().log_softmax(-1)).abs().max()
+                largest = max(largest, float(gap))
                 self._extend(row, (step * 5 + len(row.context)) % self._vocabulary)
-        return off
+        return largest
 
 
 class _Wave:
@@ -186,7 +188,7 @@ class _Wave:
         self.rows = rows
         self._model: Any = engine.model
         self._ids: Tensor | None = None
-        self._given: dict[str, Any] = {}
+        self._model_kwargs: dict[str, Any] = {}
 
     def logits(self, rows: list[EngineRow]) -> Tensor:
         """Logits of the next token of ``rows``, (rows, vocabulary); of the wave, those that have not ended."""
@@ -200,10 +202,10 @@ class _Wave:
                 self._drop(rows)
             last = torch.tensor([[int(row.context[-1])] for row in self.rows], device=model.device)
             self._ids = torch.cat([self._ids, last], 1)
-            inputs = model.prepare_inputs_for_generation(self._ids, next_sequence_length=1, **self._given)
+            inputs = model.prepare_inputs_for_generation(self._ids, next_sequence_length=1, **self._model_kwargs)
         output = engine.call(inputs)
-        self._given = model._update_model_kwargs_for_generation(output, self._given)
-        self._given.pop("mm_encoder_outputs", None)
+        self._model_kwargs = model._update_model_kwargs_for_generation(output, self._model_kwargs)
+        self._model_kwargs.pop("mm_encoder_outputs", None)
         logits: Tensor = output.logits[:, -1]
         places = {id(row): place for place, row in enumerate(self.rows)}
         return logits[[places[id(row)] for row in rows]]
@@ -216,24 +218,25 @@ class _Wave:
         parameters = inspect.signature(model.forward).parameters
         inputs = model_inputs(model, tokens, self.engine.images)
         self._ids = inputs.pop("input_ids", torch.zeros(tokens.shape, dtype=torch.long, device=model.device))
-        self._given = {**inputs, "use_cache": True, "attention_mask": torch.from_numpy(mask).long().to(model.device)}
+        self._model_kwargs = {
+            **inputs,
+            "use_cache": True,
+            "attention_mask": torch.from_numpy(mask).long().to(model.device),
+        }
         if "position_ids" in parameters:
             place = np.maximum(mask.cumsum(1) - 1, 0)
             own = own_positions(model, tokens, self.engine.images, place)
-            self._given["position_ids"] = torch.from_numpy(place if own is None else own).to(model.device)
+            self._model_kwargs["position_ids"] = torch.from_numpy(place if own is None else own).to(model.device)
         if "logits_to_keep" in parameters:
-            self._given["logits_to_keep"] = 1
-        model._prepare_cache_for_generation(
-            model.generation_config, self._given, GenerationMode.SAMPLE, len(self.rows), length
-        )
-        arguments: dict[str, Any] = model.prepare_inputs_for_generation(
-            self._ids, is_first_iteration=True, **self._given
-        )
-        return arguments
+            self._model_kwargs["logits_to_keep"] = 1
+        kwargs, config = self._model_kwargs, model.generation_config
+        model._prepare_cache_for_generation(config, kwargs, GenerationMode.SAMPLE, len(self.rows), length)
+        first: dict[str, Any] = model.prepare_inputs_for_generation(self._ids, is_first_iteration=True, **kwargs)
+        return first
 
     def _drop(self, rows: list[EngineRow]) -> None:
         """Leaves out the rows of the wave that have ended, where the cache can."""
-        cache = next((value for value in self._given.values() if type(value) is DynamicCache), None)
+        cache = next((value for value in self._model_kwargs.values() if type(value) is DynamicCache), None)
         if cache is None or self._ids is None:
             return
         row_ids = {id(row) for row in rows}
@@ -241,5 +244,5 @@ class _Wave:
         cache.reorder_cache(cast(torch.LongTensor, places))
         self.rows, self._ids = rows, self._ids[places]
         for name in ("attention_mask", "position_ids"):
-            if name in self._given:
-                self._given[name] = self._given[name][..., places, :]
+            if name in self._model_kwargs:
+                self._model_kwargs[name] = self._model_kwargs[name][..., places, :]

@@ -55,7 +55,7 @@ class CachedSequence:
     """A running sequence of tokens."""
 
     row: int
-    """Its row in :class:`Table`."""
+    """Its row in :class:`PageTable`."""
     tokens: Ints
     """Those that are known, and room for more."""
     slots: Ints
@@ -197,7 +197,7 @@ class RadixCache:
         node, inside, slots = self.match(tokens)
         ready = len(slots)
         if ready < length:
-            node.users += 1  # what has been found stays while room is made
+            node.users += 1  # the match stays while room is made
             new = self._take(int(slots[-1]) if ready else -1, length - ready)
             node.users -= 1
             slots, at = np.concatenate([slots, new]), ready
@@ -272,7 +272,8 @@ class RadixCache:
                 self._kept[node] = None
             else:
                 self.states.give_back(sequence.state)
-        self._trim()
+        if (over := self.pages.used - self.capacity // PAGE) > 0:
+            self._evict(self.pages.free + over)
         return node
 
     def leave(self, node: RadixNode) -> None:
@@ -303,7 +304,7 @@ class RadixCache:
         return node, inside, np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def nodes(self) -> Iterator[RadixNode]:
-        """Returns all nodes but the root."""
+        """Yields all nodes but the root."""
         waiting = list(self.root.children.values())
         while waiting:
             node = waiting.pop()
@@ -411,11 +412,6 @@ class RadixCache:
             if lacking:
                 self.pages.add(lacking, most)
         return self.pages.take(after, count)
-
-    def _trim(self) -> None:
-        """Forgets what is kept beyond the bound."""
-        if (over := self.pages.used - self.capacity // PAGE) > 0:
-            self._evict(self.pages.free + over)
 
     def _evict(self, free: int) -> None:
         """Forgets leaves that nobody uses until so many pages are free."""

@@ -51,7 +51,7 @@ def sample(logits: Tensor, settings: Sequence[Sampling], draws: NDArray[np.float
         cut the distribution, float32, shape (rows,). Greedy rows have those at temperature 1.
 
     Raises:
-        Diverged: Logits are not finite.
+        DivergenceError: Logits are not finite.
     """
     logits = logits.float()
     first = settings[0]
@@ -116,10 +116,9 @@ def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
         running = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
         target = uniform * running[:, -1]
         block = _first_above(running, target)
-        past = running.gather(1, block[:, None])[:, 0] - blocks[torch.arange(rows, device=weights.device), block].sum(
-            -1, dtype=torch.float64
-        )
-        inside = blocks[torch.arange(rows, device=weights.device), block].cumsum(-1, dtype=torch.float64)
+        row_blocks = blocks[torch.arange(rows, device=weights.device), block]
+        past = running.gather(1, block[:, None])[:, 0] - row_blocks.sum(-1, dtype=torch.float64)
+        inside = row_blocks.cumsum(-1, dtype=torch.float64)
         return block * _BLOCK + _first_above(inside, target - past)
     running = weights.cumsum(-1, dtype=torch.float64)
     return _first_above(running, uniform * running[:, -1])

@@ -128,9 +128,9 @@ def slot_attention(
         for buffer, new in zip(buffers, (key, value), strict=True):
             buffer.index_copy_(1, slots, new[0])
         if plan.short:
-            _to_calls(plan, queries[: plan.short_tokens], buffers, window, how, out)
+            _attend_calls(plan, queries[: plan.short_tokens], buffers, window, how, out)
     for span in plan.long:
-        _to_span(plan, span, queries, buffers, window, how, out)
+        _attend_span(plan, span, queries, buffers, window, how, out)
     return out[None], None
 
 
@@ -168,11 +168,11 @@ def _group_heads(queries: Tensor, key_heads: int) -> Tensor:
 
 
 def _ungroup_heads(result: Tensor, tokens: int) -> Tensor:
-    """Reverses :func:`_grouped`: (1, key heads, groups * tokens, …) to (tokens, heads, …)."""
+    """Reverses :func:`_group_heads`: (1, key heads, groups * tokens, …) to (tokens, heads, …)."""
     return result.reshape(result.shape[1], -1, tokens, *result.shape[3:]).movedim(2, 0).flatten(1, 2)
 
 
-def _to_calls(
+def _attend_calls(
     plan: StepPlan, queries: Tensor, buffers: KeysValues, window: int | None, how: Scores, out: Tensor
 ) -> None:
     """Computes attention of single tokens, call by call; each token has one with keys of its own, which comes last."""
@@ -207,7 +207,7 @@ def _to_calls(
     out[: len(queries)] = parts[0]
 
 
-def _to_span(
+def _attend_span(
     plan: StepPlan, span: Span, queries: Tensor, buffers: KeysValues, window: int | None, how: Scores, out: Tensor
 ) -> None:
     """Computes attention of several new tokens of one sequence: to what was before them, and to each other."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -107,12 +108,9 @@ class StepPlan:
         self.carried: StepStates | None = None
         """States of recurrent layers, if the model has any."""
 
-    @property
+    @cached_property
     def tree(self) -> StepPaths:
         """The new tokens as trees."""
-        return self.once("tree", self._paths)
-
-    def _paths(self) -> StepPaths:
         parent = np.arange(-1, len(self.tokens) - 1)
         for span in self.spans:
             has_source = span.row.source is not None
@@ -160,17 +158,17 @@ class StepPlan:
             _shared_prefixes(rows, cost) if window is None else ([], [max(0, r.length - window) for r in rows])
         )
         calls = [Call(self.tensor(np.arange(*part)), self.tensor(slots), None) for part, slots in prefixes]
-        return calls + [self._own(rows, begins, bunch) for bunch in _bunches(rows, begins, cost)]
+        return calls + [self._separate(rows, begins, bunch) for bunch in _bunches(rows, begins, cost)]
 
-    def _own(self, rows: Sequence[Row], begins: Sequence[int], some: Sequence[int]) -> Call:
-        """The call for tokens that see keys of their own, from ``begins`` on."""
-        lengths = np.array([rows[i].length - begins[i] for i in some])
-        slots = np.zeros((len(some), lengths.max()), np.int64)
-        for line, i in zip(slots, some, strict=True):
+    def _separate(self, rows: Sequence[Row], begins: Sequence[int], bunch: Sequence[int]) -> Call:
+        """The call for tokens of the rows ``bunch``, each with the keys of its own sequence from ``begins`` on."""
+        lengths = np.array([rows[i].length - begins[i] for i in bunch])
+        slots = np.zeros((len(bunch), lengths.max()), np.int64)
+        for line, i in zip(slots, bunch, strict=True):
             line[: rows[i].length - begins[i]] = rows[i].slots[begins[i] : rows[i].length]
         even = bool((lengths == lengths[0]).all())
         hidden = None if even else self.tensor(np.arange(slots.shape[1]) >= lengths[:, None])
-        return Call(self.tensor(np.asarray(some)), self.tensor(slots), hidden)
+        return Call(self.tensor(np.asarray(bunch)), self.tensor(slots), hidden)
 
 
 def _shared_prefixes(rows: Sequence[Row], call: int) -> tuple[list[tuple[tuple[int, int], Ints]], list[int]]:

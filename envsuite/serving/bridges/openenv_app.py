@@ -66,7 +66,7 @@ class OpenEnvContract:
             Route("/mcp", self._mcp, methods=["POST"]),
             Route("/list_environments", self._environments),
             Route("/{env_name}/splits", self._splits),
-            Route("/{env_name}/{asked}", self._tasks, methods=["POST"]),
+            Route("/{env_name}/{operation}", self._tasks, methods=["POST"]),
             WebSocketRoute("/ws", self._play),
         ]
         return Mount(self._path, routes=routes)
@@ -116,7 +116,7 @@ class OpenEnvContract:
 
     async def _tasks(self, request: Request) -> Response:
         """Answers a request of the task API; as in the original, the last part of the path says which."""
-        tasks, operation = self._offer.tasks, request.path_params["asked"]
+        tasks, operation = self._offer.tasks, request.path_params["operation"]
         if not self._names_environment(request):
             return _unknown(f"environment {request.path_params['env_name']!r}", [self._offer.env_id])
         try:

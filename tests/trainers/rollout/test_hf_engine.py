@@ -113,7 +113,7 @@ def test_a_group_with_one_prompt_computes_it_once() -> None:
     computed = count_computed(engine)
     engine.generate([prompt] * 16, Sampling(max_tokens=4), seed=0)
     assert sum(computed) == 200 + 16 * 3
-    assert engine.prompt_tokens == PromptTokens(asked=16 * 200, computed=200)
+    assert engine.prompt_tokens == PromptTokens(total=16 * 200, computed=200)
     engine.generate([prompt] * 16, Sampling(max_tokens=1), seed=1)
     assert engine.prompt_tokens.computed == 200 + 1, "the last token again, since what follows is predicted there"
 

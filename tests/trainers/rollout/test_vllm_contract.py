@@ -48,7 +48,7 @@ def _missing() -> dict[str, list[str]]:
     """By kind, what the installed vLLM lacks."""
     policy = wide_llama(tied=True)
     add_adapter(policy, AdapterConfig(rank=4), "base")
-    words = arguments_for(policy, "bfloat16", on_cpu=True, memory=0.5, given={"enable-sleep-mode": True})
+    words = arguments_for(policy, "bfloat16", on_cpu=True, memory=0.5, arguments={"enable-sleep-mode": True})
     sources = "".join(Path(module.__file__ or "").read_text() for module in (connection, sockets))
     paths = {*re.findall(r'f?"(/[a-z_]\w+(?:/\w+)*(?:\?[^"]*)?)"', sources)}
     facts = {

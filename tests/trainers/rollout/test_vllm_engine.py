@@ -268,7 +268,7 @@ def test_what_is_started_on_a_gpu_takes_a_share_of_what_is_free_and_sleeps_while
     assert not options.sleeps(cpu) and options.share(policy, cpu, torch.bfloat16) is None
     words = arguments_for(
         policy, "bfloat16", on_cpu=False, memory=options.share(policy, gpu, torch.bfloat16),
-        given={"enable-sleep-mode": options.sleeps(gpu)},
+        arguments={"enable-sleep-mode": options.sleeps(gpu)},
     )  # fmt: skip
     assert words[words.index("--gpu-memory-utilization") + 1] == "0.64" and "--enable-sleep-mode" in words
 

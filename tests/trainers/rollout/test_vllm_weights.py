@@ -165,7 +165,7 @@ def test_in_bfloat16_the_probe_only_warns_until_its_own_gaps_show_what_rounding_
 
 def test_the_probe_stops_at_once_where_no_number_comes_or_nothing_else_proves_the_weights() -> None:
     allowed, above = Gap(0.01, 0.1), Gap(0.02, 0.1)
-    assert ProbeLimit("bfloat16", proven=True).judge(above, allowed) == "told"
+    assert ProbeLimit("bfloat16", proven=True).judge(above, allowed) == "warns"
     assert ProbeLimit("bfloat16", proven=True).judge(Gap(float("nan"), float("nan")), allowed) == "stops"
     assert ProbeLimit("bfloat16", proven=False).judge(above, allowed) == "stops"
     assert ProbeLimit("float32", proven=True).judge(above, allowed) == "stops"

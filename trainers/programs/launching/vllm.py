@@ -75,7 +75,7 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, w
         arguments = {**SocketUpdate.ARGUMENTS, **arguments}
     rank = None if config.model.adapter is None else config.model.adapter.rank
     dtype, memory = config.model.compute_dtype, options.get("memory")
-    words = words_for(dtype, on_cpu=sizes.gpus == 0, memory=memory, rank=rank, given=arguments)
+    words = words_for(dtype, on_cpu=sizes.gpus == 0, memory=memory, rank=rank, arguments=arguments)
     folder = _python_output("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
     model = shlex.quote(config.model.path)
     if str(located(config.model.path)) != config.model.path:  # one that is installed with the trainer

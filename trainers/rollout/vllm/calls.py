@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from envsuite.playing.engine import Completion
+from trainers.rollout.engine import refusal_completion
 from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.fleet import drop
 from trainers.rollout.vllm.host import HostGone, VLLMRefused
-from trainers.rollout.vllm.rows import VLLMRow, VLLMRows, refusal_completion
+from trainers.rollout.vllm.rows import VLLMRow, VLLMRows
 
 _AGAIN_SECONDS = 0.5  # a call that reached a paused server is ended by pausing it again
 
@@ -49,7 +50,7 @@ class CallGate:
             self._open = True
             self._changed.notify_all()
 
-    def empty(self, seconds: float) -> bool:
+    def wait_empty(self, seconds: float) -> bool:
         """Waits for all calls to end; returns whether they have."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._inside, seconds)
@@ -101,7 +102,7 @@ class ServerRows(VLLMRows[VLLMConnection]):
         until = 0.0
         while True:
             at_once(self._servers, lambda server: server.pause())
-            if self._gate.empty(_AGAIN_SECONDS):
+            if self._gate.wait_empty(_AGAIN_SECONDS):
                 return
             until = until or time.monotonic() + max(server.patience for server in self._servers)
             if time.monotonic() > until:
@@ -131,7 +132,7 @@ class ServerRows(VLLMRows[VLLMConnection]):
             with self._gate.call():
                 version = self.version
                 prompt, sampling, seed = row.remaining()
-                row.host = self._place(row)
+                row.host = self._server_of(row)
                 try:
                     (answer,) = row.host.ask([prompt], sampling, seed)
                 except HostGone as error:
@@ -147,7 +148,7 @@ class ServerRows(VLLMRows[VLLMConnection]):
             reason = "length" if answer.reason == "abort" and row.full else answer.reason
         return row.completion(reason)
 
-    def _place(self, row: VLLMRow[VLLMConnection]) -> VLLMConnection:
+    def _server_of(self, row: VLLMRow[VLLMConnection]) -> VLLMConnection:
         """The server of a row, or where that is gone another one that has the weights."""
         if row.host in self._servers:
             return row.host

@@ -44,7 +44,7 @@ class ChildServer(VLLMConnection):
         dtype: Number format.
         memory: Share of the device's memory that it may take; by default vLLM's.
         arguments: Further arguments of the server, without their ``--``; ``True`` stands for one without a value.
-        patience, timeout: As :class:`Connection`.
+        patience, timeout: As :class:`~trainers.rollout.vllm.connection.VLLMConnection`.
 
     Raises:
         EngineFailed: It does not start; with the end of its log.
@@ -63,11 +63,11 @@ class ChildServer(VLLMConnection):
         patience: float,
         timeout: float,
     ) -> None:
-        port = _free_port()
-        super().__init__(f"http://127.0.0.1:{port}", patience=patience, timeout=timeout)
+        self._port = _free_port()
+        super().__init__(f"http://127.0.0.1:{self._port}", patience=patience, timeout=timeout)
         self._folder = write_configuration(model, tokenizer)
-        words = arguments_for(model, dtype, on_cpu=device.type == "cpu", memory=memory, given=arguments)
-        words += ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(port)]
+        words = arguments_for(model, dtype, on_cpu=device.type == "cpu", memory=memory, arguments=arguments)
+        words += ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(self._port)]
         words.append("--disable-uvicorn-access-log")
         self._log = tempfile.NamedTemporaryFile(prefix="vllm-", suffix=".log", delete=False)
         self._process = subprocess.Popen(
@@ -92,10 +92,8 @@ class ChildServer(VLLMConnection):
             return None
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
         lines = Path(self._log.name).read_text(errors="replace").splitlines()
-        error = first_error(lines)
-        return f"it {how}{error and f' after: {error}'}\nThe end of {self._log.name}:\n" + "\n".join(
-            lines[-_LAST_LINES:]
-        )
+        error, last = first_error(lines), "\n".join(lines[-_LAST_LINES:])
+        return f"it {how}{error and f' after: {error}'}\nThe end of {self._log.name}:\n{last}"
 
     def close(self) -> None:
         """Ends the server; the log of one that has not failed is removed."""
@@ -103,10 +101,8 @@ class ChildServer(VLLMConnection):
         has_failed = self._process.poll() is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            pass
         with contextlib.suppress(ProcessLookupError, PermissionError):  # its workers
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -120,17 +116,14 @@ class ChildServer(VLLMConnection):
         while time.monotonic() < until:
             if (reason := self.end_reason()) is not None:
                 raise EngineFailed(f"the vLLM server did not start: {reason}")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port()), 1.0):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1.0):
                 return  # it listens once the model is loaded
             time.sleep(0.5)
         raise EngineFailed(f"the vLLM server did not start in {_START_SECONDS:.0f} s; see {self._log.name}")
 
-    def _port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
 
 def first_error(lines: Sequence[str]) -> str:
-    """The last line of the first traceback in the log of a server; empty if there is none."""
+    """The first error in the log of a server; empty if there is none."""
     return next((match[1] for line in lines if (match := _ERROR.search(line))), "")
 
 

@@ -66,7 +66,7 @@ class VLLMConnection(VLLMHost):
 
         Raises:
             EngineFailed: The server has no answer for :attr:`patience` seconds, or no longer has its weights.
-            Refused: It refuses the call.
+            VLLMRefused: It refuses the call.
         """
         return self._parse_json(path, self._persist("POST", path, body or {}, same_weights))
 

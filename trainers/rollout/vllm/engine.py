@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 
 from envsuite.core.errors import UsageError
 from envsuite.playing.engine import Completion, EngineFailed, Request
-from trainers.rollout.engine import Engine, EngineSetup, check_length, refusal
+from trainers.rollout.engine import Engine, EngineSetup, check_length, refusal, refusal_completion
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import ServerRows
 from trainers.rollout.vllm.child import ChildServer
@@ -29,11 +29,14 @@ from trainers.rollout.vllm.inside import InProcessHost, InProcessRows
 from trainers.rollout.vllm.options import VLLMOptions
 from trainers.rollout.vllm.proof import check_host
 from trainers.rollout.vllm.room import adapter_bytes, check_room, finding_room
-from trainers.rollout.vllm.rows import VLLMRow, VLLMRows, refusal_completion
+from trainers.rollout.vllm.rows import VLLMRow, VLLMRows
 from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.transfer import round_weights, write_adapter
-from trainers.rollout.vllm.weights import Weights, WeightUpdate
+from trainers.rollout.vllm.weights import Weights, WeightUpdate, draining
 from trainers.settings import ConfigError
+
+_LOG = logging.getLogger(__name__)
+H = TypeVar("H", bound=VLLMHost)
 
 
 class DirectUpdate(WeightUpdate[InProcessHost]):
@@ -47,16 +50,10 @@ class DirectUpdate(WeightUpdate[InProcessHost]):
         alone = self.adapter_alone
         adapter = self._adapter(keeps=True) if alone else {}
         if not (alone and self.has_base):
-            fingerprints: dict[str, int] = {}
-            stream = iter(self._base() if alone else weights)
-            try:
-                answers = inside.call(
-                    "envsuite_take", round_weights(stream, self.torch_dtype, fingerprints), str(version)
-                )
-            finally:
-                for _ in stream:  # gathering a sharded weight is a matter of all processes
-                    pass
-            self._compare(inside, version, answers, fingerprints)
+            prints: dict[str, int] = {}
+            with draining(self._base() if alone else weights) as stream:
+                answers = inside.call("envsuite_take", round_weights(stream, self.torch_dtype, prints), str(version))
+            self._compare(inside, version, answers, prints)
         if alone:
             own = folder.with_name(f"{folder.name}-{inside.process}")
             self._load_adapter(inside, adapter, own, folder.name, version)
@@ -85,10 +82,6 @@ class DirectUpdate(WeightUpdate[InProcessHost]):
 
     def _clean(self, folder: Path) -> None:
         """Nothing is left."""
-
-
-_LOG = logging.getLogger(__name__)
-H = TypeVar("H", bound=VLLMHost)
 
 
 class VLLMEngine(Engine, Generic[H]):
@@ -140,10 +133,8 @@ class VLLMEngine(Engine, Generic[H]):
         """Refuses sequences that are longer than the model's, and a split of its heads that leaves a rest."""
         arguments = {name.replace("_", "-"): value for name, value in (options.get("arguments") or {}).items()}
         check_length("arguments max-model-len", arguments.get("max-model-len"), settings, path)
-        parts, heads = (
-            arguments.get("tensor-parallel-size", 1),
-            settings.get_text_config(decoder=True).num_attention_heads,
-        )
+        parts = arguments.get("tensor-parallel-size", 1)
+        heads = settings.get_text_config(decoder=True).num_attention_heads
         if isinstance(parts, int) and parts > 0 and heads % parts:
             raise ConfigError(
                 f"rollout.engine_options: arguments tensor-parallel-size is {parts}, which does not divide the {heads} "
@@ -168,7 +159,7 @@ class VLLMEngine(Engine, Generic[H]):
     ) -> VLLMEngine[Any]:
         """The engine of a run: with running servers, one that it starts, or vLLM in this process.
 
-        The settings are those of :class:`Options`.
+        The settings are those of :class:`VLLMOptions`.
         """
         options = VLLMOptions(
             place, urls, python, arguments, memory, sleep, transfer, weights_folder, patience, timeout

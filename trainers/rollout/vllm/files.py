@@ -13,13 +13,14 @@ from torch import Tensor
 
 from envsuite.playing.engine import EngineFailed
 from trainers.policy.adapter import is_adapted
+from trainers.processes.distributed import first_value
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm.calls import at_once
 from trainers.rollout.vllm.connection import VLLMConnection
 from trainers.rollout.vllm.host import HostGone, VLLMHost, VLLMRefused
 from trainers.rollout.vllm.room import adapter_bytes, finding_room, whole_bytes
 from trainers.rollout.vllm.transfer import write_adapter, write_weights
-from trainers.rollout.vllm.weights import Answers, Weights, WeightUpdate
+from trainers.rollout.vllm.weights import Answers, Weights, WeightUpdate, draining
 
 WHOLE, ADAPTER = "whole", "adapter"
 """Folders of the two kinds of weights."""
@@ -70,17 +71,13 @@ class FileUpdate(WeightUpdate[VLLMConnection]):
 
     def _prepare(self, weights: Weights, folder: Path) -> None:
         self._sent, writes, alone = SentFingerprints({}, {}), self._writes(), self.adapter_alone
-        whole = iter(self._base() if alone else weights)
-        if alone and self.has_base:
-            whole = iter(())
+        if alone:
+            weights = () if self.has_base else self._base()
         adapter = self._adapter(keeps=writes) if alone else {}
-        try:
+        with draining(weights) as whole:
             if writes:
                 with finding_room(self.folder, self.bytes_written(self.setup, self.has_base)):
                     self._sent = self._write_files(whole, adapter, folder)
-        finally:
-            for _ in whole:  # gathering a sharded weight is a matter of all processes
-                pass
 
     @staticmethod
     def bytes_written(setup: EngineSetup, has_base: bool = False) -> int:
@@ -91,15 +88,13 @@ class FileUpdate(WeightUpdate[VLLMConnection]):
     def _write_files(self, whole: Weights, adapter: Mapping[str, Tensor], folder: Path) -> SentFingerprints:
         for path in (folder, folder / WHOLE, folder / ADAPTER):
             path.mkdir()
-        fingerprints = write_weights(whole, folder / WHOLE, self.torch_dtype)
-        if not adapter:
-            return SentFingerprints(fingerprints, {})
-        return SentFingerprints(
-            fingerprints, write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype)
-        )
+        whole_prints, adapter_prints = write_weights(whole, folder / WHOLE, self.torch_dtype), {}
+        if adapter:
+            adapter_prints = write_adapter(self.setup.model, adapter, folder / ADAPTER, self.torch_dtype)
+        return SentFingerprints(whole_prints, adapter_prints)
 
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
-        fingerprints = self._first_value(self._sent)
+        fingerprints = first_value(self.setup.accelerator, self._sent)
         self._tell(lambda server: self._let_in(server, folder, version, fingerprints))
 
     def _let_in(self, server: VLLMHost, folder: Path, version: int, fingerprints: SentFingerprints) -> None:

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
 from envsuite.playing.engine import EngineFailed
 from envsuite.remote.places import News, Places, tell
@@ -19,7 +18,6 @@ from trainers.rollout.vllm.host import HostGone, VLLMRefused
 from trainers.rollout.vllm.proof import check_host
 from trainers.settings import ConfigError
 
-T = TypeVar("T")
 RETRY_SECONDS = 30.0
 """Seconds until a server that could not join is asked again."""
 _LOG = logging.getLogger(__name__)
@@ -30,7 +28,7 @@ def drop(servers: list[VLLMConnection], server: VLLMConnection, error: HostGone)
     """Goes on without a server that is gone.
 
     Raises:
-        Gone: It is the last one.
+        HostGone: It is the last one.
     """
     with _LOCK:
         if server not in servers:
@@ -67,7 +65,7 @@ class Fleet:
             EngineFailed: There is none.
         """
         try:
-            self.servers += [self._make(url) for url in self._first(self._places.some())]
+            self.servers += [self._make(url) for url in first_value(self._setup.accelerator, self._places.some())]
         except ServerUnreachable as error:
             raise EngineFailed(str(error)) from error
 
@@ -93,10 +91,9 @@ class Fleet:
             EngineFailed: As :meth:`agree`.
         """
         self.agree()
-        urls, here = self._first(self._places.now()), {server.url for server in self.servers}
-        new_servers = {
-            url: server for url in urls if url not in here and (server := self._open_server(url)) is not None
-        }
+        urls = first_value(self._setup.accelerator, self._places.now())
+        here = {server.url for server in self.servers}
+        new_servers = {url: server for url in urls if url not in here and (server := self._connect(url)) is not None}
         common = self._common({*new_servers})
         for url in [url for url in new_servers if url in common]:
             self.servers.append(new_servers[url])
@@ -124,7 +121,7 @@ class Fleet:
         server.give_up()
         tell(News(server.url, "vLLM", False, why))
 
-    def _open_server(self, url: str) -> VLLMConnection | None:
+    def _connect(self, url: str) -> VLLMConnection | None:
         """The server at ``url``, if it answers now and computes as the trainer does."""
         if time.monotonic() < self._again.get(url, 0.0):
             return None
@@ -143,8 +140,4 @@ class Fleet:
         return server
 
     def _common(self, urls: set[str]) -> set[str]:
-        accelerator = self._setup.accelerator
-        return urls if accelerator is None else set.intersection(*all_gather_object(accelerator, urls))
-
-    def _first(self, value: T) -> T:
-        return value if self._setup.accelerator is None else first_value(self._setup.accelerator, value)
+        return set.intersection(*all_gather_object(self._setup.accelerator, urls))

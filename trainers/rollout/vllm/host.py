@@ -44,7 +44,7 @@ class VLLMAnswer:
 class VLLMHost(ABC):
     """One vLLM: a server, or one inside this process.
 
-    Each call raises :class:`EngineFailed` where vLLM cannot go on, and :class:`Refused` where it declines.
+    Each call raises :class:`EngineFailed` where vLLM cannot go on, and :class:`VLLMRefused` where it declines.
 
     Args:
         name: For messages.

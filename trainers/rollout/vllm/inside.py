@@ -19,10 +19,10 @@ import torch
 
 from envsuite.core.errors import UsageError
 from envsuite.playing.engine import Completion, EngineFailed, Sampling
-from trainers.rollout.engine import EngineSetup
+from trainers.rollout.engine import EngineSetup, refusal_completion
 from trainers.rollout.vllm.completions import settings_of
 from trainers.rollout.vllm.host import Sleeping, VLLMAnswer, VLLMHost, VLLMRefused
-from trainers.rollout.vllm.rows import VLLMRow, VLLMRows, refusal_completion
+from trainers.rollout.vllm.rows import VLLMRow, VLLMRows
 from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, write_configuration
 from trainers.settings import ConfigError
 
@@ -50,9 +50,8 @@ class InProcessHost(VLLMHost):
         """Number of this process."""
         self._folder = write_configuration(setup.model, setup.tokenizer)
         several = accelerator is not None and accelerator.num_processes > 1
-        words = arguments_for(
-            setup.model, setup.config.compute_dtype, on_cpu=setup.device.type == "cpu", memory=memory, given=arguments
-        )
+        on_cpu, dtype = setup.device.type == "cpu", setup.config.compute_dtype
+        words = arguments_for(setup.model, dtype, on_cpu=on_cpu, memory=memory, arguments=arguments)
         words += ["--model", str(self._folder), "--disable-log-stats"]
         words += ["--distributed-executor-backend", "external_launcher" if several else "uni"]
         self._own_group = not torch.distributed.is_initialized()
@@ -70,18 +69,18 @@ class InProcessHost(VLLMHost):
         """Has a prompt continued under ``key``.
 
         Raises:
-            Refused: vLLM does not take it.
+            VLLMRefused: vLLM does not take it.
         """
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
+        from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind
 
         params = SamplingParams(**settings_of(sampling, seed), detokenize=False, output_kind=RequestOutputKind.DELTA)
+        lora = LoRARequest(self.adapter, self._adapters, "loaded") if self.adapter else None
         with self._failing("it cannot take a request"):
             try:
-                self._engine.add_request(
-                    key, TokensPrompt(prompt_token_ids=[*prompt]), params, lora_request=self._adapter_request()
-                )
+                self._engine.add_request(key, TokensPrompt(prompt_token_ids=[*prompt]), params, lora_request=lora)
             except ValueError as error:
                 raise VLLMRefused(400, str(error)) from error
 
@@ -93,12 +92,9 @@ class InProcessHost(VLLMHost):
         for output in outputs:
             (new,) = output.outputs
             ids = [*new.token_ids]
-            logprobs = [
-                float(candidates[token].logprob) for token, candidates in zip(ids, new.logprobs or (), strict=True)
-            ]
-            answers.append(
-                (output.request_id, VLLMAnswer(ids, logprobs, str(new.finish_reason)), bool(output.finished))
-            )
+            logprobs = [float(top[token].logprob) for token, top in zip(ids, new.logprobs or (), strict=True)]
+            answer = VLLMAnswer(ids, logprobs, str(new.finish_reason))
+            answers.append((output.request_id, answer, bool(output.finished)))
         return answers
 
     def drop(self, keys: Sequence[str]) -> None:
@@ -189,11 +185,6 @@ class InProcessHost(VLLMHost):
         except Exception as error:  # vLLM's and torch's own, of many classes, such as memory that runs out
             raise self.failure(f"{how}: {type(error).__name__}: {error}") from error
 
-    def _adapter_request(self) -> Any:
-        from vllm.lora.request import LoRARequest
-
-        return LoRARequest(self.adapter, self._adapters, "loaded") if self.adapter else None
-
 
 class InProcessRows(VLLMRows[InProcessHost]):
     """Completes rows step by step, while somebody polls.
@@ -283,7 +274,7 @@ def check_here() -> None:
 
 
 def _start_vllm(words: Sequence[str]) -> Any:
-    """VLLM's engine with these arguments of its command line."""
+    """Starts vLLM's engine with these arguments of its command line."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

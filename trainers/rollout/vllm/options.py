@@ -19,6 +19,10 @@ from trainers.rollout.vllm.inside import check_here
 from trainers.rollout.vllm.room import whole_bytes
 from trainers.settings import ConfigError
 
+_WHERE = "rollout.engine_options"
+SHARE = 0.3
+"""Most of a GPU's memory that vLLM takes by default where it keeps it while the model trains."""
+_MOST = 0.9  # where it gives it back
 _MARGIN = 0.1  # of the memory, for what neither counts: CUDA's contexts and graphs, NCCL, the probe, fragments
 _TRAINED = 12  # bytes that the trainer adds for each weight that it trains: a gradient and two moments in float32
 _LEAST = 1 << 30  # bytes of keys and values without which vLLM is of no use
@@ -66,12 +70,6 @@ def share_of(free: int, total: int, coming: int, weights: int, most: float) -> f
     return floor(100 * share) / 100
 
 
-_WHERE = "rollout.engine_options"
-SHARE = 0.3
-"""Most of a GPU's memory that vLLM takes by default where it keeps it while the model trains."""
-_MOST = 0.9  # where it gives it back
-
-
 @dataclass(frozen=True)
 class VLLMOptions:
     """The settings ``rollout.engine_options`` of the engine vllm.
@@ -91,7 +89,7 @@ class VLLMOptions:
     """Further arguments of vLLM where it is started, e.g. ``{max-model-len: 4096}``."""
     memory: float | None = None
     """Share of the device's memory that vLLM may take where it is started; by default on a GPU what is free beside the
-    trainer (:func:`~trainers.rollout.vllm.beside.share_beside`), and vLLM's own elsewhere."""
+    trainer (:func:`share_beside`), and vLLM's own elsewhere."""
     sleep: bool | None = None
     """While the model trains, vLLM gives back the memory of its weights, keys and values; by default where it is
     started on a GPU."""

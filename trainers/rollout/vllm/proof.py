@@ -74,7 +74,7 @@ ROUNDINGS = 6.0
 """Further gap that is allowed, in units of that rounding; vLLM in bfloat16 was off by 1.3 to 3, since it rounds more
 than autocast does."""
 CALIBRATION = 3
-"""Updates in bfloat16 whose probes show what rounding makes of this model; until then a greater gap is only told."""
+"""Updates in bfloat16 whose probes show what rounding makes of this model; until then a greater gap only warns."""
 SPREAD = 3.0
 """Gap that is allowed afterwards in any case, in units of the greatest of those updates."""
 
@@ -94,12 +94,12 @@ class ProbeLimit:
         self._left = CALIBRATION if proven and dtype == "bfloat16" else 0
         self._seen = Gap(0.0, 0.0)
 
-    def judge(self, gap: Gap, allowed: Gap) -> Literal["fits", "told", "stops"]:
+    def judge(self, gap: Gap, allowed: Gap) -> Literal["fits", "warns", "stops"]:
         """Judges the ``gap`` of an update, where rounding in the trainer explains ``allowed``."""
         if self._left and np.isfinite([gap.mean, gap.most]).all():
             self._left -= 1
             self._seen = self._seen.union(gap)
-            return "fits" if gap.within(allowed) else "told"
+            return "fits" if gap.within(allowed) else "warns"
         return "fits" if gap.within(allowed.union(self._seen.times(SPREAD))) else "stops"
 
 
@@ -186,19 +186,12 @@ def wrong_groups(
         twins: Groups that are not sent because they have the weights of another, and that other.
         server_prints: Fingerprints of the weights that the server computes with.
     """
-    targets = {
-        **trainer_prints,
-        **{
-            group: trainer_prints[twin]
-            for group, twin in twins.items()
-            if group in server_prints and group not in trainer_prints
-        },
-    }
-    return [
-        group
-        for group in [*targets, *(server_prints.keys() - targets.keys())]
-        if targets.get(group) != server_prints.get(group)
-    ]
+    targets = dict(trainer_prints)
+    for group, twin in twins.items():
+        if group in server_prints and group not in targets:
+            targets[group] = trainer_prints[twin]
+    groups = [*targets, *(server_prints.keys() - targets.keys())]
+    return [group for group in groups if targets.get(group) != server_prints.get(group)]
 
 
 def name_groups(groups: Sequence[str]) -> str:

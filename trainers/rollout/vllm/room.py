@@ -54,12 +54,9 @@ def finding_room(folder: Path, needed: int) -> Iterator[None]:
 
 def _lack(folder: Path, needed: int) -> str:
     free = shutil.disk_usage(folder).free
-    shm = f"start the container with --shm-size {ceil(1.25 * needed / _MIB) + 64}m, or " if _in_shm(folder) else ""
+    in_shm = folder.resolve().is_relative_to("/dev/shm")
+    shm = f"start the container with --shm-size {ceil(1.25 * needed / _MIB) + 64}m, or " if in_shm else ""
     return (
         f"{folder} has {free / _MIB:,.1f} MiB free, and the weights take {needed / _MIB:,.1f} MiB there; {shm}set "
         f"{_WHERE} to a folder with room that the servers see, too"
     )
-
-
-def _in_shm(folder: Path) -> bool:
-    return folder.resolve().is_relative_to("/dev/shm")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from envsuite.playing.engine import Completion, Request, Sampling
+from envsuite.playing.engine import Completion, Sampling
+from trainers.rollout.engine import RequestRow
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.host import VLLMAnswer, VLLMHost
 
@@ -17,17 +16,10 @@ _SEED_BITS = 63
 
 
 @dataclass
-class VLLMRow(Generic[H]):
-    """A request on its way, with what was sampled of it so far."""
+class VLLMRow(RequestRow, Generic[H]):
+    """A request on its way to a vLLM."""
 
-    request: Request
-    limit: int
-    """Most response tokens."""
-    seed: int
     host: H
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
 
     def remaining(self) -> tuple[list[int], Sampling, int]:
         """Prompt, sampling and seed of what is still to be sampled."""
@@ -45,16 +37,6 @@ class VLLMRow(Generic[H]):
     def full(self) -> bool:
         """Whether it has all tokens that it may have."""
         return len(self.ids) >= self.limit
-
-    def completion(self, reason: str) -> Completion:
-        """The answer to the request."""
-        return Completion(
-            self.request.request_id,
-            np.array(self.ids, np.int32),
-            np.array(self.logprobs, np.float32),
-            reason,
-            np.array(self.versions, np.int64),
-        )
 
 
 class VLLMRows(ABC, Generic[H]):
@@ -94,9 +76,3 @@ class VLLMRows(ABC, Generic[H]):
     @abstractmethod
     def close(self) -> None:
         """Ends what completes rows."""
-
-
-def refusal_completion(request: Request, reason: str, error: str) -> Completion:
-    """The answer to a request without a completion."""
-    none = np.empty(0, np.int32)
-    return Completion(request.request_id, none, none.astype(np.float32), reason, none.astype(np.int64), error)

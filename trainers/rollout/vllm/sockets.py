@@ -22,7 +22,7 @@ from trainers.rollout.vllm.files import FileUpdate
 from trainers.rollout.vllm.host import VLLMRefused
 from trainers.rollout.vllm.server.envsuite_stream import address_towards, join_group, send
 from trainers.rollout.vllm.transfer import round_weights
-from trainers.rollout.vllm.weights import Weights
+from trainers.rollout.vllm.weights import Weights, draining
 from trainers.settings import ConfigError
 
 BACKEND = "envsuite_gloo"
@@ -69,22 +69,18 @@ class SocketUpdate(FileUpdate):
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
         accelerator = self.setup.accelerator
         self._groups = {server: group for server, group in self._groups.items() if server in self.hosts}
-        stream = iter(weights)
-        try:
+        with draining(weights) as stream:
             if self.own or accelerator is None or accelerator.is_main_process:
                 at_once(self.hosts, self._meet)
                 fingerprints: dict[str, int] = {}
                 self._send(round_weights(stream, self.torch_dtype, fingerprints), str(version))
                 at_once(self.hosts, lambda server: self._compare_taken(server, version, fingerprints))
-        finally:
-            for _ in stream:  # gathering a sharded weight is a matter of all processes
-                pass
 
     def _meet(self, server: VLLMConnection) -> None:
         """Makes the group with a server's workers, where there is none.
 
         Raises:
-            Gone: That fails; nobody but the server is concerned.
+            HostGone: That fails; nobody but the server is concerned.
         """
         if server in self._groups:
             return
@@ -104,10 +100,9 @@ class SocketUpdate(FileUpdate):
             group = join_group(store, 0, size, own, seconds)
             answer.result()
         except (OSError, RuntimeError, VLLMRefused) as error:
-            why = (
-                answer.exception() if answer is not None and answer.done() else None
-            ) or error  # its own reason first
-            raise server.loss(f"its workers did not meet the trainer for the transfer of weights: {why}") from error
+            own_error = answer.exception() if answer is not None and answer.done() else None
+            why = f"its workers did not meet the trainer for the transfer of weights: {own_error or error}"
+            raise server.loss(why) from error
         self._groups[server] = (store, group)
 
     def _send(self, weights: Weights, version: str) -> None:

@@ -27,16 +27,16 @@ def write_configuration(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
 
 
 def arguments_for(
-    model: PreTrainedModel, dtype: str, *, on_cpu: bool, memory: float | None, given: Mapping[str, Any]
+    model: PreTrainedModel, dtype: str, *, on_cpu: bool, memory: float | None, arguments: Mapping[str, Any]
 ) -> list[str]:
     """Arguments of vLLM on the command line for a policy, for any number of prompts that it takes."""
     longest = model.config.get_text_config(decoder=True).max_position_embeddings
     rank = adapter_config(model).r if is_adapted(model) else None
-    return words_for(dtype, on_cpu=on_cpu, memory=memory, rank=rank, longest=longest, given=given)
+    return words_for(dtype, on_cpu=on_cpu, memory=memory, rank=rank, longest=longest, arguments=arguments)
 
 
 def words_for(
-    dtype: str, *, on_cpu: bool, memory: float | None, rank: int | None, given: Mapping[str, Any], longest: int = 0
+    dtype: str, *, on_cpu: bool, memory: float | None, rank: int | None, arguments: Mapping[str, Any], longest: int = 0
 ) -> list[str]:
     """Arguments of vLLM on the command line.
 
@@ -49,11 +49,11 @@ def words_for(
         memory: Share of the device's memory that it may take; by default vLLM's, and 1 GiB for keys and values on a
             CPU, where vLLM's is nearly all memory of the machine.
         rank: Rank of the model's adapter; ``None`` where it has none.
-        given: The user's, without their ``--``, which win; ``True`` stands for one without a value.
+        arguments: The user's, without their ``--``, which win; ``True`` stands for one without a value.
         longest: Most tokens of a prompt, for a CPU; where 8192 are too few, and the caller does not know the model, the
             user's ``max-model-len`` says it.
     """
-    user = {name.replace("_", "-"): value for name, value in given.items()}
+    user = {name.replace("_", "-"): value for name, value in arguments.items()}
     defaults: dict[str, Any] = {
         "load-format": "dummy",
         "dtype": dtype,
@@ -62,12 +62,8 @@ def words_for(
         "worker-extension-cls": EXTENSION,
     }
     if on_cpu:
-        longest = int(user.get("max-model-len") or longest)
-        defaults |= {
-            "enforce-eager": True,
-            "no-enable-chunked-prefill": True,
-            "max-num-batched-tokens": max(8192, longest),
-        }
+        tokens = max(8192, int(user.get("max-model-len") or longest))
+        defaults |= {"enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": tokens}
     if memory is not None:
         defaults["gpu-memory-utilization"] = memory  # on a CPU of the machine's memory
     elif on_cpu and "VLLM_CPU_KVCACHE_SPACE" not in os.environ and "gpu-memory-utilization" not in user:

@@ -79,10 +79,6 @@ def tied_groups(model: nn.Module) -> dict[str, str]:
 
     With tied embeddings ``{"lm_head": "embed_tokens"}``.
     """
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    every = model.named_parameters(remove_duplicate=False)
-    return {
-        layer_group(name): layer_group(first[id(parameter)])
-        for name, parameter in every
-        if first[id(parameter)] != name
-    }
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    pairs = [(name, names[id(parameter)]) for name, parameter in model.named_parameters(remove_duplicate=False)]
+    return {layer_group(name): layer_group(twin) for name, twin in pairs if name != twin}

@@ -6,7 +6,8 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,25 +19,27 @@ from trainers.policy.adapter import adapter_tensors, frozen_weights, is_adapted
 from trainers.policy.sharding import each_whole, kept_whole
 from trainers.processes.distributed import all_gather_object, first_value
 from trainers.rollout.engine import EngineSetup
+from trainers.rollout.vllm import proof
 from trainers.rollout.vllm.fleet import Fleet
 from trainers.rollout.vllm.host import VLLMHost, VLLMRefused
-from trainers.rollout.vllm.proof import (
-    CALIBRATION,
-    PROBE,
-    ProbeLimit,
-    name_groups,
-    probe_gap,
-    probe_prompts,
-    wrong_groups,
-)
 from trainers.rollout.vllm.rows import VLLMRows
 from trainers.rollout.vllm.transfer import tied_groups
 
-T = TypeVar("T")
 H = TypeVar("H", bound=VLLMHost)
 Weights = Iterable[tuple[str, Tensor]]
 Answers = list[tuple[list[int], list[float]]]
 _LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def draining(weights: Weights) -> Iterator[Iterator[tuple[str, Tensor]]]:
+    """Reads ``weights`` to their end after the block: gathering a sharded weight is a matter of all processes."""
+    stream = iter(weights)
+    try:
+        yield stream
+    finally:
+        for _ in stream:
+            pass
 
 
 class WeightUpdate(ABC, Generic[H]):
@@ -59,8 +62,8 @@ class WeightUpdate(ABC, Generic[H]):
         self.fleet: Fleet | None = None
         """Lets hosts join and leave."""
         vocabulary = setup.model.config.get_text_config(decoder=True).vocab_size
-        self._probes = probe_prompts(setup.tokenizer, vocabulary)
-        self._limits: dict[VLLMHost, ProbeLimit] = {}
+        self._probes = proof.probe_prompts(setup.tokenizer, vocabulary)
+        self._limits: dict[VLLMHost, proof.ProbeLimit] = {}
 
     @property
     def adapter_alone(self) -> bool:
@@ -79,7 +82,8 @@ class WeightUpdate(ABC, Generic[H]):
         Raises:
             EngineFailed: A host does not answer, or computes with other weights; the message names the layer groups.
         """
-        name, began = f"envsuite-weights-{self._first_value(secrets.token_hex(4))}", time.monotonic()
+        name = f"envsuite-weights-{first_value(self.setup.accelerator, secrets.token_hex(4))}"
+        began = time.monotonic()
         leaving = [] if self.fleet is None else self.fleet.renew()
         self.has_base = self.has_base and all(host.version is not None for host in self.hosts)
         try:
@@ -155,10 +159,11 @@ class WeightUpdate(ABC, Generic[H]):
         if host.workers > 1:
             return  # each has a part of the weights; the probe alone compares
         group_prints = {group: int(value) for group, value in answers[0]["fingerprints"].items()}
-        if wrong := wrong_groups(fingerprints, tied_groups(self.setup.model), group_prints):
+        if wrong := proof.wrong_groups(fingerprints, tied_groups(self.setup.model), group_prints):
             raise host.failure(
-                f"after the update to version {version} its weights are not the trainer's in {name_groups(wrong)}: "
-                "they are stale, loaded in part, or tied to others. Nothing was sampled with them"
+                f"after the update to version {version} its weights are not the trainer's in "
+                f"{proof.name_groups(wrong)}: they are stale, loaded in part, or tied to others. Nothing was sampled "
+                "with them"
             )
 
     def _agree(self) -> None:
@@ -172,12 +177,12 @@ class WeightUpdate(ABC, Generic[H]):
 
     def _probe_host(self, host: VLLMHost, version: int) -> Answers:
         """The answers of a host to the probe: token ids and log-probabilities."""
-        return [(answer.ids, answer.logprobs) for answer in host.ask(self._probes, PROBE, version)]
+        return [(answer.ids, answer.logprobs) for answer in host.ask(self._probes, proof.PROBE, version)]
 
     def _compare_probe(self, answers: Mapping[VLLMHost, Answers], version: int) -> None:
         """Compares the log-probabilities of the probe in hosts and trainer, which may be sharded."""
         self._limits = {host: limit for host, limit in self._limits.items() if host in answers}  # not those that left
-        gaps = [probe_gap(self.setup.model, self.dtype, self._probes, answers[host]) for host in self.hosts]
+        gaps = [proof.probe_gap(self.setup.model, self.dtype, self._probes, answers[host]) for host in self.hosts]
         for host, (gap, allowance) in zip(self.hosts, gaps, strict=True):
             _LOG.info("%s: log-probabilities of the probe differ by %s", host.name, gap)
             finding = (
@@ -185,9 +190,10 @@ class WeightUpdate(ABC, Generic[H]):
                 f"{allowance} ({self.dtype})"
             )
             proven = host.workers == 1
-            verdict = self._limits.setdefault(host, ProbeLimit(self.dtype, proven)).judge(gap, allowance)
-            if verdict == "told":
-                _LOG.warning("%s: %s; in the first %d updates this is only told", host.name, finding, CALIBRATION)
+            verdict = self._limits.setdefault(host, proof.ProbeLimit(self.dtype, proven)).judge(gap, allowance)
+            if verdict == "warns":
+                count = proof.CALIBRATION
+                _LOG.warning("%s: %s; in the first %d updates this is only a warning", host.name, finding, count)
             if verdict == "stops":
                 note = f", though it holds the weights of version {version} in all layer groups" if proven else ""
                 raise host.failure(f"{finding}{note}: it computes something else from them")
@@ -205,10 +211,6 @@ class WeightUpdate(ABC, Generic[H]):
             failure = str(error)
         except VLLMRefused as error:
             failure = f"vLLM refused a part of the update (HTTP {error.status}: {error})"
-        failures = [failure] if self.setup.accelerator is None else all_gather_object(self.setup.accelerator, failure)
+        failures = all_gather_object(self.setup.accelerator, failure)
         if reason := next((failure for failure in failures if failure is not None), None):
             raise EngineFailed(reason)
-
-    def _first_value(self, value: T) -> T:
-        """The first process's value."""
-        return value if self.setup.accelerator is None else first_value(self.setup.accelerator, value)

@@ -81,9 +81,8 @@ def receive(group: ProcessGroupGloo) -> Iterator[tuple[str, Tensor]]:
     while True:
         head, size = receive_tensor(2, torch.int64).tolist()
         names = json.loads(bytes(receive_tensor(head, torch.uint8).tolist()))
-        part = receive_tensor(
-            size, torch.uint8
-        )  # a new one each time: vLLM keeps tensors until their layer is complete
+        # A new tensor each time: vLLM keeps tensors until their layer is complete.
+        part = receive_tensor(size, torch.uint8)
         if not names:
             return
         at = 0

@@ -85,10 +85,8 @@ class TakesWeights:
             if part.endswith(("lora_a_stacked", "lora_b_stacked"))
             for tensor in tensors
         )
-        return {
-            "version": version,
-            "fingerprints": {group: str(value) for group, value in group_prints.items() if value},
-        }
+        held = {group: str(value) for group, value in group_prints.items() if value}
+        return {"version": version, "fingerprints": held}
 
     def envsuite_held(self) -> dict[str, Any]:
         """The version, and the fingerprint of each layer group of the weights that the model computes with."""

@@ -10,13 +10,12 @@ from envsuite.core.latex import escape_latex
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
     """Returns the lines of a table in Markdown; its first ``words`` columns are of words, the others of numbers."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     rule = "|" + "---|" * words + "---:|" * (len(heads) - words)
-    return "".join(f"{line}\n" for line in (_line(heads), rule, *map(_line, cells)))
+    return "".join(f"{line}\n" for line in (_line(heads), rule, *map(_line, rows)))
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Dialog(ABC):
         """Makes the next prompt from ``observation``, which answers the last answer that was read, if there is one.
 
         Raises:
-            NoRoom: The prompt is longer than it may be.
+            PromptTooLong: The prompt is longer than it may be.
             EnvsuiteError: It cannot be rendered.
         """
 

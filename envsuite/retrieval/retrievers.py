@@ -31,7 +31,7 @@ Description = str | Mapping[str, Any]
 SEARCHED: Mapping[str, Any] = {"format": SEARCH, "maxLength": 2000}
 """Limits of an environment's option that is a description (:func:`envsuite.core.options.option`).
 
-A server checks what such an option reads (:meth:`Search.reads`) before it makes the environment.
+A server checks what such an option reads (:meth:`NamedSearch.reads`) before it makes the environment.
 """
 RETRIEVER = (
     '"bm25", another search by its description (envsuite.retrieval.retrievers), or in Python a Retriever of the same '

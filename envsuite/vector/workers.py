@@ -90,8 +90,8 @@ class WorkerVector(Vector):
     """Runs environments in ``workers`` processes, each of which has many slots.
 
     A worker that crashes, or misses the deadline of a call, is killed and replaced; each of its episodes is answered
-    with an error, and the other workers are not affected. Episodes are the same as in a :class:`LocalVector`. Workers
-    end with the program, in whatever way it ends. POSIX only.
+    with an error, and the other workers are not affected. Episodes are the same as in a
+    :class:`~envsuite.vector.local.LocalVector`. Workers end with the program, in whatever way it ends. POSIX only.
 
     Args:
         factories: The environments.

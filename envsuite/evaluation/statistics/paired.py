@@ -156,9 +156,10 @@ def paired_rates_interval(
 ) -> tuple[Floats, Floats]:
     """Returns the 95 % interval of the difference ``second - first`` of two rates on the same tasks.
 
-    The distances from each rate to the bounds of its :func:`clustered_wilson` interval are joined as those of
-    correlated variables (Newcombe 1998, method 8; Zou and Donner 2008). It has a width where both rates are 0 or 1, but
-    hardly one where the policies nearly agree: where they differ on fewer than 10 tasks, it is Tango's score interval.
+    The distances from each rate to the bounds of its interval
+    (:func:`~envsuite.evaluation.statistics.intervals.clustered_wilson`) are joined as those of correlated variables
+    (Newcombe 1998, method 8; Zou and Donner 2008). It has a width where both rates are 0 or 1, but hardly one where the
+    policies nearly agree: where they differ on fewer than 10 tasks, it is Tango's score interval.
 
     Args:
         first: Successes and numbers of episodes of the first policy on T tasks, each ``(..., T)`` and at least one

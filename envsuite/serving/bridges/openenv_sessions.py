@@ -76,7 +76,7 @@ class OpenEnvSession:
         return 0.0 if self._calls else anyio.current_time() - self._used
 
     async def answer(self, message: object) -> dict[str, Any]:
-        """Answers a message, as :meth:`Episodes.answer` does.
+        """Answers a message, as :meth:`~envsuite.serving.bridges.openenv.OpenEnvEpisodes.answer` does.
 
         Raises:
             Refusal: The answer is an error.

@@ -22,8 +22,8 @@ class LocalVector(Vector):
 
     The cheapest way to run worlds that are fast and do not crash: one that crashes the interpreter ends the program. A
     call past its deadline is interrupted in the main thread, if it executes Python or waits there, and nobody else uses
-    the alarm signal; elsewhere it blocks the caller. A
-    :class:`~envsuite.vector.workers.WorkerVector` has neither limit. Environments whose steps take microseconds have no deadline, which would cost as much as a step.
+    the alarm signal; elsewhere it blocks the caller. A :class:`~envsuite.vector.workers.WorkerVector` has no such
+    limit. Environments whose steps take microseconds have no deadline, which would cost as much as a step.
 
     Args:
         factories: The environments.

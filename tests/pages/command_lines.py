@@ -65,7 +65,7 @@ QUICK = (
     re.compile(r"python -m envsuite\.(textcraft|sokoban)\.tasks$"),
 )
 """Commands that are executed."""
-PARSERS = ("parse", "parsed", "parse_settings")
+PARSERS = ("parse", "parse_words", "parse_settings")
 """Names under which programs import, or define, what reads their settings."""
 
 

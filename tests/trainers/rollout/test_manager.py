@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tiny_runs import BOOK, tokenizer
 
+from envsuite.playing.dialog import TokenDialogs
 from envsuite.playing.engine import Completion, Request, Sampling
 from envsuite.playing.episode import EpisodeEnding, EpisodePlan, RunningEpisode
 from envsuite.playing.loop import step_seed
@@ -129,7 +130,7 @@ def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason: 
 
 
 def test_a_truncated_episode_keeps_its_score_and_a_failed_one_has_none() -> None:
-    playing = RunningEpisode(EpisodePlan(0, 0, 0, TASK), "X-v0", exchanges={})  # type: ignore
+    playing = RunningEpisode(EpisodePlan(0, 0, 0, TASK), "X-v0", dialogs={})  # type: ignore
     playing.info = {"success": True, "score": 0.5, "task_type": "depth-2", "split": "test"}
     ends = [
         playing.finish(end)
@@ -153,10 +154,11 @@ def test_the_manager_is_made_as_the_settings_say() -> None:
         rollout = RolloutConfig(episode_tokens=77, deadline=5.0)
         manager = make_manager(rollout, prompt, [env], 2, Notes(), tokenizer())
         with manager.vector:
-            spec = manager.prompt
+            assert isinstance(manager.make_dialog, TokenDialogs)
+            spec = manager.make_dialog.prompt
             assert (spec.instructions, spec.commands, str(spec.memory)) == (instructions, commands, "window(3)")
             assert (manager.episode_tokens, manager.vector.slots, manager.env_ids) == (77, 2, ("TextCraft-v0",))
-            assert vars(manager.prompt.codec).get("think") is True
+            assert vars(spec.codec).get("think") is True
     settings = SamplingConfig(temperature=0.3, top_p=0.8, top_k=4, max_tokens=9)
     assert sampling_of(settings, [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
 

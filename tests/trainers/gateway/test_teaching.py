@@ -259,9 +259,9 @@ def test_a_folder_of_one_agents_episodes_is_not_another_agents(kept: Path, capsy
 @pytest.mark.seconds
 def test_kept_episodes_are_imitated_token_by_token(kept: Path) -> None:
     found = demonstrations(kept / "kept", "TextCraft-v0")
-    assert len(found.asked) == found.played == 4 and not found.players
-    vocabulary = str(found.asked[0].steps[0].info["gateway"]["vocabulary"])
-    for episode in found.asked:
+    assert len(found.agent_episodes) == found.played == 4 and not found.players
+    vocabulary = str(found.agent_episodes[0].steps[0].info["gateway"]["vocabulary"])
+    for episode in found.agent_episodes:
         (written,) = transcribe_requests(episode, 99, vocabulary).transcripts
         last = episode.steps[-1]
         np.testing.assert_array_equal(written.tokens, [*last.prompt_ids, *last.response_ids])
@@ -274,7 +274,7 @@ def test_kept_episodes_are_imitated_token_by_token(kept: Path) -> None:
 
 @pytest.mark.seconds
 def test_mistakes_and_answers_that_were_cut_are_context(kept: Path) -> None:
-    episode = demonstrations(kept / "kept", "TextCraft-v0").asked[0]
+    episode = demonstrations(kept / "kept", "TextCraft-v0").agent_episodes[0]
     vocabulary = str(episode.steps[0].info["gateway"]["vocabulary"])
     changes: list[dict[str, Any]] = [{"valid": False}, {"finish_reason": "length"}]
     for change in changes:
@@ -286,14 +286,14 @@ def test_mistakes_and_answers_that_were_cut_are_context(kept: Path) -> None:
 
 @pytest.mark.seconds
 def test_tokens_of_another_tokenizer_and_two_kinds_of_episodes_are_refused(kept: Path, tmp_path: Path) -> None:
-    episode = demonstrations(kept / "kept", "TextCraft-v0").asked[0]
+    episode = demonstrations(kept / "kept", "TextCraft-v0").agent_episodes[0]
     other = Writer(tokenizer()).vocabulary
     with pytest.raises(DataError, match="have the tokens of another tokenizer"):
         transcribe_requests(episode, 9, other)
     plain = replace(episode, steps=tuple(replace(step, info={}) for step in episode.steps))
     with PoolWriter(tmp_path / "pool") as pool:
         pool.store("one", episode)
-        assert len(demonstrations(tmp_path / "pool", "TextCraft-v0").asked) == 1
+        assert len(demonstrations(tmp_path / "pool", "TextCraft-v0").agent_episodes) == 1
         pool.store("two", plain)
     with pytest.raises(DataError, match="episodes of agents and others"):
         demonstrations(tmp_path / "pool", "TextCraft-v0")
@@ -301,7 +301,7 @@ def test_tokens_of_another_tokenizer_and_two_kinds_of_episodes_are_refused(kept:
 
 @pytest.mark.seconds
 def test_what_a_teacher_said_is_never_taken_to_train_on(kept: Path, tmp_path: Path) -> None:
-    episode = demonstrations(kept / "kept", "TextCraft-v0").asked[0]
+    episode = demonstrations(kept / "kept", "TextCraft-v0").agent_episodes[0]
     own = [replace(step, policy_version=np.zeros(len(step.response_ids), np.int64)) for step in episode.steps]
     with PoolWriter(tmp_path / "pool") as pool:
         pool.store("taught", episode)

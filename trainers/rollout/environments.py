@@ -74,8 +74,6 @@ class EnvFacts:
     """Whether episodes can start in the middle, from snapshots."""
     images: bool
     """Whether observations have images."""
-    first: str
-    """What the first task of the split begins with."""
     name: str
     """Name of its class."""
 
@@ -93,11 +91,9 @@ def facts_of(env: EnvConfig, key: str) -> EnvFacts:
     facts: EnvFacts | None = vars(env).get(_FACTS)
     if facts is None:
         with _world(env, key) as world:
-            if not (ids := world.tasks.ids(env.split)):
+            if not world.tasks.ids(env.split):
                 raise ConfigError(f"{key}: split {env.split!r} of {env.id} has no task left after {key}.kwargs.tasks")
-            first, _ = world.reset(options={"task_id": ids[0]})
-            text = f"{first['task']}\n{first['text']}"
-            facts = EnvFacts(world.tasks, world.restorable, world.images, text, type(world).__name__)
+            facts = EnvFacts(world.tasks, world.restorable, world.images, type(world).__name__)
         object.__setattr__(env, _FACTS, facts)
     return facts
 
@@ -276,7 +272,12 @@ def check_vocabulary(env: EnvConfig, key: str, tokenizer: PreTrainedTokenizerBas
     unknown = tokenizer.unk_token_id
     if unknown is None:
         return
-    ids = added_tokens(tokenizer).split(tokenizer, facts_of(env, key).first)
+    with _world(env, key) as world:
+        try:
+            first, _ = world.reset(options={"task_id": world.tasks.ids(env.split)[0]})
+        except Exception:  # of somebody's environment: its episodes fail, with the reason, and are counted
+            return
+    ids = added_tokens(tokenizer).split(tokenizer, f"{first['task']}\n{first['text']}")
     if (share := ids.count(unknown) / max(1, len(ids))) > _UNKNOWN:
         raise ConfigError(
             f"{key} ({env.id}): the vocabulary of model.path does not know {share:.0%} of the words of its first task; "

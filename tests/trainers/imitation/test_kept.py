@@ -19,6 +19,8 @@ from envsuite.core import ToolCall
 from envsuite.core.errors import DataError
 from envsuite.playing.episode import EpisodePlan
 from envsuite.playing.step import Episode, Step
+from envsuite.textcraft.env import TextCraft
+from envsuite.vector import EnvFactory
 from trainers.imitation.config import ImitateConfig
 from trainers.imitation.demonstrations import demonstrations, episodes_in, thought_of
 from trainers.imitation.play import RESPONSE
@@ -27,7 +29,7 @@ from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.programs import evaluate, imitate
 from trainers.rollout.config import EnvConfig, PromptConfig
-from trainers.rollout.environments import answer_text, answers_of, check_vocabulary
+from trainers.rollout.environments import answer_text, answers_of, check_vocabulary, facts_of, tasks_of
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 from trainers.run.episode_folder import EpisodeFolder
@@ -71,6 +73,22 @@ def test_a_thought_in_the_model_s_own_form_is_found_in_the_text(smol: Any, famil
     text = answer_text(codec.tokenizer, codec, ids)
     step = Step(0, [5], ids, [0.0] * len(ids), 0, "stop", "", "", (), None, True, 0.0)  # type: ignore[arg-type]
     assert thought_of(replace(step, response_text=text)) == ("Think." if family.thinks else "")
+
+
+def test_facts_are_read_once_and_an_environment_that_cannot_begin_stops_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, makes, make = EnvConfig("TextCraft-v0", "test", {"source": "builtin"}), [], EnvFactory.make
+    monkeypatch.setattr(EnvFactory, "make", lambda factory: (makes.append(factory), make(factory))[1])
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise KeyError("of somebody's environment")
+
+    monkeypatch.setattr(TextCraft, "reset", fails)
+    assert facts_of(env, "envs[0]") is facts_of(env, "envs[0]") and tasks_of(env, "envs[0]").ids("test")
+    assert len(makes) == 1 and replace(env) == env
+    facts_of(replace(env), "envs[0]")
+    assert len(makes) == 2
+    check_vocabulary(env, "envs[0]", load_tokenizer(CRAFT))
+    assert len(makes) == 3, "the tokenizer has a token for what it does not know"
 
 
 def test_a_vocabulary_that_does_not_know_the_environment_is_refused(smol: Any) -> None:

@@ -18,7 +18,7 @@ from envsuite.core.tools import Tool
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.examples import SPLIT, demonstrations, expert_turns
 from envsuite.evaluation.progress import EvaluationDisplay
-from envsuite.evaluation.prompting import BaselineDialog
+from envsuite.evaluation.prompting import ONE_AGENT, BaselineDialog
 from envsuite.evaluation.protocol import ENDPOINT, EvaluatedEnv, ProtocolSetting, conditions_of, sample_of
 from envsuite.evaluation.recorder import EpisodeRecorder
 from envsuite.evaluation.results import EpisodeResult
@@ -148,6 +148,11 @@ def _manager(
         return BaselineDialog(setting.prompting, tools, max_calls, examples, f"{plan.seed}/{plan.task_id}")
 
     with make_vector([factory], slots, min(machinery.workers, slots), machinery.deadline) as vector:
+        if vector.agents(0) and setting.prompting is not None and setting.prompting.baseline in ONE_AGENT:
+            raise UsageError(
+                f"--baseline {setting.prompting.baseline} is for environments of one agent, and {setting.env_id} has "
+                f"{len(vector.agents(0))}; take direct or react"
+            )
         yield RolloutManager(
             engine or PlayerEngine(slots), vector, [setting.env_id], make_dialog, attempts=1, engine_deadline=math.inf
         )  # fmt: skip

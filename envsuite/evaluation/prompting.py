@@ -19,6 +19,8 @@ TRIALS = 3
 """Trials of Reflexion."""
 EXAMPLES = 2
 """Demonstrations of few-shot prompting."""
+ONE_AGENT = ("reflexion", "few-shot")
+"""Baselines for environments of one agent: trials are the episode's, and demonstrations show the tools of all."""
 _KEPT = 3
 """Reflections that a prompt shows, the latest ones (Shinn et al. 2023 keep one to three)."""
 _EARLIER = "You have attempted this task before, without success. What you noted after each attempt:"

@@ -120,6 +120,10 @@ class RunningEpisode:
         """The dialog of the agent whose turn it is."""
         return self.dialogs[self.agent]
 
+    def tries_again(self) -> bool:
+        """Tells the dialogs that the trial is over; returns whether another one follows."""
+        return any(dialog.tries_again(bool(self.info["success"])) for dialog in self.dialogs.values())
+
     @property
     def tokens(self) -> int:
         """Number of tokens of the answers of all agents."""

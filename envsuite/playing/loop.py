@@ -182,7 +182,7 @@ class Rollout:
             return
         episode.observe(event)
         over = event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0)
-        if over and not episode.dialog.tries_again(bool(event.info["success"])):
+        if over and not episode.tries_again():
             self._end(event.slot, EpisodeEnding(terminated=event.terminated))
             return
         plan, sampling = episode.plan, self.sampling
@@ -256,7 +256,7 @@ class Rollout:
         """Handles an episode without an answer: it is started again, if it may be, or ends with its error."""
         episode = self.running[slot]
         again = self.ledger.enter_failure(episode.plan.episode_id, collateral) and self.manager.engine.stopped is None
-        if self.ledger.attempts > 1:
+        if self.ledger.attempts > 1:  # else whoever keeps the episode has the reason
             self._failures.append(f"{episode}: {ending.error}; {'it is started again' if again else 'it is left out'}")
         if not again:
             self._end(slot, ending)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Tool
-from envsuite.playing.dialog import ChatDialog
+from envsuite.playing.dialog import NO_TOKENS, ChatDialog
 from envsuite.playing.engine import ChatCompletion, ChatRequest, Sampling
 from envsuite.prompting import Chat, Codec, EndpointCodec, ParseResult, PromptSpec, make_codec, make_memory
 
@@ -155,6 +155,11 @@ class BaselineDialog(ChatDialog):
         self.trial += 1
         self.chat = self._begin()
         return None
+
+    def columns(self) -> dict[str, Any]:
+        """Returns fields without text: results have none, and messages grow with each step."""
+        assert self._completion is not None
+        return {**NO_TOKENS, "finish_reason": self._completion.finish_reason}
 
     def tries_again(self, success: bool) -> bool:
         """Takes the end of a trial; returns whether there is another one, which a reflection comes before."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,7 @@ def evaluate(
     episodes = [(task, seed) for seed in range(setting.seeds) for task in tasks]
     plans = [EpisodePlan(i, i, 0, task, seed=seed) for i, (task, seed) in enumerate(episodes)]
     prices = None if engine is None else engine.options.prices
-    with EpisodeRecorder(folder, conditions, strata, setting.seeds, prices) as recorder:
+    with closing(EpisodeRecorder(folder, conditions, strata, setting.seeds, prices)) as recorder:
         write_atomically(folder / f"{setting.stem}.json", setting.to_json())
         open_plans = [
             plan for plan in recorder.open_plans(plans) if not broken_only or recorder.result(plan) is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from envsuite.core.boundary import without_task
 from envsuite.evaluation.protocol import stem_of
@@ -83,7 +82,7 @@ class EpisodeRecorder:
             self._key(plan)[1],
             success=episode.success and failure is None,
             score=episode.score,
-            reward=sum(step.reward for step in trials[-1]),
+            reward=float(sum(step.reward for step in trials[-1])),
             steps=len(steps),
             ending="done" if gave_up else self._ending(episode, len(trials[-1])),
             parsed=sum(step.action is not None for step in steps),
@@ -104,14 +103,6 @@ class EpisodeRecorder:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-    def __enter__(self) -> EpisodeRecorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _ending(self, episode: Episode, steps: int) -> Ending:
         if episode.context_truncated:

@@ -385,22 +385,20 @@ def test_ctrl_c_leaves_what_was_played(tmp_path: Path, packages: Path) -> None:
 
 @pytest.mark.seconds
 def test_each_agent_of_a_team_has_its_own_dialog_and_no_trials(tmp_path: Path, console: Console) -> None:
+    turns: dict[str, list[int]] = {}
+
     def turn(body: dict[str, Any]) -> Any:
-        searches = any(tool["function"]["name"] == "search" for tool in body["tools"])
-        query = {"query": body["messages"][1]["content"].partition("Query: ")[2].partition("\n")[0]}
-        return completion(None, calls=[("search", json.dumps(query)) if searches else ("keep", '{"paper_ids": []}')])
+        turns.setdefault(name := body["tools"][0]["function"]["name"], []).append(len(body["messages"]))
+        query = body["messages"][1]["content"].partition("Query: ")[2].partition("\n")[0]
+        return completion(None, calls=[(name, json.dumps({"query": query} if name == "search" else {"paper_ids": []}))])
 
     with ScriptedEndpoint(turn) as server:
-        line = (
-            f"eval run PaperSearchTeam-v0 --policy endpoint --url {server.url} --model {NAME} --tools native "
-            f"--split test --sample 1 --steps 4 --temperature 0 --workers 0 --option papers=2000 --out {tmp_path}"
+        line = f"eval run PaperSearchTeam-v0 --policy endpoint --url {server.url} --model {NAME} --out {tmp_path} "
+        line += (
+            "--tools native --split test --sample 1 --steps 4 --workers 0 --seeds 1 --option papers=2000 --baseline "
         )
-        console(line)
-        _, err = console(f"{line} --baseline reflexion", 2)
-    assert "--baseline reflexion is for environments of one agent, and PaperSearchTeam-v0 has 2" in err
-    counts: dict[frozenset[str], list[int]] = {}
-    for body in server.asked:
-        names = frozenset(tool["function"]["name"] for tool in body["tools"])
-        counts.setdefault(names, []).append(len(body["messages"]))
-    assert len(counts) == 2 and sum(map(len, counts.values())) == 4
-    assert all(lengths == [2 * turn for turn in range(1, len(lengths) + 1)] for lengths in counts.values())
+        console(f"{line} direct")
+        _, err = console(f"{line} reflexion", 2)
+    assert "is for environments of one agent, and PaperSearchTeam-v0 has 2" in err
+    assert len(turns) == 2 and sum(map(len, turns.values())) == 4
+    assert all(lengths == [*range(2, 2 * len(lengths) + 1, 2)] for lengths in turns.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from envsuite.core.errors import UsageError
 from envsuite.vector.actors import ActorVector
@@ -12,13 +12,10 @@ from envsuite.vector.local import LocalVector
 from envsuite.vector.remote import RemoteVector
 from envsuite.vector.workers import WorkerVector
 
-Place = Literal["process", "ray"]
-
 __all__ = [
     "ActorVector",
     "EnvFactory",
     "LocalVector",
-    "Place",
     "RemoteVector",
     "Vector",
     "VectorEvent",
@@ -35,8 +32,7 @@ def make_vector(
     workers: int = 0,
     deadline: float = 60.0,
     snapshots: bool = False,
-    place: Place = "process",
-    place_options: Mapping[str, Any] | None = None,
+    ray: Mapping[str, Any] | None = None,
 ) -> Vector:
     """Makes a vector of ``slots`` episodes.
 
@@ -46,8 +42,8 @@ def make_vector(
         workers: Number of worker processes; 0 runs everything in this process.
         deadline: Limit in seconds of one call; without workers for Python code in the main thread only.
         snapshots: Answer each call with a :attr:`VectorEvent.snapshot`, from which :meth:`Vector.restore` goes on.
-        place: The workers are processes here, or actors of Ray on the machines of its cluster.
-        place_options: Options of those (:class:`~envsuite.vector.actors.ActorVector`).
+        ray: Makes the workers actors of Ray on the machines of its cluster, with these options of actors
+            (:class:`~envsuite.vector.actors.ActorVector`); by default they are processes here.
 
     Raises:
         UsageError: An environment cannot be made, or a number is out of range.
@@ -61,6 +57,6 @@ def make_vector(
         return RemoteVector(factories, slots, deadline, snapshots)
     if workers == 0:
         return LocalVector(factories, slots, deadline, snapshots)
-    if place == "ray":
-        return ActorVector(factories, slots, workers, deadline, snapshots, place_options)
+    if ray is not None:
+        return ActorVector(factories, slots, workers, deadline, snapshots, ray)
     return WorkerVector(factories, slots, workers, deadline, snapshots)

@@ -76,7 +76,7 @@ def test_episodes_in_actors_are_those_of_workers_here_and_the_actors_are_spread(
     with make_vector(craft, 5, 2) as vector:
         expected = played(vector)
     before = signal.getsignal(signal.SIGTERM)
-    with make_vector(craft, 5, 2, place="ray") as vector:
+    with make_vector(craft, 5, 2, ray={}) as vector:
         assert signal.getsignal(signal.SIGTERM) is before
         assert isinstance(vector, ActorVector)
         assert played(vector) == expected
@@ -85,7 +85,7 @@ def test_episodes_in_actors_are_those_of_workers_here_and_the_actors_are_spread(
 
 
 def test_an_actor_that_is_killed_costs_its_own_episodes_and_another_takes_its_place(cluster: Any) -> None:
-    with make_vector([ROUGH], 4, 2, place="ray") as vector:
+    with make_vector([ROUGH], 4, 2, ray={}) as vector:
         reset_all(vector, task_id="a")
         pid, _ = process_of(vector, 0)
         os.kill(pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_an_actor_that_is_killed_costs_its_own_episodes_and_another_takes_its_pl
 
 
 def test_a_call_that_hangs_ends_its_actor_at_the_deadline(cluster: Any) -> None:
-    with make_vector([ROUGH], 2, 2, deadline=60.0, place="ray") as vector:
+    with make_vector([ROUGH], 2, 2, deadline=60.0, ray={}) as vector:
         reset_all(vector, task_id="a")
         vector.deadline = 2.0  # type: ignore[attr-defined]
         event = one(vector, 0, lambda: vector.step(0, do("sleep 60")))
@@ -113,7 +113,7 @@ def test_a_call_that_hangs_ends_its_actor_at_the_deadline(cluster: Any) -> None:
 def test_actors_run_where_their_resources_are(cluster: Any) -> None:
     (node,) = [node["NodeID"] for node in ray.nodes() if node["Resources"].get("worlds")]
     options = {"num_cpus": 0.5, "resources": {"worlds": 1}}
-    with make_vector([EnvFactory("TextCraft-v0")], 2, 2, place="ray", place_options=options) as vector:
+    with make_vector([EnvFactory("TextCraft-v0")], 2, 2, ray=options) as vector:
         reset_all(vector, seed=0)
         assert {process_of(vector, worker)[1] for worker in range(2)} == {node}
 
@@ -128,7 +128,7 @@ def test_actors_run_where_their_resources_are(cluster: Any) -> None:
 )
 def test_what_cannot_work_is_said(cluster: Any, factory: EnvFactory, options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        make_vector([factory], 2, 1, place="ray", place_options=options)
+        make_vector([factory], 2, 1, ray=options)
 
 
 def test_a_run_with_actors_is_the_run_with_workers_but_for_rounding(cluster: Any, tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_a_run_with_actors_is_the_run_with_workers_but_for_rounding(cluster: Any
 
     save_model(tmp_path / "model")
     runs = []
-    for place in ("process", "ray"):
-        config = write_settings(tmp_path, name=place, **{"rollout.workers": 2, "rollout.place": place, "iterations": 1})
+    for place, ray in (("process", None), ("ray", {})):
+        config = write_settings(tmp_path, name=place, **{"rollout.workers": 2, "rollout.ray": ray, "iterations": 1})
         run = train("--config", str(config), timeout=1200)
         assert run.returncode == 0, run.stderr
         runs.append(tmp_path / "runs" / place)

@@ -26,8 +26,6 @@ class EnvConfig:
     url: str | list[str] | None = None
     """Address of the `envsuite serve http` that plays it, or of several: http://127.0.0.1:8080; or dns://name:8080 or
     file:///folder/servers.txt, which name servers that may join and leave; null plays it here."""
-    weight: Positive = 1.0
-    """Share of the tasks that come from here, relative to the other environments."""
     max_episode_steps: AtLeastOne | None = None
     """Horizon; the environment's own where it is not given."""
 
@@ -36,6 +34,14 @@ class EnvConfig:
             if name in self.kwargs:
                 raise ConfigError(f"envs: kwargs.{name} is {self.kwargs[name]!r}; write {name} beside kwargs instead")
         object.__setattr__(self, "id", resolve_id(self.id))
+
+
+@dataclass(frozen=True)
+class TrainingEnvConfig(EnvConfig):
+    """One environment that tasks of training are drawn from."""
+
+    weight: Positive = 1.0
+    """Share of the tasks that come from here, relative to the other environments."""
 
 
 @dataclass(frozen=True)
@@ -234,10 +240,9 @@ class RolloutConfig:
     """Episodes that run at a time, per process."""
     workers: Count = 0
     """Environment worker processes per training process; 0 runs environments in the process itself."""
-    place: Literal["process", "ray"] = "process"
-    """Where the workers are: processes here, or actors of Ray on the machines of its cluster (docs/serving.md)."""
-    place_options: dict[str, Any] = field(default_factory=dict)
-    """Options of Ray's actors, e.g. {num_cpus: 0.5, resources: {worlds: 1}}."""
+    ray: dict[str, Any] | None = None
+    """Makes the workers actors of Ray on the machines of its cluster (docs/serving.md), with these options of actors,
+    e.g. {num_cpus: 0.5, resources: {worlds: 1}}, or {} for the usual ones; null: they are processes here."""
     deadline: Positive = 60.0
     """Seconds that one call of an environment may take, before its episode is started again."""
     engine_deadline: Positive = 600.0
@@ -258,11 +263,8 @@ class RolloutConfig:
     """How tokens are drawn in training."""
 
     def __post_init__(self) -> None:
-        if (self.place == "ray" and not self.workers) or (self.place_options and self.place != "ray"):
-            raise ConfigError(
-                f"rollout.place is {self.place} with {self.workers} workers and options {self.place_options}; actors "
-                "of Ray need place: ray and a number of workers, and place_options are theirs alone"
-            )
+        if self.ray is not None and not self.workers:
+            raise ConfigError("rollout.ray makes workers actors of Ray, and rollout.workers is 0; set their number")
         if self.engine == "expert" and self.agent is None:
             raise ConfigError(
                 "rollout.engine expert answers the requests of an agent, and there is none; set rollout.agent, or let "

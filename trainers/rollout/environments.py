@@ -380,7 +380,7 @@ def make_manager(
     with ACTIVITY.waiting(f"the environments to start ({', '.join(sorted({env.id for env in envs}))})"):
         vector = make_vector(
             [factory(env) for env in envs], slots, rollout.workers, rollout.deadline, snapshots,
-            rollout.place, rollout.place_options,
+            rollout.ray,
         )  # fmt: skip
     images = None if tokenizer is None else _images(tokenizer)
     dialogs = ChatDialogs(spec, examples) if tokenizer is None else TokenDialogs(tokenizer, spec, examples, images)

@@ -18,6 +18,7 @@ from accelerate.utils import set_seed
 from torch import nn
 from transformers import PreTrainedModel
 
+from envsuite.core import TaskSet
 from envsuite.core.errors import DataError
 from envsuite.playing.activity import ACTIVITY
 from envsuite.playing.step import Episode
@@ -42,6 +43,7 @@ from trainers.processes.cpu import keep_freed_memory
 from trainers.processes.distributed import data_parallel, first_value, on_main, sharing_failures
 from trainers.report.events import RunEvent, read_events, write_event
 from trainers.report.stats import EvalResult
+from trainers.rollout.config import EnvConfig
 from trainers.rollout.engine import EngineSetup, longest_sequence
 from trainers.rollout.engines import start_engine
 from trainers.rollout.environments import (
@@ -304,11 +306,6 @@ class Run:
         critic = self.config.method.critic
         return critic is not None and iteration <= critic.warmup
 
-    def out_of_time(self) -> bool:
-        """Whether the run has lasted longer than it may; the same in all processes."""
-        limit = self.config.time_limit
-        return first_value(self.accelerator, limit is not None and self.counters.seconds > 60.0 * limit)
-
     def evaluation_is_due(self) -> bool:
         """Whether it is time for an evaluation between the first and the last."""
         iteration, every = self.counters.iteration, self.config.evaluation.every
@@ -366,7 +363,9 @@ class Run:
     def write_summary(self) -> None:
         """Writes ``summary.json``: what was run, and the results so far."""
         config = self.config
-        envs = [("training", self.tasks, config.envs), ("evaluation", self.evaluator.tasks, config.evaluation.envs)]
+        envs: list[tuple[str, list[TaskSet], Sequence[EnvConfig]]] = [
+            ("training", self.tasks, config.envs), ("evaluation", self.evaluator.tasks, config.evaluation.envs)
+        ]  # fmt: skip
         self.folder.write_summary({
             "name": config.name,
             "seed": config.seed,

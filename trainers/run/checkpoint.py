@@ -367,10 +367,10 @@ def prune(root: Path, keep: int, best: Path | None = None) -> None:
 
 
 FREE = (
-    *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints", "alarms"),
-    *("episodes_every", "report", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
+    *("name", "output", "iterations", "evaluation", "checkpoint_every", "keep_checkpoints", "alarms"),
+    *("episodes_every", "report", "process_timeout", "tracking", "rollout.slots", "rollout.workers"),
     *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness"),
-    *("rollout.place", "rollout.place_options", "envs[].url", "model.shard"),
+    *("rollout.ray", "envs[].url", "model.shard"),
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""
 ROUNDING = re.compile(

@@ -11,7 +11,7 @@ from envsuite.core.errors import unknown
 from trainers.credit.config import MethodConfig
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.pool.query import Query
-from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig
+from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig, TrainingEnvConfig
 from trainers.run.alarm_rules import RULES
 from trainers.settings import AtLeastOne, ConfigError, Count, FolderName, Positive, Seed, Text
 
@@ -120,13 +120,11 @@ class TrainConfig:
     """Seed of everything random."""
     iterations: Count = 100
     """Cycles of rollout and update."""
-    time_limit: Positive | None = None
-    """Minutes after which no further iteration starts; the run ends as after its last."""
     recipe: Text = "grpo"
     """Named composition of method settings (--list-recipes)."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The policy."""
-    envs: Annotated[list[EnvConfig], Field(min_length=1)] = field(default_factory=lambda: [EnvConfig()])
+    envs: Annotated[list[TrainingEnvConfig], Field(min_length=1)] = field(default_factory=lambda: [TrainingEnvConfig()])
     """Environments to train on."""
     prompt: PromptConfig = field(default_factory=PromptConfig)
     """Prompting."""
@@ -155,9 +153,6 @@ class TrainConfig:
     process_timeout: Positive = 30.0
     """Minutes that a process waits for another; longer than one may take for its episodes when the others have
     finished theirs."""
-    wait_notice: Positive = 60.0
-    """Seconds that a process waits for something (an environment, an engine, another process, weights on their way, a
-    file) before that is shown and logged; again after twice the time, four times, …"""
 
     def __post_init__(self) -> None:
         if self.model.shard != "none" and self.optim.state != "float32":

@@ -86,7 +86,7 @@ def _loop(run: Run) -> None:
         run.evaluate("before")
     elif run.evaluation_is_due():
         run.evaluate(f"iteration {counters.iteration}")
-    while counters.iteration < config.iterations and not run.out_of_time():
+    while counters.iteration < config.iterations:
         apply_alarm_actions(run)
         iterate(run)
         if run.evaluation_is_due():

@@ -64,7 +64,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     started_again = restarts.again or (restarts.watched and resume is not None)  # also by a scheduler, in a new agent
     patience = LOCK_SECONDS if started_again else 0.0
     hold = hold_folder_by_main(accelerator, folder, "trainers.train", "--name", patience)
-    with hold, run_log(log), display as progress, Watchdog(progress, config.wait_notice, peers()):
+    with hold, run_log(log), display as progress, Watchdog(progress, peers()):
         _LOG.info(
             "%d process(es) work together; this is number %d (pid %d)",
             accelerator.num_processes, accelerator.process_index, os.getpid(),

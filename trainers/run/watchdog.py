@@ -15,6 +15,8 @@ from trainers.run.progress import RunProgress
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0
+NOTICE = 60.0
+"""Seconds that a wait lasts before it is shown and logged; logged again after each doubling."""
 
 
 class Watchdog:
@@ -24,13 +26,11 @@ class Watchdog:
 
     Args:
         progress: Display.
-        notice: Seconds that a wait lasts before it is shown and logged; logged again after each doubling.
         peers: The other processes; ``None`` where there are none.
     """
 
-    def __init__(self, progress: RunProgress, notice: float, peers: Peers | None = None) -> None:
+    def __init__(self, progress: RunProgress, peers: Peers | None = None) -> None:
         self.progress = progress
-        self.notice = notice
         self.peers = peers
         self._next: dict[int, float] = {}
         """Seconds of wait at which each process's is logged next, by rank; of the waits that were."""
@@ -48,17 +48,17 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._closed.wait(min(_INTERVAL, self.notice)):
+        while not self._closed.wait(_INTERVAL):
             self.look()
 
     def look(self) -> None:
         """Shows and logs the long waits of this moment."""
-        waits = {rank: (seconds, text) for rank, seconds, text in self._waits() if seconds >= self.notice}
+        waits = {rank: (seconds, text) for rank, seconds, text in self._waits() if seconds >= NOTICE}
         for rank in [rank for rank in self._next if rank not in waits]:
             del self._next[rank]
             _LOG.info("%s goes on", self._name(rank))
         for rank, (seconds, text) in waits.items():
-            due = self._next.get(rank, self.notice)
+            due = self._next.get(rank, NOTICE)
             if seconds >= due:
                 _LOG.warning("%s", text)
             while due <= seconds:
@@ -72,7 +72,7 @@ class Watchdog:
         rank = 0 if peers is None else peers.rank
         if mine.waits_for:
             yield rank, mine.wait_s, self._text(rank, mine)
-        if peers is None or rank or (mine.exchanging and mine.wait_s >= self.notice):
+        if peers is None or rank or (mine.exchanging and mine.wait_s >= NOTICE):
             return
         for peer in range(1, len(peers.members)):
             doing = peers.doing(peer)

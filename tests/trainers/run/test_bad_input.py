@@ -59,7 +59,7 @@ def _fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         ),
         (["--optim.betas", "[1.5,2]"], ["optim.betas[0] is 1.5", "less than 1", "optim.betas[1] is 2"]),
         (["--optim.betas", "[0.5]"], ["optim.betas is [0.5]", "number 2 is missing"]),
-        (["--time_limit", "-1"], ["time_limit is -1", "greater than 0"]),
+        (["--process_timeout", "-1"], ["process_timeout is -1", "greater than 0"]),
         (["--output", ""], ["output is ''"]),
         (
             ["--optim.lr", ".nan", "--optim.max_grad_norm", ".inf"],
@@ -362,9 +362,9 @@ def test_a_setting_of_the_command_line_is_read_as_its_type_wants_it() -> None:
         "--prompt.think",
         "--method.objective.kl=none",
     ]
-    config = parse([*words, "--recipe", "gigpo", "--method.options.gamma=5e-1", "--time_limit", "null"]).config
+    config = parse([*words, "--recipe", "gigpo", "--method.options.gamma=5e-1", "--pool", "null"]).config
     assert (config.name, config.model.path, config.optim.lr, config.prompt.think) == ("007", "1e3", 1e-5, True)
-    assert (config.method.objective.kl, config.method.options["gamma"], config.time_limit) == ("none", 0.5, None)
+    assert (config.method.objective.kl, config.method.options["gamma"], config.pool) == ("none", 0.5, None)
     assert parse(["--envs", "[{url: [http://a, http://b]}]"]).config.envs[0].url == ["http://a", "http://b"]
 
 

@@ -21,9 +21,12 @@ from tiny_runs import BOOK, BOTH, ROOT, environment, write_settings
 from envsuite.playing import activity
 from envsuite.playing.activity import ACTIVITY, ActivityState
 from envsuite.vector import Wait
+from trainers.run import watchdog
 from trainers.run.checkpoint import newest, verify
 from trainers.run.progress import RunProgress
 from trainers.run.watchdog import Watchdog
+
+IMPATIENT = "from trainers.run import training, watchdog; watchdog.NOTICE = 2.0; raise SystemExit(training.main())"
 
 
 def test_the_innermost_wait_is_what_is_waited_for() -> None:
@@ -45,7 +48,8 @@ def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_show
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     progress = RunProgress(3, plain=True, console=Console(file=io.StringIO()))
-    dog = Watchdog(progress, notice=10.0)
+    dog = Watchdog(progress)
+    monkeypatch.setattr(watchdog, "NOTICE", 10.0)
     monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     ACTIVITY.begin("rollout")
 
@@ -102,9 +106,9 @@ def test_a_run_whose_environment_hangs_says_which_server_and_since_when_and_goes
 ) -> None:
     server, url = textcraft
     env = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": url}
-    config = write_settings(place, envs=[env], wait_notice=2, **{"evaluation.episodes": None, "evaluation.envs": []})
+    config = write_settings(place, envs=[env], **{"evaluation.episodes": None, "evaluation.envs": []})
     run = subprocess.Popen(
-        [sys.executable, "-m", "trainers.train", "--config", str(config), "--iterations", "30"],
+        [sys.executable, "-c", IMPATIENT, "--config", str(config), "--iterations", "30"],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:

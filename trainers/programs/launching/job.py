@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from trainers.programs.launching.roles import SETTINGS, VLLM, ClusterJob, JobSizes, ServerRole, dns_label
 from trainers.rollout.config import EnvConfig
 from trainers.run.cli import shorten_settings
 from trainers.run.config import TrainConfig
 
+E = TypeVar("E", bound=EnvConfig)
 _CORES = 4
 _SET_NAME = 52
 """Most characters of a StatefulSet's name, run-server: Kubernetes adds 11 for a label, which takes 63."""
@@ -66,7 +67,7 @@ def _with_servers(
     names: dict[str, str] = {}
     most = _SET_NAME - len(dns_label(config.name)) - 3  # a hyphen, and the number of one whose name is taken
 
-    def add_urls(envs: Sequence[EnvConfig]) -> list[EnvConfig]:
+    def add_urls(envs: Sequence[E]) -> list[E]:
         return [env if env.url is not None else replace(env, url=where(server_name(env.id), count)) for env in envs]
 
     def server_name(env_id: str) -> str:

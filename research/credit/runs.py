@@ -89,6 +89,7 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
     from trainers.run.config import TrainConfig
     from trainers.run.loop import iterate
     from trainers.run.progress import RunProgress
+    from trainers.run.saving import open_run
 
     file = Path(folder) / "run.yaml"
     file.write_text(yaml.safe_dump(settings(trial, folder)))
@@ -113,7 +114,7 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
         return _solved(run.evaluator.play(0))
 
     with run.stop, closing(run.rollouts), closing(run.engine), closing(run.folder), run.trackers:
-        run.open(None)
+        open_run(run, None)
         before = held_out()
         for _ in range(cell.iterations):
             iterate(run)

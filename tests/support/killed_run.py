@@ -5,7 +5,8 @@ import sys
 
 from envsuite.playing.manager import RolloutManager
 from trainers.report.metrics import MetricsWriter
-from trainers.run import assembly, checkpoint
+from trainers.run import checkpoint
+from trainers.run import saving as run_saving
 from trainers.train import main
 
 where, number, signal_number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -41,5 +42,5 @@ def saving(folder, *rest):
 
 
 MetricsWriter.write, RolloutManager.run, checkpoint.save = writing, playing, saving
-assert assembly.checkpoint is checkpoint
+assert run_saving.checkpoint is checkpoint
 sys.exit(main(sys.argv[4:]))

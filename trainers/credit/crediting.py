@@ -25,6 +25,7 @@ from trainers.credit.providers import Entropy, GreedyReturn, HiddenStates, OldLo
 from trainers.credit.rows import estimation_order, unshaped_steps
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.model import Policy
+from trainers.policy.stateful import Stateful
 from trainers.processes.distributed import all_gather_object
 from trainers.settings import checked
 from trainers.steps import Ragged, StepTable
@@ -147,6 +148,11 @@ class Crediting:
         self.providers = tuple(providers)
         self.inertness = IdleTermMonitor(method.name, method.estimator, method.shapers, environments)
         """Watches whether the method's own part does anything."""
+
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """The models that its providers train, as parts of a checkpoint, by name."""
+        return {part.name: part for provider in self.providers for part in provider.parts}
 
     def state(self) -> dict[str, Any]:
         """The options of the estimator, those that were calibrated among them, and what its terms did."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from trainers.processes.distributed import first_value, sharing_failures
 from trainers.report.events import RunEvent
-from trainers.run import checkpoint
 from trainers.run.assembly import Run
+from trainers.run.records import write_summary
+from trainers.run.saving import restore, save
 from trainers.run.stopping import Paused
 
 _GO_ON = ("updater", "sampler", "random", "counters", "alarms", "taken")
@@ -32,14 +33,14 @@ def apply_alarm_actions(run: Run) -> None:
 
 
 def _pause(run: Run, names: list[str]) -> None:
-    folder, iteration = run.save(anew=True), run.counters.iteration
+    folder, iteration = save(run, anew=True), run.counters.iteration
     text = (
         f"paused after iteration {iteration} by the alarm {' and '.join(names)}; see what it says above, then go on "
         f"with --resume (checkpoint {folder}), where it is silent while its sign lasts, or from an earlier checkpoint "
         "under another --name"
     )
     run.tell(RunEvent("pause", iteration, text, {"alarms": ", ".join(names), "checkpoint": str(folder)}))
-    run.write_summary()
+    write_summary(run)
     raise Paused(text)
 
 
@@ -58,7 +59,7 @@ def _return(run: Run, names: list[str], since: int) -> None:
         )
         return
     states = {name: run.parts[name].state() for name in _GO_ON if name in run.parts}
-    checkpoint.load(folder, run.accelerator, run.model, run.parts, run.common_settings())
+    restore(run, folder)
     for name, state in states.items():
         run.parts[name].load(state)
     alarms.forget_signs()
@@ -68,4 +69,4 @@ def _return(run: Run, names: list[str], since: int) -> None:
     )
     facts = {"alarms": ", ".join(names), "checkpoint": folder.name, "since": since, "returns": alarms.returns}
     run.tell(RunEvent("return", iteration, text, facts))
-    run.save(anew=True)
+    save(run, anew=True)

@@ -30,6 +30,7 @@ from trainers.run.examples import examples_of
 from trainers.run.origin import origin_of
 from trainers.run.playing import playing, usage_of
 from trainers.run.results import conditions_of, outcome_of
+from trainers.run.rollouts import training_slots
 from trainers.settings import ConfigError
 
 
@@ -225,13 +226,13 @@ def chosen_tasks(ids: Sequence[str], config: EvalConfig, where: str) -> list[str
     return sample_of(ids, count)
 
 
-def evaluation_slots(config: TrainConfig, ranks: int) -> int:
-    """Most episodes that each of ``ranks`` processes plays at a time in an evaluation; 0 where there is none."""
+def slots_of(config: TrainConfig, ranks: int) -> int:
+    """Most episodes that each of ``ranks`` processes plays at a time, in training or an evaluation."""
     settings, counts = config.evaluation, [0]
     for number, env in enumerate(settings.envs):
         tasks = tasks_of(env, f"evaluation.envs[{number}]").ids(env.split)
         counts.append(len(tasks) * settings.repeats if settings.episodes is None else settings.episodes)
-    return min(config.rollout.slots, -(-max(counts) // ranks))
+    return min(config.rollout.slots, max(training_slots(config, ranks), -(-max(counts) // ranks)))
 
 
 def evaluate(

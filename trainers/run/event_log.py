@@ -12,6 +12,8 @@ from pathlib import Path
 
 import orjson
 
+from envsuite.core.errors import DataError
+from envsuite.remote.places import News
 from trainers.report.events import RunEvent, read_events, write_event
 from trainers.settings import ConfigError
 
@@ -35,6 +37,8 @@ class EventLog:
 
     def __init__(self, folder: Path, name: str, webhook: str | None, writes: bool) -> None:
         self.folder, self.name, self.writes = folder, name, writes
+        self._servers: dict[tuple[str, str], bool] = {}
+        """Whether each server that there was news of is here, by its address and what it serves."""
         self._address = webhook if webhook is None or "://" in webhook else os.environ.get(webhook, "")
         if self._address is not None and not self._address.startswith(("http://", "https://")):
             raise ConfigError(
@@ -59,6 +63,16 @@ class EventLog:
             body = orjson.dumps({"run": self.name, "text": f"{self.name}: {event.message}", **asdict(event)})
             # The interpreter waits for the thread at its end, so that the last event is sent, too.
             threading.Thread(target=_post, args=(self._address, body), name="webhook").start()
+
+    def note(self, news: News, iteration: int) -> None:
+        """Writes into the file of events that a server has joined or left; once, however many parts say so."""
+        if not self.writes or self._servers.get((news.url, news.serves)) == news.joined:
+            return
+        self._servers[news.url, news.serves] = news.joined
+        try:
+            write_event(self.folder, RunEvent("server", iteration, str(news), asdict(news)))
+        except DataError as error:
+            _LOG.warning("%s", error)
 
 
 def _post(address: str, body: bytes) -> None:

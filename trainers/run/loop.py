@@ -19,6 +19,8 @@ from trainers.run.activity_file import ActivityFile
 from trainers.run.alarm_actions import apply_alarm_actions
 from trainers.run.assembly import Run
 from trainers.run.iteration_metrics import Clock, iteration_metrics
+from trainers.run.records import evaluate, evaluation_is_due, record
+from trainers.run.saving import open_run, save
 from trainers.run.shortage import OutOfMemory, describe_shortage, remedies
 from trainers.run.stopping import Abandoned, Interrupted
 
@@ -39,9 +41,9 @@ def train(run: Run, resume: str | None = None) -> list[EvalResult]:
         ConfigError: The run's folder holds a run already.
     """
     with run.stop, closing(run.rollouts), closing(run.engine), closing(run.folder), run.trackers:
-        run.open(resume)
+        open_run(run, resume)
         file = ActivityFile(run.folder.path if run.accelerator.is_main_process else None, run.progress, peers())
-        with file, listening(run.note):
+        with file, listening(lambda news: run.tell.note(news, run.counters.iteration)):
             _to_the_end(run)
     return run.counters.evaluations
 
@@ -51,13 +53,13 @@ def _to_the_end(run: Run) -> None:
     try:
         _loop(run)
     except Abandoned:
-        raise Interrupted(run.stop.number, run.save()) from None
+        raise Interrupted(run.stop.number, save(run)) from None
     except EngineFailed as error:
-        raise type(error)(f"{error}\nGo on with --resume (checkpoint {run.save()})") from None
+        raise type(error)(f"{error}\nGo on with --resume (checkpoint {save(run)})") from None
     except DivergenceError as error:
         if not error.weights_good:
             raise
-        message = f"{error}. The weights before these steps are in {run.save()}"
+        message = f"{error}. The weights before these steps are in {save(run)}"
         raise DivergenceError(message, weights_good=True) from None
     except OutOfMemory as error:  # of all processes, while episodes were played
         message, playing, whole = str(error), True, True
@@ -68,7 +70,7 @@ def _to_the_end(run: Run) -> None:
     else:
         return
     # The error has gone, and with it the tensors of what it broke off.
-    go_on = f"and go on with --resume (checkpoint {run.save()})" if whole else last_checkpoint(run)
+    go_on = f"and go on with --resume (checkpoint {save(run)})" if whole else last_checkpoint(run)
     raise OutOfMemory(f"{message}. {remedies(run.config, playing, run.slots)}, {go_on}")
 
 
@@ -83,19 +85,19 @@ def last_checkpoint(run: Run) -> str:
 def _loop(run: Run) -> None:
     config, counters = run.config, run.counters
     if not counters.iteration:
-        run.evaluate("before")
-    elif run.evaluation_is_due():
-        run.evaluate(f"iteration {counters.iteration}")
+        evaluate(run, "before")
+    elif evaluation_is_due(run):
+        evaluate(run, f"iteration {counters.iteration}")
     while counters.iteration < config.iterations:
         apply_alarm_actions(run)
         iterate(run)
-        if run.evaluation_is_due():
-            run.evaluate(f"iteration {counters.iteration}")
+        if evaluation_is_due(run):
+            evaluate(run, f"iteration {counters.iteration}")
         run.stop.point()
         if counters.iteration % config.checkpoint_every == 0:
-            run.save()
-    run.evaluate("after")
-    run.save()
+            save(run)
+    evaluate(run, "after")
+    save(run)
 
 
 def iterate(run: Run) -> None:
@@ -112,7 +114,8 @@ def iterate(run: Run) -> None:
     clock.book("rollout")
 
     credit = run.crediting(rollout.episodes, iteration, rollout.continued)
-    warming_up = run.critic_warmup(iteration)
+    critic = run.config.method.critic
+    warming_up = critic is not None and iteration <= critic.warmup
     batch = training_batch(credit, warming_up)
     imitation, replay_metrics = (None, {}) if run.replay is None or warming_up else run.replay.advance(
         credit, iteration, run.updater.logprobs
@@ -142,7 +145,7 @@ def iterate(run: Run) -> None:
         run.folder.write_episodes(f"iteration-{iteration:05d}", rollout.episodes, credit)
     times = clock.metrics(rollout.timing, figures, rollout.seconds, rollout.covered)
     metrics = {**figures.values, **rollout.metrics, **run.engine.metrics(), **replay_metrics, **times}
-    run.record(metrics, rollout.episodes)
+    record(run, metrics, rollout.episodes)
     run.progress.iteration(iteration, metrics)
 
 

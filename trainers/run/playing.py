@@ -14,13 +14,13 @@ from envsuite.playing.engine import BaseEngine, ChatEngine
 from envsuite.prompting import ChatTokenizer
 from trainers.gateway.managers import check_agent
 from trainers.policy.adapter import merged_weights
-from trainers.policy.loading import load_model, load_tokenizer, model_settings
+from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import stop_ids
 from trainers.processes.cpu import keep_freed_memory
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import answers_in_text, make_chat_engine, start_engine
-from trainers.rollout.environments import check_chat, check_prompts, check_vocabulary, ends_of, with_day
-from trainers.rollout.limits import check_limits
+from trainers.rollout.environments import check_chat, ends_of
+from trainers.run.checks import keyed, load_prompting
 from trainers.run.config import TrainConfig
 from trainers.run.origin import differing, origin_of
 from trainers.settings import ConfigError
@@ -69,17 +69,14 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[LoadedEng
             yield LoadedEngine(config, chats, chats.name, own, ())
         return
     origin = origin_of(config.model.path)
-    tokenizer = load_tokenizer(config.model)
-    config = replace(config, prompt=with_day(config.prompt, tokenizer, {} if origin is None else origin.prompt))
+    earlier = {} if origin is None else origin.prompt
+    envs = keyed("evaluation.envs", config.evaluation.envs)
+    config, tokenizer, codec = load_prompting(config, envs, earlier, trains=False)
     if origin is not None and (difference := differing(origin, config.prompt)) is not None:
         _LOG.warning(
             "model.path %s was trained with other prompts: %s; its success with these says little of the training "
             "(give the run's config.yaml with --config)", config.model.path, difference,
         )  # fmt: skip
-    codec = check_prompts(config.prompt, tokenizer)
-    for i, env in enumerate(config.evaluation.envs):
-        check_vocabulary(env, f"evaluation.envs[{i}]", tokenizer)
-    check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout)
     model = load_model(config.model).requires_grad_(False)
     model.to(accelerator.device)
     if accelerator.device.type == "cpu":

@@ -11,6 +11,7 @@ from envsuite.core.errors import DataError
 from envsuite.playing.episode import EpisodeCost, EpisodePlan
 from envsuite.playing.step import Episode
 from envsuite.playing.timing import Timing
+from trainers.policy.stateful import Stateful
 from trainers.pool import Pool, PoolWriter, Query
 from trainers.run.config import PoolConfig
 from trainers.run.rollouts import IterationRollout, RolloutSource
@@ -78,6 +79,11 @@ class PooledRollouts(RolloutSource):
             if self.is_own(numbers[episode.group_id])
         ]
         return own, Timing()
+
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """What has been taken."""
+        return {"taken": self}
 
     def state(self) -> Mapping[str, Any]:
         """Returns what has been taken: a part of the checkpoint, so that consumption goes back with it."""

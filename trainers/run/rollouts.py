@@ -24,6 +24,7 @@ from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import OracleEpisodes
 from trainers.credit.rows import unshaped_steps
 from trainers.gateway.agents import AgentManager
+from trainers.policy.stateful import Stateful
 from trainers.processes.distributed import all_gather_object
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import factory_of, with_milestones
@@ -121,6 +122,11 @@ class RolloutSource(ABC):
     def is_own(self, group: int) -> bool:
         """Whether this process plays the group."""
         return bool(group % self.accelerator.num_processes == self.accelerator.process_index)
+
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """Its parts of a checkpoint, by name."""
+        return {}
 
     def settle(self) -> None:
         """Leaves the engine to others until the next call."""

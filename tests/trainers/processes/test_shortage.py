@@ -122,7 +122,7 @@ def test_a_model_that_does_not_fit_is_one_line(
     def failing(*given: object) -> None:
         raise torch.OutOfMemoryError(INJECTED)
 
-    monkeypatch.setattr("trainers.run.assembly.load_model", failing)
+    monkeypatch.setattr("trainers.run.policy.load_model", failing)
     assert main(["--config", str(write_settings(place))]) == 1
     said = capfd.readouterr().err
     assert "Traceback" not in said and "error: memory ran out (" in said and "envsuite plan" in said

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from tiny_runs import BOTH, train, weights, without_times, write_settings
 from transformers import AutoModelForCausalLM
 
+from envsuite.playing.manager import RolloutManager
 from envsuite.playing.step import Episode
 from trainers.policy.config import OptimConfig
 from trainers.report.metrics import read_metrics
@@ -28,6 +29,7 @@ from trainers.run.assembly import Run
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.rollouts import RolloutSource, SynchronousRollouts
+from trainers.run.sources import make_rollouts
 from trainers.run.tensors import with_tensors
 from trainers.steps.parquet import episode_files, read_episodes
 from trainers.train import main
@@ -56,18 +58,13 @@ def check(run: Path, staleness: int, iterations: int = 4, tasks: int = 2, size: 
         assert line["train/failed"] == 0 == line["async/dropped_groups"]
 
 
-def _asynchronous(run: Run, ends: Sequence[int]) -> RolloutSource:
+def _asynchronous(*common: Any, version: Callable[[], int], **more: Any) -> RolloutSource:
     """The rollouts of an asynchronous run, with a staleness of 0."""
-    run.pool = None
-    found = _synchronous(run, ends)
-    assert isinstance(found, SynchronousRollouts)
-    pool = GroupPool(run.accelerator, run.config.rollout.tasks, 0)
-    turns = found.manager.open(found.sampling, run.config.seed + 1, lambda _, episode, __: pool.enter(episode))
-    common = (run.config, run.accelerator, run.sampler, run.crediting.informative, run.counters, run.stop)
-    return AsynchronousRollouts(*common, pool, turns, run.sync, lambda: run.updater.steps)
-
-
-_synchronous = Run._rollouts
+    found = make_rollouts(*common, version=version, **more)
+    assert isinstance(found, SynchronousRollouts) and isinstance(found.manager, RolloutManager)
+    pool = GroupPool(found.accelerator, found.config.rollout.tasks, 0)
+    turns = found.manager.open(found.sampling, found.config.seed + 1, lambda _, episode, __: pool.enter(episode))
+    return AsynchronousRollouts(*common, pool, turns, found.sync, version)
 
 
 def _both(place: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[Path, Path]:

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from envsuite.remote.places import News, listening, tell
 from trainers.report.events import read_events
-from trainers.run.assembly import Run
+from trainers.run.event_log import EventLog
 
 JOINS = News("http://a:1", "TextCraft-v0", True, "it is named")
 LEAVES = News("http://a:1", "TextCraft-v0", False, "it is named no more")
 
 
-def run_in(folder: Path, main: bool = True) -> Any:
-    """Stands in for a run that has finished 3 iterations."""
-    parts = {"accelerator": SimpleNamespace(is_main_process=main), "folder": SimpleNamespace(path=folder)}
-    return SimpleNamespace(**parts, counters=SimpleNamespace(iteration=3), _servers={})
-
-
 def test_each_join_and_leave_is_one_event_however_many_parts_of_the_run_tell_of_it(tmp_path: Path) -> None:
-    run = run_in(tmp_path)
+    log = EventLog(tmp_path, "run", None, writes=True)
     other = News("http://a:1", "Sokoban-v0", True, "it is named")
-    with listening(lambda news: Run.note(run, news)):
+    with listening(lambda news: log.note(news, 3)):
         for news in (JOINS, JOINS, other, LEAVES, LEAVES, JOINS):
             tell(news)
     tell(LEAVES)
@@ -39,8 +31,8 @@ def test_each_join_and_leave_is_one_event_however_many_parts_of_the_run_tell_of_
 def test_only_the_first_process_writes_events_and_a_full_disk_ends_no_thread(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Run.note(run_in(tmp_path, main=False), JOINS)
+    EventLog(tmp_path, "run", None, writes=False).note(JOINS, 3)
     assert not [*tmp_path.iterdir()]
     (tmp_path / "file").touch()
-    Run.note(run_in(tmp_path / "file"), JOINS)
+    EventLog(tmp_path / "file", "run", None, writes=True).note(JOINS, 3)
     assert "cannot be written" in caplog.text

@@ -14,6 +14,7 @@ from envsuite.playing.loop import Rollout
 from envsuite.playing.manager import Watcher
 from envsuite.playing.step import Episode
 from envsuite.playing.timing import Timing
+from trainers.policy.stateful import Stateful
 from trainers.processes.distributed import all_gather_object
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.rollouts import IterationRollout, RolloutSource
@@ -84,6 +85,11 @@ class AsynchronousRollouts(RolloutSource):
         seconds = self._meter.began - meter.began
         metrics = {**rollout.metrics, **self._metrics(meter, seconds)}
         return replace(rollout, metrics=metrics, seconds=seconds, covered=seconds)
+
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """The pool."""
+        return {"pool": self.pool}
 
     def settle(self) -> None:
         """Leaves this process's engine to others until the next call; every process must call this.

@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 
 from envsuite.core.errors import DataError
 from envsuite.playing.activity import ACTIVITY
-from envsuite.playing.step import Episode
 from envsuite.prompting import TemplateRenderer
 from envsuite.remote.places import News
 from trainers.credit.crediting import Crediting, make_providers
@@ -149,7 +148,7 @@ class Run:
         more = 0 if method.hindsight is None else method.hindsight.max_tokens
         check_limits(config.model.path, shape, config.prompt, rollout, budget, more)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
-        self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
+        self.trackers = Trackers(config, accelerator, self.folder)
         self.tell = EventLog(self.folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
         self.alarms = Alarms(config.alarms)
         policy, structure = self._load_policy(config.model.routing == "replay")
@@ -314,12 +313,8 @@ class Run:
         iteration, every = self.counters.iteration, self.config.evaluation.every
         return 0 < every and iteration < self.config.iterations and not iteration % every
 
-    def record(self, metrics: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
+    def record(self, metrics: Mapping[str, float]) -> None:
         """Tells the alarms that this iteration's metrics raise, writes a line of them, and gives it to the trackers.
-
-        Args:
-            metrics: Values by their names.
-            episodes: Episodes of which trackers may show the first.
 
         Raises:
             DataError: It cannot be written (disk full).
@@ -332,7 +327,7 @@ class Run:
             self.tell(event)
         metrics = {**metrics, "alarms/standing": float(len(self.alarms.standing))}
         self.folder.write_metrics(self.counters.iteration, metrics)
-        self.trackers.log(self.counters.iteration, metrics, episodes)
+        self.trackers.log(self.counters.iteration, metrics)
 
     def note(self, news: News) -> None:
         """Writes into the file of events that a server has joined or left; once, however many parts say so."""

@@ -66,10 +66,11 @@ def address() -> Iterator[tuple[Gateway, str]]:
 
 
 @pytest.fixture
-def made(address: tuple[Gateway, str], tmp_path: Path) -> Iterator[Made]:
+def made(address: tuple[Gateway, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     """Makes what plays episodes with an agent, from its Python code and settings."""
     managers = []
     gateway, url = address
+    monkeypatch.setattr(command, "DISK", 16 << 20)
 
     def make(code: str, *arguments: str, attempts: int = 1, **settings: Any) -> AgentManager:
         (tmp_path / "agent.py").write_text(PRELUDE + code)
@@ -87,12 +88,6 @@ def made(address: tuple[Gateway, str], tmp_path: Path) -> Iterator[Made]:
     yield make
     for manager in managers:
         manager.close()
-
-
-@pytest.fixture
-def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command may write 16 MiB."""
-    monkeypatch.setattr(command, "DISK", 16 << 20)
 
 
 def played(manager: AgentManager, count: int = 1) -> list[Episode]:
@@ -223,9 +218,7 @@ def test_whatever_the_task_says_its_file_has_it(
         ("while True: subprocess.Popen(['sleep', '60'])", "BlockingIOError|Resource temporarily unavailable"),
     ],
 )
-def test_what_a_command_does_wrong_is_named(
-    made: Made, small_disk: None, monkeypatch: pytest.MonkeyPatch, code: str, told: str
-) -> None:
+def test_what_a_command_does_wrong_is_named(made: Made, monkeypatch: pytest.MonkeyPatch, code: str, told: str) -> None:
     monkeypatch.setattr(command, "PROCESSES", 12)
     manager = made(code, environment=False, memory=64)
     (episode,) = played(manager)
@@ -235,7 +228,7 @@ def test_what_a_command_does_wrong_is_named(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_memory_of_a_command_that_no_process_shows_is_limited(made: Made, small_disk: None, way: str) -> None:
+def test_memory_of_a_command_that_no_process_shows_is_limited(made: Made, way: str) -> None:
     output, episode = told(made(HELD.replace("TAKE", WAYS[way]), memory=64))
     assert "more than the 64 MiB" in str(episode.error) or int(output) <= 64, (output, episode.error)
 
@@ -344,14 +337,7 @@ print("reward: 0.25")
 @pytest.mark.parametrize("spoil", SPOILS)
 @pytest.mark.parametrize("way", ["file", "program"])
 def test_no_command_decides_its_own_test(
-    made: Made,
-    tmp_path: Path,
-    root: Path,
-    small_disk: None,
-    monkeypatch: pytest.MonkeyPatch,
-    spoil: str,
-    way: str,
-    sandbox: bool,
+    made: Made, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, spoil: str, way: str, sandbox: bool
 ) -> None:
     monkeypatch.setenv("PATH", f":.:{os.environ['PATH']}")
     code, check, reward = AGENT + SPOILS[spoil], CHECK, 0.25

@@ -90,7 +90,7 @@ def agent_settings(way: str, folder: Path, protocol: str = "chat", tool: str = "
         test = {} if more.get("environment", True) else {"test": [sys.executable, str(folder / "check.py")]}
         return {"command": [sys.executable, str(file), protocol], "sandbox": False, **test, **more}
     with socket.create_server(("127.0.0.1", 0)) as free:
-        return {"service": True, "port": free.getsockname()[1], "reward_within": 5.0, **more}
+        return {"service": True, "listen": f"127.0.0.1:{free.getsockname()[1]}", **more}
 
 
 def serve_sessions(url: str, token: str, over: threading.Event, protocol: str = "chat") -> None:

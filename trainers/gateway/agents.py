@@ -40,6 +40,8 @@ from trainers.settings import ConfigError
 from trainers.settings.shipped import located
 
 _LOG = logging.getLogger(__name__)
+REWARD_WAIT = 60.0
+"""Seconds after the end of an episode of a service in which its reward may come; without one it is left out."""
 _LOOK = 0.1  # seconds between two looks at progress
 _PATIENCE = 0.05  # seconds of waiting for engine or agents, after which it is looked who is overdue
 World = gymnasium.Env[Observation, Action]
@@ -381,7 +383,7 @@ class AgentManager:
             about |= world.about
         except Exception as error:  # of an environment: a lost server, a fault of its own
             text, failure = "", f"{env_id}: {reason(error)}"
-        limits = Limits(config.requests, config.tokens, config.seconds, config.reward_limit)
+        limits = Limits(config.requests, config.tokens, config.seconds)
         session = self.gateway.open(plan, limits, {**about, "task": text})
         game = world if self.agent.plays and config.environment else None
         client = Client(self.gateway, f"{self.url}/v1", session.key, game)
@@ -429,7 +431,7 @@ class AgentManager:
         if run.over is None:
             run.over = now
             run.job.stop()
-        waits = self.agent.grace if self.agent.plays else self.config.reward_within * (session.reward is None)
+        waits = self.agent.grace if self.agent.plays else REWARD_WAIT * (session.reward is None)
         return AgentOutcome(error=failure) if now > run.over + waits else None
 
     def _finish(self, run: _RunningAgent, outcome: AgentOutcome) -> Episode:

@@ -32,6 +32,12 @@ from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 _MEBI = 2**20
+DISK = 1024 * _MEBI
+"""Most bytes that a command may write to its folder, which is in memory."""
+PROCESSES = 256
+"""Most processes and threads of a command."""
+TEST_SECONDS = 60.0
+"""Longest time of the test of a command."""
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
     *("/etc/ld.so.cache", "/etc/alternatives", "/etc/hosts"),
@@ -138,7 +144,7 @@ class ConfinedCommand:
         packages = [Path(package.__file__ or "").parent for package in (envsuite, trainers)]
         folders = [packages[0], packages[0] / "interpreter", packages[1], packages[1] / "gateway"]
         settings = {"sandbox": config.sandbox, "port": port, "folder": self.host, "files": dict(files)}
-        settings |= {"memory": config.memory * _MEBI, "disk": config.disk * _MEBI, "processes": config.processes}
+        settings |= {"memory": config.memory * _MEBI, "disk": DISK, "processes": PROCESSES}
         self.channel, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -258,10 +264,10 @@ class CommandAgent(Agent):
     - a network in which only the gateway answers, and no sockets but those of files and of the Internet;
     - `/usr`, `/bin`, `/lib`, this program's Python, its own files and ``reads``, read-only, and nothing else of the
       machine; ``envsuite`` and ``trainers``, which know answers, are empty folders there;
-    - its folder and `/tmp`, in memory, with ``disk`` each;
+    - its folder and `/tmp`, in memory, with :data:`DISK` each;
     - no other processes, no rights, and none of the system calls that make namespaces, mount or trace;
-    - ``memory`` of all its processes, looked at 20 times a second, and as many ``processes``; shared memory without a
-      file is within it, too, and counts until the command ends.
+    - ``memory`` of all its processes, looked at 20 times a second, and :data:`PROCESSES`; shared memory without a file
+      is within it, too, and counts until the command ends.
 
     It is not kept from using the processor, nor from sockets of files in folders that it may read, nor from what a
     kernel's error allows. Without the sandbox it may do whatever this user may, and only its time is limited. In
@@ -281,7 +287,7 @@ class CommandAgent(Agent):
         self.config = config
         self.command = CommandProgram(config.command, "rollout.agent.command", config.reads)
         self.test = CommandProgram(config.test, "rollout.agent.test", config.reads) if config.test else None
-        self.grace += config.test_seconds if config.test else 0.0
+        self.grace += TEST_SECONDS if config.test else 0.0
         self._running: dict[ConfinedCommand, threading.Thread] = {}
         for program in (self.command, self.test):
             if program is not None:
@@ -369,7 +375,7 @@ class CommandAgent(Agent):
         # Python finds modules beside the files that the test names, and none in the folder, where the command wrote.
         common |= {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"} | _folders(fresh, f"{fresh}/{HOME}")
         common["PYTHONPATH"] = os.pathsep.join(os.path.dirname(path) for path in self.test.argument_files)
-        outcome = place.run(self.test, common, self.config.test_seconds, text, fresh)
+        outcome = place.run(self.test, common, TEST_SECONDS, text, fresh)
         job.output += outcome["output"]
         return self._grade(outcome, self.test)
 
@@ -381,9 +387,9 @@ class CommandAgent(Agent):
         if report["why"] == "memory":
             return f"{name} used more than the {self.config.memory} MiB of rollout.agent.memory"
         if report["why"] == "seconds":
-            limits = {"seconds": self.config.seconds, "test_seconds": self.config.test_seconds}
-            setting = "test_seconds" if program is self.test else "seconds"
-            return f"{name} took longer than the {limits[setting]:g} s of rollout.agent.{setting}"
+            is_test = program is self.test
+            limit = f"its {TEST_SECONDS:g} s" if is_test else f"the {self.config.seconds:g} s of rollout.agent.seconds"
+            return f"{name} took longer than {limit}"
         if code == 0:
             return None
         how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"

@@ -11,7 +11,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 from envsuite.playing.engine import BaseEngine, ChatCompletion, Request, Sampling
 from envsuite.playing.episode import EpisodePlan
@@ -38,12 +39,9 @@ class Gateway:
         writer: Renders and reads.
         sampling: How tokens are drawn, whatever agents ask for.
         seed: Answers are a function of weights, prompt, this seed, episode and number of the request.
-        masking: What becomes of requests that would mask the distribution: ``"refuse"``, or ``"ignore"``: they are
-            answered as if they did not.
         most: Most requests under way; further ones are refused with 429.
-        names: Further names of the model that is trained.
-        proxied: Names of other models, each with the address of its endpoint, up to ``/v1``; a key for it stands in
-            front: ``https://KEY@host/v1``.
+        models: Further models by name: ``None`` is the one that is trained; another one has the address of its
+            endpoint, up to ``/v1``, and a key for it stands in front: ``https://KEY@host/v1``.
         clock: Seconds, monotonic.
     """
 
@@ -53,15 +51,14 @@ class Gateway:
         sampling: Sampling,
         seed: int,
         *,
-        masking: Literal["refuse", "ignore"] = "refuse",
         most: int = 1024,
-        names: tuple[str, ...] = (),
-        proxied: Mapping[str, str] | None = None,
+        models: Mapping[str, str | None] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.writer, self.sampling, self.seed = writer, sampling, seed
-        self.masking, self.most, self.clock = masking, most, clock
-        self.names, self.proxied = (MODEL, *names), dict(proxied or {})
+        self.most, self.clock = most, clock
+        self.names = (MODEL, *(name for name, address in models.items() if address is None))
+        self.proxied = {name: address for name, address in models.items() if address is not None}
         self.operator = f"operator-{secrets.token_urlsafe(24)}"
         """Key with which sessions are made and rewards given; no agent has it."""
         self.context = CONTEXT
@@ -69,7 +66,7 @@ class Gateway:
         self.listen: Listen | None = None
         """Has it answer at a further socket, of a sandbox; set by who serves it (:mod:`trainers.gateway.listening`)."""
         self.counts: Counter[str] = Counter()
-        """Requests by what became of them: ``requests``, ``repeated``, ``replaced``, ``unmasked``, ``forwarded``."""
+        """Requests by what became of them: ``requests``, ``repeated``, ``replaced``, ``forwarded``."""
         self.lock = threading.RLock()
         """Held while sessions change."""
         self._arrived = threading.Condition(self.lock)
@@ -219,14 +216,8 @@ class Gateway:
         self.check_model(ask.model)
         if ask.masking:
             what = ", ".join(ask.masking)
-            if self.masking == "refuse":
-                raise Refused(
-                    400, "unsupported_parameter",
-                    f"{what} would mask the distribution that is trained on; leave it out, or set "
-                    "rollout.agent.masking to ignore, and the request is answered as if it were not there",
-                )  # fmt: skip
-            self.counts["unmasked"] += 1
-            self.tell(f"{what}: ignored, since it would mask the distribution that is trained on")
+            text = f"{what} would mask the distribution that is trained on; leave it out"
+            raise Refused(400, "unsupported_parameter", text)
         if ask.replaced:
             self.counts["replaced"] += 1
             self.tell(f"{', '.join(ask.replaced)} of an agent: replaced by the run's sampling settings")
@@ -261,7 +252,7 @@ class Gateway:
         """Gives an episode its reward, beside what an environment gave; the last one counts.
 
         Raises:
-            Refused: There is no such session, or the value is beyond the session's limit.
+            Refused: There is no such session, or the value is beyond the limit.
         """
         with self.lock:
             self.session_of(number).post(value)

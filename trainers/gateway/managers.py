@@ -84,9 +84,8 @@ def _open_gateway(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatToken
     except EnvsuiteError as error:
         raise ConfigError(f"rollout.agent: {error}") from error
     token = read_token(None)
-    endpoints = {name: os.path.expandvars(address) for name, address in agent.proxied.items()}
-    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names), proxied=endpoints)
-    url, _, _ = listen(gateway, agent.host, agent.port + rank if agent.port else 0, token)
+    models = {name: address and os.path.expandvars(address) for name, address in agent.models.items()}
+    url, _, _ = listen(gateway := Gateway(writer, Sampling(), 0, models=models), *agent.address(rank), token)
     if agent.service:
         _LOG.warning("agents ask for sessions at %s/sessions with the key of %s", url, TOKEN_VARIABLE)
     return gateway, url

@@ -22,6 +22,8 @@ from trainers.gateway.sequences import RequestPrompt, Sequences, Writer
 from trainers.steps.experts import cut
 
 _NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the model writes none
+LARGEST_REWARD = 1000.0
+"""Largest reward that may be given, above or below 0."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,6 @@ class Limits:
     """Sampled tokens of all answers; ``None`` for no limit."""
     seconds: float = 600.0
     """From the first to the last request."""
-    reward: float = 1000.0
-    """Largest reward that may be given, above or below 0."""
 
 
 @dataclass(frozen=True)
@@ -270,10 +270,10 @@ class Session:
         """Takes the reward that somebody gives, beside what an environment gave; the last one counts.
 
         Raises:
-            Refused: It is beyond the session's limit.
+            Refused: It is beyond :data:`LARGEST_REWARD`.
         """
-        if not abs(reward) <= (most := self.limits.reward):  # nor is nan
-            limits = f"no finite number from {-most:g} to {most:g}; rollout.agent.reward_limit sets the bound"
+        if not abs(reward) <= LARGEST_REWARD:  # nor is nan
+            limits = f"no finite number from {-LARGEST_REWARD:g} to {LARGEST_REWARD:g}"
             raise Refused(400, "invalid_reward", f"the reward is {reward}, which is {limits}")
         self.reward = reward
 

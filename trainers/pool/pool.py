@@ -21,7 +21,8 @@ T = TypeVar("T")
 _ATTEMPTS = 5
 """Times that a read begins anew because the writer has replaced a segment meanwhile."""
 _SESSION = """SELECT *, (SELECT json_group_array(tag) FROM tags WHERE tags.number = s.number) AS tags
-FROM sessions s WHERE number = ?"""
+FROM sessions s WHERE"""
+_ALL = Query(order="oldest")
 
 
 class Pool:
@@ -58,9 +59,20 @@ class Pool:
         """Number of sessions that have ended so far, those that were deleted since included."""
         return self._read(lambda: int(self._rows("SELECT endings FROM pool")[0]["endings"]))
 
-    def sessions(self, query: Query | None = None, seed: int = 0) -> list[PooledSession]:
-        """Returns the sessions that a query finds, in its order; without one, all of them as they began."""
-        return self._read(lambda: self._find_sessions(query or Query(ended=None, order="oldest"), seed))
+    def sessions(self, query: Query = _ALL, seed: int = 0, ended: bool = False) -> list[PooledSession]:
+        """Returns the sessions that a query finds, in its order; without one, all of them as they began.
+
+        Args:
+            query: The query.
+            seed: Seed of the order.
+            ended: Leaves out those that have not ended.
+        """
+
+        def read() -> list[PooledSession]:
+            sql, values = candidates(query, self.mark, "ended IS NOT NULL" if ended else "1")
+            return self._of([*choose_sessions(map(tuple, self._rows(sql, *values)), query, seed)])
+
+        return self._read(read)
 
     def session(self, session: str) -> PooledSession:
         """Returns the session of a name.
@@ -68,9 +80,9 @@ class Pool:
         Raises:
             UsageError: There is none.
         """
-        if not (matches := self.sessions(Query(session=session, ended=None))):
+        if not (rows := self._read(lambda: self._rows(f"{_SESSION} session = ?", session))):
             raise UsageError(f"{self.folder} has no session {session!r}; envsuite pool list {self.folder} lists them")
-        return matches[0]
+        return PooledSession.of(rows[0])
 
     def episode(self, session: str) -> Episode:
         """Returns the episode of a session, which need not have ended; its id is the session's number.
@@ -81,13 +93,13 @@ class Pool:
         """
         return self._read(lambda: self._episodes([self.session(session)])[0])
 
-    def episodes(self, query: Query | None = None, seed: int = 0) -> list[Episode]:
+    def episodes(self, query: Query = _ALL, seed: int = 0) -> list[Episode]:
         """Returns the episodes of the sessions that a query finds, in its order; without one, of all that have ended.
 
         Raises:
             DataError: One is damaged.
         """
-        return self._read(lambda: self._episodes(self._find_sessions(query or Query(order="oldest"), seed)))
+        return self._read(lambda: self._episodes(self.sessions(query, seed, ended=True)))
 
     def take(
         self, query: Query, count: int, seed: int, state: Mapping[str, Any] | None = None, until: int | None = None
@@ -126,13 +138,9 @@ class Pool:
 
         return self._read(read)
 
-    def _find_sessions(self, query: Query, seed: int) -> list[PooledSession]:
-        sql, values = candidates(query, self.mark)
-        return self._of([*choose_sessions(map(tuple, self._rows(sql, *values)), query, seed)])
-
     def _of(self, numbers: Sequence[int]) -> list[PooledSession]:
         """The sessions of these numbers, in their order."""
-        return [PooledSession.of(self._rows(_SESSION, number)[0]) for number in numbers]
+        return [PooledSession.of(self._rows(f"{_SESSION} number = ?", number)[0]) for number in numbers]
 
     def _episodes(self, sessions: Sequence[PooledSession]) -> list[Episode]:
         steps = {number: decode(rows, f"{self.folder}, session {number}") for number, rows in self._read_rows(sessions)}

@@ -8,65 +8,53 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal
 
-from trainers.settings import AtLeastOne, Count, Fraction, Text
+from trainers.settings import AtLeastOne, Fraction, Text
 
 
 @dataclass(frozen=True)
-class Query:
-    """Conditions that a session must meet, all of them, and how many are taken in which order."""
+class Wanted:
+    """Conditions that a session must meet, all of them, and the order in which sessions are taken."""
 
-    session: Text | None = None
-    """Name of the only one."""
     source: Text | None = None
     """Who played."""
-    env_id: Text | None = None
-    """Its environment."""
-    task_id: Text | None = None
-    """Its task."""
     tags: list[Text] = field(default_factory=list)
     """It has all of these."""
     newest_versions: AtLeastOne | None = None
     """All of its tokens were sampled by one of so many newest versions of the weights, among those that sampled the
     newest token of a session that has ended."""
-    from_version: Count | None = None
-    """All of its tokens were sampled by this version or a later one."""
     min_score: Fraction | None = None
     """Least score."""
-    max_score: Fraction | None = None
-    """Greatest score."""
     success: bool | None = None
     """Whether it solved its task."""
-    ended: bool | None = True
-    """Whether it has ended; null for both."""
-    group_size: AtLeastOne | None = None
-    """Whole groups alone: of each group with at least so many sessions that are wanted, the first ones."""
     per_task: AtLeastOne | None = None
     """Most sessions of one task; a group that goes beyond is left out."""
     order: Literal["random", "oldest", "newest"] = "random"
     """Order of sessions, or of groups: by the seed, by their beginning, or the last one first."""
+
+
+@dataclass(frozen=True)
+class Query(Wanted):
+    """What is wanted, and how many."""
+
+    group_size: AtLeastOne | None = None
+    """Whole groups alone: of each group with at least so many sessions that are wanted, the first ones."""
     limit: AtLeastOne | None = None
     """Most sessions."""
 
 
 _CONDITIONS = {
-    "session": "session = ?",
     "source": "source = ?",
-    "env_id": "env_id = ?",
-    "task_id": "task_id = ?",
     "newest_versions": "oldest >= (SELECT MIN(version) FROM (SELECT DISTINCT newest AS version FROM sessions WHERE "
     "ended <= :until AND newest IS NOT NULL ORDER BY version DESC LIMIT ?))",
-    "from_version": "oldest >= ?",
     "min_score": "COALESCE(score, 0) >= ?",
-    "max_score": "COALESCE(score, 0) <= ?",
     "success": "COALESCE(success, 0) = ?",
-    "ended": "(ended IS NOT NULL) = ?",
 }
 _TAGGED = "EXISTS (SELECT 1 FROM tags WHERE tags.number = sessions.number AND tag = ?)"
 TRAINABLE = "ended <= :until AND NOT failed AND NOT greedy AND steps > 0 AND bare = 0 AND oldest >= 0"
 """The condition of sessions that can be trained on: weights of the run have sampled every token, no teacher."""
 
 
-def candidates(query: Query, until: int, also: str = "1") -> tuple[str, list[Any]]:
+def candidates(query: Query, until: int, also: str) -> tuple[str, list[Any]]:
     """Returns SQL that selects a :data:`Candidate` for each session that meets the conditions, and its values.
 
     Args:

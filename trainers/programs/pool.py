@@ -37,8 +37,8 @@ _COMMANDS = {
     "prune": ("delete sessions; without --yes say how many", {}),
     "delete-session": ("delete one session", _SESSION),
 }
-_OPTIONS = {"list": {"--json": "store_true"}, "tag": {"--remove": "store_true"}, "prune": {"--yes": "store_true"},
-            "reward": {"--success": "store", "--score": "store"}}  # fmt: skip
+_OPTIONS = {"list": {"--json": "store_true"}, "tag": {"--remove": "store_true", "--name": "store"},
+            "prune": {"--yes": "store_true"}, "reward": {"--success": "store", "--score": "store"}}  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,8 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, out: Console) -> int:
     command = options.command
     settings = [(f"--{setting.path}", vars(options).get(setting.path)) for setting in describe_settings(Query)]
-    base = {"order": "oldest", "ended": None if command == "list" else True}
-    query = checked(Query, over(Query, base, [pair for pair in settings if pair[1] is not None]))
+    query = checked(Query, over(Query, {"order": "oldest"}, [pair for pair in settings if pair[1] is not None]))
     with Pool(options.folder) as pool:
         if command == "list":
             rows = _rows(pool, query)
@@ -73,7 +72,10 @@ def _run(options: argparse.Namespace, out: Console) -> int:
             _show(pool, options.name, out)
         elif command == "export":
             _export(pool.episodes(query), Path(options.out))
-        names = [options.name] if "name" in options else [entry.session for entry in pool.sessions(query)]
+        if (name := vars(options).get("name")) is None:
+            names = [session.session for session in pool.sessions(query, ended=command != "list")]
+        else:
+            names = [name]
     if command in ("tag", "reward", "delete-session") or (command == "prune" and options.yes):
         with PoolWriter(options.folder, f"envsuite pool {command}") as writer:
             if command == "tag":

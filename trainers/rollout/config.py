@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Posit
 
 MOST_EPISODES = 2**20
 """Most episodes of one iteration, which are held in memory until its update."""
+_ADDRESS = re.compile(r"(\[[^][]+\]|[^][:/]+):([0-9]{1,5})")
 
 
 @dataclass(frozen=True)
@@ -171,42 +173,24 @@ class AgentConfig:
     """Files and folders that the command may read, besides the files that its arguments name, Python, and /usr."""
     memory: AtLeastOne = 4096
     """Most memory of a command and its processes, in MiB."""
-    disk: AtLeastOne = 1024
-    """Most that a command may write to its folder, in MiB; the folder is in memory."""
-    processes: AtLeastOne = 256
-    """Most processes and threads of a command."""
     test: list[Text] = field(default_factory=list)
     """A program and its arguments, run in the folder of the command after it: status 0 is the reward 1, another one 0;
     a last line `reward: 0.35` tells it."""
-    test_seconds: Positive = 60.0
-    """Longest time of the test."""
-    reward_limit: Positive = 1000.0
-    """Largest reward, above or below 0, that a function, test or service may give; beyond it the episode of a function
-    or test fails, and the service is answered 400."""
     service: bool = False
     """Agents elsewhere ask for sessions over HTTP, and post rewards."""
     environment: bool = True
     """Give the agent the environment to play, whose rewards count; else the environment has the tasks alone."""
-    host: Text = "127.0.0.1"
-    """Address to listen at."""
-    port: Count = 0
-    """Port; 0 takes a free one. Further processes take the following ones."""
-    masking: Literal["refuse", "ignore"] = "refuse"
-    """Requests that force a tool or a format, which would mask the distribution that is trained on: refuse answers
-    400; ignore answers as if they did not."""
-    names: list[Text] = field(default_factory=list)
-    """Further names of the model, besides policy."""
-    proxied: dict[str, Text] = field(default_factory=dict)
-    """Names of other models, each with the address of its endpoint, whose answers are not recorded. A key stands in the
-    environment: {judge: https://$JUDGE_KEY@example.org/v1}."""
+    listen: Text = "127.0.0.1:0"
+    """Address and port to listen at; port 0 takes a free one. Further processes take the following ones."""
+    models: dict[str, Text | None] = field(default_factory=dict)
+    """Further models by name: null is another name of policy; an address is the endpoint of another model, whose
+    answers are not recorded. A key stands in the environment: {gpt-4o: null, judge: https://$JUDGE_KEY@example.org/v1}."""
     requests: AtLeastOne = 200
     """Most requests of an episode; each choice counts, and each count of tokens."""
     tokens: AtLeastOne | None = None
     """Most sampled tokens of an episode."""
     seconds: Positive = 600.0
     """Longest time of an episode."""
-    reward_within: Positive = 60.0
-    """Seconds after the end of an episode of a service in which its reward may come; without one it is left out."""
 
     def __post_init__(self) -> None:
         ways = {"function": self.function is not None, "command": bool(self.command), "service": self.service}
@@ -217,6 +201,15 @@ class AgentConfig:
             raise ConfigError(
                 "rollout.agent.test runs in the folder of a command; set rollout.agent.command, or leave it out"
             )
+        if (match := _ADDRESS.fullmatch(self.listen)) is None or int(match[2]) > 65535:
+            raise ConfigError(
+                f"rollout.agent.listen is {self.listen!r}; write an address and a port: 127.0.0.1:8080, or [::1]:8080"
+            )
+
+    def address(self, rank: int) -> tuple[str, int]:
+        """Returns the address and the port that a process listens at."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port) and int(port) + rank
 
 
 @dataclass(frozen=True)

@@ -155,8 +155,9 @@ class Alarms:
 
 def rules_of(config: AlarmConfig) -> dict[str, AlarmRule]:
     """Returns the rules that are watched, with the settings' bounds."""
-    rules = {name: rule for name, rule in RULES.items() if name not in config.silent}
-    for name, own in config.rules.items():
+    rules = {name: rule for name, rule in RULES.items() if config.action_of(name) != "ignore"}
+    for name in rules.keys() & config.rules.keys():
+        own = config.rules[name]
         limit = rules[name].bound if own.bound is None else own.bound
         rules[name] = replace(rules[name], bound=limit, patience=own.patience or rules[name].patience)
     return rules

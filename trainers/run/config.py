@@ -10,12 +10,12 @@ from pydantic import Field
 from envsuite.core.errors import unknown
 from trainers.credit.config import MethodConfig
 from trainers.policy.config import ModelConfig, OptimConfig
-from trainers.pool.query import Query
+from trainers.pool.query import Wanted
 from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig, TrainingEnvConfig
 from trainers.run.alarm_rules import RULES
 from trainers.settings import AtLeastOne, ConfigError, Count, FolderName, Positive, Seed, Text
 
-AlarmAction = Literal["warn", "pause", "return"]
+AlarmAction = Literal["warn", "pause", "return", "ignore"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,6 @@ class TrackingConfig:
     """Names: tensorboard, wandb, trackio; packages register others (docs/watching.md)."""
     project: Text = "envsuite"
     """Project that the run belongs to, where the tracker has projects."""
-    episodes: Count = 0
-    """Episodes of the first process that are shown as text, per iteration."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +64,19 @@ class AlarmConfig:
 
     action: AlarmAction = "warn"
     """``pause``: the run also ends, with a checkpoint and status 3; ``return``: it also goes back to its best
-    checkpoint of before the sign, and goes on from there."""
+    checkpoint of before the sign, and goes on from there; ``ignore``: the sign is not watched."""
     returns: AtLeastOne = 1
     """How often a run may go back; later alarms warn."""
     rules: dict[str, AlarmRuleConfig] = field(default_factory=dict)
     """Changes of rules, by their names."""
-    silent: list[str] = field(default_factory=list)
-    """Names of rules that are not watched."""
     webhook: Text | None = None
     """Address that each alarm is sent to as JSON, or the name of an environment variable that holds it: the settings
     are in the report and in trackers, where a secret address should not be."""
 
     def __post_init__(self) -> None:
-        for name in (*self.rules, *self.silent):
+        for name in self.rules:
             if name not in RULES:
                 raise unknown("alarm", name, RULES)
-        if twice := next((name for name in self.silent if name in self.rules), None):
-            raise ConfigError(f"alarms.rules changes {twice}, which alarms.silent leaves out; name it once")
 
     def action_of(self, name: str) -> AlarmAction:
         """Returns what is done about an alarm."""
@@ -92,7 +86,7 @@ class AlarmConfig:
     @property
     def goes_back(self) -> bool:
         """Whether some alarm takes the run back."""
-        return any(self.action_of(name) == "return" for name in RULES if name not in self.silent)
+        return any(self.action_of(name) == "return" for name in RULES)
 
 
 @dataclass(frozen=True)
@@ -103,7 +97,7 @@ class PoolConfig:
     """Its folder, on a disk of this machine."""
     hook: Text | None = None
     """file.py:function, which sees each text before it is stored, and may change or drop it."""
-    take: Query | None = None
+    take: Wanted | None = None
     """Train on what this query finds there, in whole groups of rollout.group_size, and play nothing; null: play, and
     store every episode."""
 

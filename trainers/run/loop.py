@@ -145,7 +145,7 @@ def iterate(run: Run) -> None:
         run.folder.write_episodes(f"iteration-{iteration:05d}", rollout.episodes, credit)
     times = clock.metrics(rollout.timing, figures, rollout.seconds, rollout.covered)
     metrics = {**figures.values, **rollout.metrics, **run.engine.metrics(), **replay_metrics, **times}
-    record(run, metrics, rollout.episodes)
+    record(run, metrics)
     run.progress.iteration(iteration, metrics)
 
 

@@ -12,7 +12,7 @@ from envsuite.playing.episode import EpisodeCost, EpisodePlan
 from envsuite.playing.step import Episode
 from envsuite.playing.timing import Timing
 from trainers.policy.stateful import Stateful
-from trainers.pool import Pool, PoolWriter, Query
+from trainers.pool import Pool, PoolWriter, Query, Wanted
 from trainers.run.config import PoolConfig
 from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.settings import ConfigError
@@ -52,7 +52,7 @@ class PooledRollouts(RolloutSource):
     """Takes the episodes of an iteration from a pool, each once; every process its share of the groups."""
 
     pool: Pool
-    query: Query
+    wanted: Wanted
     taken: dict[str, Any] | None = None
     """Counts of what was taken, as :meth:`~trainers.pool.pool.Pool.take` says it; ``None`` before."""
 
@@ -62,7 +62,7 @@ class PooledRollouts(RolloutSource):
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         size = self.config.rollout.group_size
-        query = replace(self.query, group_size=size)
+        query = Query(**vars(self.wanted), group_size=size)
         episodes, counts = self.pool.take(query, tasks * size, self.config.seed, self.taken)
         if len(episodes) < tasks * size:
             raise DataError(

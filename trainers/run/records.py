@@ -15,7 +15,6 @@ from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
 from envsuite.core import TaskSet
-from envsuite.playing.step import Episode
 from trainers.report.events import read_events
 from trainers.report.stats import EvalResult
 from trainers.rollout.config import EnvConfig
@@ -44,7 +43,7 @@ class RunRecords:
 
     def __init__(self, config: TrainConfig, accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase) -> None:
         self.folder = RunFolder(folder_of(config), accelerator, tokenizer)
-        self.trackers = Trackers(config, accelerator, self.folder, tokenizer)
+        self.trackers = Trackers(config, accelerator, self.folder)
         self.events = EventLog(self.folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
         self.alarms = Alarms(config.alarms)
 
@@ -61,13 +60,8 @@ def earlier_prompts(config: TrainConfig) -> dict[str, Any]:
     return (settings or {}).get("prompt") or {}
 
 
-def record(run: Run, metrics: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
+def record(run: Run, metrics: Mapping[str, float]) -> None:
     """Tells the alarms that this iteration's metrics raise, writes a line of them, and gives it to the trackers.
-
-    Args:
-        run: The run.
-        metrics: Values by their names.
-        episodes: Episodes of which trackers may show the first.
 
     Raises:
         DataError: It cannot be written (disk full).
@@ -80,7 +74,7 @@ def record(run: Run, metrics: Mapping[str, float], episodes: Sequence[Episode] =
         run.tell(event)
     metrics = {**metrics, "alarms/standing": float(len(run.alarms.standing))}
     run.folder.write_metrics(iteration, metrics)
-    run.trackers.log(iteration, metrics, episodes)
+    run.trackers.log(iteration, metrics)
 
 
 def evaluation_is_due(run: Run) -> bool:

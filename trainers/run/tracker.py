@@ -61,14 +61,13 @@ class Tracker(ABC):
         return
 
     @abstractmethod
-    def log(self, line: int, iteration: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
+    def log(self, line: int, iteration: int, values: Mapping[str, float]) -> None:
         """Takes one line of the metrics file.
 
         Args:
             line: Its number, from 0.
             iteration: Number of the iteration; several lines may have the same.
             values: Metrics by their names in :data:`trainers.report.metrics.METRICS`.
-            texts: Further texts, by name.
         """
 
     @abstractmethod
@@ -111,13 +110,11 @@ class TensorBoard(Tracker):
             self._writer.add_text("config", f"```yaml\n{yaml.safe_dump(dict(about.config), sort_keys=False)}```")
         self._iteration = 0
 
-    def log(self, line: int, iteration: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
+    def log(self, line: int, iteration: int, values: Mapping[str, float]) -> None:
         """Writes to the disk at once."""
         self._iteration = iteration
         for name, value in values.items():
             self._writer.add_scalar(name, value, iteration)
-        for name, text in texts.items():
-            self._writer.add_text(name, f"```\n{text}\n```", iteration)
         self._writer.flush()
 
     def finish(self, status: Status) -> None:
@@ -139,7 +136,6 @@ class WandB(Tracker):
     def __init__(self, about: TrackedRun) -> None:
         import wandb
 
-        self._texts: type[Any] = wandb.Table
         self._run = wandb.init(
             project=about.project, name=about.name, id=about.key, resume="allow", dir=str(about.folder),
             config=dict(about.config),
@@ -167,10 +163,9 @@ class WandB(Tracker):
                 "WANDB_MODE=offline to keep its files in the run's folder"
             )
 
-    def log(self, line: int, iteration: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
+    def log(self, line: int, iteration: int, values: Mapping[str, float]) -> None:
         """Hands the line to W&B's own process, which sends it."""
-        tables = {"episodes": self._texts(columns=["episode", "text"], data=[*texts.items()])} if texts else {}
-        self._run.log({"iteration": iteration, **values, **tables}, step=line)
+        self._run.log({"iteration": iteration, **values}, step=line)
 
     def finish(self, status: Status) -> None:
         """Ends the run, as failed unless it finished; waits a minute at most for what is not sent yet."""
@@ -194,11 +189,10 @@ class Trackio(Tracker):
         self._run: Any = trackio.init(about.project, name=name, config=dict(about.config), resume=resume, embed=False)
         self._iteration = 0
 
-    def log(self, line: int, iteration: int, values: Mapping[str, float], texts: Mapping[str, str]) -> None:
+    def log(self, line: int, iteration: int, values: Mapping[str, float]) -> None:
         """Hands the line to trackio's own thread, which writes it within a second."""
         self._iteration = iteration
-        markdown = {name: self._markdown(f"```\n{text}\n```") for name, text in texts.items()}
-        self._run.log({**values, **markdown}, step=iteration)
+        self._run.log(dict(values), step=iteration)
 
     def finish(self, status: Status) -> None:
         """Writes the status as a text, and all that is left."""

@@ -15,8 +15,6 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import DataError
 from envsuite.playing.activity import ACTIVITY
-from envsuite.playing.step import Episode
-from envsuite.prompting import ChatTokenizer
 from trainers.processes.distributed import on_main
 from trainers.run.config import TrainConfig
 from trainers.run.folder import RunFolder
@@ -46,18 +44,14 @@ class Trackers:
         config: The run's settings.
         accelerator: The run's accelerator.
         folder: The run's folder.
-        tokenizer: Decodes responses.
 
     Raises:
         ConfigError: Nobody has logged in to one that needs it.
     """
 
-    def __init__(
-        self, config: TrainConfig, accelerator: Accelerator, folder: RunFolder, tokenizer: ChatTokenizer
-    ) -> None:
+    def __init__(self, config: TrainConfig, accelerator: Accelerator, folder: RunFolder) -> None:
         self.config = config
         self.folder = folder
-        self.tokenizer = tokenizer
         self.names = [*config.tracking.trackers] if accelerator.is_main_process else []
         self._open: dict[str, Tracker] = {}
         self._followed: dict[str, _Followed] = {}
@@ -99,17 +93,15 @@ class Trackers:
         tracker = self._open[name] = kind(TrackedRun(*about))
         for number in range(run.lines, count):
             values = {key: math.nan if value is None else value for key, value in lines[number].items()}
-            tracker.log(number, int(values.pop("iteration")), values, {})
+            tracker.log(number, int(values.pop("iteration")), values)
         run.lines = max(run.lines, count)
         self._write()
 
-    def log(self, iteration: int, values: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
-        """Gives every tracker the line that was written to the metrics file, and a few episodes as text."""
-        shown_episodes = episodes[: self.config.tracking.episodes] if self._open else ()
-        texts = {f"episodes/{number}": self._text(episode) for number, episode in enumerate(shown_episodes)}
+    def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Gives every tracker the line that was written to the metrics file."""
         for name, tracker in [*self._open.items()]:
             if self._line >= self._followed[name].lines:
-                self._safely(name, partial(tracker.log, self._line, iteration, values, texts))
+                self._safely(name, partial(tracker.log, self._line, iteration, values))
                 if name in self._open:
                     self._followed[name].lines = self._line + 1
         self._line += 1
@@ -142,14 +134,6 @@ class Trackers:
             "After --resume it gets those that it lacks",
             name, type(error).__name__, error, self.folder.metrics.name,
         )  # fmt: skip
-
-    def _text(self, episode: Episode) -> str:
-        lines = [episode.task]
-        for step in episode.steps:
-            answer = self.tokenizer.decode(step.response_ids.tolist())
-            lines += [f"--- observation {step.t}", step.observation, f"--- answer {step.t}", answer]
-        how = "solved" if episode.success else episode.error or "not solved"
-        return "\n".join([*lines, f"--- {how}, return {episode.total_reward:g}"])
 
     def _write(self) -> None:
         content = {name: {"key": run.key, "lines": run.lines} for name, run in self._followed.items()}

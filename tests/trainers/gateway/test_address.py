@@ -23,7 +23,6 @@ from talking import CHAT, TOOL, Place, Wire, ask, body, raw
 from envsuite.core.errors import UsageError
 from trainers.gateway.app import serve
 from trainers.gateway.session import Limits
-from trainers.rollout.config import AgentConfig
 
 Made = Callable[..., Place]
 ROOT = Path(__file__).resolve().parents[3]
@@ -137,12 +136,11 @@ SENT: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", SENT)
 def test_what_agents_of_packages_send_is_served_or_refused_by_name(made: Made, name: str) -> None:
     path, fields, refused = SENT[name]
-    for masking in ("refuse", "ignore"):
-        reply = ask(place := made(masking=masking), path, place.open().key, sent_to(path) | fields)
-        if refused and masking == "refuse":
-            assert reply.status_code == 400 and reply.json()["error"]["message"].startswith(f"{refused} would mask")
-        else:
-            assert reply.status_code == 200, reply.text
+    reply = ask(place := made(), path, place.open().key, sent_to(path) | fields)
+    if refused:
+        assert reply.status_code == 400 and reply.json()["error"]["message"].startswith(f"{refused} would mask")
+    else:
+        assert reply.status_code == 200, reply.text
 
 
 @pytest.mark.seconds
@@ -175,15 +173,11 @@ def test_what_is_wrong_with_a_request_is_told_by_its_field(numbered: Place, name
 
 
 @pytest.mark.parametrize("name", MASKING)
-def test_what_would_mask_the_distribution_is_refused_or_served_as_if_it_were_not_there(made: Made, name: str) -> None:
-    strict, free = made(), made(masking="ignore")
+def test_what_would_mask_the_distribution_is_refused(numbered: Place, name: str) -> None:
     path, fields = MASKING[name]
-    error = ask(strict, path, strict.open().key, sent_to(path) | fields).json()["error"]["message"]
-    assert name in error and "set rollout.agent.masking to ignore" in error
-    assert AgentConfig(function="agent.py:play", masking="ignore").masking == "ignore", "the setting that it names"
-    assert ask(free, path, free.open().key, sent_to(path) | fields).status_code == 200
-    assert free.gateway.counts["unmasked"] == 1
-    assert ask(strict, CHAT, strict.open().key, body(tool_choice="none", logit_bias={})).status_code == 200
+    error = ask(numbered, path, numbered.open().key, sent_to(path) | fields).json()["error"]["message"]
+    assert error == f"{name} would mask the distribution that is trained on; leave it out"
+    assert ask(numbered, CHAT, numbered.open().key, body(tool_choice="none", logit_bias={})).status_code == 200
 
 
 @pytest.mark.parametrize("path", IGNORED)
@@ -199,7 +193,7 @@ def test_a_field_that_changes_nothing_is_served_and_told_once(
 
 
 def test_a_models_name_is_found_at_its_path(made: Made) -> None:
-    place = made(names=("org/its-7b",), proxied={"judge": "http://127.0.0.1:9/v1"})
+    place = made(models={"org/its-7b": None, "judge": "http://127.0.0.1:9/v1"})
     key = place.open().key
     rows = ask(place, "/v1/models", key).json()["data"]
     assert [row["id"] for row in rows] == ["policy", "org/its-7b", "judge"]
@@ -289,9 +283,7 @@ def test_other_machines_reach_the_address_with_a_token_alone(made: Made) -> None
 
 def test_a_model_that_another_endpoint_has_is_asked_there_and_nothing_of_it_is_recorded(made: Made) -> None:
     with ScriptedEndpoint(lambda body: completion("From there.")) as there:
-        place = made(
-            proxied={"judge": there.url.replace("http://", "http://its-key@"), "gone": "http://127.0.0.1:9/v1"}
-        )
+        place = made(models={"judge": there.url.replace("http://", "http://its-key@"), "gone": "http://127.0.0.1:9/v1"})
         session = place.open(Limits(requests=2))
         reply = ask(place, CHAT, session.key, body(model="judge", tool_choice="required"))
         assert reply.json()["choices"][0]["message"]["content"] == "From there."

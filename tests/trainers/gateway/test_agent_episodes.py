@@ -23,6 +23,7 @@ from envsuite.playing.step import Episode
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.textcraft.env import TextCraft
 from envsuite.vector import EnvFactory, make_vector
+from trainers.gateway import agents
 from trainers.gateway.agents import AgentManager, AgentTask, Client, FunctionAgent, ServiceAgent
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.messages import Message, ParsedRequest, Refused
@@ -95,9 +96,9 @@ def made() -> Iterator[Callable[..., AgentManager]]:
 @pytest.mark.parametrize("slots", [1, 3])
 def test_our_own_player_has_the_episodes_of_the_rollout_manager(slots: int, made: Callable[..., AgentManager]) -> None:
     """With several at a time, log-probabilities are equal to the rounding of other batches."""
-    plans, agents = _plans(6), made(player)
-    agents.slots = slots
-    ours = agents.run(plans, _sampling(), 5)
+    plans, own_player = _plans(6), made(player)
+    own_player.slots = slots
+    ours = own_player.run(plans, _sampling(), 5)
     spec = PromptSpec(CODEC, make_memory("full"), instructions=False, commands=False)
     manager = RolloutManager(
         _engine(), make_vector([FACTORY], slots), ["TextCraft-v0"], TokenDialogs(tokenizer(), spec)
@@ -137,7 +138,7 @@ def test_a_reward_beyond_the_limit_fails_the_episode(made: Callable[..., AgentMa
         asked(client, [Message("user", task.text)])
         return 1e308
 
-    assert "rollout.agent.reward_limit" in str(_alone(made(play)).error)
+    assert "no finite number from -1000 to 1000" in str(_alone(made(play)).error)
 
 
 def test_without_a_reward_an_episode_is_left_out_and_not_zero(made: Callable[..., AgentManager]) -> None:
@@ -216,8 +217,11 @@ def test_an_environment_that_cannot_begin_fails_its_episode_and_no_other(
     assert manager.timing.repeated == 2
 
 
-def test_a_service_posts_its_reward_after_the_end_or_is_left_out(made: Callable[..., AgentManager]) -> None:
-    manager = made(None, reward_within=0.2, environment=False)
+def test_a_service_posts_its_reward_after_the_end_or_is_left_out(
+    made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "REWARD_WAIT", 0.2)
+    manager = made(None, environment=False)
     gateway = manager.gateway
 
     def service() -> None:
@@ -259,6 +263,14 @@ def test_a_function_that_is_not_there_is_named(place: str, told: str, tmp_path: 
 def test_an_agent_is_brought_in_one_way(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="wants one of function, command, service"):
         AgentConfig(**given)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "::1", ":80", "[]:80", "a:65536", "a:-1", "http://a:80", "[::1]"])
+def test_what_is_no_address_with_a_port_is_refused(listen: str) -> None:
+    for right, address in {"[::1]:8080": ("::1", 8082), "localhost:0": ("localhost", 0)}.items():
+        assert AgentConfig(service=True, listen=right).address(2) == address
+    with pytest.raises(ConfigError, match=r"rollout\.agent\.listen is .*; write an address and a port"):
+        AgentConfig(service=True, listen=listen)
 
 
 @pytest.mark.parametrize("kind", FAILURES)

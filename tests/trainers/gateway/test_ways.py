@@ -25,9 +25,8 @@ def test_each_way_to_bring_an_agent_trains_and_is_evaluated(
     monkeypatch.setenv(TOKEN_VARIABLE, "secret-of-the-operator")
     agent = agent_settings(way, tmp_path, tool="craft", environment=environment)
     over = threading.Event()
-    service = threading.Thread(
-        target=serve_sessions, args=(f"http://127.0.0.1:{agent.get('port', 0)}", "secret-of-the-operator", over)
-    )
+    address = f"http://{agent.get('listen')}"
+    service = threading.Thread(target=serve_sessions, args=(address, "secret-of-the-operator", over))
     if way == "service":
         service.start()
     changes = {"iterations": 1, "evaluation.every": 1, "evaluation.episodes": 2, "episodes_every": 1}

@@ -140,16 +140,13 @@ def test_a_reward_that_comes_later_is_earned_by_the_last_step(tmp_path: Path) ->
 
 QUERIES: dict[str, tuple[Any, list[int]]] = {
     "source": ({"source": "other"}, [2, 5, 8, 11]),
-    "task": ({"task_id": "t1"}, [1, 5, 9]),
     "tags": ({"tags": ["even"]}, [0, 2, 4, 6, 8, 10]),
     "no such tag": ({"tags": ["even", "odd"]}, []),
     "newest versions": ({"newest_versions": 2}, [6, 7, 8, 9, 10, 11]),
-    "from a version": ({"from_version": 3}, [9, 10, 11]),
-    "scores": ({"min_score": 0.25, "max_score": 0.5}, [3, 4, 5, 6]),
+    "score": ({"min_score": 0.75}, [9, 10, 11]),
     "success": ({"success": False, "order": "newest", "limit": 2}, [11, 9]),
     "per task": ({"per_task": 1}, [0, 1, 2, 3]),
     "groups": ({"group_size": 2, "source": "run"}, [0, 1, 6, 7]),
-    "open": ({"ended": False}, []),
 }
 
 

@@ -57,7 +57,7 @@ def test_list_has_whole_names_and_json(folder: Path, console: Console) -> None:
 
 def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
     assert console(f"pool tag {folder} good --min_score 0.5")[0] == "tag: 2 sessions\n"
-    console(f"pool tag {folder} good --session s2 --remove")
+    console(f"pool tag {folder} good --name s2 --remove")
     console(f"pool reward {folder} s3 -1.5 --success false --score 1")
     with Pool(folder) as pool:
         assert [one.tags for one in pool.sessions()] == [(), (), (), ("good",), ()]
@@ -83,9 +83,9 @@ def test_export_writes_what_report_and_imitation_read(folder: Path, console: Con
 
 
 def test_prune_and_delete_session_delete(folder: Path, console: Console) -> None:
-    assert console(f"pool prune {folder} --max_score 0.3")[0] == "prune: 2 sessions; --yes deletes them\n"
+    assert console(f"pool prune {folder} --limit 2")[0] == "prune: 2 sessions; --yes deletes them\n"
     assert _names(folder) == ["s0", "s1", "s2", "s3", "s9"]
-    assert console(f"pool prune {folder} --max_score 0.3 --yes")[0] == "prune: 2 sessions\n"
+    assert console(f"pool prune {folder} --limit 2 --yes")[0] == "prune: 2 sessions\n"
     assert console(f"pool delete-session {folder} s9")[0] == "delete-session: 1 session\n"
     assert _names(folder) == ["s2", "s3"]
 
@@ -95,6 +95,7 @@ def test_what_cannot_be_is_one_line(folder: Path, console: Console) -> None:
         f"list {folder.parent}": f"{folder.parent}: not a pool (it has no pool.sqlite)",
         f"show {folder} nobody": f"{folder} has no session 'nobody'; envsuite pool list {folder} lists them",
         f"delete-session {folder} nobody": f"{folder} has no session 'nobody'; open it first",
+        f"delete-session {folder} ''": f"{folder} has no session ''; open it first",
         f"list {folder} --min_score 2": "min_score is 2; it must be less than or equal to 1",
         f"reward {folder} s0 much": "reward is 'much'; it must be a valid number, unable to parse string as a number",
     }.items():

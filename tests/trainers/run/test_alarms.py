@@ -49,9 +49,9 @@ def signed(rule: AlarmRule) -> dict[str, float]:
     return values | {rule.metric: value * values.get(rule.per, 1.0)}
 
 
-def alone(name: str, **settings: Any) -> Alarms:
+def alone(name: str) -> Alarms:
     """Alarms that watch one rule."""
-    return Alarms(AlarmConfig(silent=[other for other in RULES if other != name], **settings))
+    return Alarms(AlarmConfig(action="ignore", rules={name: AlarmRuleConfig(action="warn")}))
 
 
 def raised(alarms: Alarms, lines: Sequence[Mapping[str, float | None]], first: int = 1) -> list[tuple[int, str]]:
@@ -113,17 +113,17 @@ def test_alarms_that_go_on_from_their_state_are_those_that_were_not_stopped(afte
     assert second.state() == whole.state()
 
 
-def test_settings_change_a_rule_or_silence_it_and_unknown_names_are_refused() -> None:
+def test_settings_change_a_rule_or_ignore_it_and_unknown_names_are_refused() -> None:
     lines = [{"train/valid_actions": 0.4}] * 9
     assert raised(Alarms(AlarmConfig()), lines) == []
     changed = AlarmConfig(rules={"no_valid_actions": AlarmRuleConfig(bound=0.5, patience=4, action="pause")})
     assert raised(Alarms(changed), lines) == [(4, "no_valid_actions")]
     assert changed.action_of("no_valid_actions") == "pause" and changed.action_of("ratio") == "warn"
     assert not changed.goes_back and AlarmConfig(action="return").goes_back
+    ignored = AlarmConfig(rules={"no_valid_actions": AlarmRuleConfig(bound=0.5, action="ignore")})
+    assert raised(Alarms(ignored), lines) == []
     with pytest.raises(UnknownName, match="no_valid_actions"):
-        AlarmConfig(silent=["valid_action"])
-    with pytest.raises(ConfigError, match="name it once"):
-        AlarmConfig(silent=["ratio"], rules={"ratio": AlarmRuleConfig(bound=3.0)})
+        AlarmConfig(rules={"valid_action": AlarmRuleConfig()})
 
 
 def test_an_engine_that_is_behind_is_found_by_the_least_gap_and_a_rollout_that_is_meant_to_be_is_not() -> None:
@@ -221,7 +221,7 @@ def _told(run: Path) -> list[tuple[str, int]]:
     return [(event.kind, event.iteration) for event in read_events(run)]
 
 
-OTHERS = {"alarms.silent": [*RULES]}
+OTHERS = {"alarms.rules": {name: {"action": "ignore"} for name in RULES}}
 """Leaves the alarms of an untrained model out."""
 
 

@@ -189,9 +189,9 @@ def main(folder: Path, team: bool) -> int:
         seen.add(config.estimator)
         method = Method.of(config)
         updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=150), config.objective)
-        greedy = [GreedyReturn()] if config.greedy_baseline else []
+        greedy = [GreedyReturn()] if config.plays_greedily else []
         crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator), Signals()])
-        own = [e for e in episodes(config.greedy_baseline, team) if e.group_id % ranks == rank]
+        own = [e for e in episodes(config.plays_greedily, team) if e.group_id % ranks == rank]
         credit = crediting(own, iteration=3)
         rows = np.flatnonzero(credit.keep)
         kept = np.isin(credit.table.response.row_of, rows)

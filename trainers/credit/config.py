@@ -7,21 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from trainers.credit.estimators import ESTIMATORS, Estimator
 from trainers.credit.spear.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
-from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text
-from trainers.steps.columns import (
-    EMBEDDING,
-    ENTROPY,
-    GREEDY_RETURN,
-    HINDSIGHT,
-    MC_VALUE,
-    MILESTONE,
-    NEXT_MC_VALUE,
-    PLANNED,
-    VALUES,
-)
+from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text, checked
+from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MC_VALUE, MILESTONE, NEXT_MC_VALUE, VALUES
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -92,16 +83,6 @@ class MilestonesConfig:
 
 
 @dataclass(frozen=True)
-class HindsightConfig:
-    """The text that tells ``hcapo``'s policy of a successful episode's end when it scores the responses again."""
-
-    text: Text = "\n\nIn hindsight: the task was solved. The last observation was:\n{observation}"
-    """Added to the last message of each prompt; ``{observation}`` is the text that the episode ended with."""
-    max_tokens: AtLeastOne = 256
-    """Most tokens of it; what is longer loses its end."""
-
-
-@dataclass(frozen=True)
 class OracleConfig:
     """Episodes that are continued from the states of sampled steps, for ``oracle_mc``; never trained on."""
 
@@ -138,14 +119,6 @@ class MethodConfig:
     """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
     milestones: MilestonesConfig | None = None
     """Milestones of the tasks, where the method reads them (beacon)."""
-    entropy: bool = False
-    """Compute the policy's entropy at each response token before the update (empg)."""
-    hindsight: HindsightConfig | None = None
-    """Score the responses of successful episodes under prompts that say how these ended (hcapo)."""
-    blocks: bool = False
-    """Tell the tokens of planned answers (prompt.plan) by their blocks, where the method reads them (hiper)."""
-    greedy_baseline: bool = False
-    """Play one more episode per task, greedily, which is not trained on (remax)."""
     oracle: OracleConfig | None = None
     """Continue episodes from the state of every sampled step, to measure its value (oracle_mc); null is off."""
     reference: Place = "device"
@@ -166,6 +139,19 @@ class MethodConfig:
                 "set scale: {factor: 1.0}, or spear: {outcome: environment}"
             )
 
+    def make_estimator(self) -> Estimator:
+        """Makes the estimator with its options.
+
+        Raises:
+            UnknownName: It, or an option, does not exist.
+        """
+        return checked(ESTIMATORS[self.estimator], self.options, f"option of estimator {self.estimator}")
+
+    @property
+    def plays_greedily(self) -> bool:
+        """Whether one more episode per task is played, greedily, which is not trained on."""
+        return GREEDY_RETURN in self.make_estimator().needs
+
     @property
     def needs_reference(self) -> bool:
         """Whether the loss or a shaper compares the policy with the reference."""
@@ -178,11 +164,7 @@ class MethodConfig:
             "critic": (self.critic is not None, VALUES),
             "embedding": (self.embedding is not None, (EMBEDDING,)),
             "milestones": (self.milestones is not None, (MILESTONE,)),
-            "entropy": (self.entropy, (ENTROPY,)),
-            "hindsight": (self.hindsight is not None, (HINDSIGHT,)),
-            "blocks": (self.blocks, PLANNED),
             "oracle": (self.oracle is not None, (MC_VALUE, NEXT_MC_VALUE)),
-            "greedy_baseline": (self.greedy_baseline, (GREEDY_RETURN,)),
         }
         return {key: own for key, (present, own) in columns.items() if present}
 

@@ -85,7 +85,7 @@ from trainers.run.rollouts import (
 from trainers.run.stopping import Stopping
 from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError
-from trainers.steps.columns import REFERENCE
+from trainers.steps.columns import HINDSIGHT, PLANNED, REFERENCE
 
 _LOG = logging.getLogger(__name__)
 
@@ -142,11 +142,12 @@ class Run:
         for i, env in enumerate(config.envs):
             check_vocabulary(env, f"envs[{i}]", self.tokenizer)
         budget, shape = config.optim.tokens_per_microbatch, model_settings(config.model)
-        hindsight = None
-        if method.hindsight is not None:
+        credit_method, hindsight = Method.of(method), None
+        needs = set(credit_method.estimator.needs)
+        if HINDSIGHT in needs:
             render = TemplateRenderer(self.tokenizer, config.prompt.template_arguments)
-            hindsight = HindsightPrompts.of(method.hindsight, render, codec, longest_sequence(shape))
-        more = 0 if method.hindsight is None else method.hindsight.max_tokens
+            hindsight = HindsightPrompts.of(render, codec, longest_sequence(shape))
+        more = 0 if hindsight is None else hindsight.most_tokens
         check_limits(config.model.path, shape, config.prompt, rollout, budget, more)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
@@ -157,15 +158,14 @@ class Run:
         if (reason := rows_reason(self.model)) is not None:
             progress.message(f"{config.model.path} is trained row by row, not in a tree of tokens: {reason}")
 
-        credit_method = Method.of(method)
         recompute = config.optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness)
         providers = make_providers(
             method, credit_method.estimator, accelerator=accelerator, policy=policy, model=config.model,
             optim=config.optim, reference=self._reference(policy), hindsight=hindsight, seed=config.seed,
             tokenizer=self.tokenizer, lowercase=config.prompt.lowercase, recompute=recompute,
         )  # fmt: skip
-        if method.blocks and not config.prompt.plan:
-            _LOG.warning("method.blocks reads planned answers, but prompt.plan is false: each episode is one segment")
+        if needs.intersection(PLANNED) and not config.prompt.plan:
+            _LOG.warning("%s reads plans, but prompt.plan is false: each episode is one segment", method.estimator)
         first_only = recompute and config.optim.is_one_step  # ratios of 1
         if config.model.compute_dtype == "bfloat16" and method.objective.clips_within_rounding and not first_only:
             _LOG.warning(

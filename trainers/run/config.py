@@ -182,7 +182,7 @@ class TrainConfig:
         if self.pool is not None and self.pool.take is not None:
             playing = {
                 "method.oracle": self.method.oracle,
-                "method.greedy_baseline": self.method.greedy_baseline,
+                f"method.estimator {self.method.estimator}": self.method.plays_greedily,
                 "method.refill_rounds": self.method.refill_rounds,
             }
             if wrong := next((name for name, value in playing.items() if value), None):

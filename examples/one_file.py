@@ -87,7 +87,7 @@ for iteration in range(ITERATIONS):
     row = steps.response.row_of
     weight = token_weights(steps.response.lengths, objective, episode=steps.episode_id)
     policy.train()
-    for batch in micro_batches(steps, MICROBATCH, share_prefix=True):
+    for batch in micro_batches(steps, MICROBATCH):
         now = policy(batch)
 
         def column(values: np.ndarray, where: np.ndarray = batch.index) -> torch.Tensor:

@@ -158,7 +158,7 @@ def update(part: Part, accelerator: Accelerator) -> dict[str, float]:
         measure = Measure(accelerator.device)
         updater.update(batch, np.random.default_rng(turn))
         told = measure.done()
-    pieces = micro_batches(own, size.tokens_per_microbatch, share_prefix=True)
+    pieces = micro_batches(own, size.tokens_per_microbatch)
     parts = all_gather_object(accelerator, (sum(map(len, pieces)), len(own.response.values), told))
     computed, responses = (sum(each[i] for each in parts) for i in (0, 1))
     seconds = max(each[2]["seconds"] for each in parts)

@@ -123,7 +123,7 @@ def sharded(adapted: bool, offload: bool) -> Callable[[FakeGPU, Accelerator], No
             for _, tensor in sharding.each_whole(merged_weights(policy.model)):
                 assert tensor.device.type == DEVICE
             at_prompt_ends(
-                policy.model, table, [Fingerprint()], budget=60, share_prefix=True, compute_dtype="bfloat16"
+                policy.model, table, [Fingerprint()], budget=60, compute_dtype="bfloat16"
             )  # fmt: skip
 
     return case
@@ -136,8 +136,7 @@ def states(gpu: FakeGPU, accelerator: Accelerator) -> None:
     inner = architecture("qwen2-sliding", SIZE)
     with gpu:
         model = gpu.moved(inner)
-        for share in (True, False):
-            at_prompt_ends(model, table, wanted, budget=60, share_prefix=share, compute_dtype="bfloat16")
+        at_prompt_ends(model, table, wanted, budget=60, compute_dtype="bfloat16")
 
 
 def values(gpu: FakeGPU, accelerator: Accelerator) -> None:

@@ -137,7 +137,7 @@ def computed(accelerator: Accelerator, case: Case) -> Result:
         with as_reference(inner.model):
             reference = torch.from_numpy(log_probabilities(inner, own.table, optim))
     states = at_prompt_ends(
-        inner.model, own.table, [Fingerprint(), Fingerprint(-2, "mean")], budget=60, share_prefix=True,
+        inner.model, own.table, [Fingerprint(), Fingerprint(-2, "mean")], budget=60,
         compute_dtype=case.compute_dtype,
     )  # fmt: skip
     merged = None
@@ -147,7 +147,7 @@ def computed(accelerator: Accelerator, case: Case) -> Result:
     some = own.table if accelerator.is_main_process else own.table.take(np.zeros(0, np.int64))
     log_probabilities(inner, some, optim)  # processes without rows take part
     at_prompt_ends(
-        inner.model, some, [Fingerprint()], budget=60, share_prefix=True, compute_dtype=case.compute_dtype
+        inner.model, some, [Fingerprint()], budget=60, compute_dtype=case.compute_dtype
     )  # fmt: skip
     state = [value for values in optimizer.state.values() for value in values.values() if value.ndim]
     return Result(

@@ -186,7 +186,7 @@ class Accumulator:
         policy: Policy = self.accelerator.unwrap_model(self.policy)
         pieces = self._with_balance_loss(policy, _trees(policy, table, self.config, _RECOMPUTED))
         if by_rows(policy):
-            tally.distinct += distinct_tokens(table, self.config.share_prefix)
+            tally.distinct += distinct_tokens(table)
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
         passes = len(pieces) + any(piece.part is not None for piece in pieces)
         count = max(1, *all_gather_object(self.accelerator, passes))
@@ -311,7 +311,7 @@ def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]
 def _trees(policy: nn.Module, table: StepTable, config: OptimConfig, walk: float) -> list[TokenTree]:
     """The micro-batches of ``table``; ``walk`` is what a token costs in a tree that is computed in parts."""
     cost = walk if walks(policy) else None
-    return list(micro_batches(table, config.tokens_per_microbatch, config.share_prefix, cost, by_rows(policy)))
+    return list(micro_batches(table, config.tokens_per_microbatch, walk=cost, rows=by_rows(policy)))
 
 
 def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig, *, as_trained: bool = False) -> Floats:

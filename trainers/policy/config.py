@@ -123,9 +123,6 @@ class OptimConfig:
     iteration does, however many optimiser steps the iterations take."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
-    max_skipped: AtLeastOne = 3
-    """An optimiser step whose loss or gradient is not finite is skipped; after so many in a row the run stops, with a
-    checkpoint of the weights before them."""
     epochs: AtLeastOne = 1
     """Passes over the episodes of an iteration."""
     minibatches: AtLeastOne = 1
@@ -135,8 +132,6 @@ class OptimConfig:
     64); the number of minibatches follows from it. By default ``minibatches`` says how many there are."""
     tokens_per_microbatch: AtLeastOne = 16384
     """Most tokens that one forward pass computes; bounds memory, changes no result."""
-    share_prefix: bool = True
-    """Compute tokens that several steps begin with once in each micro-batch; else every step by itself."""
     old_logprobs: Literal["auto", "engine", "trainer"] = "auto"
     """Old log-probabilities of the importance ratio: those that the engine gave when it sampled, or those that the
     trainer computes before the first optimiser step of an update. ``auto`` takes the engine's where both

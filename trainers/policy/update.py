@@ -86,7 +86,7 @@ class Updater:
         self._span = attention_span(accelerator.unwrap_model(policy).model)
         self._accumulate = Accumulator(accelerator, policy, config, objective)
         name = f"policy (loss {objective.loss})"
-        self._step = GuardedStep(accelerator, policy, self.optimizer, config.max_grad_norm, config.max_skipped, name)
+        self._step = GuardedStep(accelerator, policy, self.optimizer, config.max_grad_norm, name)
 
     def update(
         self,
@@ -189,7 +189,7 @@ class Updater:
         return log_probabilities(self.accelerator.unwrap_model(self.policy), table, self.config)
 
     def _balance(self, batch: Batch, cut: Ints, epoch: int) -> tuple[Batch, Ints]:
-        share = self.config.share_prefix and not by_rows(self.policy)
+        share = not by_rows(self.policy)
         policy = self.accelerator.unwrap_model(self.policy)
         experts = policy.replay or bool(policy.balance_coef)
         return balance_batch(self.accelerator, batch, cut, epoch, share, self._span, experts)

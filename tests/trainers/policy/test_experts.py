@@ -278,7 +278,7 @@ def test_in_bfloat16_the_engines_experts_narrow_the_gap(name: str) -> None:
         policy = Policy(model, compute_dtype="bfloat16", replay=replay)
         distances, counts = np.zeros(len(sampled)), np.zeros(4, np.int64)
         with torch.no_grad():
-            for tree in micro_batches(table, 4096, share_prefix=True):
+            for tree in micro_batches(table, 4096):
                 distances[tree.index] = policy(tree).logprob.double().numpy() - sampled[tree.index]
                 counts += policy.rerouted.numpy()
         return np.abs(distances), counts

@@ -19,6 +19,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches, row_sequences
+from trainers.policy.rows import ALWAYS, use_rows
 from trainers.policy.tree import depth_first, laid_out, one_token
 from trainers.policy.update import Updater
 
@@ -101,10 +102,11 @@ def test_the_gradient_does_not_depend_on_the_micro_batches(objective: ObjectiveC
     table = step_table(np.random.default_rng(5), SIZE)
     advantage = np.random.default_rng(6).normal(size=len(table.response.values))
     found = []
-    for budget, share in ((1, False), (10_000, True), (50, True)):
+    for budget, alone in ((1, True), (10_000, False), (50, False)):
         policy = model("qwen2", SIZE)
-        optim = OptimConfig(tokens_per_microbatch=budget, share_prefix=share)
-        updater = _updater(policy, optim, objective)
+        if alone:
+            use_rows(policy, ALWAYS)
+        updater = _updater(policy, OptimConfig(tokens_per_microbatch=budget), objective)
         grads = updater.gradient(table, advantage)
         found.append(torch.cat([grads[key].flatten() for key in sorted(grads)]))
     assert _off(found[1], found[0]) < 1e-5

@@ -145,7 +145,7 @@ def test_the_readers_of_hidden_states_compute_in_the_same_format() -> None:
     with torch.no_grad():
         values = [critic[kind](batch) for kind in ("float32", "bfloat16")]
     states = [
-        at_prompt_ends(policy, table, [Fingerprint()], budget=100, share_prefix=True, compute_dtype=kind)[0]
+        at_prompt_ends(policy, table, [Fingerprint()], budget=100, compute_dtype=kind)[0]
         for kind in ("float32", "bfloat16")
     ]
     for exact, rounded in (values, [torch.from_numpy(part) for part in states]):

@@ -176,7 +176,7 @@ def test_everything_is_what_independent_sequences_give(
             everywhere = np.arange(len(table.response.values))
             model.train(False)
             last, mean = before_tokens(
-                model, table, [Fingerprint(), Fingerprint(-2, "mean")], everywhere, budget=budget, share_prefix=True
+                model, table, [Fingerprint(), Fingerprint(-2, "mean")], everywhere, budget=budget
             )
         assert loss == pytest.approx(float(expected.detach()), abs=1e-4)
         torch.testing.assert_close(torch.from_numpy(last), states.detach(), rtol=1e-5, atol=1e-5)

@@ -477,7 +477,7 @@ def test_hidden_states_and_a_critic_s_backbone_see_the_images(folder: Path) -> N
     model, tokenizer = loaded(folder)
     form = processing(tokenizer)
     steps = table(tokenizer, "window(2)")
-    (found,) = at_prompt_ends(model, steps, [Fingerprint()], budget=400, share_prefix=True)
+    (found,) = at_prompt_ends(model, steps, [Fingerprint()], budget=400)
     backbone = load_backbone(config_of(folder), "method.critic.path")
     assert vision_of(backbone) is not None
     for row in range(0, len(steps), 3):

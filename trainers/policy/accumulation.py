@@ -285,9 +285,8 @@ class Accumulator:
 
 
 def walks(policy: nn.Module) -> bool:
-    """Whether trees may be computed in parts: by each process alone, and twice with the same result."""
-    dropout = any(isinstance(module, nn.Dropout) and module.p > 0 and module.training for module in policy.modules())
-    return not (is_sharded(policy) or dropout or by_rows(policy) or is_recurrent(policy))
+    """Whether trees may be computed in parts: by each process alone, and twice."""
+    return not (is_sharded(policy) or by_rows(policy) or is_recurrent(policy))
 
 
 def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]:
@@ -322,7 +321,7 @@ def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig, 
 def token_scores(
     policy: nn.Module, table: StepTable, config: OptimConfig, *, as_trained: bool = False
 ) -> tuple[Floats, Floats]:
-    """Log-probability and entropy of each response token of ``table``, in their order; no gradient, no dropout.
+    """Log-probability and entropy of each response token of ``table``, in their order; no gradient.
 
     Both are of the distribution that is sampled from, the entropy (in nats) of the whole vocabulary.
 

@@ -198,7 +198,7 @@ class TrainConfig:
                 f"{rollout.staleness}; set it to 0"
             )
         replay = self.method.replay
-        if replay is not None and replay.admit == "episode" and self.rollout.group_size == 1:
+        if replay is not None and replay.rules == "paper" and self.rollout.group_size == 1:
             raise ConfigError(
                 "method.replay imitates episodes that are better than their group, but rollout.group_size is 1; "
                 "make it at least 2"

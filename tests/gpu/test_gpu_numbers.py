@@ -26,7 +26,7 @@ from trainers.policy.config import AdapterConfig, AttentionKernel, ComputeDtype,
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.kernels import check_kernel, choose_kernel
 from trainers.policy.loading import load_model, load_tokenizer
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.precision import computing
@@ -71,7 +71,7 @@ def _computed(
     logprobs = log_probabilities(policy, table, config)
     table.logprob.values[:] = logprobs  # so that no ratio is clipped, whatever is rounded
     AcceleratorState._reset_state(True)  # a process has one device, and here each in turn
-    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig())
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, Objective())
     found = updater.gradient(table, advantage)
     return logprobs, torch.cat([found[key].flatten().float().cpu() for key in sorted(found)])
 
@@ -193,7 +193,7 @@ def test_the_optimiser_learns(state: str, device: torch.device) -> None:
     policy = Policy(gpu_model("qwen2").to(device), compute_dtype="bfloat16")
     config = OptimConfig(tokens_per_microbatch=500, lr=0.003, state="8bit" if state == "8bit" else "float32")
     optimizer = make_optimizer(policy.parameters(), config)
-    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig(loss="gpg"))
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, Objective(loss="gpg"))
     before = log_probabilities(policy, table, config).mean()
     for step in range(5):
         updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(step))
@@ -220,7 +220,7 @@ def test_an_adapter_on_frozen_weights_learns_and_its_reference_stays(
     keep_reference(model)
     config = OptimConfig(tokens_per_microbatch=500, lr=0.02)
     optimizer = make_optimizer(policy.parameters(), config)
-    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig(loss="gpg"))
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, Objective(loss="gpg"))
     before = log_probabilities(policy, table, config)
     for step in range(5):
         updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(step))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trainers.policy.attention import evaluating
 from trainers.policy.config import OptimConfig
-from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
+from trainers.policy.loss import BatchTotals, Objective, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
 from trainers.policy.model import Policy
@@ -141,7 +141,7 @@ class Accumulator:
     accelerator: Accelerator
     policy: nn.Module
     config: OptimConfig
-    objective: ObjectiveConfig
+    objective: Objective
 
     def __call__(self, batch: Batch, tally: Tally, *, seed: int, first: bool, present: bool = False) -> bool:
         """Runs the backward passes over ``batch``; every process must call this.
@@ -289,7 +289,7 @@ def walks(policy: nn.Module) -> bool:
     return not (is_sharded(policy) or by_rows(policy) or is_recurrent(policy))
 
 
-def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]:
+def teaching_rows(batch: Batch, objective: Objective) -> NDArray[np.bool_]:
     """Returns which rows of ``batch`` the loss may have a gradient at, shape (N,); the others need not be computed.
 
     A row without advantage has none, unless the divergence from a reference or the entropy is part of the loss, or the

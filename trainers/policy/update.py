@@ -15,7 +15,7 @@ from trainers.policy.accumulation import Accumulator, Batch, Floats, Tally, log_
 from trainers.policy.balance import attention_span, balance_batch
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import GuardedStep
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.partition import Ints, minibatch_count, minibatch_of
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import whole
@@ -75,7 +75,7 @@ class Updater:
     policy: nn.Module
     optimizer: torch.optim.Optimizer
     config: OptimConfig
-    objective: ObjectiveConfig
+    objective: Objective
     iterations: int = field(default=1, kw_only=True)
     recompute: bool = field(default=False, kw_only=True)
     steps: int = field(default=0, init=False)

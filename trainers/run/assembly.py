@@ -30,6 +30,7 @@ from trainers.credit.spear.self_imitation import SelfImitation
 from trainers.gateway.managers import check_agent, manager_of
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
 from trainers.policy.rows import rows_reason
@@ -200,7 +201,7 @@ class Run:
             )
         module, optimizer = self._prepare_policy(policy)
         self.updater = Updater(
-            accelerator, module, optimizer, config.optim, method.objective, iterations=config.iterations,
+            accelerator, module, optimizer, config.optim, Objective.of(method.objective), iterations=config.iterations,
             recompute=recompute,
         )  # fmt: skip
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)

@@ -16,7 +16,7 @@ from tiny_runs import AGGREGATIONS, model, step_table
 
 from envsuite.core.errors import UsageError
 from trainers.policy.config import OptimConfig
-from trainers.policy.loss import ObjectiveConfig, token_weights
+from trainers.policy.loss import Objective, token_weights
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches, row_sequences
 from trainers.policy.rows import ALWAYS, use_rows
@@ -26,7 +26,7 @@ from trainers.policy.update import Updater
 SIZE = 61
 
 
-def _updater(policy: torch.nn.Module, optim: OptimConfig, objective: ObjectiveConfig) -> Updater:
+def _updater(policy: torch.nn.Module, optim: OptimConfig, objective: Objective) -> Updater:
     sgd = torch.optim.SGD(policy.parameters())
     return Updater(Accelerator(cpu=True), Policy(policy), sgd, optim, objective)
 
@@ -98,7 +98,7 @@ def test_a_response_without_a_prompt_is_named() -> None:
 
 
 @pytest.mark.parametrize("objective", AGGREGATIONS.values(), ids=AGGREGATIONS)
-def test_the_gradient_does_not_depend_on_the_micro_batches(objective: ObjectiveConfig) -> None:
+def test_the_gradient_does_not_depend_on_the_micro_batches(objective: Objective) -> None:
     table = step_table(np.random.default_rng(5), SIZE)
     advantage = np.random.default_rng(6).normal(size=len(table.response.values))
     found = []
@@ -119,7 +119,7 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient() -> None:
     naive = row_logprobs(policy, table)
     lengths = table.response.lengths
     advantage = np.random.default_rng(6).normal(size=len(table.response.values))
-    objective = ObjectiveConfig(aggregation="seq-mean-token-mean")
+    objective = Objective(aggregation="seq-mean-token-mean")
     scale = torch.from_numpy(advantage * token_weights(lengths, objective)).float()
     (-(naive * scale).sum()).backward()
     expected = torch.cat([gradient.flatten() for gradient in taken_gradients(policy).values()])

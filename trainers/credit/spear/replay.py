@@ -39,11 +39,12 @@ class ReplayConfig:
     """Settings of SPEAR's self-imitation. Defaults are the paper's."""
 
     rules: Literal["paper", "code"] = "paper"
-    """``paper``: episodes whose return lies above their group's mean are admitted (Eq. 6, and the sign of Eq. 4 whatever
-    the estimator), recalibration keeps Ã > 0 (Eq. 8), all that is stored counts towards ``size``, and group means beyond
-    ``baselines`` expire one by one (Algorithm 1). ``code``, SPEAR's: each step whose own advantage is positive; Ã ≥ 0;
-    what lies above the median, which must exceed 1.5 times the size; the oldest iterations as a whole, before the new
-    one is entered, so that there may be more for a while; and what is more than 5 iterations old is forgotten."""
+    """``paper``: episodes whose return lies above their group's mean are admitted (Eq. 6, and the sign of Eq. 4
+    whatever the estimator), recalibration keeps Ã > 0 (Eq. 8), all that is stored counts towards ``size``, and group
+    means beyond ``baselines`` expire one by one (Algorithm 1). ``code``, SPEAR's: each step whose own advantage is
+    positive; Ã ≥ 0; what lies above the median, which must exceed 1.5 times the size; the oldest iterations as a whole,
+    before the new one is entered, so that there may be more for a while; what is older than 5 iterations is forgotten.
+    """
     size: AtLeastOne = 2048
     """N_D: how many episodes (steps, with ``rules: code``) fill the buffer."""
     baselines: AtLeastOne = 10240

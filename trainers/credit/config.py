@@ -11,7 +11,7 @@ from trainers.credit.estimators import ESTIMATORS, Estimator
 from trainers.credit.spear.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
-from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text, checked
+from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Text, checked
 from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MC_VALUE, MILESTONE, NEXT_MC_VALUE, VALUES
 
 Place = Literal["device", "offload", "cpu"]
@@ -70,16 +70,6 @@ class MilestonesConfig:
     of: Literal["world", "expert"] = "world"
     """``world``: states of the world, as each environment defines them (docs/methods/beacon.md); ``expert``: the
     actions with which its expert solves the task, in their order."""
-    similarity: Share | None = None
-    """Actions that count as the expert's: equal ones, or those whose texts are at least this similar (``difflib``
-    ratio; authors' code: 0.95, which takes cabinet 1 for cabinet 11)."""
-
-    def __post_init__(self) -> None:
-        if self.of == "world" and self.similarity is not None:
-            raise ConfigError(
-                "method.milestones.similarity compares actions, but method.milestones.of is world; set it to expert, "
-                "or leave similarity out"
-            )
 
 
 @dataclass(frozen=True)
@@ -108,9 +98,6 @@ class MethodConfig:
     """Reward shapers by name, with their settings, applied in this order."""
     filters: list[str] | dict[str, dict[str, Any]] = field(default_factory=list)
     """Filters that leave rows out of the update: their names, or each with its settings."""
-    refill_rounds: Count = 0
-    """Most further rounds of rollout in an iteration, each with as many new tasks as groups were left out by the filter
-    zero_variance (DAPO's dynamic sampling); 0 lets the batch shrink."""
     replay: ReplayConfig | None = None
     """Self-imitation (SPEAR); null is off."""
     critic: CriticConfig | None = None
@@ -126,12 +113,6 @@ class MethodConfig:
     policy; ``offload``, in the host's memory, and on the device while it scores; ``cpu``, where it scores, too."""
 
     def __post_init__(self) -> None:
-        if self.refill_rounds and "zero_variance" not in self.filters:
-            raise ConfigError(
-                f"method.refill_rounds is {self.refill_rounds}, but no filter leaves out what would be replaced; "
-                "add zero_variance to method.filters"
-            )
-
         spear, scale = self.shapers.get("spear"), self.shapers.get("scale", {"factor": 1.0})
         if spear is not None and spear.get("outcome", "sign") == "sign" and scale.get("factor", 10.0) != 1.0:
             raise ConfigError(
@@ -172,3 +153,9 @@ class MethodConfig:
     def filter_settings(self) -> dict[str, dict[str, Any]]:
         """The filters by name, each with its settings."""
         return {name: {} for name in self.filters} if isinstance(self.filters, list) else self.filters
+
+    @property
+    def refill_rounds(self) -> int:
+        """Most further rounds of rollout in an iteration, for groups that the filter zero_variance leaves out."""
+        rounds: int = self.filter_settings.get("zero_variance", {}).get("refill_rounds", 0)
+        return rounds

@@ -183,7 +183,7 @@ class TrainConfig:
             playing = {
                 "method.oracle": self.method.oracle,
                 f"method.estimator {self.method.estimator}": self.method.plays_greedily,
-                "method.refill_rounds": self.method.refill_rounds,
+                "method.filters.zero_variance.refill_rounds": self.method.refill_rounds,
             }
             if wrong := next((name for name, value in playing.items() if value), None):
                 raise ConfigError(f"pool.take trains on stored episodes, and {wrong} plays some; leave one of them out")

@@ -214,7 +214,7 @@ def test_credit_of_scpo_that_matches_nothing_is_named(caplog: pytest.LogCaptureF
 def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, greedy: bool) -> list[Episode]:
     """Groups of episodes of a player who does what the expert would with probability ``skill``, else anything."""
     rng = np.random.default_rng(seed)
-    made = with_milestones(env, "world", None).make()
+    made = with_milestones(env, "world").make()
     expert = make_player(env.id, "expert")
     ids = made.unwrapped.tasks.ids(env.split)
     found = []

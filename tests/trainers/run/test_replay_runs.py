@@ -127,7 +127,12 @@ def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place: Path) -> None:
-    changes = {"recipe": "dapo", "method": {"refill_rounds": 2}, "evaluation.every": 0, "iterations": 2}
+    changes = {
+        "recipe": "dapo",
+        "method": {"filters": {"zero_variance": {"refill_rounds": 2}}},
+        "evaluation.every": 0,
+        "iterations": 2,
+    }
     assert main(["--config", str(write_settings(place, **changes))]) == 0
     records = without_times(place / "runs/tiny")[1:-1]
     for record in records:
@@ -139,7 +144,7 @@ def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place
 
 
 def test_a_full_batch_needs_no_further_round(place: Path) -> None:
-    method = {"refill_rounds": 3, "shapers": {"even_tokens": {}}}
+    method = {"filters": {"zero_variance": {"refill_rounds": 3}}, "shapers": {"even_tokens": {}}}
     changes = {"recipe": "dapo", "method": method, "evaluation.every": 0, "iterations": 1, "rollout.group_size": 6}
     assert main(["--config", str(write_settings(place, **changes))]) == 0
     record = without_times(place / "runs/tiny")[1]

@@ -127,12 +127,8 @@ def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place: Path) -> None:
-    changes = {
-        "recipe": "dapo",
-        "method": {"filters": {"zero_variance": {"refill_rounds": 2}}},
-        "evaluation.every": 0,
-        "iterations": 2,
-    }
+    method = {"filters": {"zero_variance": {"refill_rounds": 2}}}
+    changes = {"recipe": "dapo", "method": method, "evaluation.every": 0, "iterations": 2}
     assert main(["--config", str(write_settings(place, **changes))]) == 0
     records = without_times(place / "runs/tiny")[1:-1]
     for record in records:

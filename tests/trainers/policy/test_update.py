@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ranks import on_ranks
 from tiny_runs import model, step_table
 from update_cases import gradients, not_finite, updates
 
+from trainers.policy import accumulation
 from trainers.policy.accumulation import Batch, teaching_rows
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import DivergenceError
@@ -25,8 +27,8 @@ from trainers.policy.loss.config import CorrectionConfig
 from trainers.policy.loss.selection import SELECTING
 from trainers.policy.loss.token_losses import LOSSES
 from trainers.policy.model import Policy
+from trainers.policy.packing import micro_batches
 from trainers.policy.partition import minibatch_count, minibatches
-from trainers.policy.rows import ALWAYS, use_rows
 from trainers.policy.tree import TokenTree
 from trainers.policy.tree_plan import TreePlan
 from trainers.policy.update import Updater, learning_rate
@@ -37,14 +39,10 @@ CPU = Accelerator(cpu=True)
 PLAIN = {"lr": 1.0, "max_grad_norm": 1e9, "tokens_per_microbatch": 100}
 
 
-def make(
-    objective: Objective, adam: bool = False, recompute: bool = False, rows: bool = False, **optim: Any
-) -> Updater:
+def make(objective: Objective, adam: bool = False, recompute: bool = False, **optim: Any) -> Updater:
     """An updater of one process with a tiny model."""
     config = OptimConfig(**{**PLAIN, **optim})
     policy = Policy(model("qwen2", SIZE))
-    if rows:
-        use_rows(policy.model, ALWAYS)
     optimizer = (torch.optim.AdamW if adam else torch.optim.SGD)(policy.parameters(), lr=config.lr)
     return Updater(CPU, policy, optimizer, config, objective, iterations=2, recompute=recompute)
 
@@ -298,13 +296,20 @@ def test_ratios_compare_with_the_policy_before_the_update_in_every_epoch() -> No
 @pytest.mark.seconds
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_where_engine_and_trainer_agree_recomputing_changes_no_bit(parts: int, level: str) -> None:
+def test_where_engine_and_trainer_agree_recomputing_changes_no_bit(
+    parts: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each sequence by itself: the same bits.
+    monkeypatch.setattr(accumulation, "micro_batches", partial(micro_batches, share_prefix=False))
     batch, ends, told = some(), [], []
-    batch.table.logprob.values[:] = make(Objective(), tokens_per_microbatch=1, rows=True).logprobs(batch.table)
+    batch.table.logprob.values[:] = make(Objective(), tokens_per_microbatch=1).logprobs(batch.table)
     for recompute in (False, True):
-        alone = {"tokens_per_microbatch": 1, "rows": True}  # each sequence by itself: the same bits
         updater = make(
-            STEPPO, recompute=recompute, minibatches=parts, correction=CorrectionConfig(level=level), **alone
+            STEPPO,
+            recompute=recompute,
+            minibatches=parts,
+            correction=CorrectionConfig(level=level),
+            tokens_per_microbatch=1,
         )
         told.append(updater.update(batch, rng()).train)
         ends.append(flat(updater))

@@ -14,7 +14,7 @@ import torch
 from benchmarks.golden_data import Json, NotCovered, TokenRows, step_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from trainers.policy.loss.aggregation import BatchTotals, token_weights
-from trainers.policy.loss.config import ObjectiveConfig
+from trainers.policy.loss.config import Objective
 from trainers.policy.loss.policy_loss import PolicyLoss, kl_estimate, policy_loss
 from trainers.policy.loss.selection import covariances, eligible, selected_tokens
 from trainers.policy.loss.token_losses import LOSSES, LossTokens
@@ -24,25 +24,24 @@ MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean",
 ONE_ROW_EMPTY = "the original is 0/0 = NaN where a row has no tokens; such rows are left out here"
 
 
-def aggregated(
-    peer: str, mode: Any, rows: TokenRows, config: ObjectiveConfig, horizon: int | None = None
-) -> ObjectiveConfig:
+def aggregated(peer: str, mode: Any, rows: TokenRows, config: Objective, horizon: int | None = None) -> Objective:
     """``config`` with the aggregation ``mode`` as the peer computes it."""
     if mode not in MODES:
         raise NotCovered(f"mode={mode!r} is not known to the runner")
+    if mode == "seq-mean-token-sum-norm" and peer in ("verl-agent", "spear", "agent-r1"):
+        mode = "token-sum-norm"  # theirs does not divide by the number of sequences
     forks = peer in ("verl-agent", "spear")
     if forks and mode == "seq-mean-token-mean" and not rows.mask.any(axis=1).all():
         raise NotCovered(ONE_ROW_EMPTY)
     return replace(
         config,
         aggregation=mode,
-        horizon=(rows.width if horizon is None else horizon) if mode == "seq-mean-token-sum-norm" else None,
-        norm_by_sequences=peer not in ("verl-agent", "spear", "agent-r1"),
+        horizon=(rows.width if horizon is None else horizon) if mode.endswith("-norm") else None,
         count_empty=forks and mode == "seq-mean-token-sum",
     )
 
 
-def totals_of(case: Case, rows: TokenRows, config: ObjectiveConfig) -> BatchTotals:
+def totals_of(case: Case, rows: TokenRows, config: Objective) -> BatchTotals:
     """Sizes of the batch that the case divides by; verl can be told those of all ranks."""
     own = BatchTotals.of(rows.lengths, config)
     tokens, sequences = case.take("batch_num_tokens"), case.take("global_batch_size")
@@ -51,7 +50,7 @@ def totals_of(case: Case, rows: TokenRows, config: ObjectiveConfig) -> BatchTota
     )
 
 
-def weights(rows: TokenRows, config: ObjectiveConfig, **options: Any) -> torch.Tensor:
+def weights(rows: TokenRows, config: Objective, **options: Any) -> torch.Tensor:
     """One weight per flat token, in the case's dtype."""
     return torch.tensor(token_weights(rows.lengths, config, **options), dtype=rows.dtype)
 
@@ -59,7 +58,7 @@ def weights(rows: TokenRows, config: ObjectiveConfig, **options: Any) -> torch.T
 def evaluate(
     rows: TokenRows,
     advantage: torch.Tensor,
-    config: ObjectiveConfig,
+    config: Objective,
     *,
     weight: torch.Tensor | None = None,
     selected: torch.Tensor | None = None,
@@ -84,7 +83,7 @@ def evaluate(
 def loss_outcome(
     rows: TokenRows,
     advantage: torch.Tensor,
-    config: ObjectiveConfig,
+    config: Objective,
     weight: torch.Tensor | None = None,
     selected: torch.Tensor | None = None,
 ) -> Outcome:
@@ -106,8 +105,8 @@ def loss_outcome(
     return Outcome(values, _settings(config))
 
 
-def _settings(config: ObjectiveConfig) -> str:
-    default = asdict(ObjectiveConfig())
+def _settings(config: Objective) -> str:
+    default = asdict(Objective())
     changed = (f"{name}={value}" for name, value in asdict(config).items() if value != default[name])
     return ", ".join(changed) or "defaults"
 
@@ -129,7 +128,7 @@ def _verl_clip(case: Case) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _policy_loss(case: Case, build: Callable[[Case], ObjectiveConfig], mode: str | None = None) -> Outcome:
+def _policy_loss(case: Case, build: Callable[[Case], Objective], mode: str | None = None) -> Outcome:
     """A loss whose aggregation the case names, or is ``mode`` whatever it names."""
     rows, horizon = case.rows, case.take("loss_scale_factor")
     named = case.take("mode", "token-mean")
@@ -140,49 +139,49 @@ def _policy_loss(case: Case, build: Callable[[Case], ObjectiveConfig], mode: str
     return loss_outcome(rows, advantage, config, weights(rows, config, totals=totals))
 
 
-def _dual_clip(case: Case) -> ObjectiveConfig:
+def _dual_clip(case: Case) -> Objective:
     (low, high), ratio = _verl_clip(case), case.number("clip_ratio_c", 3.0)
     least, most = (-20.0, 20.0) if case.peer == "verl" else (None, None)
-    return ObjectiveConfig(clip_low=low, clip_high=high, dual_clip=ratio, log_ratio_min=least, log_ratio_max=most)
+    return Objective(clip_low=low, clip_high=high, dual_clip=ratio, log_ratio_min=least, log_ratio_max=most)
 
 
-def _gspo(case: Case) -> ObjectiveConfig:
+def _gspo(case: Case) -> Objective:
     low, high = _verl_clip(case)
     case.take("clip_ratio_c")  # no effect in the original's gspo
-    return ObjectiveConfig(ratio="sequence", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=10.0)
+    return Objective(ratio="sequence", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=10.0)
 
 
-def _cispo(case: Case) -> ObjectiveConfig:
+def _cispo(case: Case) -> Objective:
     low, high = _verl_clip(case)
-    return ObjectiveConfig(loss="cispo", clip_low=low, clip_high=high)
+    return Objective(loss="cispo", clip_low=low, clip_high=high)
 
 
-def _gpg(case: Case) -> ObjectiveConfig:
+def _gpg(case: Case) -> Objective:
     case.take("clip_ratio")  # part of the recorded config; gpg has no ratio
-    return ObjectiveConfig(loss="gpg")
+    return Objective(loss="gpg")
 
 
-def _clip_cov(case: Case) -> ObjectiveConfig:
+def _clip_cov(case: Case) -> Objective:
     if case.peer == "spear":
         case.flag("is_replay")  # which bounds the peer reads; both are recorded
         low, high, fraction, least, most = map(case.number, ("low", "high", "ratio", "lb", "ub"))
     else:
         (low, high), fraction = _verl_clip(case), case.number("clip_cov_ratio", 0.0002)
         least, most = case.number("clip_cov_lb", 1.0), case.number("clip_cov_ub", 5.0)
-    return ObjectiveConfig(
+    return Objective(
         loss="clip_cov", clip_low=low, clip_high=high, cov_fraction=fraction, cov_low=least, cov_high=most,
         log_ratio_min=None, log_ratio_max=None,
     )  # fmt: skip
 
 
-def _kl_cov(case: Case) -> ObjectiveConfig:
+def _kl_cov(case: Case) -> Objective:
     fraction, coefficient = case.number("kl_cov_ratio"), case.number("ppo_kl_coef")
-    return ObjectiveConfig(
+    return Objective(
         loss="kl_cov", cov_fraction=fraction, cov_kl_coef=coefficient, log_ratio_min=None, log_ratio_max=None
     )
 
 
-POLICY_LOSSES: tuple[tuple[str, str, tuple[str, ...], Callable[[Case], ObjectiveConfig]], ...] = (
+POLICY_LOSSES: tuple[tuple[str, str, tuple[str, ...], Callable[[Case], Objective]], ...] = (
     ("verl", "ppo_dualclip dapo_clip_higher", ("'vanilla'", "vanilla"), _dual_clip),
     ("verl-agent", "ppo_dualclip dapo_clip_higher", ("compute_policy_loss",), _dual_clip),
     ("verl", "gspo", ("'gspo'",), _gspo),
@@ -212,14 +211,14 @@ def _(case: Case) -> Outcome:
     rows = case.rows
     low, high = _verl_clip(case)
     case.one_of("mode", dict.fromkeys(MODES))  # the original always takes the plain mean over rows
-    config = ObjectiveConfig(
+    config = Objective(
         loss="gmpo", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=None, count_empty=True
     )
     advantage = named_advantage(case, rows)
     return loss_outcome(rows, advantage, config)
 
 
-def _selected(rows: TokenRows, advantage: torch.Tensor, config: ObjectiveConfig) -> torch.Tensor:
+def _selected(rows: TokenRows, advantage: torch.Tensor, config: Objective) -> torch.Tensor:
     """The tokens that the original picked: the recordings drew with seed 0, in the order of the eligible tokens."""
     new, old = (rows.column(name).double().numpy() for name in ("log_prob", "old_log_prob"))
     flat = advantage.double().numpy()
@@ -231,7 +230,7 @@ def _selected(rows: TokenRows, advantage: torch.Tensor, config: ObjectiveConfig)
     return torch.from_numpy(selected_tokens(new, old, flat, draw, config))
 
 
-def _covariance_outcome(rows: TokenRows, advantage: torch.Tensor, config: ObjectiveConfig) -> Outcome:
+def _covariance_outcome(rows: TokenRows, advantage: torch.Tensor, config: Objective) -> Outcome:
     selected = _selected(rows, advantage, config)
     outcome = loss_outcome(rows, advantage, config, selected=selected)
     term = LOSSES[config.loss](
@@ -250,7 +249,7 @@ def _covariance_outcome(rows: TokenRows, advantage: torch.Tensor, config: Object
 @handles("verl", "value_loss", "compute_value_loss")
 def _(case: Case) -> Outcome:
     rows = case.rows
-    config = aggregated("verl", case.take("mode", "token-mean"), rows, ObjectiveConfig())
+    config = aggregated("verl", case.take("mode", "token-mean"), rows, Objective())
     clip = case.number("cliprange_value")
     case.one_of("returns", {"values + 0.3*advantage_tok": None})
     values = rows.column("values")
@@ -268,7 +267,7 @@ _KL = {
 @handles("verl verl-agent SPEAR Agent-R1", "kl", "kl_penalty")
 def _(case: Case) -> Outcome:
     rows = case.rows
-    config = ObjectiveConfig(
+    config = Objective(
         kl=case.one_of("kl_penalty", _KL), kl_log_ratio_clamp=20.0 if case.peer == "verl" else None, kl_clamp=10.0
     )
     new = rows.column("log_prob").requires_grad_()
@@ -282,7 +281,7 @@ def _(case: Case) -> Outcome:
 def _(case: Case) -> Outcome:
     rows = case.rows
     horizon = case.take("loss_scale_factor")
-    config = aggregated(case.peer, case.take("mode"), rows, ObjectiveConfig(), horizon)
+    config = aggregated(case.peer, case.take("mode"), rows, Objective(), horizon)
     totals = totals_of(case, rows, config)
     losses = 0.5 * rows.column("advantage_tok") + 0.1
     return Outcome({"loss": float((weights(rows, config, totals=totals) * losses).sum())}, _settings(config))
@@ -318,7 +317,7 @@ def _(case: Case) -> Outcome:
 def _steppo_paper(case: Case, rows: TokenRows) -> Outcome:
     low, high = case.number("clip_low"), case.number("clip_high")
     origin = case.one_of("advantage", {"whitened": "peer-code", "raw_eq6": "paper-reference"})
-    config = ObjectiveConfig(
+    config = Objective(
         ratio="step", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=None, average="episodes"
     )
     advantage = _step_gae(case, rows, origin=origin, gamma=0.99, lam=1.0, key="advantage_per_row")
@@ -341,13 +340,13 @@ def _steppo_paper(case: Case, rows: TokenRows) -> Outcome:
     )
 
 
-TRL_LOSSES: dict[str, ObjectiveConfig] = {
-    "grpo": ObjectiveConfig(aggregation="seq-mean-token-mean", count_empty=True),
-    "bnpo": ObjectiveConfig(aggregation="token-mean"),
-    "dapo": ObjectiveConfig(aggregation="token-mean"),
-    "dr_grpo": ObjectiveConfig(aggregation="seq-mean-token-sum-norm", horizon=1, count_empty=True),
-    "luspo": ObjectiveConfig(aggregation="seq-mean-token-sum", count_empty=True),
-    "cispo": ObjectiveConfig(loss="cispo", aggregation="token-mean"),
+TRL_LOSSES: dict[str, Objective] = {
+    "grpo": Objective(aggregation="seq-mean-token-mean", count_empty=True),
+    "bnpo": Objective(aggregation="token-mean"),
+    "dapo": Objective(aggregation="token-mean"),
+    "dr_grpo": Objective(aggregation="seq-mean-token-sum-norm", horizon=1, count_empty=True),
+    "luspo": Objective(aggregation="seq-mean-token-sum", count_empty=True),
+    "cispo": Objective(loss="cispo", aggregation="token-mean"),
 }
 
 
@@ -382,7 +381,7 @@ def _(case: Case) -> Outcome:
 @handles("trl", "trl_rloo_loss", "RLOOTrainer._compute_loss")
 def _(case: Case) -> Outcome:
     rows = case.rows
-    config = ObjectiveConfig(
+    config = Objective(
         ratio="product",
         clip_low=case.number("epsilon_low"),
         clip_high=case.number("epsilon_high"),

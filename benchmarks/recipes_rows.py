@@ -54,8 +54,8 @@ def _row(name: str, iterations: int) -> Row:
     written = recipe(name).method
     if "spear" in written.get("shapers", {}):
         method["shapers"]["spear"], method["replay"] = scaled_spear(written, iterations, TASKS)
-    if written.get("refill_rounds", 0) > REFILLS:
-        method["refill_rounds"] = REFILLS
+    if "zero_variance" in written.get("filters", {}):
+        method["filters"] = {"zero_variance": {"refill_rounds": REFILLS}}
     return Row(name, name, name, method)
 
 

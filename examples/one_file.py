@@ -20,7 +20,7 @@ from trainers.credit.estimators.comparison import CENTRED
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model, load_tokenizer
-from trainers.policy.loss import ObjectiveConfig, token_weights
+from trainers.policy.loss import Objective, token_weights
 from trainers.policy.loss.policy_loss import policy_loss
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.packing import micro_batches
@@ -65,7 +65,7 @@ manager = RolloutManager(
 # -- the method: a pure function of the table of steps; the loss: a pure function of tokens ----------------------------
 
 credit = GiGPO(gamma=0.95, compare=CENTRED)
-objective = ObjectiveConfig(aggregation="seq-mean-token-sum", average="episodes", clip_low=0.2, clip_high=0.2)
+objective = Objective(aggregation="seq-mean-token-sum", average="episodes", clip_low=0.2, clip_high=0.2)
 
 rng = np.random.default_rng(SEED)
 for iteration in range(ITERATIONS):
@@ -87,7 +87,7 @@ for iteration in range(ITERATIONS):
     row = steps.response.row_of
     weight = token_weights(steps.response.lengths, objective, episode=steps.episode_id)
     policy.train()
-    for batch in micro_batches(steps, MICROBATCH, share_prefix=True):
+    for batch in micro_batches(steps, MICROBATCH):
         now = policy(batch)
 
         def column(values: np.ndarray, where: np.ndarray = batch.index) -> torch.Tensor:

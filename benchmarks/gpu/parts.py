@@ -27,7 +27,7 @@ from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.kernels import choose_kernel
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.packing import micro_batches
@@ -146,7 +146,7 @@ def update(part: Part, accelerator: Accelerator) -> dict[str, float]:
         shard(policy, settings, accelerator)
     optim = OptimConfig(lr=1e-6, tokens_per_microbatch=size.tokens_per_microbatch)
     optimizer = make_optimizer(policy.parameters(), optim)
-    updater = Updater(accelerator, policy, optimizer, optim, ObjectiveConfig())
+    updater = Updater(accelerator, policy, optimizer, optim, Objective())
     table = episodes(
         SHAPES[part.shape]["vocab_size"], groups=size.update_groups, members=size.members, steps=size.update_steps,
         prompt=size.prompt, response=size.response,
@@ -158,7 +158,7 @@ def update(part: Part, accelerator: Accelerator) -> dict[str, float]:
         measure = Measure(accelerator.device)
         updater.update(batch, np.random.default_rng(turn))
         told = measure.done()
-    pieces = micro_batches(own, size.tokens_per_microbatch, share_prefix=True)
+    pieces = micro_batches(own, size.tokens_per_microbatch)
     parts = all_gather_object(accelerator, (sum(map(len, pieces)), len(own.response.values), told))
     computed, responses = (sum(each[i] for each in parts) for i in (0, 1))
     seconds = max(each[2]["seconds"] for each in parts)

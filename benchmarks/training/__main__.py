@@ -126,7 +126,7 @@ def _counts(given: argparse.Namespace) -> str:
     for cell in cells(given):
         recorded = record(cell, model_folder(given.model))
         found = SharedTokens.of(steps := step_table(recorded))
-        computed = sum(map(len, micro_batches(steps, given.budget, share_prefix=True))) / found.distinct
+        computed = sum(map(len, micro_batches(steps, given.budget))) / found.distinct
         shared = [f"{1 - tokens / found.rows:.1%}" for tokens in (found.distinct, found.least)]
         counts = [f"{number:,}" for number in (recorded.completion, found.rows, found.distinct)]
         where = [cell.env, f"`{prompts(vars(cell))}`", f"{cell.turns} x {cell.group}"]

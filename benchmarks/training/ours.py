@@ -12,7 +12,7 @@ from benchmarks.training.rows import DENSE_SHARE, Rows
 from benchmarks.training.ways import Way, device, load, mean_loss, response_logprobs
 from trainers.policy.accumulation import Accumulator, Batch, Tally
 from trainers.policy.config import OptimConfig
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.packing import row_sequences
 from trainers.policy.tree import depth_first, token_tree
@@ -28,7 +28,7 @@ class Ours(Way):
         self.model = load(folder)
         accelerator = Accelerator(cpu=device().type == "cpu")
         config = OptimConfig(tokens_per_microbatch=budget, correction=None)
-        objective = ObjectiveConfig(aggregation="token-mean")
+        objective = Objective(aggregation="token-mean")
         self._accumulate = Accumulator(accelerator, Policy(self.model).train(), config, objective)
         self._batch = Batch(step_table(rows), np.repeat(rows.advantage, [len(row) for row in rows.responses]))
         self._budget = budget

@@ -165,7 +165,6 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
         of: ``"world"``: states of the world, as the environment defines them; ``"expert"``: the actions of its expert,
             in their order.
         guide: Knows the expert's actions (of ``"expert"``).
-        similarity: As in :class:`ActionMilestones` (of ``"expert"``).
     """
 
     def __init__(
@@ -173,13 +172,11 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
         env: gymnasium.Env[Observation, Action],
         of: Kind = "world",
         guide: Guide | None = None,
-        similarity: float | None = None,
     ) -> None:
         super().__init__(env)
         assert env.spec is not None
         self._kind = milestones_of(env.spec.id) if of == "world" else None
         self._guide = guide
-        self._similarity = similarity
         self._milestones: Milestones | ActionMilestones = ActionMilestones(())
         self._reached = 0
 
@@ -194,7 +191,7 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
             assert isinstance(inner, ToolEnv)
             self._milestones = self._kind(inner)
         elif self._guide is not None:
-            self._milestones = ActionMilestones(self._guide.actions(info["task_id"]), self._similarity)
+            self._milestones = ActionMilestones(self._guide.actions(info["task_id"]))
         return observation, self._note_milestones(info, 0)
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -215,12 +212,11 @@ class MilestoneFactory(EnvFactory):
 
     of: Kind = field(default="world", kw_only=True)
     """As in :class:`MilestoneEnv`."""
-    similarity: float | None = field(default=None, kw_only=True)
 
     def make(self) -> gymnasium.Env[Observation, Action]:
         """Makes a new environment."""
         guide = guide_of(EnvFactory(self.env_id, self.kwargs)) if self.of == "expert" else None
-        return MilestoneEnv(super().make(), self.of, guide, self.similarity)
+        return MilestoneEnv(super().make(), self.of, guide)
 
     def check(self) -> None:
         """Checks that the environment has milestones.

@@ -26,11 +26,11 @@ from trainers.policy.config import AdapterConfig, AttentionKernel, ComputeDtype,
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.kernels import check_kernel, choose_kernel
 from trainers.policy.loading import load_model, load_tokenizer
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.precision import computing
-from trainers.policy.rows import by_rows
+from trainers.policy.rows import ALWAYS, by_rows, use_rows
 from trainers.policy.tree import TokenSequence, token_tree
 from trainers.policy.update import Updater
 from trainers.settings import ConfigError
@@ -53,23 +53,25 @@ def _computed(
     device: torch.device,
     dtype: ComputeDtype,
     kernel: AttentionKernel = "sdpa",
-    share: bool = True,
+    rows: bool = False,
     checkpointing: bool = False,
 ) -> tuple[np.ndarray, torch.Tensor]:
     """Log-probabilities of the table's response tokens, and the whole gradient, in float32 on the CPU."""
     kernels._compile.cache_clear()  # a run has fewer models, for which the limit is
     table, model = _table(), gpu_model(name).to(device)
     choose_kernel(model, kernel)
+    if rows:
+        use_rows(model, ALWAYS)
     if checkpointing:
         checkpoint_activations(model)
     policy = Policy(model, temperature=0.7, compute_dtype=dtype)
-    config = OptimConfig(tokens_per_microbatch=200, share_prefix=share)
+    config = OptimConfig(tokens_per_microbatch=200)
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     advantage = np.random.default_rng(1).normal(size=len(table.response.values))
     logprobs = log_probabilities(policy, table, config)
     table.logprob.values[:] = logprobs  # so that no ratio is clipped, whatever is rounded
     AcceleratorState._reset_state(True)  # a process has one device, and here each in turn
-    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig())
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, Objective())
     found = updater.gradient(table, advantage)
     return logprobs, torch.cat([found[key].flatten().float().cpu() for key in sorted(found)])
 
@@ -79,12 +81,12 @@ def _close(ours: tuple[Any, torch.Tensor], own: tuple[Any, torch.Tensor], gap: f
     assert (ours[1] - own[1]).norm() <= share * own[1].norm()
 
 
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("rows", [True, False])
 @pytest.mark.parametrize("name", [*MODELS, *HYBRIDS])
 def test_in_float32_log_probabilities_and_gradients_are_those_of_a_cpu(
-    name: str, share: bool, device: torch.device
+    name: str, rows: bool, device: torch.device
 ) -> None:
-    _close(_computed(name, device, "float32", share=share), _computed(name, CPU, "float32", share=share), 1e-4, 1e-3)
+    _close(_computed(name, device, "float32", rows=rows), _computed(name, CPU, "float32", rows=rows), 1e-4, 1e-3)
 
 
 @pytest.mark.parametrize("checkpointing", [True, False])
@@ -125,15 +127,14 @@ def test_a_hybrid_in_a_tree_is_what_it_is_alone_with_and_without_the_libraries(
 
 @pytest.mark.cuda_only
 @pytest.mark.parametrize("checkpointing", [True, False])
-@pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "gpt2"])
 def test_kernels_of_attention_have_the_log_probabilities_and_gradients_of_pytorchs(
-    name: str, kernel: AttentionKernel, share: bool, checkpointing: bool, device: torch.device
+    name: str, kernel: AttentionKernel, checkpointing: bool, device: torch.device
 ) -> None:
     _available(kernel)
-    ours = _computed(name, device, "bfloat16", kernel, share, checkpointing)
-    _close(ours, _computed(name, device, "bfloat16", share=share), 0.02, 0.1)
+    ours = _computed(name, device, "bfloat16", kernel, checkpointing=checkpointing)
+    _close(ours, _computed(name, device, "bfloat16"), 0.02, 0.1)
 
 
 @pytest.mark.cuda_only
@@ -163,10 +164,7 @@ def _available(kernel: AttentionKernel) -> None:
 
 def test_hidden_states_are_those_of_a_cpu(device: torch.device) -> None:
     wanted = [Fingerprint(layer, pooling) for layer in (-1, -2) for pooling in ("last", "mean")]
-    found = [
-        at_prompt_ends(gpu_model("qwen2").to(place), _table(), wanted, budget=100, share_prefix=True)
-        for place in (device, CPU)
-    ]
+    found = [at_prompt_ends(gpu_model("qwen2").to(place), _table(), wanted, budget=100) for place in (device, CPU)]
     for ours, own in zip(*found, strict=True):
         np.testing.assert_allclose(ours, own, rtol=1e-3, atol=1e-3)
 
@@ -195,7 +193,7 @@ def test_the_optimiser_learns(state: str, device: torch.device) -> None:
     policy = Policy(gpu_model("qwen2").to(device), compute_dtype="bfloat16")
     config = OptimConfig(tokens_per_microbatch=500, lr=0.003, state="8bit" if state == "8bit" else "float32")
     optimizer = make_optimizer(policy.parameters(), config)
-    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig(loss="gpg"))
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, Objective(loss="gpg"))
     before = log_probabilities(policy, table, config).mean()
     for step in range(5):
         updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(step))
@@ -222,7 +220,7 @@ def test_an_adapter_on_frozen_weights_learns_and_its_reference_stays(
     keep_reference(model)
     config = OptimConfig(tokens_per_microbatch=500, lr=0.02)
     optimizer = make_optimizer(policy.parameters(), config)
-    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig(loss="gpg"))
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, Objective(loss="gpg"))
     before = log_probabilities(policy, table, config)
     for step in range(5):
         updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(step))

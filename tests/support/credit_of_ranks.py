@@ -28,6 +28,7 @@ from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.rows import as_played
 from trainers.policy.config import OptimConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
 from trainers.processes.distributed import all_gather_object, make_accelerator, run_guarded
@@ -188,10 +189,11 @@ def main(folder: Path, team: bool) -> int:
     for name, config in methods():
         seen.add(config.estimator)
         method = Method.of(config)
-        updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=150), config.objective)
-        greedy = [GreedyReturn()] if config.greedy_baseline else []
+        objective = Objective.of(config.objective)
+        updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=150), objective)
+        greedy = [GreedyReturn()] if config.plays_greedily else []
         crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator), Signals()])
-        own = [e for e in episodes(config.greedy_baseline, team) if e.group_id % ranks == rank]
+        own = [e for e in episodes(config.plays_greedily, team) if e.group_id % ranks == rank]
         credit = crediting(own, iteration=3)
         rows = np.flatnonzero(credit.keep)
         kept = np.isin(credit.table.response.row_of, rows)

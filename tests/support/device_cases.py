@@ -27,7 +27,7 @@ from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.flat import flatten
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.kernels import seen_tokens, varlen_tree_attention
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.selfcheck import sample_tree
 from trainers.policy.update import Updater
@@ -75,7 +75,7 @@ def update(name: str, dtype: str) -> Callable[[FakeGPU, Accelerator], None]:
             policy = gpu.moved(inner)
             assert policy.model.device.type == DEVICE
             optimizer = torch.optim.AdamW(policy.parameters(), lr=0.1)
-            objective = ObjectiveConfig(entropy_coef=0.1)
+            objective = Objective(entropy_coef=0.1)
             updater = Updater(accelerator, policy, optimizer, OPTIM, objective, recompute=True)
             updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(0))
             formats = {p.grad.dtype for p in policy.parameters() if p.grad is not None}
@@ -96,7 +96,7 @@ def adapted(gpu: FakeGPU, accelerator: Accelerator) -> None:
         trained = [p for p in policy.parameters() if p.requires_grad]
         with as_reference(policy.model):
             log_probabilities(policy, table, OPTIM)
-        updater = Updater(accelerator, policy, torch.optim.AdamW(trained, lr=0.1), OPTIM, ObjectiveConfig())
+        updater = Updater(accelerator, policy, torch.optim.AdamW(trained, lr=0.1), OPTIM, Objective())
         updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(0))
 
 
@@ -118,12 +118,12 @@ def sharded(adapted: bool, offload: bool) -> Callable[[FakeGPU, Accelerator], No
             sharding.shard(policy, config, two)
             trained = [p for p in policy.parameters() if p.requires_grad]
             assert all(sharding.is_offloaded(p) == offload for p in policy.parameters())  # type: ignore[arg-type]
-            updater = Updater(accelerator, policy, torch.optim.AdamW(trained, lr=0.1), OPTIM, ObjectiveConfig())
+            updater = Updater(accelerator, policy, torch.optim.AdamW(trained, lr=0.1), OPTIM, Objective())
             updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(0))
             for _, tensor in sharding.each_whole(merged_weights(policy.model)):
                 assert tensor.device.type == DEVICE
             at_prompt_ends(
-                policy.model, table, [Fingerprint()], budget=60, share_prefix=True, compute_dtype="bfloat16"
+                policy.model, table, [Fingerprint()], budget=60, compute_dtype="bfloat16"
             )  # fmt: skip
 
     return case
@@ -136,8 +136,7 @@ def states(gpu: FakeGPU, accelerator: Accelerator) -> None:
     inner = architecture("qwen2-sliding", SIZE)
     with gpu:
         model = gpu.moved(inner)
-        for share in (True, False):
-            at_prompt_ends(model, table, wanted, budget=60, share_prefix=share, compute_dtype="bfloat16")
+        at_prompt_ends(model, table, wanted, budget=60, compute_dtype="bfloat16")
 
 
 def values(gpu: FakeGPU, accelerator: Accelerator) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from trainers.policy.loss import ObjectiveConfig, token_weights
+from trainers.policy.loss import Objective, token_weights
 from trainers.policy.loss.config import CorrectionConfig
 from trainers.policy.loss.policy_loss import PolicyLoss, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
@@ -29,11 +29,11 @@ class Batch:
     def row(self) -> torch.Tensor:
         return torch.from_numpy(np.repeat(np.arange(len(self.lengths)), self.lengths))
 
-    def weight(self, config: ObjectiveConfig) -> torch.Tensor:
+    def weight(self, config: Objective) -> torch.Tensor:
         episode = self.episode if config.average == "episodes" else None
         return torch.from_numpy(token_weights(self.lengths, config, episode=episode))
 
-    def selected(self, config: ObjectiveConfig) -> torch.Tensor | None:
+    def selected(self, config: Objective) -> torch.Tensor | None:
         """What a loss picks of the whole batch; equal tokens have equal draws in every order."""
         if config.loss not in SELECTING:
             return None
@@ -43,7 +43,7 @@ class Batch:
 
     def loss(
         self,
-        config: ObjectiveConfig,
+        config: Objective,
         new: torch.Tensor | None = None,
         correction: CorrectionConfig | None = None,
     ) -> PolicyLoss:
@@ -52,7 +52,7 @@ class Batch:
 
     def part(
         self,
-        config: ObjectiveConfig,
+        config: Objective,
         rows: np.ndarray,
         new: torch.Tensor,
         correction: CorrectionConfig | None = None,

@@ -24,7 +24,7 @@ from trainers.policy.adapter import adapter_tensors, add_adapter, as_reference, 
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig, Sharding
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.sharding import each_whole, is_sharded, local, shard, spreads, whole
 from trainers.policy.update import Updater
@@ -126,7 +126,7 @@ def computed(accelerator: Accelerator, case: Case) -> Result:
     else:
         policy, optimizer = accelerator.prepare(policy, optimizer)
     optim = OptimConfig(lr=0.01, tokens_per_microbatch=60, minibatches=3, max_grad_norm=0.5, old_logprobs="trainer")
-    objective = ObjectiveConfig(loss=case.loss, cov_fraction=0.1, cov_low=0.0)  # type: ignore[arg-type]
+    objective = Objective(loss=case.loss, cov_fraction=0.1, cov_low=0.0)  # type: ignore[arg-type]
     updater = Updater(accelerator, policy, optimizer, optim, objective, recompute=True)
     own = share(accelerator, table())
     found = updater.gradient(own.table, own.advantage)
@@ -137,7 +137,7 @@ def computed(accelerator: Accelerator, case: Case) -> Result:
         with as_reference(inner.model):
             reference = torch.from_numpy(log_probabilities(inner, own.table, optim))
     states = at_prompt_ends(
-        inner.model, own.table, [Fingerprint(), Fingerprint(-2, "mean")], budget=60, share_prefix=True,
+        inner.model, own.table, [Fingerprint(), Fingerprint(-2, "mean")], budget=60,
         compute_dtype=case.compute_dtype,
     )  # fmt: skip
     merged = None
@@ -147,7 +147,7 @@ def computed(accelerator: Accelerator, case: Case) -> Result:
     some = own.table if accelerator.is_main_process else own.table.take(np.zeros(0, np.int64))
     log_probabilities(inner, some, optim)  # processes without rows take part
     at_prompt_ends(
-        inner.model, some, [Fingerprint()], budget=60, share_prefix=True, compute_dtype=case.compute_dtype
+        inner.model, some, [Fingerprint()], budget=60, compute_dtype=case.compute_dtype
     )  # fmt: skip
     state = [value for values in optimizer.state.values() for value in values.values() if value.ndim]
     return Result(

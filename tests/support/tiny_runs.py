@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from trainers.imitation.vocabulary import word_tokenizer
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.report.metrics import read_metrics
 from trainers.steps import StepTable
 from trainers.steps.table import Ragged
@@ -225,16 +225,16 @@ def step_table(
 
 
 AGGREGATIONS = {
-    "token-mean": ObjectiveConfig(aggregation="token-mean"),
-    "token-sum": ObjectiveConfig(aggregation="token-sum"),
-    "seq-mean-token-sum": ObjectiveConfig(aggregation="seq-mean-token-sum"),
-    "seq-mean-token-mean": ObjectiveConfig(aggregation="seq-mean-token-mean", ratio="sequence"),
-    "episodes": ObjectiveConfig(aggregation="seq-mean-token-mean", average="episodes"),
-    "norm": ObjectiveConfig(aggregation="seq-mean-token-sum-norm", horizon=16, count_empty=True),
+    "token-mean": Objective(aggregation="token-mean"),
+    "token-sum": Objective(aggregation="token-sum"),
+    "seq-mean-token-sum": Objective(aggregation="seq-mean-token-sum"),
+    "seq-mean-token-mean": Objective(aggregation="seq-mean-token-mean", ratio="sequence"),
+    "episodes": Objective(aggregation="seq-mean-token-mean", average="episodes"),
+    "norm": Objective(aggregation="seq-mean-token-sum-norm", horizon=16, count_empty=True),
 }
 
 
-def gradient_cases() -> dict[str, tuple[ObjectiveConfig, StepTable, np.ndarray, int]]:
+def gradient_cases() -> dict[str, tuple[Objective, StepTable, np.ndarray, int]]:
     """Objective, step table, advantages and micro-batch budget; each aggregation with groups spread unevenly."""
     cases = {}
     for number, (name, objective) in enumerate(AGGREGATIONS.items()):

@@ -200,7 +200,7 @@ def calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], p
     model.train(False)
     layers, dtype = layers_of(int(model.config.num_hidden_layers)), settings.compute_dtype
     fingerprints = [Fingerprint(layer, pooling) for pooling in poolings for layer in layers]
-    hidden_states = at_prompt_ends(model, table, fingerprints, budget=BUDGET, share_prefix=True, compute_dtype=dtype)
+    hidden_states = at_prompt_ends(model, table, fingerprints, budget=BUDGET, compute_dtype=dtype)
     states = dict(zip(fingerprints, hidden_states, strict=True))
     tasks = int(task.max()) + 1
     candidates = scan(table, states, task, radii)

@@ -7,21 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from trainers.credit.estimators import ESTIMATORS, Estimator
 from trainers.credit.spear.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
-from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text
-from trainers.steps.columns import (
-    EMBEDDING,
-    ENTROPY,
-    GREEDY_RETURN,
-    HINDSIGHT,
-    MC_VALUE,
-    MILESTONE,
-    NEXT_MC_VALUE,
-    PLANNED,
-    VALUES,
-)
+from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Text, checked
+from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MC_VALUE, MILESTONE, NEXT_MC_VALUE, VALUES
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -79,26 +70,6 @@ class MilestonesConfig:
     of: Literal["world", "expert"] = "world"
     """``world``: states of the world, as each environment defines them (docs/methods/beacon.md); ``expert``: the
     actions with which its expert solves the task, in their order."""
-    similarity: Share | None = None
-    """Actions that count as the expert's: equal ones, or those whose texts are at least this similar (``difflib``
-    ratio; authors' code: 0.95, which takes cabinet 1 for cabinet 11)."""
-
-    def __post_init__(self) -> None:
-        if self.of == "world" and self.similarity is not None:
-            raise ConfigError(
-                "method.milestones.similarity compares actions, but method.milestones.of is world; set it to expert, "
-                "or leave similarity out"
-            )
-
-
-@dataclass(frozen=True)
-class HindsightConfig:
-    """The text that tells ``hcapo``'s policy of a successful episode's end when it scores the responses again."""
-
-    text: Text = "\n\nIn hindsight: the task was solved. The last observation was:\n{observation}"
-    """Added to the last message of each prompt; ``{observation}`` is the text that the episode ended with."""
-    max_tokens: AtLeastOne = 256
-    """Most tokens of it; what is longer loses its end."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +98,6 @@ class MethodConfig:
     """Reward shapers by name, with their settings, applied in this order."""
     filters: list[str] | dict[str, dict[str, Any]] = field(default_factory=list)
     """Filters that leave rows out of the update: their names, or each with its settings."""
-    refill_rounds: Count = 0
-    """Most further rounds of rollout in an iteration, each with as many new tasks as groups were left out by the filter
-    zero_variance (DAPO's dynamic sampling); 0 lets the batch shrink."""
     replay: ReplayConfig | None = None
     """Self-imitation (SPEAR); null is off."""
     critic: CriticConfig | None = None
@@ -138,14 +106,6 @@ class MethodConfig:
     """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
     milestones: MilestonesConfig | None = None
     """Milestones of the tasks, where the method reads them (beacon)."""
-    entropy: bool = False
-    """Compute the policy's entropy at each response token before the update (empg)."""
-    hindsight: HindsightConfig | None = None
-    """Score the responses of successful episodes under prompts that say how these ended (hcapo)."""
-    blocks: bool = False
-    """Tell the tokens of planned answers (prompt.plan) by their blocks, where the method reads them (hiper)."""
-    greedy_baseline: bool = False
-    """Play one more episode per task, greedily, which is not trained on (remax)."""
     oracle: OracleConfig | None = None
     """Continue episodes from the state of every sampled step, to measure its value (oracle_mc); null is off."""
     reference: Place = "device"
@@ -153,18 +113,25 @@ class MethodConfig:
     policy; ``offload``, in the host's memory, and on the device while it scores; ``cpu``, where it scores, too."""
 
     def __post_init__(self) -> None:
-        if self.refill_rounds and "zero_variance" not in self.filters:
-            raise ConfigError(
-                f"method.refill_rounds is {self.refill_rounds}, but no filter leaves out what would be replaced; "
-                "add zero_variance to method.filters"
-            )
-
         spear, scale = self.shapers.get("spear"), self.shapers.get("scale", {"factor": 1.0})
         if spear is not None and spear.get("outcome", "sign") == "sign" and scale.get("factor", 10.0) != 1.0:
             raise ConfigError(
                 "method.shapers: spear pays 1 or -1 for the outcome, which scale would add to; "
                 "set scale: {factor: 1.0}, or spear: {outcome: environment}"
             )
+
+    def make_estimator(self) -> Estimator:
+        """Makes the estimator with its options.
+
+        Raises:
+            UnknownName: It, or an option, does not exist.
+        """
+        return checked(ESTIMATORS[self.estimator], self.options, f"option of estimator {self.estimator}")
+
+    @property
+    def plays_greedily(self) -> bool:
+        """Whether one more episode per task is played, greedily, which is not trained on."""
+        return GREEDY_RETURN in self.make_estimator().needs
 
     @property
     def needs_reference(self) -> bool:
@@ -178,11 +145,7 @@ class MethodConfig:
             "critic": (self.critic is not None, VALUES),
             "embedding": (self.embedding is not None, (EMBEDDING,)),
             "milestones": (self.milestones is not None, (MILESTONE,)),
-            "entropy": (self.entropy, (ENTROPY,)),
-            "hindsight": (self.hindsight is not None, (HINDSIGHT,)),
-            "blocks": (self.blocks, PLANNED),
             "oracle": (self.oracle is not None, (MC_VALUE, NEXT_MC_VALUE)),
-            "greedy_baseline": (self.greedy_baseline, (GREEDY_RETURN,)),
         }
         return {key: own for key, (present, own) in columns.items() if present}
 
@@ -190,3 +153,9 @@ class MethodConfig:
     def filter_settings(self) -> dict[str, dict[str, Any]]:
         """The filters by name, each with its settings."""
         return {name: {} for name in self.filters} if isinstance(self.filters, list) else self.filters
+
+    @property
+    def refill_rounds(self) -> int:
+        """Most further rounds of rollout in an iteration, for groups that the filter zero_variance leaves out."""
+        rounds: int = self.filter_settings.get("zero_variance", {}).get("refill_rounds", 0)
+        return rounds

@@ -29,7 +29,7 @@ from trainers.policy.stateful import Stateful
 from trainers.processes.distributed import all_gather_object
 from trainers.settings import checked
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import GREEDY, SHAPED
+from trainers.steps.columns import ENTROPY, GREEDY, GREEDY_RETURN, PLANNED, SHAPED
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,11 +82,11 @@ def make_providers(
     lowercase: bool = False,
     recompute: bool = False,
 ) -> list[Provider]:
-    """The column providers that the settings ask for, in the order in which they supply.
+    """The column providers that the method reads, in the order in which they supply.
 
     Args:
         config: Settings of the method.
-        estimator: Says which values it reads of a critic, if any.
+        estimator: Says which columns it reads.
         accelerator: The run's accelerator.
         policy: The policy.
         model: Settings of its model.
@@ -107,16 +107,17 @@ def make_providers(
         providers.append(Reference(reference, config.reference, accelerator.device, optim))
     if recompute and "kl_penalty" in config.shapers:
         providers.append(OldLogprobs(policy, optim))
-    if config.greedy_baseline:
+    needs = set(estimator.needs)
+    if GREEDY_RETURN in needs:
         providers.append(GreedyReturn())
-    if config.blocks:
+    if needs.intersection(PLANNED):
         providers.append(Blocks(tokenizer, lowercase))
     if config.critic is not None:
         assert isinstance(estimator, ValueBased)  # or check_supply had refused the critic
         providers.append(Critic(config.critic, accelerator, policy.model, model, optim, estimator.values, seed))
     if config.embedding is not None:
         providers.append(HiddenStates.of(config.embedding, policy.model, optim, model.compute_dtype))
-    if config.entropy:
+    if ENTROPY in needs:
         providers.append(Entropy(policy, optim))
     if hindsight is not None:
         providers.append(Hindsight(policy, hindsight, optim))

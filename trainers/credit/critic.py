@@ -164,9 +164,7 @@ class Critic(Provider):
         else:
             self.wrapped, self.optimizer = data_parallel(accelerator, module, optimizer, lambda: module(self._empty()))
         self.module = module
-        self._step = GuardedStep(
-            accelerator, self.wrapped, self.optimizer, optim.max_grad_norm, optim.max_skipped, "critic"
-        )  # fmt: skip
+        self._step = GuardedStep(accelerator, self.wrapped, self.optimizer, optim.max_grad_norm, "critic")
 
     @property
     def parts(self) -> tuple[StatefulPart, ...]:
@@ -180,8 +178,7 @@ class Critic(Provider):
         if self.config.kind == "head":
             return self._read_states(steps, table, places)
         flat = np.zeros((len(table.response.values), len(self.values)))
-        budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
-        trees = list(micro_batches(table, budget, share, rows=by_rows(self.module)))
+        trees = list(micro_batches(table, self.optim.tokens_per_microbatch, rows=by_rows(self.module)))
         count = rounds(self.module, len(trees))
         with torch.no_grad():
             for tree in trees:
@@ -195,10 +192,8 @@ class Critic(Provider):
     def _read_states(self, steps: StepTable, table: StepTable, places: Sequence[Ints]) -> StepTable:
         """``steps`` with the policy's states at all places, read in one pass, and their values by the heads."""
         union = np.unique(np.concatenate(places))
-        budget, share, dtype = self.optim.tokens_per_microbatch, self.optim.share_prefix, self.compute_dtype
-        (states,) = before_tokens(
-            self.policy, table, [Fingerprint()], union, budget=budget, share_prefix=share, compute_dtype=dtype
-        )
+        budget, dtype = self.optim.tokens_per_microbatch, self.compute_dtype
+        (states,) = before_tokens(self.policy, table, [Fingerprint()], union, budget=budget, compute_dtype=dtype)
         for read, outputs in self._reads.items():
             tokens = places[outputs[0]]
             own = states if len(self._reads) == 1 else states[np.searchsorted(union, tokens)]
@@ -321,8 +316,7 @@ class Critic(Provider):
         for output, own in enumerate(targets.outputs):
             place_of[output, own.tokens] = np.arange(len(own.tokens))
         place_of = place_of[:, mask]  # by token of the chosen rows
-        budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
-        for tree in micro_batches(table.take(rows), budget, share, rows=by_rows(self.module)):
+        for tree in micro_batches(table.take(rows), self.optim.tokens_per_microbatch, rows=by_rows(self.module)):
             tree_places = place_of[:, tree.index]
             yield _Piece(tree, {n: (np.flatnonzero(own >= 0), own[own >= 0]) for n, own in enumerate(tree_places)})
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import GroupStatistics, episode_codes, first_rows, group_codes, group_statistics
 from trainers.credit.estimators.returns import episode_returns
+from trainers.settings import Count
 from trainers.settings.registry import Registry
 from trainers.steps import StepTable
 
@@ -35,6 +36,10 @@ FILTERS: Registry[Filter] = Registry("filter", group="trainers.filters")
 @dataclass(frozen=True)
 class ZeroVariance(Filter):
     """Drop the groups whose episodes all have the same return (DAPO, section 3.2): they have nothing to compare."""
+
+    refill_rounds: Count = 0
+    """Most further rounds of rollout in an iteration, each with as many new tasks as groups were left out (dynamic
+    sampling); 0 lets the batch shrink."""
 
     def __call__(self, steps: StepTable) -> NDArray[np.bool_]:
         """True for the rows of groups with different returns."""

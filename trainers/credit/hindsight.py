@@ -14,7 +14,6 @@ from envsuite.core.errors import UsageError
 from envsuite.prompting import Codec, TemplateRenderer
 from envsuite.prompting.closing import Closing, closings
 from envsuite.prompting.ordinary import added_tokens
-from trainers.credit.config import HindsightConfig
 from trainers.credit.providers import Provider
 from trainers.policy.accumulation import log_probabilities
 from trainers.policy.config import OptimConfig
@@ -25,31 +24,38 @@ from trainers.steps.columns import HINDSIGHT, LAST, SUCCESS
 
 _LOG = logging.getLogger(__name__)
 
+TEXT = "\n\nIn hindsight: the task was solved. The last observation was:\n{observation}"
+"""Added to the last message of each prompt; ``{observation}`` is the text that the episode ended with."""
+
+MOST_TOKENS = 256
+"""Most tokens of it; what is longer loses its end."""
+
 
 @dataclass(frozen=True)
 class HindsightPrompts:
     """Prompts with a text about the end of the episode at the end of their last message."""
 
-    config: HindsightConfig
     render: TemplateRenderer
     """The policy's chat template."""
     closings: Sequence[Closing]
     """Token ids that may follow the last message of a prompt."""
     longest: int | None
     """Most tokens of prompt and response that the model computes; ``None`` where it says nothing."""
+    text: str = TEXT
+    most_tokens: int = MOST_TOKENS
 
     @classmethod
-    def of(cls, config: HindsightConfig, render: TemplateRenderer, codec: Codec, longest: int | None) -> Self:
-        """The texts that the settings describe.
+    def of(cls, render: TemplateRenderer, codec: Codec, longest: int | None) -> Self:
+        """The texts for a model's prompts.
 
         Raises:
             ConfigError: The chat template has no place for them.
         """
         try:
-            return cls(config, render, closings(render, codec), longest)
+            return cls(render, closings(render, codec), longest)
         except UsageError as error:
             raise ConfigError(
-                f"method.hindsight puts a text into the last message of a prompt, but of the model of model.path "
+                f"the method puts a text into the last message of a prompt, but of the model of model.path "
                 f"{error}. model.chat_template sets another template"
             ) from error
 
@@ -74,16 +80,16 @@ class HindsightPrompts:
             prompts.append(np.concatenate([prompt[:place], text, prompt[place:]]))
         if cut:
             _LOG.warning(
-                "method.hindsight: the text was cut in %d of %d steps, whose prompts leave no room for it in the "
+                "hindsight: the text was cut in %d of %d steps, whose prompts leave no room for it in the "
                 "model's context of %d tokens", cut, len(steps), self.longest,
             )  # fmt: skip
         return replace(steps.without_experts(), prompt=Ragged.of(prompts, np.int32))
 
     def ids(self, observation: str) -> NDArray[np.int64]:
         """Returns the token ids of the text about one end; control tokens in it are ordinary text."""
-        text = self.config.text.replace("{observation}", observation)
+        text = self.text.replace("{observation}", observation)
         tokenizer = self.render.tokenizer
-        return np.array(added_tokens(tokenizer).split(tokenizer, text)[: self.config.max_tokens], np.int64)
+        return np.array(added_tokens(tokenizer).split(tokenizer, text)[: self.most_tokens], np.int64)
 
     def _place(self, steps: StepTable, row: int) -> int:
         """Where the last message of a prompt ends."""
@@ -92,7 +98,7 @@ class HindsightPrompts:
             if prompt[-len(end) :].tolist() == list(end):
                 return len(prompt) - len(end)
         raise UsageError(
-            f"method.hindsight: the prompt of episode {steps.episode_id[row]}, step {steps.t[row]} does not end as the "
+            f"hindsight: the prompt of episode {steps.episode_id[row]}, step {steps.t[row]} does not end as the "
             f"model's chat template ends a message (token ids {prompt[-8:].tolist()})"
         )
 

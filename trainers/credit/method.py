@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainers.credit.config import MethodConfig
-from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
+from trainers.credit.estimators import Estimator, ValueBased
 from trainers.credit.filters import FILTERS, Filter
 from trainers.credit.shapers import SHAPERS, Shaper
 from trainers.settings import checked
-from trainers.steps.columns import check_supply
+from trainers.steps.columns import MADE, check_supply
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Method:
         """
         name, filters = config.estimator, config.filter_settings.items()
         method = cls(
-            checked(ESTIMATORS[name], config.options, f"option of estimator {name}"),
+            config.make_estimator(),
             {key: checked(SHAPERS[key], options, f"option of shaper {key}") for key, options in config.shapers.items()},
             {key: checked(FILTERS[key], options, f"option of filter {key}") for key, options in filters},
             name,
@@ -47,5 +47,5 @@ class Method:
         columns = config.supplies
         if "critic" in columns and isinstance(method.estimator, ValueBased):
             columns["critic"] = tuple(value.name for value in method.estimator.values)  # a package's may have others
-        check_supply(name, method.estimator.needs, columns)
+        check_supply(name, set(method.estimator.needs) - MADE, columns)
         return method

@@ -166,10 +166,8 @@ class HiddenStates(Provider):
 
     def columns(self, steps: StepTable) -> StepTable:
         """``steps`` with the column ``embedding``, (N, D)."""
-        budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
-        (states,) = at_prompt_ends(
-            self.model, steps, [self.fingerprint], budget=budget, share_prefix=share, compute_dtype=self.compute_dtype
-        )
+        budget, dtype = self.optim.tokens_per_microbatch, self.compute_dtype
+        (states,) = at_prompt_ends(self.model, steps, [self.fingerprint], budget=budget, compute_dtype=dtype)
         return steps.with_columns(**{EMBEDDING: states})
 
 

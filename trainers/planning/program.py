@@ -39,7 +39,7 @@ def shape_of(path: str, shape: str | None, images: bool = False) -> PreTrainedCo
         path: ``model.path``; of a name on the hub only the configuration is downloaded.
         shape: The option ``--model-shape``: a file of a configuration as ``config.json`` is one, or one of
             :data:`NAMES`.
-        images: ``model.images``.
+        images: ``ModelConfig.sees``.
 
     Raises:
         DataError: It is missing or cannot be read.
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
 def _plan(command: CommandLine) -> int:
     config, options = command.config, command.options
     tokens = sizes(options)
-    shape = shape_of(config.model.path, options.get("model-shape"), config.model.images)
+    shape = shape_of(config.model.path, options.get("model-shape"), config.model.sees)
     where = machines(options["gpus"])
     check(config, shape, where, options.get("model-shape", config.model.path))
     with warnings.catch_warnings():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trainers.policy.attention import evaluating
 from trainers.policy.config import OptimConfig
-from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
+from trainers.policy.loss import BatchTotals, Objective, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
 from trainers.policy.model import Policy
@@ -141,7 +141,7 @@ class Accumulator:
     accelerator: Accelerator
     policy: nn.Module
     config: OptimConfig
-    objective: ObjectiveConfig
+    objective: Objective
 
     def __call__(self, batch: Batch, tally: Tally, *, seed: int, first: bool, present: bool = False) -> bool:
         """Runs the backward passes over ``batch``; every process must call this.
@@ -186,7 +186,7 @@ class Accumulator:
         policy: Policy = self.accelerator.unwrap_model(self.policy)
         pieces = self._with_balance_loss(policy, _trees(policy, table, self.config, _RECOMPUTED))
         if by_rows(policy):
-            tally.distinct += distinct_tokens(table, self.config.share_prefix)
+            tally.distinct += distinct_tokens(table)
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
         passes = len(pieces) + any(piece.part is not None for piece in pieces)
         count = max(1, *all_gather_object(self.accelerator, passes))
@@ -285,12 +285,11 @@ class Accumulator:
 
 
 def walks(policy: nn.Module) -> bool:
-    """Whether trees may be computed in parts: by each process alone, and twice with the same result."""
-    dropout = any(isinstance(module, nn.Dropout) and module.p > 0 and module.training for module in policy.modules())
-    return not (is_sharded(policy) or dropout or by_rows(policy) or is_recurrent(policy))
+    """Whether trees may be computed in parts: by each process alone, and twice."""
+    return not (is_sharded(policy) or by_rows(policy) or is_recurrent(policy))
 
 
-def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]:
+def teaching_rows(batch: Batch, objective: Objective) -> NDArray[np.bool_]:
     """Returns which rows of ``batch`` the loss may have a gradient at, shape (N,); the others need not be computed.
 
     A row without advantage has none, unless the divergence from a reference or the entropy is part of the loss, or the
@@ -311,7 +310,7 @@ def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]
 def _trees(policy: nn.Module, table: StepTable, config: OptimConfig, walk: float) -> list[TokenTree]:
     """The micro-batches of ``table``; ``walk`` is what a token costs in a tree that is computed in parts."""
     cost = walk if walks(policy) else None
-    return list(micro_batches(table, config.tokens_per_microbatch, config.share_prefix, cost, by_rows(policy)))
+    return list(micro_batches(table, config.tokens_per_microbatch, walk=cost, rows=by_rows(policy)))
 
 
 def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig, *, as_trained: bool = False) -> Floats:
@@ -322,7 +321,7 @@ def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig, 
 def token_scores(
     policy: nn.Module, table: StepTable, config: OptimConfig, *, as_trained: bool = False
 ) -> tuple[Floats, Floats]:
-    """Log-probability and entropy of each response token of ``table``, in their order; no gradient, no dropout.
+    """Log-probability and entropy of each response token of ``table``, in their order; no gradient.
 
     Both are of the distribution that is sampled from, the entropy (in nats) of the whole vocabulary.
 

@@ -70,10 +70,10 @@ def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str, 
             model = class_of(settings).from_config(settings)
         targets, experts = linear_layers(model), expert_tensors(model)
         tensors = sorted(set(config.targets) & set(experts))
-        if tensors and (config.dropout or config.base != "float32" or shard != "none"):
+        if tensors and (config.base != "float32" or shard != "none"):
             raise ConfigError(
-                f"model.adapter.targets: {', '.join(tensors)}: an adapter on experts in one tensor has no dropout, "
-                "a base in float32, and is not sharded; set dropout: 0.0, base: float32 and model.shard: none"
+                f"model.adapter.targets: {', '.join(tensors)}: an adapter on experts in one tensor has a base in "
+                "float32, and is not sharded; set base: float32 and model.shard: none"
             )
         targets += experts
         if strange := sorted(set(config.targets) - set(targets)):
@@ -172,7 +172,6 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
         revision=revision,
         r=config.rank,
         lora_alpha=config.alpha,
-        lora_dropout=config.dropout,
         target_modules=[name for name in (*targets, *projector) if name not in experts],
         target_parameters=[name for name in targets if name in experts] or None,
         exclude_modules=sorted({*_of_images(model)} - {*projector}) or None,

@@ -51,7 +51,7 @@ class EpisodeWork:
             table: Step rows.
             part: Minibatch of each row.
             rank: Process that has them.
-            share_prefix: ``OptimConfig.share_prefix``.
+            share_prefix: Whether a token that several rows begin with is computed once.
             span: :func:`attention_span` of the model; without, attention costs nothing.
         """
         columns = []
@@ -188,7 +188,7 @@ def balance_batch(
         batch: The rows of this process; an episode lies in one process.
         parts: Minibatch of each row in each epoch, shape (epochs, rows).
         epoch: Epoch whose minibatches are balanced.
-        share_prefix: ``OptimConfig.share_prefix``.
+        share_prefix: Whether a token that several rows begin with is computed once.
         span: :func:`attention_span` of the model; without, attention costs nothing.
         experts: Whether an episode that moves takes the experts of its tokens along.
 

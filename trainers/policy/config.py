@@ -11,6 +11,7 @@ from trainers.settings import AtLeastOne, ConfigError, Count, Decay, NotNegative
 Pooling = Literal["last", "mean"]
 ComputeDtype = Literal["float32", "bfloat16"]
 BaseFormat = Literal["float32", "bfloat16", "nf4"]
+Images = Literal["auto", "frozen", "train-projector"]
 Sharding = Literal["none", "full", "hybrid"]
 AttentionKernel = Literal["sdpa", "flex", "flash_attention_2", "flash_attention_3"]
 
@@ -19,15 +20,10 @@ AttentionKernel = Literal["sdpa", "flex", "flash_attention_2", "flash_attention_
 class AdapterConfig:
     """Low-rank adapters (LoRA, Hu et al. 2022), which are trained in the place of the model's own weights."""
 
-    kind: Literal["lora"] = "lora"
-    """Kind of adapter."""
     rank: AtLeastOne = 32
     """Rank of the update of each layer."""
     alpha: AtLeastOne = 32
     """The update is scaled by alpha / rank."""
-    dropout: Decay = 0.0
-    """Dropout of the adapters' inputs in the passes that make a gradient, and in no others: with dropout the importance
-    ratio is noisy."""
     targets: Literal["all-linear"] | list[Text] = "all-linear"
     """Names of the linear layers that are adapted, such as q_proj; ``all-linear`` is all but the output layer. Of a
     mixture also tensors of all experts, such as experts.down_proj, each of which has an update of this rank."""
@@ -73,11 +69,10 @@ class ModelConfig:
     offload: bool = False
     """With ``shard``: each process keeps its part of weights, gradients and optimiser's state in main memory (FSDP2's
     ``CPUOffloadPolicy``); layers come to the device as they compute, and the optimiser's step is made by the CPU."""
-    images: bool = False
-    """Reads a model that is otherwise read for text alone (Qwen3.5) with its vision tower, so that it takes images."""
-    train_projector: bool = False
-    """Trains a model's projection of images to embeddings, too; with ``adapter``, an adapter on its linear layers. The
-    vision tower below stays frozen, and computes each image anew in every pass."""
+    images: Images = "auto"
+    """``auto`` reads a model that can be read for text alone (Qwen3.5) so; ``frozen``, with its vision tower, which is
+    never trained. ``train-projector`` also trains a model's projection of images to embeddings, with ``adapter`` by one
+    on its linear layers; the tower then computes each image anew in every pass."""
     adapter: AdapterConfig | None = None
     """Trains an adapter, and freezes the model; null trains the model itself (an adapter that ``path`` names is merged
     into it)."""
@@ -102,6 +97,11 @@ class ModelConfig:
                 "shard: none, or base: bfloat16"
             )
 
+    @property
+    def sees(self) -> bool:
+        """Whether a model that could also be read for text alone has its vision tower."""
+        return self.images != "auto"
+
 
 @dataclass(frozen=True)
 class OptimConfig:
@@ -123,9 +123,6 @@ class OptimConfig:
     iteration does, however many optimiser steps the iterations take."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
-    max_skipped: AtLeastOne = 3
-    """An optimiser step whose loss or gradient is not finite is skipped; after so many in a row the run stops, with a
-    checkpoint of the weights before them."""
     epochs: AtLeastOne = 1
     """Passes over the episodes of an iteration."""
     minibatches: AtLeastOne = 1
@@ -135,8 +132,6 @@ class OptimConfig:
     64); the number of minibatches follows from it. By default ``minibatches`` says how many there are."""
     tokens_per_microbatch: AtLeastOne = 16384
     """Most tokens that one forward pass computes; bounds memory, changes no result."""
-    share_prefix: bool = True
-    """Compute tokens that several steps begin with once in each micro-batch; else every step by itself."""
     old_logprobs: Literal["auto", "engine", "trainer"] = "auto"
     """Old log-probabilities of the importance ratio: those that the engine gave when it sampled, or those that the
     trainer computes before the first optimiser step of an update. ``auto`` takes the engine's where both

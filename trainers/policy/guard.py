@@ -40,6 +40,8 @@ REMEDIES: Mapping[str, str] = {
     "weight": "try a lower optim.lr",
 }
 """Remedy by the kind of the first quantity that was not finite."""
+MOST_SKIPPED = 3
+"""Steps skipped in a row after which the run stops."""
 _NORM = "gradient: its norm"
 """Where no part of the gradient that this process has is to blame."""
 
@@ -55,7 +57,6 @@ class GuardedStep:
         module: As ``accelerator.prepare`` returned it.
         optimizer: As ``accelerator.prepare`` returned it.
         max_grad_norm: Gradients are scaled down to this norm.
-        max_skipped: Steps skipped in a row after which the run stops.
         label: Name of ``module`` in messages.
     """
 
@@ -63,7 +64,6 @@ class GuardedStep:
     module: nn.Module
     optimizer: torch.optim.Optimizer
     max_grad_norm: float
-    max_skipped: int
     label: str
     skipped_in_a_row: int = field(default=0, init=False)
     begun_steps: int = field(default=0, init=False)
@@ -81,7 +81,7 @@ class GuardedStep:
             Norm of the gradient before clipping; ``None`` where the step was skipped.
 
         Raises:
-            DivergenceError: It was the last of ``max_skipped`` in a row.
+            DivergenceError: It was the last of so many in a row that the run stops.
         """
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         # Looked at before clipping, which spreads what is not finite over all parameters.
@@ -126,10 +126,10 @@ class GuardedStep:
         order = list(REMEDIES)
         first = min(culprits, key=lambda name: (order.index(name.partition(":")[0]), name == _NORM))
         _LOG.warning("%s: an optimiser step was skipped, not finite: %s", self.label, first)
-        if self.skipped_in_a_row >= self.max_skipped:
+        if self.skipped_in_a_row >= MOST_SKIPPED:
             raise DivergenceError(
-                f"{self.label}: {self.skipped_in_a_row} optimiser steps in a row were skipped (optim.max_skipped), "
-                f"as loss or gradient was not finite. First not finite: {first}; {REMEDIES[first.partition(':')[0]]}",
+                f"{self.label}: {self.skipped_in_a_row} optimiser steps in a row were skipped, as "
+                f"loss or gradient was not finite. First not finite: {first}; {REMEDIES[first.partition(':')[0]]}",
                 weights_good=True,
             )
 

@@ -42,7 +42,6 @@ def at_prompt_ends(
     wanted: Sequence[Fingerprint],
     *,
     budget: int,
-    share_prefix: bool,
     compute_dtype: ComputeDtype = "float32",
 ) -> list[States]:
     """Returns, for each fingerprint, one vector per row, (N, D): of the prompt, before the response begins.
@@ -52,14 +51,11 @@ def at_prompt_ends(
         table: Steps; responses may be empty.
         wanted: What to read, all in one pass.
         budget: Most tokens of one forward pass.
-        share_prefix: Compute tokens that several steps begin with once.
         compute_dtype: Number format of the forward pass.
     """
     table = with_some_response(table)
     ends = table.response.offsets[:-1]
-    return before_tokens(
-        model, table, wanted, ends, budget=budget, share_prefix=share_prefix, compute_dtype=compute_dtype
-    )
+    return before_tokens(model, table, wanted, ends, budget=budget, compute_dtype=compute_dtype)
 
 
 def before_tokens(
@@ -69,7 +65,6 @@ def before_tokens(
     tokens: Ints,
     *,
     budget: int,
-    share_prefix: bool,
     compute_dtype: ComputeDtype = "float32",
 ) -> list[States]:
     """Returns, for each fingerprint, one vector per place, (M, D): of the text before a response token.
@@ -80,7 +75,6 @@ def before_tokens(
         wanted: What to read, all in one pass.
         tokens: The response tokens, as indices into ``table.response.values``, shape (M,).
         budget: Most tokens of one forward pass.
-        share_prefix: Compute tokens that several steps begin with once.
         compute_dtype: Number format of the forward pass.
     """
     backbone = model.base_model
@@ -88,7 +82,7 @@ def before_tokens(
     slot[tokens] = np.arange(len(tokens))
     out = [np.empty((len(tokens), model.config.get_text_config(decoder=True).hidden_size), np.float32) for _ in wanted]
     inner = any(fingerprint.layer != -1 for fingerprint in wanted)
-    batches = micro_batches(table, budget, share_prefix, rows=by_rows(model))
+    batches = micro_batches(table, budget, rows=by_rows(model))
     trees = [tree for tree in batches if (slot[tree.index] >= 0).any()]
     count = rounds(model, len(trees))
     with (

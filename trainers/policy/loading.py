@@ -103,11 +103,10 @@ def _find_model(config: ModelConfig) -> tuple[ModelSource, PreTrainedConfig]:
     """Where the policy's model lies, and its configuration; attention and adapter were checked."""
     check_kernel(config)
     source = find(config.path, "model.path", tokenizer=False)
-    settings = settings_of(source, "model.path", config.path, config.images)
-    if (config.images or config.train_projector) and (source.gguf is not None or not takes_images(settings)):
-        setting = "images" if config.images else "train_projector"
+    settings = settings_of(source, "model.path", config.path, config.sees)
+    if config.sees and (source.gguf is not None or not takes_images(settings)):
         raise ConfigError(
-            f"model.{setting} is true, but model.path {config.path} is read as a model for text; set it to false"
+            f"model.images is {config.images}, but model.path {config.path} is a model for text; set it to auto"
         )
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path, config.shard)
@@ -186,7 +185,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             TemplateRenderer(tokenizer)([{"role": "user", "content": "Hello."}], None)
         except UsageError as error:
             raise DataError(f"model.chat_template {config.chat_template}: {error}") from error
-    if source.gguf is None and takes_images(settings := settings_of(source, "model.path", config.path, config.images)):
+    if source.gguf is None and takes_images(settings := settings_of(source, "model.path", config.path, config.sees)):
         set_format(tokenizer, _processing(source, settings, "model.path", config.path))
     if tokenizer.chat_template is None:
         raise DataError(
@@ -227,9 +226,9 @@ def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> P
         ConfigError: The adapter does not fit it, or it has fewer than ``layers``.
         MissingExtra: It needs a package that is not installed.
     """
-    config = replace(config, train_projector=False)
+    config = replace(config, images="frozen" if config.sees else "auto")
     source = find(config.path, key, tokenizer=False)
-    settings = settings_of(source, key, config.path, config.images)
+    settings = settings_of(source, key, config.path, config.sees)
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path, config.shard)
     if source.adapter is None:
@@ -356,7 +355,7 @@ def _load(
         )
     model = read(source, settings, key, config.path, kind, **how)
     if source.gguf is None and takes_images(settings):
-        set_vision(model, _processing(source, settings, key, config.path), config.train_projector)
+        set_vision(model, _processing(source, settings, key, config.path), config.images == "train-projector")
     return model
 
 

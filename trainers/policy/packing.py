@@ -49,7 +49,7 @@ def row_sequences(table: StepTable) -> tuple[list[TokenSequence], Ints]:
 
 
 def micro_batches(
-    table: StepTable, budget: int, share_prefix: bool, walk: float | None = None, rows: bool = False
+    table: StepTable, budget: int, share_prefix: bool = True, walk: float | None = None, rows: bool = False
 ) -> Iterator[TokenTree]:
     """Trees of at most ``budget`` tokens, in which every response token of ``table`` is a target once.
 
@@ -97,10 +97,10 @@ def _one_choice(sequences: list[TokenSequence], order: Ints, common: Ints) -> li
     return new_sequences
 
 
-def distinct_tokens(table: StepTable, share_prefix: bool) -> int:
+def distinct_tokens(table: StepTable) -> int:
     """Number of tokens of ``table`` that a tree of all its rows has."""
     sequences, _ = row_sequences(table)
-    _, common = depth_first(sequences, share_prefix)
+    _, common = depth_first(sequences, True)
     return sum(len(sequence.tokens) for sequence in sequences) - int(common[1:].sum())
 
 

@@ -15,7 +15,7 @@ from trainers.policy.accumulation import Accumulator, Batch, Floats, Tally, log_
 from trainers.policy.balance import attention_span, balance_batch
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import GuardedStep
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.partition import Ints, minibatch_count, minibatch_of
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import whole
@@ -75,7 +75,7 @@ class Updater:
     policy: nn.Module
     optimizer: torch.optim.Optimizer
     config: OptimConfig
-    objective: ObjectiveConfig
+    objective: Objective
     iterations: int = field(default=1, kw_only=True)
     recompute: bool = field(default=False, kw_only=True)
     steps: int = field(default=0, init=False)
@@ -86,7 +86,7 @@ class Updater:
         self._span = attention_span(accelerator.unwrap_model(policy).model)
         self._accumulate = Accumulator(accelerator, policy, config, objective)
         name = f"policy (loss {objective.loss})"
-        self._step = GuardedStep(accelerator, policy, self.optimizer, config.max_grad_norm, config.max_skipped, name)
+        self._step = GuardedStep(accelerator, policy, self.optimizer, config.max_grad_norm, name)
 
     def update(
         self,
@@ -189,7 +189,7 @@ class Updater:
         return log_probabilities(self.accelerator.unwrap_model(self.policy), table, self.config)
 
     def _balance(self, batch: Batch, cut: Ints, epoch: int) -> tuple[Batch, Ints]:
-        share = self.config.share_prefix and not by_rows(self.policy)
+        share = not by_rows(self.policy)
         policy = self.accelerator.unwrap_model(self.policy)
         experts = policy.replay or bool(policy.balance_coef)
         return balance_batch(self.accelerator, batch, cut, epoch, share, self._span, experts)

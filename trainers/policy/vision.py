@@ -157,7 +157,7 @@ class Vision:
             if id(parameter) not in text and not (trained and _PROJECTOR.search(name)):
                 parameter.requires_grad_(False)
         if trained and not any(_PROJECTOR.search(name) for name, _ in model.named_parameters()):
-            raise DataError(f"{type(model).__name__} has no projector that is known; set model.train_projector: false")
+            raise DataError(f"{type(model).__name__} has no projector that is known; set model.images: frozen")
 
     def embeddings(self, images: Sequence[Pixels]) -> list[Tensor]:
         """Returns the embeddings of each image's parts, shape (parts, D), float32, on the model's device.

@@ -111,10 +111,6 @@ class SamplingConfig:
 
     temperature: NotNegative = 1.0
     """Temperature; 0 is greedy."""
-    top_p: Share = 1.0
-    """Nucleus mass; 1 keeps every token."""
-    top_k: Count = 0
-    """Keep only the k likeliest tokens; 0 keeps every token."""
     max_tokens: AtLeastOne = 512
     """Most tokens of one response."""
 
@@ -125,6 +121,8 @@ class EvalSamplingConfig(SamplingConfig):
 
     temperature: NotNegative = 0.4
     """Temperature; 0 is greedy."""
+    top_p: Share = 1.0
+    """Nucleus mass; 1 keeps every token. Training always does: its ratios are those of the whole vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -279,13 +277,6 @@ class RolloutConfig:
             )
         if not self.sampling.temperature > 0:
             raise ConfigError("rollout.sampling.temperature must be above 0: greedy episodes of a group are equal")
-        if self.sampling.top_p < 1 or self.sampling.top_k > 0:
-            raise ConfigError(
-                f"rollout.sampling: top_p is {self.sampling.top_p}, top_k is {self.sampling.top_k}; in training they "
-                "must be 1 and 0, because the update computes log-probabilities over the whole vocabulary, and ratios "
-                "would not be those of what was sampled. evaluation.sampling may cut the distribution; to sharpen "
-                "training's, set rollout.sampling.temperature"
-            )
 
     @property
     def episodes(self) -> int:

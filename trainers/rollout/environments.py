@@ -45,7 +45,7 @@ from envsuite.prompting.shipped import template_names
 from envsuite.prompting.template import turn_stops
 from envsuite.vector import EnvFactory, make_vector
 from envsuite.vector.milestones import Kind, MilestoneFactory
-from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
+from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
 
@@ -126,10 +126,10 @@ def panel_of_env(env: EnvConfig, key: str) -> tuple[Panel, dict[str, str]]:
         return panel_of(world, env.split), dict(world.versions)
 
 
-def with_milestones(env: EnvConfig, of: Kind, similarity: float | None) -> MilestoneFactory:
+def with_milestones(env: EnvConfig, of: Kind) -> MilestoneFactory:
     """How a vector makes the environment such that its infos have milestones (:mod:`envsuite.vector.milestones`)."""
     factory = factory_of(env)
-    return MilestoneFactory(factory.env_id, factory.kwargs, of=of, similarity=similarity)
+    return MilestoneFactory(factory.env_id, factory.kwargs, of=of)
 
 
 def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
@@ -139,7 +139,7 @@ def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
         ConfigError: It has none, or they cannot be seen on a server; the message names the key.
     """
     try:
-        with_milestones(env, of, None).check()
+        with_milestones(env, of).check()
     except EnvsuiteError as error:
         raise ConfigError(
             f"{key} ({env.id}): method.milestones is set, but {error}; take another environment or method"
@@ -163,7 +163,8 @@ def _world(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
 
 def sampling_of(config: SamplingConfig, stop_ids: Sequence[int]) -> Sampling:
     """The sampling settings of a request."""
-    return Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens, tuple(stop_ids))
+    top_p = config.top_p if isinstance(config, EvalSamplingConfig) else 1.0
+    return Sampling(config.temperature, top_p, max_tokens=config.max_tokens, stop_ids=tuple(stop_ids))
 
 
 _UNKNOWN = 0.05
@@ -209,7 +210,7 @@ def answers_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Callable[[Sequ
     return partial(answer_text, tokenizer, codec_of(prompt, tokenizer))
 
 
-def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingConfig) -> None:
+def check_chat(rollout: RolloutConfig, prompt: PromptConfig) -> None:
     """Refuses settings that need tokens, which an engine for messages does not have.
 
     Raises:
@@ -222,8 +223,6 @@ def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingC
         f"prompt.max_tokens is {prompt.max_tokens}; leave it out": prompt.max_tokens is not None,
         "prompt.template_arguments are for a chat template that is rendered here; a vLLM server takes them as "
         "rollout.engine_options.extra: {chat_template_kwargs: {…}}": bool(prompt.template_arguments),
-        f"evaluation.sampling.top_k is {sampling.top_k}; leave it out, or set it in rollout.engine_options.extra where "
-        "the endpoint takes it": sampling.top_k > 0,
     }
     for text, applies in wrong.items():
         if applies:

@@ -32,7 +32,7 @@ def check_limits(
         prompt: How long a prompt may be.
         rollout: How long a response may be, and the engine's settings.
         budget: ``optim.tokens_per_microbatch``; ``None`` where nothing is trained.
-        hint_tokens: ``method.hindsight.max_tokens``; 0 where prompts have no hints.
+        hint_tokens: Most tokens that are added to a prompt when its response is scored again.
 
     Raises:
         ConfigError: They do not; the message names both settings.
@@ -42,7 +42,7 @@ def check_limits(
         tokens, what = tokens + prompt.max_tokens, f"prompt.max_tokens + {what}"
     longest = longest_sequence(settings)
     if longest is not None and tokens + hint_tokens > longest:
-        hints = " + method.hindsight.max_tokens" if hint_tokens else ""
+        hints = f" + {hint_tokens} of the method's text" if hint_tokens else ""
         raise ConfigError(
             f"{what}{hints} is {tokens + hint_tokens}, but model.path {path} computes {longest} tokens at most "
             "(max_position_embeddings); make it smaller, or take a model with a longer context"

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from envsuite.playing.activity import ACTIVITY
+from trainers.policy.loss import Objective
 from trainers.policy.stateful import Stateful
 from trainers.policy.update import Updater
 from trainers.rollout.engine import EngineSetup
@@ -48,7 +49,7 @@ class Run:
 
     def __init__(self, config: TrainConfig, accelerator: Accelerator, progress: RunProgress) -> None:
         self.accelerator, self.progress = accelerator, progress
-        method, ranks = config.method, accelerator.num_processes
+        ranks = accelerator.num_processes
         if config.model.shard != "none" and ranks == 1:
             _LOG.warning("model.shard is %s, but the run has one process, which shards nothing", config.model.shard)
         set_seed(config.seed)
@@ -82,7 +83,7 @@ class Run:
         check_experts(config, self.policy.policy, self.engine)
         module, optimizer, state = self.policy.prepare()
         self.updater = Updater(
-            accelerator, module, optimizer, config.optim, method.objective, iterations=config.iterations,
+            accelerator, module, optimizer, config.optim, Objective.of(config.method.objective), iterations=config.iterations,
             recompute=recompute,
         )  # fmt: skip
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envsuite.core import TaskSet
 from envsuite.prompting import Codec
+from trainers.credit.hindsight import MOST_TOKENS
 from trainers.gateway.managers import check_agent
 from trainers.policy.loading import load_tokenizer, model_settings
 from trainers.policy.model import Policy
@@ -27,6 +28,7 @@ from trainers.rollout.limits import check_images, check_limits
 from trainers.run.config import TrainConfig
 from trainers.run.rollouts import branching
 from trainers.settings import ConfigError
+from trainers.steps.columns import HINDSIGHT
 
 
 def check_environments(config: TrainConfig, ranks: int) -> list[TaskSet]:
@@ -75,7 +77,7 @@ def load_prompting(
     for key, env in envs.items():
         check_vocabulary(env, key, tokenizer)
     budget = config.optim.tokens_per_microbatch if trains else None
-    more = config.method.hindsight.max_tokens if trains and config.method.hindsight is not None else 0
+    more = MOST_TOKENS if trains and HINDSIGHT in config.method.make_estimator().needs else 0
     check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout, budget, more)
     return config, tokenizer, codec
 

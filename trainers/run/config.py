@@ -171,8 +171,8 @@ class TrainConfig:
         if self.pool is not None and self.pool.take is not None:
             playing = {
                 "method.oracle": self.method.oracle,
-                "method.greedy_baseline": self.method.greedy_baseline,
-                "method.refill_rounds": self.method.refill_rounds,
+                f"method.estimator {self.method.estimator}": self.method.plays_greedily,
+                "method.filters.zero_variance.refill_rounds": self.method.refill_rounds,
             }
             if wrong := next((name for name, value in playing.items() if value), None):
                 raise ConfigError(f"pool.take trains on stored episodes, and {wrong} plays some; leave one of them out")
@@ -187,7 +187,7 @@ class TrainConfig:
                 f"{rollout.staleness}; set it to 0"
             )
         replay = self.method.replay
-        if replay is not None and replay.admit == "episode" and self.rollout.group_size == 1:
+        if replay is not None and replay.rules == "paper" and self.rollout.group_size == 1:
             raise ConfigError(
                 "method.replay imitates episodes that are better than their group, but rollout.group_size is 1; "
                 "make it at least 2"

@@ -16,7 +16,7 @@ from trainers.policy.loading import model_settings
 from trainers.rollout.engine import longest_sequence
 from trainers.run.config import TrainConfig
 from trainers.run.policy import RunPolicy
-from trainers.steps.columns import REFERENCE
+from trainers.steps.columns import HINDSIGHT, PLANNED, REFERENCE
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,18 +44,18 @@ def make_crediting(
         DataError: The model of a reference or critic cannot be loaded.
     """
     method, model, optim = config.method, config.model, config.optim
-    hindsight = None
-    if method.hindsight is not None:
+    credit_method, hindsight = Method.of(method), None
+    needs = set(credit_method.estimator.needs)
+    if HINDSIGHT in needs:
         render = TemplateRenderer(tokenizer, config.prompt.template_arguments)
-        hindsight = HindsightPrompts.of(method.hindsight, render, codec, longest_sequence(model_settings(model)))
-    credit_method = Method.of(method)
+        hindsight = HindsightPrompts.of(render, codec, longest_sequence(model_settings(model)))
     providers = make_providers(
         method, credit_method.estimator, accelerator=accelerator, policy=policy.policy, model=model, optim=optim,
         reference=policy.make_reference(), hindsight=hindsight, seed=config.seed, tokenizer=tokenizer,
         lowercase=config.prompt.lowercase, recompute=recompute,
     )  # fmt: skip
-    if method.blocks and not config.prompt.plan:
-        _LOG.warning("method.blocks reads planned answers, but prompt.plan is false: each episode is one segment")
+    if needs.intersection(PLANNED) and not config.prompt.plan:
+        _LOG.warning("%s reads plans, but prompt.plan is false: each episode is one segment", method.estimator)
     first_only = recompute and optim.is_one_step  # ratios of 1
     if model.compute_dtype == "bfloat16" and method.objective.clips_within_rounding and not first_only:
         _LOG.warning(

@@ -47,7 +47,7 @@ FOREIGN = {
     "max_new_tokens": "rollout.sampling.max_tokens",
     "max_response_length": "rollout.sampling.max_tokens",
     "temperature": "rollout.sampling.temperature",
-    "top_p": "rollout.sampling.top_p",
+    "top_p": "evaluation.sampling.top_p",
     "max_prompt_length": "prompt.max_tokens",
     "beta": "method.objective.kl_coef",
     "kl_coef": "method.objective.kl_coef",

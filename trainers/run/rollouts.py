@@ -111,7 +111,7 @@ class RolloutSource(ABC):
         """
         config, size = self.config, episodes_per_task(self.config)
         whole = config.rollout.group_size if config.rollout.tree is None else config.rollout.tree.trees
-        first = whole + config.method.greedy_baseline
+        first = whole + config.method.plays_greedily
         groups = [
             (group, [EpisodePlan(group * size + i, group, env, task, greedy=i >= whole) for i in range(first)])
             for group, (env, task) in enumerate(self.sampler.draw(tasks), start=self.counters.groups)
@@ -202,7 +202,7 @@ class SynchronousRollouts(RolloutSource):
         """The tree of a whole episode, with room for so many branches after the whole episodes of its group."""
         config, first = self.config, plan.group_id * episodes_per_task(self.config)
         assert config.rollout.tree is not None
-        number, whole = plan.episode_id - first, config.rollout.tree.trees + config.method.greedy_baseline
+        number, whole = plan.episode_id - first, config.rollout.tree.trees + config.method.plays_greedily
         return Tree(plan, first + whole + number * branches, [config.seed, 3, plan.episode_id])
 
     def _play_plans(self, name: str, plans: Sequence[EpisodePlan]) -> tuple[list[Episode], Timing]:
@@ -253,12 +253,12 @@ class SynchronousRollouts(RolloutSource):
 def training_factory(method: MethodConfig) -> Callable[[EnvConfig], EnvFactory]:
     """Returns how a training environment is made: with milestones, where the method has them."""
     guide = method.milestones
-    return factory_of if guide is None else partial(with_milestones, of=guide.of, similarity=guide.similarity)
+    return factory_of if guide is None else partial(with_milestones, of=guide.of)
 
 
 def episodes_per_task(config: TrainConfig) -> int:
     """Returns the number of episodes that are played per task, the greedy one of a baseline included."""
-    return config.rollout.episodes_per_task + config.method.greedy_baseline
+    return config.rollout.episodes_per_task + config.method.plays_greedily
 
 
 def branching(config: TrainConfig) -> list[str]:

@@ -1,4 +1,4 @@
-"""Columns of a step table beyond the rollout's own: their names, and the setting that supplies each.
+"""Columns of a step table beyond the rollout's own: their names, and what supplies each.
 
 An estimator, a shaper or a filter declares the columns that it ``needs``. The rollout supplies those of
 :data:`ROLLOUT`, a shaper those of :data:`SHAPED`; a provider (:mod:`trainers.credit.providers`) supplies the others.
@@ -127,16 +127,19 @@ PLANNED = (BLOCK, SWITCH, SEGMENT, SWITCH_PROBABILITY, LOW_START)
 ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, TREE, LAST, ITERATION, TRUNCATED, AGENT})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
+MADE = frozenset({ENTROPY, HINDSIGHT, GREEDY_RETURN, *PLANNED})
+"""Columns whose provider is there because an estimator reads them."""
+
 SUPPLIERS = {
     **dict.fromkeys(VALUES, "a critic (method.critic: {kind: head})"),
-    ENTROPY: "a pass of the policy (method.entropy: true)",
-    HINDSIGHT: "a pass of the policy that is told the end (method.hindsight: {})",
+    ENTROPY: "a pass of the policy",
+    HINDSIGHT: "a pass of the policy that is told the end",
     EMBEDDING: "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)",
-    GREEDY_RETURN: "a greedy episode of each task (method.greedy_baseline: true)",
+    GREEDY_RETURN: "a greedy episode of each task",
     MILESTONE: "a rollout whose environments see milestones (method.milestones: {})",
     **dict.fromkeys((MC_VALUE, NEXT_MC_VALUE), "continuations of episodes (method.oracle: {continuations: 8})"),
     REFERENCE: "the reference policy (objective.kl, or the shaper kl_penalty)",
-    **dict.fromkeys(PLANNED, "a reader of planned answers (method.blocks: true, with prompt.plan: true)"),
+    **dict.fromkeys(PLANNED, "a reader of planned answers (prompt.plan: true)"),
     **{name: "the rollout" for name in ROLLOUT},
 }
 """Where each column comes from, for messages."""

@@ -285,7 +285,7 @@ def test_a_head_reads_the_policy_and_does_not_change_it(tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in critic.policy.state_dict().items()}
     table = step_table(np.random.default_rng(1), SIZE)
     known = critic.columns(table)
-    (states,) = at_prompt_ends(critic.policy, table, [Fingerprint()], budget=60, share_prefix=True)
+    (states,) = at_prompt_ends(critic.policy, table, [Fingerprint()], budget=60)
     assert np.array_equal(known.extra[STATES], states)
     critic.learn(with_targets(known, ONE, [np.ones(len(table))]), np.random.default_rng(0))
     assert all(torch.equal(tensor, before[name]) for name, tensor in critic.policy.state_dict().items())

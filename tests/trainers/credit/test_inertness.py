@@ -214,7 +214,7 @@ def test_credit_of_scpo_that_matches_nothing_is_named(caplog: pytest.LogCaptureF
 def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, greedy: bool) -> list[Episode]:
     """Groups of episodes of a player who does what the expert would with probability ``skill``, else anything."""
     rng = np.random.default_rng(seed)
-    made = with_milestones(env, "world", None).make()
+    made = with_milestones(env, "world").make()
     expert = make_player(env.id, "expert")
     ids = made.unwrapped.tasks.ids(env.split)
     found = []
@@ -245,7 +245,7 @@ def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, g
 
 def _silent(method: MethodConfig, rounds: Iterator[list[Episode]], caplog: pytest.LogCaptureFixture) -> None:
     made = Method.of(method)
-    greedy = [GreedyReturn()] if method.greedy_baseline else []
+    greedy = [GreedyReturn()] if method.plays_greedily else []
     crediting = Crediting(made, Accelerator(cpu=True), [Random(made.estimator, by_state), Signals(), *greedy])
     watched = set()
     with caplog.at_level(logging.INFO, "trainers.credit.crediting"):
@@ -275,7 +275,7 @@ def test_every_configuration_is_silent(name: str, caplog: pytest.LogCaptureFixtu
     kwargs = {**env.kwargs, **small.get(env.id, WORLDS.get(env.id, {}))}
     horizon = min(env.max_episode_steps or 8, 20)
     env = replace(env, kwargs=kwargs, max_episode_steps=horizon)
-    rounds = (_played(env, 4, 6, seed, 0.7, config.method.greedy_baseline) for seed in range(ITERATIONS))
+    rounds = (_played(env, 4, 6, seed, 0.7, config.method.plays_greedily) for seed in range(ITERATIONS))
     _silent(config.method, rounds, caplog)
 
 
@@ -294,7 +294,7 @@ def test_every_recipe_is_silent_in_the_world_of_the_quick_start(
     method = parse(["--recipe", name]).config.method
     if "embedding" in recipe(name).method:
         method = replace(method, embedding=EmbeddingConfig())
-    rounds = craft[method.greedy_baseline]
+    rounds = craft[method.plays_greedily]
     if name == "tree_grpo":  # as if three episodes each had one root
         rounds = [[replace(e, tree=e.episode_id - e.episode_id % 3) for e in episodes] for episodes in rounds]
     _silent(method, iter(rounds), caplog)

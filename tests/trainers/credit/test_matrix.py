@@ -16,7 +16,7 @@ from trainers.policy.accumulation import Accumulator, Tally
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.sharding import shard, spreads, whole
 
@@ -70,7 +70,7 @@ def computed(accelerator: Accelerator, cases: list[Case]) -> list[tuple[float, d
         tally, optim = Tally(), OptimConfig(tokens_per_microbatch=60)
         own = share(accelerator, table())
         # gpg has no clip, at which bfloat16 would take other tokens
-        Accumulator(accelerator, policy, optim, ObjectiveConfig(loss="gpg"))(own, tally, seed=0, first=True)
+        Accumulator(accelerator, policy, optim, Objective(loss="gpg"))(own, tally, seed=0, first=True)
         merged = tally.gather_metrics(accelerator)
         gradient = {name: whole(p.grad).clone() for name, p in inner.named_parameters() if p.grad is not None}
         found.append((sum(value for name, value in merged.items() if name.endswith("_loss")), gradient))

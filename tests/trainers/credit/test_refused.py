@@ -140,7 +140,7 @@ def _with(**columns: Any) -> StepTable:
         (lambda: SCPO(scorer="exakt"), "unknown scorer 'exakt'"),
         (lambda: SCPO(scorer="sentence_embedder", scorer_options={"path": None}), "path is None"),
         (lambda: Spear(outcome="sing"), "spear outcome 'sing'"),
-        (lambda: _replay(admit="steps"), "admit 'steps'"),
+        (lambda: _replay(rules="codes"), "rules 'codes'"),
         # numbers
         (lambda: BiPACE(action_tokens=0), "BiPACE: action_tokens is 0"),
         (lambda: BiPACE(radius=3.0), "BiPACE: radius is 3.0"),
@@ -164,11 +164,9 @@ def _with(**columns: Any) -> StepTable:
         (lambda: StepPO(lam=1.5), "StepPO: lam is 1.5"),
         (lambda: _replay(size=0), "size is 0"),
         (lambda: _replay(baselines=0), "baselines is 0"),
-        (lambda: _replay(max_age=-1), "max_age is -1"),
         (lambda: _replay(mask=1.5), "mask is 1.5"),
         (lambda: _replay(mask=np.nan), "mask is nan"),
         (lambda: _replay(cov_low=3.0, cov_high=2.0), "cov_low is 3.0"),
-        (lambda: _replay(cov_low_share=0.0001), "cov_high_share is 0.0002"),
         # comparisons
         (lambda: DrGRPO(StateComparison("std")), "without normalise"),
         (lambda: OPO(replace(CENTRED, weigh="step")), "without weigh"),

@@ -16,6 +16,7 @@ from tiny_runs import step_table
 
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
+from trainers.credit.spear import self_imitation
 from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
 from trainers.credit.spear.schedules import cosine_rise
 from trainers.credit.spear.self_imitation import SelfImitation, clipped_tokens, mean_of_top
@@ -52,8 +53,8 @@ def test_an_episode_enters_if_its_return_is_above_its_group_and_no_filter_left_i
     assert take_in(buffer, played(2, [[0, 1]])) == 1, "what was added, not what is there"
 
 
-def test_with_admit_step_the_sign_of_a_rows_own_advantage_decides():
-    buffer, steps = ReplayBuffer(ReplayConfig(admit="step")), played(1, [[0, 1]])
+def test_by_the_rules_of_the_code_the_sign_of_a_rows_own_advantage_decides():
+    buffer, steps = ReplayBuffer(ReplayConfig("code")), played(1, [[0, 1]])
     advantage = np.where(steps.t == 0, 0.5, -0.5)
     assert buffer.admit(steps, advantage, np.ones(len(steps), np.bool_)) == 2
     assert buffer.table.t.tolist() == [0, 0] and buffer.entry_count == 2
@@ -62,14 +63,14 @@ def test_with_admit_step_the_sign_of_a_rows_own_advantage_decides():
 @given(
     st.lists(st.lists(st.integers(-4, 4), min_size=1, max_size=4), max_size=12),
     st.integers(1, 7),
-    st.sampled_from(["groups", "iterations"]),
+    st.sampled_from(["paper", "code"]),
 )
-def test_the_baseline_is_the_median_of_the_latest_group_means(means: list[list[int]], limit: int, forget: str):
-    buffer = ReplayBuffer(ReplayConfig(baselines=limit, forget=forget))
+def test_the_baseline_is_the_median_of_the_latest_group_means(means: list[list[int]], limit: int, rules: str):
+    buffer = ReplayBuffer(ReplayConfig(rules, baselines=limit))
     history: list[list[float]] = []
     for new in means:
         buffer.enter_means(np.array(new, float))
-        if forget == "iterations":
+        if rules == "code":
             while history and sum(map(len, history)) > limit:
                 history.pop(0)
             history.append([float(value) for value in new])
@@ -85,31 +86,31 @@ def test_recalibration_leaves_what_is_better_than_the_policy_has_become():
     assert buffer.recalibrate().tolist() == [0.0, 0.0, 2.0, 2.0], "P50 of 0.5 and 1.5 is 1"
     table, advantage = buffer.select_rows()
     assert np.unique(table.episode_id).tolist() == [1011] and advantage.tolist() == [2.0, 2.0]
-    assert len(ReplayBuffer(ReplayConfig(keep="non_negative")).select_rows()[0]) == 0
+    assert len(ReplayBuffer(ReplayConfig("code")).select_rows()[0]) == 0
     take_in(buffer, played(2, [[4, 4], [4, 4], [4, 4]]))
     assert len(buffer.select_rows()[0]) == 0, "the policy solves more now"
 
 
 def test_a_group_whose_mean_is_off_by_rounding_is_no_better_than_its_median():
-    buffer = ReplayBuffer(ReplayConfig(keep="positive"))
+    buffer = ReplayBuffer(ReplayConfig())
     take_in(buffer, played(1, [[0.0, 1.1]]))
     buffer.enter_means(np.array([1.1 - 2e-16] * 3))
     assert buffer.recalibrate().tolist() == [0.0, 0.0]
 
 
 def test_what_counts_towards_full_is_all_or_what_is_useful():
-    stored, useful = ReplayBuffer(ReplayConfig(size=2)), ReplayBuffer(ReplayConfig(size=2, full="useful"))
+    stored, useful = ReplayBuffer(ReplayConfig(size=2)), ReplayBuffer(ReplayConfig("code", size=2))
     for buffer in (stored, useful):
-        take_in(buffer, played(1, [[0, 1], [0, 3]]))
+        take_in(buffer, played(1, [[0, 1], [0, 3]], steps=1), advantage=1.0)
     assert stored.useful_count == 2 and stored.full(2) and not stored.full(1)
     assert useful.useful_count == 1 and not useful.full(3) and useful.full(4), "more than 1.5 times the size"
 
 
 def test_old_episodes_are_forgotten_and_clearing_keeps_the_group_means():
-    buffer = ReplayBuffer(ReplayConfig(max_age=1))
-    take_in(buffer, played(1, [[0, 1]]))
-    take_in(buffer, played(2, [[0, 1]]))
-    assert buffer.forget(2) == 0 and buffer.forget(3) == 2
+    buffer = ReplayBuffer(ReplayConfig("code"))
+    take_in(buffer, played(1, [[1]]), advantage=1.0)
+    take_in(buffer, played(2, [[0]]), advantage=1.0)
+    assert buffer.forget(6) == 0 and buffer.forget(7) == 2
     assert np.unique(buffer.table.extra["iteration"]).tolist() == [2]
     buffer.clear()
     assert buffer.entry_count == 0 and buffer.baseline == 0.5
@@ -242,10 +243,14 @@ def test_what_is_imitated_is_better_than_the_median_of_the_groups() -> None:
     assert (batch.advantage > 0.0).all() and set(batch.table.extra["iteration"].tolist()) == {1}
 
 
-def test_the_range_in_which_tokens_are_masked_is_measured_on_what_the_first_iteration_learns_from() -> None:
+def test_the_range_in_which_tokens_are_masked_is_measured_on_what_the_first_iteration_learns_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     credit = _credit(1)
     credit.keep[::2] = False
-    imitation = _fresh(cov_low_share=0.5, cov_high_share=0.25)
+    monkeypatch.setattr(self_imitation, "LOW_SHARE", 0.5)
+    monkeypatch.setattr(self_imitation, "HIGH_SHARE", 0.25)
+    imitation = _fresh()
     imitation.advance(credit, 1, _logprobs)
     kept = credit.keep[credit.table.response.row_of]
     logprob = credit.table.logprob.values[kept].astype(np.float64)

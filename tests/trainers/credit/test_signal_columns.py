@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from envsuite.core.errors import UsageError
 from envsuite.prompting import TagsCodec, TemplateRenderer
-from trainers.credit.config import HindsightConfig
 from trainers.credit.hindsight import Hindsight, HindsightPrompts
 from trainers.credit.providers import Entropy
 from trainers.policy.adapter import add_adapter
@@ -33,12 +32,13 @@ from trainers.steps.parquet import read_episodes
 from trainers.train import main
 
 OPTIM = OptimConfig(tokens_per_microbatch=60)
-TEXT = HindsightConfig(text="\nThe end : {observation}", max_tokens=12)
+TEXT = "\nThe end : {observation}"
 SIZE = len(tokenizer())
 
 
-def told(config: HindsightConfig = TEXT, longest: int | None = None) -> HindsightPrompts:
-    return HindsightPrompts.of(config, TemplateRenderer(tokenizer()), TagsCodec(), longest)
+def told(most_tokens: int = 12, longest: int | None = None) -> HindsightPrompts:
+    prompts = HindsightPrompts.of(TemplateRenderer(tokenizer()), TagsCodec(), longest)
+    return replace(prompts, text=TEXT, most_tokens=most_tokens)
 
 
 def table(seed: int = 4, prompts: int | None = None) -> StepTable:
@@ -83,7 +83,7 @@ def test_the_columns_are_those_of_each_token_by_itself(
             assert not hindsight[row].any()
             continue
         said = tokenizer().encode(
-            TEXT.text.replace("{observation}", steps.extra[LAST][row]),
+            TEXT.replace("{observation}", steps.extra[LAST][row]),
             add_special_tokens=False,
             split_special_tokens=True,
         )[:12]
@@ -99,7 +99,7 @@ def test_an_observation_cannot_end_the_message_and_a_long_one_is_cut() -> None:
         added = len(ids[row]) - len(steps.prompt[row])
         assert 0 < added <= 12
         assert (ids[row] == end).sum() == (steps.prompt[row] == end).sum(), "the text has no control token"
-    assert len(told(replace(TEXT, max_tokens=2)).ids("anything")) == 2
+    assert len(told(2).ids("anything")) == 2
 
 
 def test_no_prompt_outgrows_the_context(caplog: pytest.LogCaptureFixture) -> None:
@@ -131,8 +131,8 @@ def test_a_table_without_a_success_or_without_rows_is_scored() -> None:
 def test_a_template_that_ends_a_message_with_plain_text_is_refused() -> None:
     plain = deepcopy(tokenizer())
     plain.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}ASSISTANT:"
-    with pytest.raises(ConfigError, match=r"method\.hindsight .*plain text, ' ASSISTANT:'.*model\.chat_template"):
-        HindsightPrompts.of(TEXT, TemplateRenderer(plain), TagsCodec(), None)
+    with pytest.raises(ConfigError, match=r"the method puts a text .*plain text, ' ASSISTANT:'.*model\.chat_template"):
+        HindsightPrompts.of(TemplateRenderer(plain), TagsCodec(), None)
 
 
 def spread(accelerator: Accelerator, adapted: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -218,6 +218,6 @@ def test_a_run_trains_on_the_signal_and_reports_it(place: Path, name: str) -> No
 def test_a_text_that_does_not_fit_the_context_beside_prompts_is_refused(
     place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    changes = {"recipe": "hcapo", "prompt.max_tokens": 480, "method": {"hindsight": {"max_tokens": 40}}}
+    changes = {"recipe": "hcapo", "prompt.max_tokens": 480}
     assert main(["--config", str(write_settings(place, **changes))]) == 2
-    assert "method.hindsight.max_tokens is 526" in " ".join(capfd.readouterr().err.split())
+    assert "max_tokens + 256 of the method's text is 742" in " ".join(capfd.readouterr().err.split())

@@ -24,7 +24,6 @@ from trainers.credit.config import CriticConfig
 from trainers.credit.critic import Critic
 from trainers.credit.estimators.base import CriticValue
 from trainers.credit.providers import Reference
-from trainers.policy.accumulation import log_probabilities
 from trainers.policy.adapter import (
     WEIGHTS,
     adapter_tensors,
@@ -196,16 +195,6 @@ def test_the_reference_is_the_model_that_the_run_began_with(continued: bool) -> 
     assert {key for key, parameter in policy.named_parameters() if parameter.requires_grad} == trained
     assert all(".default." in key for key in trained)
     assert not any("reference" in key for key in adapter_tensors(policy))
-
-
-def test_dropout_acts_where_gradients_are_made_and_nowhere_else() -> None:
-    policy, table = Policy(_adapted("llama", AdapterConfig(rank=4, dropout=0.5))), _table()
-    expected = log_probabilities(policy, table, OptimConfig())
-    policy.train()
-    np.testing.assert_array_equal(log_probabilities(policy, table, OptimConfig()), expected)
-    (batch,) = micro_batches(table, 10_000, True)
-    dropped = policy(batch).logprob.detach()
-    assert float((dropped - torch.from_numpy(expected[batch.index])).abs().max()) > 0.01
 
 
 def test_a_critic_of_its_own_trains_and_keeps_an_adapter_too(tmp_path: Path) -> None:

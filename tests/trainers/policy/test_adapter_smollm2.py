@@ -20,7 +20,7 @@ from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import adapter_tensors
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.loading import load_model, load_tokenizer
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.update import Updater
 from trainers.programs.export_model import main as export
@@ -69,7 +69,7 @@ stages: [{{steps: 2, lr: 0.002, lr_end: 0.002, max_steps: 1, games: [{{kwargs: {
     accelerator = Accelerator(cpu=True)
     wrapped, optimizer = accelerator.prepare(Policy(policy), torch.optim.AdamW(trained))
     before = {name: tensor.clone() for name, tensor in adapter_tensors(policy).items()}
-    updater = Updater(accelerator, wrapped, optimizer, OptimConfig(lr=1e-4), ObjectiveConfig())
+    updater = Updater(accelerator, wrapped, optimizer, OptimConfig(lr=1e-4), Objective())
     advantage = np.repeat(np.where(np.arange(len(table)) % 2, 1.0, -1.0), table.response.lengths)
     told = updater.update(Batch(table, advantage), np.random.default_rng(0)).train
     assert told["logprob_gap"] < 1e-4 and told["grad_norm"] > 0 and told["optimizer_steps"] == 1

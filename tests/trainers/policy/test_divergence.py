@@ -50,7 +50,7 @@ def test_advantages_that_are_no_numbers_stop_the_run_with_a_checkpoint_that_goes
     config = write_settings(place, **changes, checkpoint_every=50, **{"optim.minibatches": 1})
     assert main(["--config", str(config)]) == 1
     said = capfd.readouterr().err
-    assert "3 optimiser steps in a row were skipped (optim.max_skipped)" in said
+    assert "3 optimiser steps in a row were skipped" in said
     assert "First not finite: advantage: nan in episode" in said and "iteration-00003" in said
     records = without_times(place / "runs/tiny")
     assert [record["train/skipped_steps"] for record in records] == [0.0, 1.0, 1.0]

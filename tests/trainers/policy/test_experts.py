@@ -37,7 +37,7 @@ from trainers.policy.adapter import (
 )
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, OptimConfig
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.routing import balance_of, routers, routing
@@ -278,7 +278,7 @@ def test_in_bfloat16_the_engines_experts_narrow_the_gap(name: str) -> None:
         policy = Policy(model, compute_dtype="bfloat16", replay=replay)
         distances, counts = np.zeros(len(sampled)), np.zeros(4, np.int64)
         with torch.no_grad():
-            for tree in micro_batches(table, 4096, share_prefix=True):
+            for tree in micro_batches(table, 4096):
                 distances[tree.index] = policy(tree).logprob.double().numpy() - sampled[tree.index]
                 counts += policy.rerouted.numpy()
         return np.abs(distances), counts
@@ -296,7 +296,7 @@ def test_an_update_tells_how_many_tokens_go_elsewhere() -> None:
         accelerator = Accelerator(cpu=True)
         policy = Policy(model, replay=replay)
         updater = Updater(
-            accelerator, policy, torch.optim.SGD(policy.parameters(), 0.0), OptimConfig(lr=1e-30), ObjectiveConfig()
+            accelerator, policy, torch.optim.SGD(policy.parameters(), 0.0), OptimConfig(lr=1e-30), Objective()
         )
         return updater.update(Batch(table, np.ones(len(table.response.values))), rng()).train
 
@@ -337,9 +337,7 @@ def test_the_balance_loss_is_that_of_all_rows_one_by_one(way: str, budget: int) 
             checkpoint_activations(model)
         policy = in_float64(Policy(model, balance_coef=coef))
         config = OptimConfig(lr=1e-30, tokens_per_microbatch=budget)
-        updater = Updater(
-            Accelerator(cpu=True), policy, torch.optim.SGD(policy.parameters(), 0.0), config, ObjectiveConfig()
-        )
+        updater = Updater(Accelerator(cpu=True), policy, torch.optim.SGD(policy.parameters(), 0.0), config, Objective())
         if way == "parts":
             whole = accumulation._trees(policy, table, OptimConfig(), 1.0)
             assert len(whole) == 1
@@ -421,11 +419,11 @@ def test_the_engine_samples_experts_under_an_adapter_in_bfloat16() -> None:
         torch.testing.assert_close(found.detach(), torch.from_numpy(told), atol=near, rtol=0)
 
 
-def test_adapters_on_experts_have_no_dropout_a_base_in_float32_and_one_process() -> None:
+def test_adapters_on_experts_have_a_base_in_float32_and_one_process() -> None:
     settings, config = built("qwen3_moe").config, AdapterConfig(targets=[*TENSORS])
     check_adapter(config, settings, "here")
-    for changes in ({"dropout": 0.1}, {"base": "bfloat16"}, {}):
-        with pytest.raises(ConfigError, match=r"experts\.down_proj.* set dropout: 0\.0, base: float32"):
+    for changes in ({"base": "bfloat16"}, {}):
+        with pytest.raises(ConfigError, match=r"experts\.down_proj.* set base: float32"):
             check_adapter(replace(config, **changes), settings, "here", "none" if changes else "full")
 
 
@@ -440,9 +438,7 @@ def test_a_minibatch_that_knows_no_experts_keeps_the_balance_loss_of_the_others(
     for seed in range(3):  # different rows in each of four minibatches
         policy = Policy(built("qwen3_moe"), balance_coef=0.5)
         config = OptimConfig(lr=1e-30, minibatches=4)
-        updater = Updater(
-            Accelerator(cpu=True), policy, torch.optim.SGD(policy.parameters(), 0.0), config, ObjectiveConfig()
-        )
+        updater = Updater(Accelerator(cpu=True), policy, torch.optim.SGD(policy.parameters(), 0.0), config, Objective())
         told = updater.update(Batch(table, advantage), np.random.default_rng(seed)).train
         assert told["balance_loss"] > 0.0
 

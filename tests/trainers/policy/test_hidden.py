@@ -34,11 +34,10 @@ def _with_empty_responses(table: StepTable) -> StepTable:
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2"])
 @pytest.mark.parametrize("append", [True, False])
-@pytest.mark.parametrize("share", [True, False])
-def test_a_prompt_has_the_hidden_states_that_it_has_by_itself(name: str, append: bool, share: bool) -> None:
+def test_a_prompt_has_the_hidden_states_that_it_has_by_itself(name: str, append: bool) -> None:
     policy = model(name, SIZE)
     table = _with_empty_responses(step_table(np.random.default_rng(5), SIZE, append=append))
-    found = at_prompt_ends(policy, table, ALL, budget=60, share_prefix=share)
+    found = at_prompt_ends(policy, table, ALL, budget=60)
     for fingerprint, states in zip(ALL, found, strict=True):
         expected = np.stack([_alone(policy, table.prompt[row], fingerprint) for row in range(len(table))])
         np.testing.assert_allclose(states, expected, rtol=1e-4, atol=1e-5)
@@ -46,7 +45,7 @@ def test_a_prompt_has_the_hidden_states_that_it_has_by_itself(name: str, append:
 
 def test_a_table_without_rows_has_no_states() -> None:
     empty = step_table(np.random.default_rng(0), SIZE).take(np.zeros(0, np.int64))
-    (states,) = at_prompt_ends(model("qwen2", SIZE), empty, [Fingerprint()], budget=50, share_prefix=True)
+    (states,) = at_prompt_ends(model("qwen2", SIZE), empty, [Fingerprint()], budget=50)
     assert states.shape == (0, 32)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core.errors import UsageError
-from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
+from trainers.policy.loss import BatchTotals, Objective, token_weights
 from trainers.policy.loss.policy_loss import kl_estimate
 from trainers.policy.loss.value_loss import value_loss
 
@@ -19,8 +19,8 @@ MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean",
 some_lengths = st.lists(st.integers(0, 5), min_size=1, max_size=8).map(lambda rows: np.array(rows, np.int64))
 
 
-def config_of(mode: str, **options: object) -> ObjectiveConfig:
-    return ObjectiveConfig(aggregation=mode, horizon=10 if mode == "seq-mean-token-sum-norm" else None, **options)
+def config_of(mode: str, **options: object) -> Objective:
+    return Objective(aggregation=mode, horizon=10 if mode.endswith("-norm") else None, **options)
 
 
 def naive(losses: list[np.ndarray], mode: str) -> float:
@@ -68,24 +68,24 @@ def test_rows_without_tokens_count_only_where_asked_for():
     np.testing.assert_allclose(token_weights(lengths, config_of("seq-mean-token-sum", count_empty=True)), [0.5, 0.5])
 
 
-def test_without_norm_by_sequences_the_loss_grows_with_the_batch():
-    config = config_of("seq-mean-token-sum-norm", norm_by_sequences=False)
+def test_the_sum_over_all_tokens_may_be_divided_by_the_horizon():
+    config = config_of("token-sum-norm")
     np.testing.assert_allclose(token_weights(np.array([1, 2]), config), [0.1, 0.1, 0.1])
 
 
 def test_averaging_over_episodes_gives_a_long_episode_no_more_weight():
-    weights = token_weights(np.array([1, 1, 1, 2]), ObjectiveConfig(average="episodes"), episode=np.array([7, 7, 7, 9]))
+    weights = token_weights(np.array([1, 1, 1, 2]), Objective(average="episodes"), episode=np.array([7, 7, 7, 9]))
     np.testing.assert_allclose(weights, [1 / 6, 1 / 6, 1 / 6, 1 / 4, 1 / 4])
 
 
 def test_averaging_over_episodes_without_knowing_them_is_refused():
     with pytest.raises(UsageError, match="needs the episode of each step row"):
-        token_weights(np.array([1]), ObjectiveConfig(average="episodes"))
+        token_weights(np.array([1]), Objective(average="episodes"))
 
 
 def value_and_slope(kind: str, difference: float, **options: float) -> tuple[float, float]:
     new = torch.tensor([difference - 2.0], dtype=torch.float64, requires_grad=True)
-    kl = kl_estimate(new, torch.tensor([-2.0], dtype=torch.float64), ObjectiveConfig(kl=kind, **options))
+    kl = kl_estimate(new, torch.tensor([-2.0], dtype=torch.float64), Objective(kl=kind, **options))
     kl.sum().backward()
     return float(kl.detach()), float(new.grad)
 

@@ -16,16 +16,17 @@ from tiny_runs import AGGREGATIONS, model, step_table
 
 from envsuite.core.errors import UsageError
 from trainers.policy.config import OptimConfig
-from trainers.policy.loss import ObjectiveConfig, token_weights
+from trainers.policy.loss import Objective, token_weights
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches, row_sequences
+from trainers.policy.rows import ALWAYS, use_rows
 from trainers.policy.tree import depth_first, laid_out, one_token
 from trainers.policy.update import Updater
 
 SIZE = 61
 
 
-def _updater(policy: torch.nn.Module, optim: OptimConfig, objective: ObjectiveConfig) -> Updater:
+def _updater(policy: torch.nn.Module, optim: OptimConfig, objective: Objective) -> Updater:
     sgd = torch.optim.SGD(policy.parameters())
     return Updater(Accelerator(cpu=True), Policy(policy), sgd, optim, objective)
 
@@ -97,14 +98,15 @@ def test_a_response_without_a_prompt_is_named() -> None:
 
 
 @pytest.mark.parametrize("objective", AGGREGATIONS.values(), ids=AGGREGATIONS)
-def test_the_gradient_does_not_depend_on_the_micro_batches(objective: ObjectiveConfig) -> None:
+def test_the_gradient_does_not_depend_on_the_micro_batches(objective: Objective) -> None:
     table = step_table(np.random.default_rng(5), SIZE)
     advantage = np.random.default_rng(6).normal(size=len(table.response.values))
     found = []
-    for budget, share in ((1, False), (10_000, True), (50, True)):
+    for budget, alone in ((1, True), (10_000, False), (50, False)):
         policy = model("qwen2", SIZE)
-        optim = OptimConfig(tokens_per_microbatch=budget, share_prefix=share)
-        updater = _updater(policy, optim, objective)
+        if alone:
+            use_rows(policy, ALWAYS)
+        updater = _updater(policy, OptimConfig(tokens_per_microbatch=budget), objective)
         grads = updater.gradient(table, advantage)
         found.append(torch.cat([grads[key].flatten() for key in sorted(grads)]))
     assert _off(found[1], found[0]) < 1e-5
@@ -117,7 +119,7 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient() -> None:
     naive = row_logprobs(policy, table)
     lengths = table.response.lengths
     advantage = np.random.default_rng(6).normal(size=len(table.response.values))
-    objective = ObjectiveConfig(aggregation="seq-mean-token-mean")
+    objective = Objective(aggregation="seq-mean-token-mean")
     scale = torch.from_numpy(advantage * token_weights(lengths, objective)).float()
     (-(naive * scale).sum()).backward()
     expected = torch.cat([gradient.flatten() for gradient in taken_gradients(policy).values()])

@@ -12,36 +12,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envsuite.core.errors import UnknownName, UsageError
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.loss.config import CorrectionConfig
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import covariances, eligible, selected_tokens
 from trainers.policy.loss.token_losses import LOSSES
 
 CONFIGS = {
-    "grpo": ObjectiveConfig(),
-    "dapo": ObjectiveConfig(clip_high=0.28, aggregation="token-mean"),
-    "dr_grpo": ObjectiveConfig(aggregation="seq-mean-token-sum-norm", horizon=8),
-    "dual": ObjectiveConfig(dual_clip=3.0, aggregation="seq-mean-token-sum"),
-    "unclipped": ObjectiveConfig(clip_low=None, clip_high=None),
-    "step": ObjectiveConfig(ratio="step", average="episodes"),
-    "gspo": ObjectiveConfig(ratio="sequence", clip_low=3e-4, clip_high=4e-4),
-    "product": ObjectiveConfig(ratio="product"),
-    "cispo": ObjectiveConfig(loss="cispo", clip_low=None, clip_high=4.0, aggregation="token-mean"),
-    "gmpo": ObjectiveConfig(loss="gmpo", clip_low=0.4, clip_high=0.4),
-    "gpg": ObjectiveConfig(loss="gpg"),
-    "k1": ObjectiveConfig(kl="k1", kl_coef=0.1),
-    "k2": ObjectiveConfig(kl="k2", kl_coef=0.1),
-    "k3": ObjectiveConfig(kl="k3", kl_coef=0.1),
-    "abs": ObjectiveConfig(kl="abs", kl_coef=0.1),
-    "clip_cov": ObjectiveConfig(loss="clip_cov", cov_fraction=0.2, cov_low=0.0),
-    "kl_cov": ObjectiveConfig(loss="kl_cov", cov_fraction=0.2),
-    "entropy": ObjectiveConfig(entropy_coef=0.1, aggregation="seq-mean-token-sum"),
+    "grpo": Objective(),
+    "dapo": Objective(clip_high=0.28, aggregation="token-mean"),
+    "dr_grpo": Objective(aggregation="seq-mean-token-sum-norm", horizon=8),
+    "dual": Objective(dual_clip=3.0, aggregation="seq-mean-token-sum"),
+    "unclipped": Objective(clip_low=None, clip_high=None),
+    "step": Objective(ratio="step", average="episodes"),
+    "gspo": Objective(ratio="sequence", clip_low=3e-4, clip_high=4e-4),
+    "product": Objective(ratio="product"),
+    "cispo": Objective(loss="cispo", clip_low=None, clip_high=4.0, aggregation="token-mean"),
+    "gmpo": Objective(loss="gmpo", clip_low=0.4, clip_high=0.4),
+    "gpg": Objective(loss="gpg"),
+    "k1": Objective(kl="k1", kl_coef=0.1),
+    "k2": Objective(kl="k2", kl_coef=0.1),
+    "k3": Objective(kl="k3", kl_coef=0.1),
+    "abs": Objective(kl="abs", kl_coef=0.1),
+    "clip_cov": Objective(loss="clip_cov", cov_fraction=0.2, cov_low=0.0),
+    "kl_cov": Objective(loss="kl_cov", cov_fraction=0.2),
+    "entropy": Objective(entropy_coef=0.1, aggregation="seq-mean-token-sum"),
 }
 each_config = pytest.mark.parametrize("name", CONFIGS)
 
 
-def gradient(batch: Batch, config: ObjectiveConfig) -> torch.Tensor:
+def gradient(batch: Batch, config: Objective) -> torch.Tensor:
     new = batch.new.clone().requires_grad_()
     batch.loss(config, new).loss.backward()
     assert new.grad is not None
@@ -98,7 +98,7 @@ def test_the_gradient_is_the_slope_of_the_loss(name: str):
 @settings(max_examples=50)
 @given(batch=batches)
 def test_the_clipped_surrogate_is_that_of_a_plain_loop(batch: Batch):
-    config, total, start = ObjectiveConfig(clip_low=0.1, clip_high=0.3, dual_clip=2.0), 0.0, 0
+    config, total, start = Objective(clip_low=0.1, clip_high=0.3, dual_clip=2.0), 0.0, 0
     filled = [length for length in batch.lengths if length]
     for length in batch.lengths:
         row = 0.0
@@ -113,7 +113,7 @@ def test_the_clipped_surrogate_is_that_of_a_plain_loop(batch: Batch):
 
 @given(batch=batches)
 def test_step_and_sequence_ratios_agree_where_the_advantage_is_one_number_a_step(batch: Batch):
-    step, sequence = ObjectiveConfig(ratio="step"), ObjectiveConfig(ratio="sequence")
+    step, sequence = Objective(ratio="step"), Objective(ratio="sequence")
     torch.testing.assert_close(batch.loss(step).loss, batch.loss(sequence).loss)
     torch.testing.assert_close(gradient(batch, step), gradient(batch, sequence))
 
@@ -121,18 +121,18 @@ def test_step_and_sequence_ratios_agree_where_the_advantage_is_one_number_a_step
 @given(batch=batches)
 def test_on_the_policy_that_sampled_every_ratio_gives_the_policy_gradient(batch: Batch):
     fresh = replace(batch, new=batch.old.clone())
-    plain = gradient(fresh, ObjectiveConfig(loss="gpg"))
+    plain = gradient(fresh, Objective(loss="gpg"))
     for config in (
-        ObjectiveConfig(),
-        ObjectiveConfig(ratio="step"),
-        ObjectiveConfig(ratio="sequence"),
-        ObjectiveConfig(loss="cispo"),
-        ObjectiveConfig(loss="gmpo"),
+        Objective(),
+        Objective(ratio="step"),
+        Objective(ratio="sequence"),
+        Objective(loss="cispo"),
+        Objective(loss="gmpo"),
     ):
         torch.testing.assert_close(gradient(fresh, config), plain)
 
 
-def one_token(log_ratio: float, advantage: float, config: ObjectiveConfig) -> tuple[PolicyLoss, float]:
+def one_token(log_ratio: float, advantage: float, config: Objective) -> tuple[PolicyLoss, float]:
     """The loss of a token, and the gradient of its log-probability."""
     new = torch.tensor([log_ratio - 1.0], requires_grad=True)
     columns = torch.tensor([-1.0]), torch.tensor([advantage]), torch.tensor([0]), torch.tensor([1.0])
@@ -154,24 +154,24 @@ def one_token(log_ratio: float, advantage: float, config: ObjectiveConfig) -> tu
     ],
 )
 def test_the_gradient_vanishes_exactly_where_the_clip_says(log_ratio: float, advantage: float, moves: bool):
-    result, slope = one_token(log_ratio, advantage, ObjectiveConfig(clip_high=0.28, dual_clip=3.0))
+    result, slope = one_token(log_ratio, advantage, Objective(clip_high=0.28, dual_clip=3.0))
     assert (slope != 0.0) == moves
     assert (float(result.metrics["clip_fraction"]) > 0) == (not moves and log_ratio < 1)
     assert (float(result.metrics["dual_clip_fraction"]) > 0) == (log_ratio > 1)
 
 
 def test_cispo_clips_the_weight_and_keeps_the_gradient():
-    _, slope = one_token(3.0, 1.0, ObjectiveConfig(loss="cispo", clip_low=None, clip_high=1.0))
+    _, slope = one_token(3.0, 1.0, Objective(loss="cispo", clip_low=None, clip_high=1.0))
     assert slope == pytest.approx(-2.0)
 
 
 def test_a_huge_log_ratio_stays_finite():
-    one_token(500.0, -1.0, ObjectiveConfig())
+    one_token(500.0, -1.0, Objective())
 
 
 def test_clip_cov_takes_out_at_most_its_share_of_the_tokens():
     batch = make_batch([20, 20], seed=1, spread=0.05)
-    config = ObjectiveConfig(
+    config = Objective(
         loss="clip_cov", clip_high=None, clip_low=None, cov_fraction=0.1, cov_low=0.0, aggregation="token-mean"
     )
     result = batch.loss(config)
@@ -181,7 +181,7 @@ def test_clip_cov_takes_out_at_most_its_share_of_the_tokens():
 
 def test_kl_cov_charges_the_tokens_of_highest_covariance():
     batch = make_batch([10, 10], seed=2)
-    free = ObjectiveConfig(loss="kl_cov", cov_fraction=0.1, cov_kl_coef=0.0, aggregation="token-sum")
+    free = Objective(loss="kl_cov", cov_fraction=0.1, cov_kl_coef=0.0, aggregation="token-sum")
     charged = replace(free, cov_kl_coef=2.0)
     extra = batch.loss(charged).loss - batch.loss(free).loss
     covariance = (batch.advantage - batch.advantage.mean()) * (batch.new - batch.new.mean())
@@ -194,7 +194,7 @@ def test_no_tokens_cost_nothing(loss: str):
     empty = torch.zeros(0, requires_grad=True)
     result = policy_loss(
         empty, empty.detach(), empty.detach(), torch.zeros(0, dtype=torch.int64), empty.detach(),
-        config=ObjectiveConfig(loss=loss), selected=torch.zeros(0, dtype=torch.bool),
+        config=Objective(loss=loss), selected=torch.zeros(0, dtype=torch.bool),
     )  # fmt: skip
     result.loss.backward()
     assert float(result.loss.detach()) == 0.0 and result.tokens == 0
@@ -204,21 +204,19 @@ def test_no_tokens_cost_nothing(loss: str):
 def test_columns_of_different_lengths_are_refused_by_name():
     flat = torch.zeros(3)
     with pytest.raises(UsageError, match=r"advantage has shape \(2,\), new_logprob \(3,\)"):
-        policy_loss(flat, flat, torch.zeros(2), torch.zeros(3, dtype=torch.int64), flat, config=ObjectiveConfig())
+        policy_loss(flat, flat, torch.zeros(2), torch.zeros(3, dtype=torch.int64), flat, config=Objective())
 
 
 @pytest.mark.parametrize(
     ("config", "correction", "message"),
     [
-        (ObjectiveConfig(kl="k3", kl_coef=0.1), None, "kl is 'k3', which needs ref_logprob"),
-        (ObjectiveConfig(entropy_coef=0.1), None, r"entropy_coef is 0\.1, which needs entropy"),
-        (ObjectiveConfig(loss="clip_cov"), None, "loss is 'clip_cov', which needs selected"),
-        (ObjectiveConfig(), CorrectionConfig(), "there is a correction, which needs engine_logprob"),
+        (Objective(kl="k3", kl_coef=0.1), None, "kl is 'k3', which needs ref_logprob"),
+        (Objective(entropy_coef=0.1), None, r"entropy_coef is 0\.1, which needs entropy"),
+        (Objective(loss="clip_cov"), None, "loss is 'clip_cov', which needs selected"),
+        (Objective(), CorrectionConfig(), "there is a correction, which needs engine_logprob"),
     ],
 )
-def test_a_term_without_its_column_is_refused(
-    config: ObjectiveConfig, correction: CorrectionConfig | None, message: str
-):
+def test_a_term_without_its_column_is_refused(config: Objective, correction: CorrectionConfig | None, message: str):
     flat = torch.zeros(3)
     with pytest.raises(UsageError, match=message):
         policy_loss(flat, flat, flat, torch.arange(3), flat, config=config, correction=correction)
@@ -226,7 +224,7 @@ def test_a_term_without_its_column_is_refused(
 
 @given(batch=batches)
 def test_the_entropy_bonus_is_aggregated_as_the_loss_is_and_its_gradient_is_the_naive_one(batch: Batch):
-    plain, bonus = ObjectiveConfig(average="episodes"), ObjectiveConfig(average="episodes", entropy_coef=0.3)
+    plain, bonus = Objective(average="episodes"), Objective(average="episodes", entropy_coef=0.3)
     new = batch.new.clone().requires_grad_()
     (-0.3 * (batch.weight(plain) * entropy(new)).sum()).backward()
     torch.testing.assert_close(gradient(batch, bonus) - gradient(batch, plain), new.grad)
@@ -281,7 +279,7 @@ def test_where_engine_and_trainer_agree_the_correction_changes_no_bit(name: str,
 
 def test_the_divergence_and_the_bonus_are_not_weighed_by_the_correction():
     batch = make_batch([3, 2], seed=1)
-    config = ObjectiveConfig(kl="k2", kl_coef=0.5, entropy_coef=0.5)
+    config = Objective(kl="k2", kl_coef=0.5, entropy_coef=0.5)
     with_weights, without = (batch.loss(config, None, each) for each in (CorrectionConfig(cap=1.0), None))
     for name in ("kl_loss", "entropy_loss"):
         assert torch.equal(with_weights.metrics[name], without.metrics[name])
@@ -295,7 +293,7 @@ def test_the_divergence_and_the_bonus_are_not_weighed_by_the_correction():
     loss=st.sampled_from(["clip_cov", "kl_cov"]),
 )
 def test_what_a_loss_picks_does_not_depend_on_how_the_tokens_are_spread(batch: Batch, parts: list[int], loss: str):
-    config = ObjectiveConfig(loss=loss, cov_fraction=0.3, cov_low=0.0)
+    config = Objective(loss=loss, cov_fraction=0.3, cov_low=0.0)
     columns = [column.numpy() for column in (batch.new, batch.old, batch.advantage)]
     columns.append(np.random.default_rng(0).random(len(columns[0])))
     whole = selected_tokens(*columns, config)
@@ -319,7 +317,7 @@ def test_what_a_loss_picks_does_not_depend_on_how_the_tokens_are_spread(batch: B
 
 @pytest.mark.parametrize("fraction", [0.05, 0.2])
 def test_clip_cov_leaves_alone_what_the_clip_or_the_bounds_exclude(fraction: float):
-    batch, config = make_batch([30, 30], seed=3), ObjectiveConfig(loss="clip_cov", cov_fraction=fraction, cov_low=0.1)
+    batch, config = make_batch([30, 30], seed=3), Objective(loss="clip_cov", cov_fraction=fraction, cov_low=0.1)
     new, old, advantage = (column.numpy() for column in (batch.new, batch.old, batch.advantage))
     covariance = (new - new.mean()) * (advantage - advantage.mean())
     picked = selected_tokens(new, old, advantage, np.random.default_rng(0).random(60), config)
@@ -331,7 +329,7 @@ def test_clip_cov_leaves_alone_what_the_clip_or_the_bounds_exclude(fraction: flo
 
 def test_clip_cov_picks_among_the_tokens_that_the_clip_lets_learn():
     log_ratio, advantage = np.log([1.3, 1.3, 0.7, 0.7]), np.array([1.0, -1.0, 1.0, -1.0])
-    config = ObjectiveConfig(loss="clip_cov", cov_low=0.1, clip_low=0.2, clip_high=0.2)
+    config = Objective(loss="clip_cov", cov_low=0.1, clip_low=0.2, clip_high=0.2)
     assert eligible(np.ones(4), log_ratio, advantage, config).tolist() == [False, True, True, False]
     assert eligible(np.array([0.1, 0.2, 9.0]), np.zeros(3), np.ones(3), config).tolist() == [False, True, False]
     free = replace(config, clip_low=None, clip_high=None)
@@ -354,8 +352,6 @@ def test_one_token_alone_has_no_covariance():
         ({"aggregation": "token-mean", "average": "episodes"}, UsageError, "needs a seq-mean aggregation"),
         ({"kl_coef": -0.1, "kl": "k1"}, UsageError, "kl_coef is -0.1"),
         ({"kl_coef": 0.1}, UsageError, "kl is 'none'"),
-        ({"cov_fraction": 0.0}, UsageError, "cov_fraction is 0.0"),
-        ({"cov_low": 5.0, "cov_high": 1.0}, UsageError, "cov_low below cov_high"),
         ({"loss": "pp0"}, UnknownName, "Nearest: 'ppo"),
         ({"ratio": "tokens"}, UnknownName, "Nearest: 'token"),
         ({"aggregation": "token_mean"}, UnknownName, "Nearest: 'token-mean"),
@@ -365,9 +361,9 @@ def test_one_token_alone_has_no_covariance():
 )
 def test_settings_that_contradict_each_other_and_words_that_are_no_choice_are_refused(options, kind, message):
     with pytest.raises(kind, match=message):
-        ObjectiveConfig(**options)
+        Objective(**options)
 
 
 def test_the_bounds_of_clips_are_settings():
-    ObjectiveConfig(clip_low=0.0)
-    ObjectiveConfig(clip_low=1.0)
+    Objective(clip_low=0.0)
+    Objective(clip_low=1.0)

@@ -20,7 +20,7 @@ from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_model
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.loss.config import Loss
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 
 
 def _updater(policy: Policy, optimizer: torch.optim.Optimizer) -> Updater:
-    return Updater(Accelerator(cpu=True), policy, optimizer, OptimConfig(lr=1e-6), ObjectiveConfig(), iterations=10)
+    return Updater(Accelerator(cpu=True), policy, optimizer, OptimConfig(lr=1e-6), Objective(), iterations=10)
 
 
 def test_ten_steps_at_1e_6_move_nearly_every_weight(place: Path) -> None:
@@ -89,7 +89,7 @@ def test_before_the_first_optimiser_step_every_ratio_is_exactly_1(
     policy = Policy(model("qwen2", SIZE), compute_dtype=compute_dtype)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1e-30)
     optim = OptimConfig(lr=1e-30, minibatches=parts, tokens_per_microbatch=budget)
-    updater = Updater(Accelerator(cpu=True), policy, optimizer, optim, ObjectiveConfig(loss=loss), recompute=True)
+    updater = Updater(Accelerator(cpu=True), policy, optimizer, optim, Objective(loss=loss), recompute=True)
     advantage = np.random.default_rng(seed).normal(size=len(table.response.values))
     told = updater.update(Batch(table, advantage), np.random.default_rng(seed)).train
     assert (told["ratio_max"], told["ratio_mean"], told["approx_kl"], told["clip_fraction"]) == (1.0, 1.0, 0.0, 0.0)
@@ -145,7 +145,7 @@ def test_the_readers_of_hidden_states_compute_in_the_same_format() -> None:
     with torch.no_grad():
         values = [critic[kind](batch) for kind in ("float32", "bfloat16")]
     states = [
-        at_prompt_ends(policy, table, [Fingerprint()], budget=100, share_prefix=True, compute_dtype=kind)[0]
+        at_prompt_ends(policy, table, [Fingerprint()], budget=100, compute_dtype=kind)[0]
         for kind in ("float32", "bfloat16")
     ]
     for exact, rounded in (values, [torch.from_numpy(part) for part in states]):

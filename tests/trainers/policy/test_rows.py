@@ -83,7 +83,7 @@ def test_values_and_their_gradients_are_those_of_a_tree() -> None:
 @pytest.mark.parametrize("layer", [-1, -2])
 def test_hidden_states_are_those_of_a_tree(layer: int, pooling: str) -> None:
     asked = [Fingerprint(layer, pooling)]
-    one, other = (at_prompt_ends(m, _table(), asked, budget=60, share_prefix=True)[0] for m in _both())
+    one, other = (at_prompt_ends(m, _table(), asked, budget=60)[0] for m in _both())
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)  # they are float32
 
 
@@ -100,13 +100,13 @@ def test_micro_batches_of_rows_have_each_target_once_and_are_no_larger_with_padd
         np.testing.assert_array_equal(rows.ravel()[token], np.arange(len(tree)))
     computed = sum(map(len, trees))
     apart = sum(map(len, micro_batches(table, 10_000, False)))
-    assert distinct_tokens(table, True) < computed, "what branches have in common is computed in each"
+    assert distinct_tokens(table) < computed, "what branches have in common is computed in each"
     assert computed < apart if share else computed == apart, "what goes on from all of a sequence is one row with it"
 
 
 def test_no_rows_are_no_micro_batch() -> None:
     empty = _table().take(np.zeros(0, np.int64))
-    assert list(micro_batches(empty, 100, True, rows=True)) == [] and distinct_tokens(empty, True) == 0
+    assert list(micro_batches(empty, 100, True, rows=True)) == [] and distinct_tokens(empty) == 0
 
 
 def test_a_gradient_does_not_depend_on_how_rows_are_cut() -> None:

@@ -19,7 +19,6 @@ from transformers import PreTrainedModel
 
 from trainers.credit.critic import ValueModel
 from trainers.policy import tree_plan
-from trainers.policy.accumulation import walks
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig
@@ -176,7 +175,7 @@ def test_everything_is_what_independent_sequences_give(
             everywhere = np.arange(len(table.response.values))
             model.train(False)
             last, mean = before_tokens(
-                model, table, [Fingerprint(), Fingerprint(-2, "mean")], everywhere, budget=budget, share_prefix=True
+                model, table, [Fingerprint(), Fingerprint(-2, "mean")], everywhere, budget=budget
             )
         assert loss == pytest.approx(float(expected.detach()), abs=1e-4)
         torch.testing.assert_close(torch.from_numpy(last), states.detach(), rtol=1e-5, atol=1e-5)
@@ -296,9 +295,3 @@ def test_a_tree_is_computed_in_parts_where_that_saves_work_or_a_row_is_too_long(
     assert parts(1000, 1.0) == [None], "one micro-batch computes nothing twice"
     assert parts(80, None) == [None] * 3 and parts(80, 1.0) == [80], "three compute the prompt three times"
     assert parts(80, 4.0) == [None] * 3 and parts(72, 4.0) == [72], "a row does not fit"
-
-
-def test_adapters_with_dropout_are_not_computed_in_parts() -> None:
-    model = architecture("qwen2", SIZE)
-    add_adapter(model, AdapterConfig(rank=4, dropout=0.1), "owner/base")
-    assert not walks(Policy(model).train()) and walks(Policy(model).eval())

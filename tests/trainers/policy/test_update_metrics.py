@@ -11,12 +11,12 @@ from test_update import flat, make, rng, some
 
 from trainers.policy.accumulation import Batch
 from trainers.policy.hidden import with_some_response
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.steps import Ragged
 
 
 def test_staleness_is_the_mean_number_of_steps_since_a_token_was_sampled() -> None:
-    batch, updater = some(), make(ObjectiveConfig())
+    batch, updater = some(), make(Objective())
     updater.steps = 5
     offsets = batch.table.response.offsets
     versions = np.arange(len(batch.table.response.values)) % 3
@@ -28,7 +28,7 @@ def test_staleness_is_the_mean_number_of_steps_since_a_token_was_sampled() -> No
 
 
 def test_the_entropy_is_the_mean_over_the_response_tokens() -> None:
-    batch, updater = some(), make(ObjectiveConfig(), minibatches=1)
+    batch, updater = some(), make(Objective(), minibatches=1)
     rows = []
     with torch.no_grad():
         for row in range(len(batch.table)):
@@ -41,7 +41,7 @@ def test_the_entropy_is_the_mean_over_the_response_tokens() -> None:
 
 
 def test_the_entropy_is_that_of_all_rows_where_only_some_or_none_teach() -> None:
-    batch, updater = some(), make(ObjectiveConfig(), lr=1e-30)
+    batch, updater = some(), make(Objective(), lr=1e-30)
     table, offsets = batch.table, batch.table.response.offsets
     all_taught = updater.update(batch, rng()).train["entropy"]
     assert all_taught > 1.0
@@ -61,7 +61,7 @@ def test_the_entropy_is_that_of_all_rows_where_only_some_or_none_teach() -> None
 
 
 def test_an_update_of_nothing_takes_no_step_and_says_so() -> None:
-    batch, updater = some(), make(ObjectiveConfig())
+    batch, updater = some(), make(Objective())
     before = flat(updater)
     told = updater.update(Batch(batch.table.take(np.zeros(0, np.int64)), np.zeros(0)), rng()).train
     assert updater.steps == 0 and bool((flat(updater) == before).all())

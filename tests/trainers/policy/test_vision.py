@@ -30,7 +30,7 @@ from envsuite.sokoban.env import SokobanEnv
 from trainers.policy import rows
 from trainers.policy import vision as vision_module
 from trainers.policy.adapter import save_adapter, trained_weights
-from trainers.policy.config import AdapterConfig, ModelConfig
+from trainers.policy.config import AdapterConfig, Images, ModelConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_backbone, load_model, load_tokenizer
 from trainers.policy.model import Policy
@@ -54,7 +54,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def config_of(folder: Path, **how: Any) -> ModelConfig:
     """The settings of a model, which say where a model for text alone is to take images."""
-    return ModelConfig(**{"path": str(folder), "images": folder.name.startswith("qwen3_5"), **how})
+    return ModelConfig(
+        **{"path": str(folder), "images": "frozen" if folder.name.startswith("qwen3_5") else "auto", **how}
+    )
 
 
 @cache
@@ -304,7 +306,7 @@ def test_a_projector_that_is_trained_gets_the_model_s_own_gradient(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = AdapterConfig(rank=4, targets=["q_proj"]) if how == "adapter" else None
-    model = load_model(config_of(folder, train_projector=True, adapter=adapter))
+    model = load_model(config_of(folder, images="train-projector", adapter=adapter))
     monkeypatch.setitem(rows._REASONS, model, rows.ALWAYS if how == "rows" else None)
     if how == "parts" and is_recurrent(model):
         pytest.skip("a tree with recurrent layers is not computed in parts")
@@ -326,7 +328,7 @@ def test_a_projector_that_is_trained_gets_the_model_s_own_gradient(
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_trained_projector_is_sampled_from_and_saved(folder: Path, adapted: bool, tmp_path: Path) -> None:
     adapter = AdapterConfig(rank=4) if adapted else None
-    model = load_model(config_of(folder, train_projector=True, adapter=adapter))
+    model = load_model(config_of(folder, images="train-projector", adapter=adapter))
     form, (image,) = processing(loaded(folder)[1]), noise((32, 48))
     engine, ids = HFEngine(model), (5, *form.ids(image), 6)
     for version in range(2):
@@ -363,16 +365,16 @@ def test_an_engine_that_always_has_requests_keeps_their_images_alone(folder: Pat
     assert np.abs(naive(model, form, row).detach().numpy() - answer.logprobs).max() < 1e-4
 
 
-@pytest.mark.parametrize("setting", ["images", "train_projector"])
-def test_settings_of_images_are_refused_for_a_model_for_text(setting: str) -> None:
-    with pytest.raises(ConfigError, match=rf"model.{setting} is true, but .* model for text"):
-        load_model(ModelConfig(**{setting: True}))
+@pytest.mark.parametrize("images", ["frozen", "train-projector"])
+def test_images_are_refused_for_a_model_for_text(images: Images) -> None:
+    with pytest.raises(ConfigError, match=f"model.images is {images}, but .* model for text"):
+        load_model(ModelConfig(images=images))
 
 
 def test_a_model_for_text_and_images_is_read_for_text_unless_it_is_to_take_images(tmp_path: Path) -> None:
     folder = vision_models.save("qwen3_5", tmp_path)
     for images in (False, True):
-        config = ModelConfig(path=str(folder), images=images)
+        config = ModelConfig(path=str(folder), images="frozen" if images else "auto")
         model = load_model(config)
         assert (vision_of(model) is not None) == (format_of(load_tokenizer(config)) is not None) == images
         assert any("visual" in name for name, _ in model.named_parameters()) == images
@@ -477,7 +479,7 @@ def test_hidden_states_and_a_critic_s_backbone_see_the_images(folder: Path) -> N
     model, tokenizer = loaded(folder)
     form = processing(tokenizer)
     steps = table(tokenizer, "window(2)")
-    (found,) = at_prompt_ends(model, steps, [Fingerprint()], budget=400, share_prefix=True)
+    (found,) = at_prompt_ends(model, steps, [Fingerprint()], budget=400)
     backbone = load_backbone(config_of(folder), "method.critic.path")
     assert vision_of(backbone) is not None
     for row in range(0, len(steps), 3):

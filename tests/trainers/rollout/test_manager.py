@@ -18,7 +18,7 @@ from envsuite.playing.manager import RolloutManager
 from envsuite.playing.step import Episode
 from envsuite.textcraft.tasks import load
 from envsuite.vector import EnvFactory
-from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
+from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.environments import factory_of, make_manager, sampling_of
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.rollout.scripted import ScriptedEngine
@@ -159,8 +159,8 @@ def test_the_manager_is_made_as_the_settings_say() -> None:
             assert (spec.instructions, spec.commands, str(spec.memory)) == (instructions, commands, "window(3)")
             assert (manager.episode_tokens, manager.vector.slots, manager.env_ids) == (77, 2, ("TextCraft-v0",))
             assert vars(spec.codec).get("think") is True
-    settings = SamplingConfig(temperature=0.3, top_p=0.8, top_k=4, max_tokens=9)
-    assert sampling_of(settings, [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
+    assert sampling_of(SamplingConfig(0.3, 9), [5, 6]) == Sampling(0.3, 1.0, 0, 9, (5, 6))
+    assert sampling_of(EvalSamplingConfig(0.3, 9, top_p=0.8), [5, 6]) == Sampling(0.3, 0.8, 0, 9, (5, 6))
 
 
 def test_a_prompt_that_cannot_be_made_is_refused_before_an_environment_starts(monkeypatch: pytest.MonkeyPatch) -> None:

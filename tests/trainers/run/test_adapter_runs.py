@@ -31,7 +31,7 @@ def _settings(place: Path, adapter: dict[str, Any] = LORA, **changes: Any) -> Pa
     return write_settings(place, model=settings, method=KL, **changes)
 
 
-FLOAT32 = pytest.param({**LORA, "dropout": 0.1}, id="float32", marks=pytest.mark.slow)
+FLOAT32 = pytest.param(LORA, id="float32", marks=pytest.mark.slow)
 BF16 = pytest.param({**LORA, "base": "bfloat16"}, id="bf16", marks=pytest.mark.slow)
 
 

@@ -95,7 +95,7 @@ def test_groups_without_a_signal_are_replaced_by_those_of_the_synchronous_run(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its engine forgets keys and values before each round: log-probabilities round otherwise, prompts cost more."""
-    one, two = _both(place, monkeypatch, **{"method.filters": ["zero_variance"], "method.refill_rounds": 2})
+    one, two = _both(place, monkeypatch, **{"method.filters": {"zero_variance": {"refill_rounds": 2}}})
     tokens = [
         [[step.response_ids.tolist() for step in e.steps] for episodes in trained(run) for e in episodes]
         for run in (one, two)
@@ -195,7 +195,7 @@ def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains
 def test_groups_of_an_iteration_that_is_stopped_while_others_are_replaced_are_not_lost(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refilling = {"method.filters": ["zero_variance"], "method.refill_rounds": 1, "rollout.staleness": 1}
+    refilling = {"method.filters": {"zero_variance": {"refill_rounds": 1}}, "rollout.staleness": 1}
     config = write_settings(place, iterations=2, **refilling, **{"evaluation.every": 0})
     with monkeypatch.context() as patched:
         _strike_after(6 + 3, patched)  # the groups of the first round have been taken: none has a signal

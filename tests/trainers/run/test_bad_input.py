@@ -377,7 +377,7 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None
         "Format of actions",
         "Episodes per task, from one initial state.",
         "Advantage estimator.",
-        "Share of the tokens that ``clip_cov``",
+        "Length by which the aggregations ``-norm``",
         "--optim.lr (float > 0; default: 1.0e-06)",
         "--method.replay.size (int >= 1",
         "envs[].weight",

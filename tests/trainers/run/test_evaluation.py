@@ -97,10 +97,10 @@ def test_numbers_of_episodes_that_do_not_fit_are_refused_with_those_that_do() ->
 
 def test_tokens_are_drawn_with_the_settings_of_the_evaluation() -> None:
     engine = Notes()
-    evaluator = _evaluator(engine, sampling={"temperature": 0.4, "top_p": 0.9, "top_k": 7, "max_tokens": 5})
+    evaluator = _evaluator(engine, sampling={"temperature": 0.4, "top_p": 0.9, "max_tokens": 5})
     assert evaluator.config.rollout.sampling.temperature == 1.0
     episodes = evaluator.play(0)
-    assert {request.sampling for request in engine.asked} == {Sampling(0.4, 0.9, 7, 5, (1, 2))}
+    assert {request.sampling for request in engine.asked} == {Sampling(0.4, 0.9, 0, 5, (1, 2))}
     seeds = {step_seed(5, episode.episode_id, step.t) for episode in episodes for step in episode.steps}
     assert {request.seed for request in engine.asked} == seeds, "of the run, the episode and the step alone"
 

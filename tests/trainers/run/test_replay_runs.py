@@ -18,7 +18,7 @@ from tiny_runs import BOTH, model, save_model, step_table, train, weights, witho
 
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import OptimConfig
-from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
 from trainers.report.metrics import MetricsWriter
@@ -127,7 +127,8 @@ def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place: Path) -> None:
-    changes = {"recipe": "dapo", "method": {"refill_rounds": 2}, "evaluation.every": 0, "iterations": 2}
+    method = {"filters": {"zero_variance": {"refill_rounds": 2}}}
+    changes = {"recipe": "dapo", "method": method, "evaluation.every": 0, "iterations": 2}
     assert main(["--config", str(write_settings(place, **changes))]) == 0
     records = without_times(place / "runs/tiny")[1:-1]
     for record in records:
@@ -139,7 +140,7 @@ def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place
 
 
 def test_a_full_batch_needs_no_further_round(place: Path) -> None:
-    method = {"refill_rounds": 3, "shapers": {"even_tokens": {}}}
+    method = {"filters": {"zero_variance": {"refill_rounds": 3}}, "shapers": {"even_tokens": {}}}
     changes = {"recipe": "dapo", "method": method, "evaluation.every": 0, "iterations": 1, "rollout.group_size": 6}
     assert main(["--config", str(write_settings(place, **changes))]) == 0
     record = without_times(place / "runs/tiny")[1]
@@ -171,7 +172,7 @@ def test_in_bfloat16_the_policy_of_the_start_pays_nothing_for_rounding_but_with_
     assert record["shape/kl"] == 0.0 if old == "auto" else record["shape/kl"] > 1e-5
 
 
-def _updater(policy: torch.nn.Module, objective: ObjectiveConfig, parts: int = 1) -> Updater:
+def _updater(policy: torch.nn.Module, objective: Objective, parts: int = 1) -> Updater:
     sgd = torch.optim.SGD(policy.parameters())
     optim = OptimConfig(lr=1.0, max_grad_norm=1e9, minibatches=parts, tokens_per_microbatch=64)
     return Updater(Accelerator(cpu=True), Policy(policy), sgd, optim, objective)
@@ -179,7 +180,7 @@ def _updater(policy: torch.nn.Module, objective: ObjectiveConfig, parts: int = 1
 
 def test_an_update_with_replay_follows_the_sum_of_both_gradients() -> None:
     rng = np.random.default_rng(0)
-    objective = ObjectiveConfig(aggregation="seq-mean-token-mean", clip_low=None, clip_high=None)
+    objective = Objective(aggregation="seq-mean-token-mean", clip_low=None, clip_high=None)
     own, old = (step_table(np.random.default_rng(seed), 61) for seed in (1, 2))
     first, second = (rng.normal(size=len(table.response.values)) for table in (own, old))
     policy = model("qwen2", 61)
@@ -196,7 +197,7 @@ def test_an_update_with_replay_follows_the_sum_of_both_gradients() -> None:
 def test_replay_alone_takes_a_step_where_nothing_of_its_own_is_left() -> None:
     rng = np.random.default_rng(0)
     table = step_table(np.random.default_rng(3), 61)
-    updater = _updater(model("qwen2", 61), ObjectiveConfig(), parts=2)
+    updater = _updater(model("qwen2", 61), Objective(), parts=2)
     none, ones = np.zeros(0), np.ones(len(table.response.values))
     updater.update(Batch(table.take(np.zeros(0, np.int64)), none), rng, Batch(table, ones))
     assert updater.steps == 2, "one for each minibatch"

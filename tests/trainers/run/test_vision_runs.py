@@ -40,12 +40,12 @@ def settings(folder: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "more"), [("smolvlm", None), ("qwen3_vl", "train_projector"), ("qwen3_5", "images")])
-def test_two_iterations_on_images_train_the_text_and_leave_the_tower(
-    tmp_path: Path, name: str, more: str | None
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "images"), [("smolvlm", "auto"), ("qwen3_vl", "train-projector"), ("qwen3_5", "frozen")]
+)
+def test_two_iterations_on_images_train_the_text_and_leave_the_tower(tmp_path: Path, name: str, images: str) -> None:
     vision_models.save(name, tmp_path / "model")
-    done = tiny_runs.train("--config", str(settings(tmp_path)), *([f"--model.{more}", "true"] if more else []))
+    done = tiny_runs.train("--config", str(settings(tmp_path)), "--model.images", images)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs/tiny"
     records = [record for record in read_metrics(run / "metrics.jsonl") if "train/logprob_gap" in record]
@@ -54,7 +54,7 @@ def test_two_iterations_on_images_train_the_text_and_leave_the_tower(
         tmp_path / "model", max((run / "checkpoints").glob("iteration-*"))))  # fmt: skip
     moved = {name for name in before if not np.array_equal(before[name], after[name])}
     parts = {part for part in ("vision_model", "blocks", "connector", "merger") if any(part in name for name in moved)}
-    assert parts == ({"merger"} if more == "train_projector" else set())
+    assert parts == ({"merger"} if images == "train-projector" else set())
     assert any("embed_tokens" in name for name in moved) and any("lm_head" in name for name in moved)
     steps = [step for episode in read_episodes(run / "episodes/iteration-00002.parquet") for step in episode.steps]
     assert [step.shown for step in steps] == [1] * len(steps) and {len(step.images) for step in steps} == {1, 2, 3}
@@ -90,9 +90,9 @@ def test_a_checkpoint_of_a_run_on_images_is_a_model_for_the_next(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "projector"), [("smolvlm", False), ("qwen3_vl", True)])
+@pytest.mark.parametrize(("name", "images"), [("smolvlm", "auto"), ("qwen3_vl", "train-projector")])
 def test_two_processes_compute_what_one_does_and_a_resumed_run_what_a_whole_one_does(
-    tmp_path: Path, name: str, projector: bool
+    tmp_path: Path, name: str, images: str
 ) -> None:
     vision_models.save(name, tmp_path / "model")
     runs = {"one": ("1", ()), "two": ("2", ()), "cut": ("1", ("--iterations", "1")), "cut on": ("1", ("--resume",))}
@@ -100,7 +100,7 @@ def test_two_processes_compute_what_one_does_and_a_resumed_run_what_a_whole_one_
         config = str(settings(tmp_path, checkpoint_every=1, name=label.split()[0]))
         launch = (sys.executable, "-m", "accelerate.commands.launch", "--config_file")
         program = (*launch, f"configs/accelerate/cpu{processes}.yaml", "-m", "trainers.train")
-        more = (*more, "--model.train_projector", str(projector).lower())
+        more = (*more, "--model.images", images)
         done = tiny_runs.train("--config", config, *more, program=program, timeout=300)
         assert done.returncode == 0, done.stderr
     one, two, cut = (

@@ -24,60 +24,43 @@ from trainers.settings import AtLeastOne, Count, Fraction
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import ITERATION
 
-Admit = Literal["episode", "step"]
-Keep = Literal["positive", "non_negative"]
-Full = Literal["stored", "useful"]
-Forget = Literal["groups", "iterations"]
-
 RETURN = "return"
 """Column of the buffer: the return that the row's episode had, R^i of SPEAR's Eq. 20."""
 
 USEFUL_FACTOR = 1.5
 """How many times its size SPEAR's code fills the buffer."""
 
+MOST_AGE = 5
+"""SPEAR's code forgets what was played more iterations ago."""
+
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Settings of SPEAR's self-imitation. Defaults are the paper's; its code's values are given beside them."""
+    """Settings of SPEAR's self-imitation. Defaults are the paper's."""
 
+    rules: Literal["paper", "code"] = "paper"
+    """``paper``: episodes whose return lies above their group's mean are admitted (Eq. 6, and the sign of Eq. 4
+    whatever the estimator), recalibration keeps Ã > 0 (Eq. 8), all that is stored counts towards ``size``, and group
+    means beyond ``baselines`` expire one by one (Algorithm 1). ``code``, SPEAR's: each step whose own advantage is
+    positive; Ã ≥ 0; what lies above the median, which must exceed 1.5 times the size; the oldest iterations as a whole,
+    before the new one is entered, so that there may be more for a while; what is older than 5 iterations is forgotten.
+    """
     size: AtLeastOne = 2048
-    """N_D: how many episodes (steps, with ``admit: step``) fill the buffer."""
+    """N_D: how many episodes (steps, with ``rules: code``) fill the buffer."""
     baselines: AtLeastOne = 10240
     """N_DR: the median is taken over the means of this many groups, the latest ones."""
     warmup: Count = 100
     """T_warm-up: iterations over which the weight of self-imitation rises to 1 (ALFWorld 100, WebShop 200,
     mathematics 300)."""
-    max_age: Count | None = None
-    """Episodes that were played more iterations ago are forgotten; null keeps them (the paper has no limit, its code
-    5 for agents)."""
-    admit: Admit = "episode"
-    """Admission rule: ``episode``, episodes whose return lies above their group's mean (Eq. 6, and the sign of Eq. 4
-    whatever the estimator); ``step``, each step whose own advantage is positive (SPEAR's code)."""
-    keep: Keep = "positive"
-    """Rows that recalibration keeps: ``positive``, Ã > 0 (Eq. 8); ``non_negative``, Ã ≥ 0 (SPEAR's code)."""
-    full: Full = "stored"
-    """Part of the buffer that counts towards ``size``: ``stored``, all of it (Algorithm 1); ``useful``, what lies above
-    the median, which must exceed 1.5 times the size (SPEAR's code)."""
-    forget: Forget = "groups"
-    """How group means beyond ``baselines`` expire: one by one (Algorithm 1), or ``iterations``: the oldest iterations
-    as a whole, before the new one is entered, so that there may be more for a while (SPEAR's code)."""
     mask: Fraction = 0.02
     """λ: share of an episode's tokens that covariance clipping masks; 0 turns it off."""
     cov_low: float | None = None
-    """ω_lb: lower end of the covariances that are clipped; by default it is set by the first iteration (Table 8: 2)."""
+    """ω_lb: lower end of the covariances that are clipped; by default the mean of the first iteration's greatest 2 %
+    (Table 8: 2)."""
     cov_high: float | None = None
-    """ω_ub: upper end; by default it is set by the first iteration (Table 8: 60)."""
-    cov_low_share: float = 0.02
-    """Where ``cov_low`` is not given, it is the mean of this share of the first iteration's greatest covariances."""
-    cov_high_share: float = 0.0002
-    """The same for ``cov_high``."""
+    """ω_ub: upper end; by default the mean of the first iteration's greatest 0.02 % (Table 8: 60)."""
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.cov_high_share <= self.cov_low_share <= 1.0:
-            raise UsageError(
-                f"replay: cov_high_share is {self.cov_high_share}, cov_low_share {self.cov_low_share}; they lie in "
-                "(0, 1], and cov_high_share is the smaller, of the greater covariances"
-            )
         if self.cov_low is not None and self.cov_high is not None and not self.cov_low <= self.cov_high:
             raise UsageError(f"replay: cov_low is {self.cov_low} and cov_high {self.cov_high}; cov_low is lower")
 
@@ -103,6 +86,7 @@ class ReplayBuffer:
 
     def __init__(self, config: ReplayConfig) -> None:
         self.config = config
+        self._as_code = config.rules == "code"
         self.table = _empty()
         """Stored rows, by episode and step; the columns ``return`` and ``iteration`` hold their quality and age."""
         self._means: list[Floats] = []
@@ -112,7 +96,7 @@ class ReplayBuffer:
     def enter_means(self, means: Floats) -> None:
         """Enter the group means of an iteration (of all processes), and forget the oldest beyond the limit."""
         limit = self.config.baselines
-        if self.config.forget == "iterations":
+        if self._as_code:
             while self._means and sum(map(len, self._means)) > limit:
                 self._means.pop(0)
             self._means.append(means)
@@ -134,7 +118,7 @@ class ReplayBuffer:
     # -- what is stored ----------------------------------------------------------------------------------------------
 
     def admit(self, steps: StepTable, advantage: Floats, keep: NDArray[np.bool_]) -> int:
-        """Stores the rows that ``config.admit`` selects; returns how many episodes (or steps) were added.
+        """Stores the rows that the rules select; returns how many episodes (or steps) were added.
 
         Args:
             steps: An iteration's rows, shaped, with the column ``iteration``.
@@ -145,7 +129,7 @@ class ReplayBuffer:
             MissingColumn: There is no column ``iteration``.
         """
         score = episode_returns(steps)
-        if self.config.admit == "step":
+        if self._as_code:
             good = advantage > 0.0
         else:
             once = first_rows(episode_codes(steps))
@@ -159,30 +143,26 @@ class ReplayBuffer:
         return self._count(self.table) - before
 
     def forget(self, iteration: int) -> int:
-        """Drops rows older than ``max_age`` at ``iteration``; returns the number of dropped rows."""
-        if self.config.max_age is None:
+        """Drops rows that are too old at ``iteration``; returns the number of dropped rows."""
+        if not self._as_code:
             return 0
-        young = iteration - self.table.extra[ITERATION] <= self.config.max_age
+        young = iteration - self.table.extra[ITERATION] <= MOST_AGE
         self.table = self.table.take(np.flatnonzero(young))
         return int((~young).sum())
 
     @property
     def entry_count(self) -> int:
-        """Number of episodes (steps, with ``admit: step``) in the buffer."""
+        """Number of episodes (steps, with ``rules: code``) in the buffer."""
         return self._count(self.table)
 
     @property
     def useful_count(self) -> int:
         """Number of them that count towards ``size``."""
-        if self.config.full == "stored":
-            return self.entry_count
-        return self._count(self.table.take(np.flatnonzero(self.recalibrate() > 0.0)))
+        return int((self.recalibrate() > 0.0).sum()) if self._as_code else self.entry_count
 
     def full(self, count: int) -> bool:
         """Whether the buffer is full, given ``count`` summed over all processes."""
-        if self.config.full == "useful":
-            return count > USEFUL_FACTOR * self.config.size
-        return count >= self.config.size
+        return count > USEFUL_FACTOR * self.config.size if self._as_code else count >= self.config.size
 
     def recalibrate(self) -> Floats:
         """Returns Ã = R - P50 of each row of the buffer (Eq. 7); rounding errors are set to 0."""
@@ -191,9 +171,9 @@ class ReplayBuffer:
         return np.where(np.abs(above) <= ROUNDING * np.maximum(1.0, np.abs(score)), 0.0, above)
 
     def select_rows(self) -> tuple[StepTable, Floats]:
-        """Returns the rows that pass ``config.keep``, and their recalibrated advantages."""
+        """Returns the rows that are imitated, and their recalibrated advantages."""
         advantage = self.recalibrate()
-        rows = np.flatnonzero(advantage > 0.0 if self.config.keep == "positive" else advantage >= 0.0)
+        rows = np.flatnonzero(advantage >= 0.0 if self._as_code else advantage > 0.0)
         return self.table.take(rows), advantage[rows]
 
     def clear(self) -> None:
@@ -201,7 +181,7 @@ class ReplayBuffer:
         self.table = _empty()
 
     def _count(self, table: StepTable) -> int:
-        return len(table) if self.config.admit == "step" else len(np.unique(table.episode_id))
+        return len(table) if self._as_code else len(np.unique(table.episode_id))
 
     # -- on disk -----------------------------------------------------------------------------------------------------
 

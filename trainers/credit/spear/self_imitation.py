@@ -21,6 +21,9 @@ from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
 
+LOW_SHARE, HIGH_SHARE = 0.02, 0.0002
+"""Shares of the first iteration's greatest covariances whose means are the range that is masked, by default."""
+
 
 def mean_of_top(values: Floats, share: float, count: int | None = None) -> float:
     """Mean of the greatest ``share`` of ``count`` values (of as many as there are by default), at least of one."""
@@ -148,10 +151,10 @@ class SelfImitation:
         advantage = credit.advantage.tokens(credit.table)[mask]
         moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, advantage)), TokenMoments())
         covariance = covariances(logprob, advantage, moments)
-        top = max(1, int(self.config.cov_low_share * moments.count))
+        top = max(1, int(LOW_SHARE * moments.count))
         greatest = np.concatenate(all_gather_object(self.accelerator, np.sort(covariance)[-top:]))
-        low = mean_of_top(greatest, self.config.cov_low_share, moments.count)
-        high = mean_of_top(greatest, self.config.cov_high_share, moments.count)
+        low = mean_of_top(greatest, LOW_SHARE, moments.count)
+        high = mean_of_top(greatest, HIGH_SHARE, moments.count)
         if not high > 0.0:
             return None
         given_low, given_high = self.config.cov_low, self.config.cov_high

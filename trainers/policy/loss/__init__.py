@@ -4,6 +4,6 @@ Importing the package does not import torch; the losses are in :mod:`trainers.po
 """
 
 from trainers.policy.loss.aggregation import BatchTotals, token_weights
-from trainers.policy.loss.config import ObjectiveConfig
+from trainers.policy.loss.config import Objective, ObjectiveConfig
 
-__all__ = ["BatchTotals", "ObjectiveConfig", "token_weights"]
+__all__ = ["BatchTotals", "Objective", "ObjectiveConfig", "token_weights"]

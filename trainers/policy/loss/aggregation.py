@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError
-from trainers.policy.loss.config import ObjectiveConfig
+from trainers.policy.loss.config import Objective
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -25,12 +25,12 @@ class BatchTotals:
     tokens: int
     """Response tokens."""
     sequences: int
-    """Step rows that count; see ``ObjectiveConfig.count_empty``."""
+    """Step rows that count; see ``Objective.count_empty``."""
     episodes: int = 0
     """Episodes that have a step row that counts; needed for ``average="episodes"``."""
 
     @classmethod
-    def of(cls, lengths: Ints, config: ObjectiveConfig, episode: Ints | None = None) -> BatchTotals:
+    def of(cls, lengths: Ints, config: Objective, episode: Ints | None = None) -> BatchTotals:
         """Totals of the step rows of one rank; several ranks sum theirs, as no episode is on two of them.
 
         Args:
@@ -44,7 +44,7 @@ class BatchTotals:
 
 
 def token_weights(
-    lengths: Ints, config: ObjectiveConfig, *, totals: BatchTotals | None = None, episode: Ints | None = None
+    lengths: Ints, config: Objective, *, totals: BatchTotals | None = None, episode: Ints | None = None
 ) -> Floats:
     """Weight of each response token: the loss is the weighted sum of the token losses.
 
@@ -66,19 +66,19 @@ def token_weights(
         totals = BatchTotals.of(lengths, config, episode)
     if config.aggregation == "token-mean":
         per_row = np.full(len(lengths), 1.0 / max(totals.tokens, 1))
-    elif config.aggregation == "token-sum":
+    elif config.aggregation in ("token-sum", "token-sum-norm"):
         per_row = np.ones(len(lengths))
     else:
         per_row = _sequence_weights(lengths, config, totals, episode)
         if config.aggregation == "seq-mean-token-mean":
             per_row = per_row / np.maximum(lengths, 1)
-        elif config.aggregation == "seq-mean-token-sum-norm":
-            assert config.horizon is not None
-            per_row = (per_row if config.norm_by_sequences else np.ones(len(lengths))) / config.horizon
+    if config.aggregation.endswith("-norm"):
+        assert config.horizon is not None
+        per_row = per_row / config.horizon
     return np.repeat(per_row, lengths)
 
 
-def _sequence_weights(lengths: Ints, config: ObjectiveConfig, totals: BatchTotals, episode: Ints | None) -> Floats:
+def _sequence_weights(lengths: Ints, config: Objective, totals: BatchTotals, episode: Ints | None) -> Floats:
     if config.average == "steps":
         return np.full(len(lengths), 1.0 / max(totals.sequences, 1))
     if episode is None:

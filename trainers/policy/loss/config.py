@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field
 
@@ -12,7 +12,9 @@ from trainers.settings import ConfigError, Fraction
 
 Loss = Literal["ppo", "cispo", "gmpo", "gpg", "clip_cov", "kl_cov"]
 RatioLevel = Literal["token", "step", "sequence", "product"]
-Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Aggregation = Literal[
+    "token-mean", "token-sum", "token-sum-norm", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]  # fmt: skip
 Average = Literal["steps", "episodes"]
 Cap = Annotated[float, Field(ge=1)]
 KL = Literal["none", "k1", "abs", "k2", "k3", "k3+"]
@@ -67,28 +69,12 @@ class ObjectiveConfig:
     """The ratio is clipped above 1 + clip_high (DAPO: 0.28); null does not clip above."""
     dual_clip: float | None = None
     """c > 1 bounds the loss of a negative advantage by c·|A| (Ye et al. 2020); null is off."""
-    log_ratio_min: float | None = -20.0
-    """The log-ratio is cut off below this before exp, against overflow."""
-    log_ratio_max: float | None = 20.0
-    """The log-ratio is cut off above this before exp, against overflow."""
-    cov_fraction: float = 0.0002
-    """Share of the tokens that ``clip_cov`` or ``kl_cov`` picks."""
-    cov_low: float = 1.0
-    """``clip_cov`` picks among the tokens whose covariance is above this ..."""
-    cov_high: float = 5.0
-    """... and below this."""
-    cov_kl_coef: float = 1.0
-    """Penalty of ``kl_cov`` on the tokens it picks, per unit of |log-ratio|."""
     aggregation: Aggregation = "seq-mean-token-mean"
     """How token losses become one number: mean or sum over all tokens, or mean over sequences of the sum, of the mean,
-    or of the sum divided by ``horizon`` (Dr.GRPO)."""
-    horizon: int | None = None
-    """Length by which ``seq-mean-token-sum-norm`` divides: the longest response that can be sampled."""
-    norm_by_sequences: bool = True
-    """``seq-mean-token-sum-norm`` also divides by the number of sequences (paper, verl 0.9.1); without it the loss
+    or of the sum divided by ``horizon`` (Dr.GRPO); ``token-sum-norm`` divides the sum over all tokens by it, which
     grows with the batch (verl-agent, SPEAR, Agent-R1)."""
-    count_empty: bool = False
-    """Step rows without response tokens count as sequences (TRL; verl-agent's seq-mean-token-sum)."""
+    horizon: int | None = None
+    """Length by which the aggregations ``-norm`` divide: the longest response that can be sampled."""
     average: Average = "steps"
     """Mean over sequences: all step rows alike, or first within each episode and then over episodes, so that long
     episodes weigh no more than short ones (StepPO, Eq. 8)."""
@@ -97,10 +83,6 @@ class ObjectiveConfig:
     ``k3+``: the value of k3 with the gradient of k2."""
     kl_coef: float = 0.0
     """Weight of that divergence in the loss."""
-    kl_log_ratio_clamp: float | None = None
-    """k3 cuts the log-ratio off at ± this (verl 0.9.1: 20)."""
-    kl_clamp: float | None = None
-    """k3 is cut off at ± this (verl: 10)."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus: this times the policy's entropy at the response tokens, aggregated as the token
     losses are, is subtracted from the loss (verl-agent: 0.001)."""
@@ -126,15 +108,10 @@ class ObjectiveConfig:
             raise UsageError(f"objective: dual_clip belongs to loss 'ppo', not {loss!r}; leave it out")
         if ratio != "token" and loss not in ("ppo", "cispo"):
             raise UsageError(f"objective: loss {loss!r} is defined on token ratios; leave out ratio={ratio!r}")
-        if not 0.0 < self.cov_fraction <= 1.0 or not self.cov_low < self.cov_high:
+        if self.aggregation.endswith("-norm") and (self.horizon is None or self.horizon < 1):
             raise UsageError(
-                f"objective: cov_fraction is {self.cov_fraction}, cov_low {self.cov_low}, cov_high {self.cov_high}; "
-                "the fraction lies in (0, 1] and cov_low below cov_high"
-            )
-        if self.aggregation == "seq-mean-token-sum-norm" and (self.horizon is None or self.horizon < 1):
-            raise UsageError(
-                "objective: aggregation 'seq-mean-token-sum-norm' divides by horizon, which is "
-                f"{self.horizon}; set it to the longest response, e.g. horizon: 512"
+                f"objective: aggregation {self.aggregation!r} divides by horizon, which is {self.horizon}; set it to "
+                "the longest response, e.g. horizon: 512"
             )
         if self.average == "episodes" and self.aggregation.startswith("token-"):
             raise UsageError(f"objective: average 'episodes' needs a seq-mean aggregation, not {self.aggregation!r}")
@@ -150,3 +127,32 @@ class ObjectiveConfig:
         """Whether ratios of whole steps are clipped where rounding to bfloat16 alone may move them."""
         ends = [end for end in (self.clip_low, self.clip_high) if end is not None]
         return self.ratio != "token" and bool(ends) and min(ends) < BFLOAT16_ROUNDOFF
+
+
+@dataclass(frozen=True)
+class Objective(ObjectiveConfig):
+    """The objective with what no setting says: a run has these defaults, other implementations have other values."""
+
+    log_ratio_min: float | None = -20.0
+    """The log-ratio is cut off below this before exp, against overflow."""
+    log_ratio_max: float | None = 20.0
+    """The log-ratio is cut off above this before exp, against overflow."""
+    cov_fraction: float = 0.0002
+    """Share of the tokens that ``clip_cov`` or ``kl_cov`` picks."""
+    cov_low: float = 1.0
+    """``clip_cov`` picks among the tokens whose covariance is above this ..."""
+    cov_high: float = 5.0
+    """... and below this."""
+    cov_kl_coef: float = 1.0
+    """Penalty of ``kl_cov`` on the tokens it picks, per unit of |log-ratio|."""
+    count_empty: bool = False
+    """Step rows without response tokens count as sequences (TRL; verl-agent's seq-mean-token-sum)."""
+    kl_log_ratio_clamp: float | None = None
+    """k3 cuts the log-ratio off at ± this (verl 0.9.1: 20)."""
+    kl_clamp: float | None = None
+    """k3 is cut off at ± this (verl: 10)."""
+
+    @classmethod
+    def of(cls, config: ObjectiveConfig) -> Self:
+        """The objective of a run with these settings."""
+        return cls(**vars(config))

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from envsuite.core.errors import UsageError
-from trainers.policy.loss.config import CorrectionConfig, ObjectiveConfig
+from trainers.policy.loss.config import CorrectionConfig, Objective
 from trainers.policy.loss.selection import SELECTING
 from trainers.policy.loss.token_losses import LOSSES, LossTokens
 
 
-def kl_estimate(logprob: Tensor, ref_logprob: Tensor, config: ObjectiveConfig) -> Tensor:
+def kl_estimate(logprob: Tensor, ref_logprob: Tensor, config: Objective) -> Tensor:
     """Estimate of KL(policy || reference) from the sampled tokens (Schulman 2020, "Approximating KL divergence").
 
     ``k1`` = d and ``k3`` = exp(-d) - 1 + d are unbiased, ``k2`` = d²/2 is not but has the right gradient,
@@ -43,7 +43,7 @@ def kl_estimate(logprob: Tensor, ref_logprob: Tensor, config: ObjectiveConfig) -
     return _k3(difference, config)
 
 
-def _k3(difference: Tensor, config: ObjectiveConfig) -> Tensor:
+def _k3(difference: Tensor, config: Objective) -> Tensor:
     reverse = -difference
     if config.kl_log_ratio_clamp is not None:
         reverse = reverse.clamp(-config.kl_log_ratio_clamp, config.kl_log_ratio_clamp)
@@ -94,7 +94,7 @@ def policy_loss(
     row: Tensor,
     weight: Tensor,
     *,
-    config: ObjectiveConfig,
+    config: Objective,
     ref_logprob: Tensor | None = None,
     entropy: Tensor | None = None,
     selected: Tensor | None = None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.policy.loss.config import ObjectiveConfig
+from trainers.policy.loss.config import Objective
 
 Floats = NDArray[np.float64]
 SELECTING = ("clip_cov", "kl_cov")
@@ -58,7 +58,7 @@ def selected_tokens(
     old: Floats,
     advantage: Floats,
     draw: Floats,
-    config: ObjectiveConfig,
+    config: Objective,
     every: Callable[[NDArray[np.float64]], list[NDArray[np.float64]]] = lambda value: [value],
 ) -> NDArray[np.bool_]:
     """Selects the tokens of this process that the loss picks; every process must call this.
@@ -93,7 +93,7 @@ def selected_tokens(
     return mask
 
 
-def eligible(covariance: Floats, log_ratio: Floats, advantage: Floats, config: ObjectiveConfig) -> NDArray[np.bool_]:
+def eligible(covariance: Floats, log_ratio: Floats, advantage: Floats, config: Objective) -> NDArray[np.bool_]:
     """Tokens among which ``clip_cov`` picks, each argument and the result of shape (T,)."""
     inside = (covariance > config.cov_low) & (covariance < config.cov_high)
     low = -np.inf if config.log_ratio_min is None else config.log_ratio_min

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainers.policy.loss.config import ObjectiveConfig
+from trainers.policy.loss.config import Objective
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TokenLoss:
     """bool: ``clip_cov`` took the token out, ``kl_cov`` penalised it."""
 
 
-def log_ratio(tokens: LossTokens, config: ObjectiveConfig) -> Tensor:
+def log_ratio(tokens: LossTokens, config: Objective) -> Tensor:
     """Logarithm of the importance ratio at the configured level, cut off against overflow, shape (T,)."""
     log_w = tokens.new - tokens.old
     if config.ratio == "step":
@@ -63,13 +63,13 @@ def log_ratio(tokens: LossTokens, config: ObjectiveConfig) -> Tensor:
     return log_w.clamp(config.log_ratio_min, config.log_ratio_max)
 
 
-def _clip(ratio: Tensor, config: ObjectiveConfig) -> Tensor:
+def _clip(ratio: Tensor, config: Objective) -> Tensor:
     low = None if config.clip_low is None else 1.0 - config.clip_low
     high = None if config.clip_high is None else 1.0 + config.clip_high
     return ratio if low is None and high is None else ratio.clamp(low, high)
 
 
-def ppo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
+def ppo(tokens: LossTokens, config: Objective) -> TokenLoss:
     """Clipped surrogate -min(w A, clip(w) A), with the dual clip where asked for."""
     log_w = log_ratio(tokens, config)
     ratio = log_w.exp()
@@ -83,7 +83,7 @@ def ppo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(loss, log_w, clipped_loss > plain, by_dual)
 
 
-def cispo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
+def cispo(tokens: LossTokens, config: Objective) -> TokenLoss:
     """-sg[clip(w)] A log pi: clipping bounds the weight of a token, and no token loses its gradient."""
     log_w = log_ratio(tokens, config)
     ratio, never = log_w.exp(), torch.zeros_like(log_w, dtype=torch.bool)
@@ -91,7 +91,7 @@ def cispo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(-weight * tokens.advantage * tokens.new, log_w, ratio != weight, never)
 
 
-def gmpo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
+def gmpo(tokens: LossTokens, config: Objective) -> TokenLoss:
     """-A times the geometric mean of the step's token ratios, each clipped in log space; A is the step's mean."""
     log_w = log_ratio(tokens, config)
     low = None if config.clip_low is None else -config.clip_low
@@ -103,13 +103,13 @@ def gmpo(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(loss, log_w, is_clipped & (tokens.advantage > 0), is_clipped & (tokens.advantage < 0))
 
 
-def gpg(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
+def gpg(tokens: LossTokens, config: Objective) -> TokenLoss:
     """-A log pi: the plain policy gradient, for data of the current policy."""
     never = torch.zeros_like(tokens.new, dtype=torch.bool)
     return TokenLoss(-tokens.advantage * tokens.new, log_ratio(tokens, config), never, never)
 
 
-def clip_cov(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
+def clip_cov(tokens: LossTokens, config: Objective) -> TokenLoss:
     """Clipped surrogate without a random share of the tokens whose covariance would spend the entropy fastest.
 
     The selected tokens lose their loss and stay in the aggregation's denominator.
@@ -120,7 +120,7 @@ def clip_cov(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(loss, term.log_ratio, term.clipped, term.clipped_dual, tokens.selected)
 
 
-def kl_cov(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
+def kl_cov(tokens: LossTokens, config: Objective) -> TokenLoss:
     """Unclipped surrogate; the selected tokens, of highest covariance, pay ``cov_kl_coef`` · |log w| besides."""
     assert tokens.selected is not None
     log_w = log_ratio(tokens, config)
@@ -130,7 +130,7 @@ def kl_cov(tokens: LossTokens, config: ObjectiveConfig) -> TokenLoss:
     return TokenLoss(penalised_loss, log_w, never, never, tokens.selected)
 
 
-LOSSES: Mapping[str, Callable[[LossTokens, ObjectiveConfig], TokenLoss]] = {
+LOSSES: Mapping[str, Callable[[LossTokens, Objective], TokenLoss]] = {
     "ppo": ppo,
     "cispo": cispo,
     "gmpo": gmpo,
@@ -138,4 +138,4 @@ LOSSES: Mapping[str, Callable[[LossTokens, ObjectiveConfig], TokenLoss]] = {
     "clip_cov": clip_cov,
     "kl_cov": kl_cov,
 }
-"""Token losses by the name in ``ObjectiveConfig.loss``."""
+"""Token losses by the name in ``Objective.loss``."""

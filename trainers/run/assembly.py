@@ -83,8 +83,8 @@ class Run:
         check_experts(config, self.policy.policy, self.engine)
         module, optimizer, state = self.policy.prepare()
         self.updater = Updater(
-            accelerator, module, optimizer, config.optim, Objective.of(config.method.objective), iterations=config.iterations,
-            recompute=recompute,
+            accelerator, module, optimizer, config.optim, Objective.of(config.method.objective),
+            iterations=config.iterations, recompute=recompute,
         )  # fmt: skip
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)
         self.rollouts = make_rollouts(

@@ -261,14 +261,6 @@ class RolloutConfig:
                 "rollout.engine expert answers the requests of an agent, and there is none; set rollout.agent, or let "
                 "envsuite eval run ENV --policy expert play"
             )
-        if self.agent is not None and (self.tree is not None or self.staleness):
-            name = "rollout.tree" if self.tree is not None else "rollout.staleness"
-            raise ConfigError(f"rollout.agent plays whole episodes with the weights that they update; leave out {name}")
-        if self.tree is not None and self.staleness:
-            raise ConfigError(
-                f"rollout.tree branches from episodes that have ended, of one version of the weights, but "
-                f"rollout.staleness is {self.staleness}; set it to 0"
-            )
         if (episodes := self.tasks * self.episodes_per_task * (self.staleness + 1)) > MOST_EPISODES:
             setting = f"group_size {self.group_size}" if self.tree is None else f"tree plays {self.episodes_per_task}"
             raise ConfigError(

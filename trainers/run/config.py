@@ -13,6 +13,7 @@ from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.pool.query import Wanted
 from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig, TrainingEnvConfig
 from trainers.run.alarm_rules import RULES
+from trainers.run.features import check_features
 from trainers.settings import AtLeastOne, ConfigError, Count, FolderName, Positive, Seed, Text
 
 AlarmAction = Literal["warn", "pause", "return", "ignore"]
@@ -149,42 +150,11 @@ class TrainConfig:
     finished theirs."""
 
     def __post_init__(self) -> None:
-        if self.model.shard != "none" and self.optim.state != "float32":
-            raise ConfigError(
-                f"model.shard is {self.model.shard} and optim.state {self.optim.state}, which is not sharded; set "
-                "optim.state: float32, or model.shard: none"
-            )
-        rollout = self.rollout
-        if self.model.routing == "replay" and rollout.engine != "hf":
+        check_features(self)
+        if self.model.routing == "replay" and self.rollout.engine != "hf":
             raise ConfigError(
                 f"model.routing is replay, which follows the experts that the engine hf tells, but rollout.engine is "
-                f"{rollout.engine}; set rollout.engine: hf, or model.routing: own"
-            )
-        if rollout.tree is not None and self.method.milestones is not None:
-            raise ConfigError(
-                "rollout.tree starts episodes at steps of others, whose milestones method.milestones does not know "
-                "there; leave one of them out"
-            )
-        if self.pool is not None and (rollout.tree is not None or rollout.staleness):
-            name = "rollout.tree" if rollout.tree is not None else "rollout.staleness"
-            raise ConfigError(f"pool stores whole episodes of the weights that they update; leave out {name}")
-        if self.pool is not None and self.pool.take is not None:
-            playing = {
-                "method.oracle": self.method.oracle,
-                f"method.estimator {self.method.estimator}": self.method.plays_greedily,
-                "method.filters.zero_variance.refill_rounds": self.method.refill_rounds,
-            }
-            if wrong := next((name for name, value in playing.items() if value), None):
-                raise ConfigError(f"pool.take trains on stored episodes, and {wrong} plays some; leave one of them out")
-        if rollout.staleness and self.alarms.goes_back:
-            raise ConfigError(
-                f"alarms.action return goes back to earlier weights, but rollout.staleness is {rollout.staleness}, and "
-                "episodes of the later ones wait for updates; set alarms.action: pause"
-            )
-        if rollout.staleness and self.method.oracle is not None:
-            raise ConfigError(
-                f"method.oracle continues episodes with the weights that played them, but rollout.staleness is "
-                f"{rollout.staleness}; set it to 0"
+                f"{self.rollout.engine}; set rollout.engine: hf, or model.routing: own"
             )
         replay = self.method.replay
         if replay is not None and replay.rules == "paper" and self.rollout.group_size == 1:

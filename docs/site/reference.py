@@ -42,7 +42,12 @@ MODULES: dict[str, tuple[str, ...]] = {
         "envsuite.playing.manager",
         "envsuite.playing.loop",
     ),
-    "Methods": ("trainers.credit", "trainers.credit.estimators", "trainers.settings.registry", "trainers.run.tracker"),
+    "Methods": (
+        "trainers.credit",
+        "trainers.credit.estimators",
+        "trainers.settings.registry",
+        "trainers.run.features.tracking.tracker",
+    ),
 }
 """Groups of public modules; ``package.*`` is every module of the package that reads no command line."""
 

@@ -20,7 +20,7 @@ from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.tree import TokenSequence, token_tree
-from trainers.run.tracker import TRACKERS, TrackedRun
+from trainers.run.features.tracking.tracker import TRACKERS, TrackedRun
 
 _TOKENS = 16
 

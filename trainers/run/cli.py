@@ -20,8 +20,8 @@ from trainers.papers.settings import read_settings
 from trainers.rollout.engines import AUTO, answers_in_text, check_engine, check_machine, no_training
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
+from trainers.run.features.tracking.tracker import check_trackers
 from trainers.run.help_page import here, on_page
-from trainers.run.tracker import check_trackers
 from trainers.settings import ConfigError, checked
 from trainers.settings.shipped import shipped_configs
 from trainers.settings.words import help_text, merge, over, split

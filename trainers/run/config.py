@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from envsuite.core.errors import unknown
 from trainers.credit.config import MethodConfig
 from trainers.policy.config import ModelConfig, OptimConfig
-from trainers.pool.query import Wanted
 from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig, TrainingEnvConfig
-from trainers.run.alarm_rules import RULES
-from trainers.run.features import check_features
+from trainers.run.features.alarms.settings import AlarmConfig
+from trainers.run.features.pool.settings import PoolConfig
+from trainers.run.features.table import check_features
+from trainers.run.features.tracking.settings import TrackingConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, FolderName, Positive, Seed, Text
-
-AlarmAction = Literal["warn", "pause", "return", "ignore"]
 
 
 @dataclass(frozen=True)
@@ -35,72 +33,6 @@ class EvalConfig:
     twice: a run of 0 iterations is measured once."""
     sampling: EvalSamplingConfig = field(default_factory=EvalSamplingConfig)
     """How tokens are drawn in evaluation."""
-
-
-@dataclass(frozen=True)
-class TrackingConfig:
-    """Trackers of experiments, which show the run's metrics."""
-
-    trackers: list[Text] = field(default_factory=list)
-    """Names: tensorboard, wandb, trackio; packages register others (docs/watching.md)."""
-    project: Text = "envsuite"
-    """Project that the run belongs to, where the tracker has projects."""
-
-
-@dataclass(frozen=True)
-class AlarmRuleConfig:
-    """Changes of an alarm's rule."""
-
-    bound: float | None = None
-    """Its bound; by default that of the table."""
-    patience: AtLeastOne | None = None
-    """Iterations, one after the other, that its sign must last."""
-    action: AlarmAction | None = None
-    """Answer to the alarm; by default alarms.action."""
-
-
-@dataclass(frozen=True)
-class AlarmConfig:
-    """Signs of a collapse that are watched (docs/alarms.md)."""
-
-    action: AlarmAction = "warn"
-    """``pause``: the run also ends, with a checkpoint and status 3; ``return``: it also goes back to its best
-    checkpoint of before the sign, and goes on from there; ``ignore``: the sign is not watched."""
-    returns: AtLeastOne = 1
-    """How often a run may go back; later alarms warn."""
-    rules: dict[str, AlarmRuleConfig] = field(default_factory=dict)
-    """Changes of rules, by their names."""
-    webhook: Text | None = None
-    """Address that each alarm is sent to as JSON, or the name of an environment variable that holds it: the settings
-    are in the report and in trackers, where a secret address should not be."""
-
-    def __post_init__(self) -> None:
-        for name in self.rules:
-            if name not in RULES:
-                raise unknown("alarm", name, RULES)
-
-    def action_of(self, name: str) -> AlarmAction:
-        """Returns what is done about an alarm."""
-        own = self.rules.get(name)
-        return self.action if own is None or own.action is None else own.action
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether some alarm takes the run back."""
-        return any(self.action_of(name) == "return" for name in RULES)
-
-
-@dataclass(frozen=True)
-class PoolConfig:
-    """The datapool of a run (docs/datapool.md)."""
-
-    folder: Text = "pool"
-    """Its folder, on a disk of this machine."""
-    hook: Text | None = None
-    """file.py:function, which sees each text before it is stored, and may change or drop it."""
-    take: Wanted | None = None
-    """Train on what this query finds there, in whole groups of rollout.group_size, and play nothing; null: play, and
-    store every episode."""
 
 
 @dataclass(frozen=True)

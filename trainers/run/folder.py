@@ -23,8 +23,8 @@ from envsuite.prompting.images import readable
 from trainers.credit.crediting import Credit
 from trainers.processes.distributed import first_value, on_main, sharing_failures
 from trainers.report.metrics import MetricsWriter, drop_damaged, read_metrics
-from trainers.run.alarms import best_iteration
 from trainers.run.checkpoint import CheckpointError, all_damaged, folder_of, iteration_of, newest
+from trainers.run.features.alarms.watch import best_iteration
 from trainers.settings import ConfigError
 from trainers.steps.parquet import shard_of, write_episodes
 

@@ -16,8 +16,8 @@ from trainers.processes.distributed import peers
 from trainers.processes.memory import ran_out
 from trainers.report.stats import EvalResult
 from trainers.run.activity_file import ActivityFile
-from trainers.run.alarm_actions import apply_alarm_actions
 from trainers.run.assembly import Run
+from trainers.run.features.alarms.actions import apply_alarm_actions
 from trainers.run.iteration_metrics import Clock, iteration_metrics
 from trainers.run.records import evaluate, evaluation_is_due, record
 from trainers.run.saving import open_run, save

@@ -18,12 +18,12 @@ from envsuite.core import TaskSet
 from trainers.report.events import read_events
 from trainers.report.stats import EvalResult
 from trainers.rollout.config import EnvConfig
-from trainers.run.alarms import Alarms
 from trainers.run.config import TrainConfig
 from trainers.run.event_log import EventLog
+from trainers.run.features.alarms.watch import Alarms
+from trainers.run.features.tracking.trackers import Trackers
 from trainers.run.folder import RunFolder
 from trainers.run.rollouts import check_episodes
-from trainers.run.tracking import Trackers
 
 if TYPE_CHECKING:
     from trainers.run.assembly import Run

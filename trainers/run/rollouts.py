@@ -31,13 +31,13 @@ from trainers.rollout.environments import factory_of, with_milestones
 from trainers.rollout.sampler import TaskSampler
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
-from trainers.run.oracle import Continuations
+from trainers.run.features.branching.oracle import Continuations
+from trainers.run.features.branching.trees import Tree
 from trainers.run.shortage import OutOfMemory
 from trainers.run.stopping import Abandoned, Stopping
-from trainers.run.trees import Tree
 
 if TYPE_CHECKING:
-    from trainers.run.pooled import EpisodeStore
+    from trainers.run.features.pool.rollouts import EpisodeStore
 
 _LOG = logging.getLogger(__name__)
 

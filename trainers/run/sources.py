@@ -13,12 +13,12 @@ from trainers.pool import Pool
 from trainers.rollout.engine import Engine
 from trainers.rollout.environments import make_manager, sampling_of
 from trainers.rollout.sampler import TaskSampler
-from trainers.run.asynchronous.pool import GroupPool
-from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.examples import examples_of
-from trainers.run.pooled import EpisodeStore, PooledRollouts
+from trainers.run.features.pool.rollouts import EpisodeStore, PooledRollouts
+from trainers.run.features.staleness.groups import GroupPool
+from trainers.run.features.staleness.rollouts import AsynchronousRollouts
 from trainers.run.rollouts import RolloutSource, SynchronousRollouts, branching, training_factory, training_slots
 from trainers.run.stopping import Stopping
 

@@ -35,7 +35,7 @@ from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
-from trainers.run.oracle import Continuations
+from trainers.run.features.branching.oracle import Continuations
 from trainers.run.rollouts import IterationRollout, SynchronousRollouts
 from trainers.settings import checked
 from trainers.steps import StepTable

@@ -17,7 +17,7 @@ from envsuite.playing.engine import EngineFailed
 from envsuite.playing.episode import EpisodePlan
 from envsuite.playing.step import Episode
 from trainers.policy.stateful import StateMismatch
-from trainers.run.asynchronous.pool import GroupPool
+from trainers.run.features.staleness.groups import GroupPool
 from trainers.run.tensors import with_tensors, without_tensors
 
 SIZE = 3

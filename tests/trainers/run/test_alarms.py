@@ -18,10 +18,10 @@ from envsuite.core.errors import UnknownName
 from envsuite.exits import PAUSED
 from trainers.report.events import RunEvent, read_events
 from trainers.report.metrics import is_metric
-from trainers.run.alarm_rules import RULES, AlarmRule, documentation
-from trainers.run.alarms import START, Alarms, best_iteration
-from trainers.run.config import AlarmConfig, AlarmRuleConfig
 from trainers.run.event_log import EventLog
+from trainers.run.features.alarms.rules import RULES, AlarmRule, documentation
+from trainers.run.features.alarms.settings import AlarmConfig, AlarmRuleConfig
+from trainers.run.features.alarms.watch import START, Alarms, best_iteration
 from trainers.settings import ConfigError
 from trainers.train import main
 

@@ -26,8 +26,8 @@ from envsuite.playing.step import Episode
 from trainers.policy.config import OptimConfig
 from trainers.report.metrics import read_metrics
 from trainers.run.assembly import Run
-from trainers.run.asynchronous.pool import GroupPool
-from trainers.run.asynchronous.rollouts import AsynchronousRollouts
+from trainers.run.features.staleness.groups import GroupPool
+from trainers.run.features.staleness.rollouts import AsynchronousRollouts
 from trainers.run.rollouts import RolloutSource, SynchronousRollouts
 from trainers.run.sources import make_rollouts
 from trainers.run.tensors import with_tensors

@@ -11,7 +11,7 @@ import pytest
 from tiny_runs import save_model, trained
 
 from trainers.run.config import TrainConfig
-from trainers.run.features import EXCLUSIONS, FEATURES
+from trainers.run.features.table import EXCLUSIONS, FEATURES
 from trainers.settings import ConfigError, checked
 from trainers.settings.words import merge
 

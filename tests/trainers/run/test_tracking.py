@@ -22,9 +22,9 @@ from tiny_runs import settings, tokenizer, train, write_settings
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
+from trainers.run.features.tracking.tracker import TRACKERS, TrackedRun, Tracker, WandB
+from trainers.run.features.tracking.trackers import Trackers
 from trainers.run.folder import RunFolder
-from trainers.run.tracker import TRACKERS, TrackedRun, Tracker, WandB
-from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError, checked
 
 os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()  # read when trackio is imported
@@ -258,7 +258,7 @@ def test_a_tracker_that_cannot_log_in_is_warned_of_once_and_training_goes_on(
 
     monkeypatch.setattr(TRACKERS[name], "check_access", classmethod(fail))
     followed = Followed(tmp_path, NAMES)
-    with caplog.at_level(logging.WARNING, "trainers.run.tracking"):
+    with caplog.at_level(logging.WARNING, "trainers.run.features.tracking.trackers"):
         with followed.play(range(3)):
             pass
     warned = [record.getMessage() for record in caplog.records if "the tracker" in record.getMessage()]
@@ -275,7 +275,7 @@ def test_wandb_with_a_key_and_no_network_does_not_end_a_run(
     for variable, value in {"MODE": "online", "API_KEY": "0123456789" * 4, "BASE_URL": "http://127.0.0.1:9"}.items():
         monkeypatch.setenv(f"WANDB_{variable}", value)
     followed = Followed(tmp_path, ["tensorboard", "wandb"])
-    with caplog.at_level(logging.WARNING, "trainers.run.tracking"):
+    with caplog.at_level(logging.WARNING, "trainers.run.features.tracking.trackers"):
         with followed.play(range(3)):
             pass
     assert sum("the tracker wandb failed" in record.getMessage() for record in caplog.records) == 1

@@ -17,9 +17,9 @@ from envsuite.core.errors import DataError
 from envsuite.playing.activity import ACTIVITY
 from trainers.processes.distributed import on_main
 from trainers.run.config import TrainConfig
+from trainers.run.features.tracking.tracker import TRACKERS, Status, TrackedRun, Tracker
 from trainers.run.folder import RunFolder
 from trainers.run.stopping import Interrupted
-from trainers.run.tracker import TRACKERS, Status, TrackedRun, Tracker
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)

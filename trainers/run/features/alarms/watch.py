@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from trainers.report.events import RunEvent
-from trainers.run.alarm_rules import RULES, AlarmRule
-from trainers.run.config import AlarmConfig
+from trainers.run.features.alarms.rules import RULES, AlarmRule
+from trainers.run.features.alarms.settings import AlarmConfig
 
 START = 3
 """Number of first values whose median is the start of a metric; before there are so many, of those before."""

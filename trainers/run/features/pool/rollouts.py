@@ -13,7 +13,7 @@ from envsuite.playing.step import Episode
 from envsuite.playing.timing import Timing
 from trainers.policy.stateful import Stateful
 from trainers.pool import Pool, PoolWriter, Query, Wanted
-from trainers.run.config import PoolConfig
+from trainers.run.features.pool.settings import PoolConfig
 from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.settings import ConfigError
 

@@ -16,7 +16,7 @@ from envsuite.playing.step import Episode
 from envsuite.playing.timing import Timing
 from trainers.policy.stateful import Stateful
 from trainers.processes.distributed import all_gather_object
-from trainers.run.asynchronous.pool import GroupPool
+from trainers.run.features.staleness.groups import GroupPool
 from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.run.shortage import OutOfMemory
 from trainers.run.stopping import Abandoned

@@ -1,0 +1,21 @@
+"""Settings of a run's datapool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainers.pool.query import Wanted
+from trainers.settings import Text
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """The datapool of a run (docs/datapool.md)."""
+
+    folder: Text = "pool"
+    """Its folder, on a disk of this machine."""
+    hook: Text | None = None
+    """file.py:function, which sees each text before it is stored, and may change or drop it."""
+    take: Wanted | None = None
+    """Train on what this query finds there, in whole groups of rollout.group_size, and play nothing; null: play, and
+    store every episode."""

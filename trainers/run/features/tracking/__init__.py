@@ -1,0 +1,1 @@
+"""Trackers of experiments, which show a run's metrics."""

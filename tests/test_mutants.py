@@ -9,7 +9,7 @@ from tools.mutants import HEAD, Folder, accepted_entries, entry, function_of, li
 SHOWN = """# trainers.steps.table.xǁStepTableǁtake__mutmut_3: survived
 --- trainers/steps/table.py
 +++ trainers/steps/table.py
- -1,3 +1,3 
+@@ -1,3 +1,3 @@
      def take(self, rows):
 -        if not rows:
 +        if rows:

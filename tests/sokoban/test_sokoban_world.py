@@ -100,7 +100,7 @@ def test_spaces_at_the_end_of_a_row_and_what_is_outside_the_walls_do_not_matter(
     [
         ([], "no rows"),
         (["###", "# #", "###"], "0 players"),
-        (["######", "#$.#", "######"], "2 players"),
+        (["######", "#@@$.#", "######"], "2 players"),
         (["####", "#@ #", "####"], "0 boxes and 0 targets"),
         (["######", "#@$$.#", "######"], "2 boxes and 1 targets"),
         (["######", "#@$. #", "## ###"], "no wall in row 3, column 3"),

@@ -46,8 +46,9 @@ MORE: dict[str, dict[str, Any]] = {
 """Further features, which exclude none."""
 AGENT = """
 def play(task, client):
-    client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "Goal"}], max_tokens=4)
-    return 1.0
+    while not client.env.done:
+        client.chat([{"role": "user", "content": "Goal"}], max_tokens=4)
+        client.env.call("craft", {})
 """
 
 

@@ -32,6 +32,7 @@ EXCLUSIONS: dict[tuple[str, str], str] = {
     ("rollout.tree", "rollout.agent"): "an agent plays whole episodes",
     ("rollout.tree", "pool"): "a pool stores whole episodes",
     ("rollout.tree", "method.milestones"): "an episode that begins at a step of another does not know its milestones",
+    ("rollout.agent", "method.oracle"): "an agent's episode cannot begin at a step of another",
     ("rollout.staleness", "rollout.agent"): "an agent's episode is sampled by the weights that it updates",
     ("rollout.staleness", "pool"): "a pool stores episodes of the weights that they update",
     ("rollout.staleness", "method.oracle"): "the oracle continues episodes with the weights that played them",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 import torch
 from accelerate import Accelerator
 from architectures import COMPUTED, architecture
-from folders import SUPPORT
 from numpy.testing import assert_allclose
 from safetensors.torch import load_file
 from tiny_runs import (
@@ -24,7 +21,6 @@ from tiny_runs import (
     step_table,
     train,
     trained,
-    weights,
     without_times,
     write_settings,
 )
@@ -304,28 +300,6 @@ def test_values_that_moved_further_than_the_clip_teach_nothing_more(tmp_path: Pa
     table = step_table(np.random.default_rng(1), SIZE)
     learnt = far.learn(with_targets(far.columns(table), ONE, [np.full(len(table), 100.0)]), np.random.default_rng(0))
     assert learnt["value_clip_fraction"] > 0.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("critic", ["head", "model"])
-@pytest.mark.parametrize("recipe", ["steppo", "ppo"])
-def test_a_run_with_a_critic_resumes_to_the_same_end_to_the_last_bit(place: Path, recipe: str, critic: str) -> None:
-    settings = {"recipe": recipe, "method": {"critic": {"kind": critic, "lr": 0.01, "epochs": 2, "minibatches": 2}}}
-    whole = write_settings(place, **settings)
-    assert main(["--config", str(whole)]) == 0
-    broken = write_settings(place, **settings, output=str(place / "other"))
-    program = (sys.executable, str(SUPPORT / "killed_run.py"), "metrics", "3", str(int(signal.SIGKILL)))
-    assert train("--config", str(broken), program=program).returncode == -signal.SIGKILL
-    assert main(["--config", str(broken), "--resume"]) == 0
-    one, two = place / "runs" / "tiny", place / "other" / "tiny"
-    records = without_times(one)
-    assert records == without_times(two)
-    ends = [run / "checkpoints" / "iteration-00004" for run in (one, two)]
-    assert weights(ends[0]) == weights(ends[1])
-    first, one, two = (end / "critic.safetensors" for end in (ends[0].with_name("iteration-00002"), *ends))
-    assert one.read_bytes() == two.read_bytes()
-    assert first.read_bytes() != one.read_bytes(), "it has learnt"
-    assert all(record["train/value_loss"] > 0 for record in records if "train/value_loss" in record)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from folders import SUPPORT
 from peft import PeftModel
 from safetensors.torch import load_file
-from tiny_runs import model, summary, tokenizer, train, weights, without_times, write_settings
+from tiny_runs import model, summary, tokenizer, without_times, write_settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainers.programs.evaluate import main as evaluate
@@ -29,26 +28,6 @@ def _settings(place: Path, adapter: dict[str, Any] = LORA, **changes: Any) -> Pa
     settings = {"path": str(place / "model"), "adapter": adapter, "gradient_checkpointing": True}
     settings |= {"compute_dtype": "bfloat16"} if "base" in adapter else {}
     return write_settings(place, model=settings, method=KL, **changes)
-
-
-FLOAT32 = pytest.param(LORA, id="float32", marks=pytest.mark.slow)
-BF16 = pytest.param({**LORA, "base": "bfloat16"}, id="bf16", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("adapter", [FLOAT32, BF16])
-def test_a_run_killed_and_resumed_equals_one_that_was_not(place: Path, adapter: dict[str, Any]) -> None:
-    assert main(["--config", str(_settings(place, adapter))]) == 0
-    config = _settings(place, adapter, output=str(place / "other"))
-    struck = train("--config", str(config), program=(*KILLED, "metrics", "3", str(int(signal.SIGKILL))))
-    assert struck.returncode == -signal.SIGKILL, struck.stderr
-    assert main(["--config", str(config), "--resume"]) == 0
-    one, two = (place / folder / "tiny" for folder in ("runs", "other"))
-    assert without_times(one) == without_times(two)
-    ends = [weights(run / "checkpoints" / "iteration-00004") for run in (one, two)]
-    assert ends[0] == ends[1]
-    assert weights(one / "checkpoints" / "iteration-00002") != ends[0], "the adapter learns"
-    records = [record for record in without_times(one) if "train/kl" in record]
-    assert records[-1]["train/kl"] > 1e-4, "the reference is not the policy"
 
 
 @pytest.fixture

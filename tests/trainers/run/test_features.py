@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import save_model, trained
+from tiny_runs import save_model, trained, weights, without_times, write_settings
 
 from trainers.run.config import TrainConfig
 from trainers.run.features.table import EXCLUSIONS, FEATURES
 from trainers.settings import ConfigError, checked
 from trainers.settings.words import merge
+from trainers.train import main
 
 ON: dict[str, dict[str, Any]] = {
     "rollout.tree": {"rollout": {"tree": {}}},
@@ -38,7 +40,8 @@ RECIPES = {
 }  # fmt: skip
 """The methods of features, of which a run has one, and further methods that read what others do not."""
 MORE: dict[str, dict[str, Any]] = {
-    "adapter": {"model": {"adapter": {"rank": 2}}},
+    "adapter": {"model": {"adapter": {"rank": 2}, "gradient_checkpointing": True}},
+    "divergence": {"method": {"objective": {"kl": "k3", "kl_coef": 0.01}}},
     "examples": {"prompt": {"examples": 1}},
     "workers": {"rollout": {"workers": 1}},
     "recomputed": {"optim": {"old_logprobs": "trainer", "epochs": 2}},
@@ -82,30 +85,32 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("pairs") / "model")
 
 
-def _changes(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Settings by their dotted names, as ``trained`` takes them; sections of methods come from the recipe."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        name = f"{path}.{key}" if path else key
-        if key in ("rollout", "model", "prompt", "optim", "alarms") and not path:
-            flat |= _changes(value, name)
-        elif key != "method":
-            flat[name] = value
-    return flat
+def _dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of sections by their dotted names, as ``trained`` takes them."""
+    sections = {key: value for key, value in settings.items() if key != "pool"}
+    changes = {f"{key}.{name}": value for key, section in sections.items() for name, value in section.items()}
+    return {**changes, **({"pool": settings["pool"]} if "pool" in settings else {})}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", _pairs(), ids=" and ".join)
-def test_two_features_train_together(
+def test_two_features_train_together_and_go_on_from_a_checkpoint_to_the_same_end(
     pair: tuple[str, str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agent.py").write_text(AGENT)
-    settings = merge(*({**ON, **MORE}.get(name, {}) for name in pair))
     recipe = next((RECIPES[name] for name in pair if name in RECIPES), "grpo")
-    options = {"prompt.plan": recipe == "hiper", "prompt.codec": "tags"}
-    lines = trained(
-        tmp_path, iterations=2, recipe=recipe, **{"model.path": str(model), "evaluation.envs": []}, **options,
-        **_changes(settings),
-    )  # fmt: skip
-    assert lines[-1]["iteration"] == 2 and lines[-1]["train/optimizer_steps"] >= 0
+    settings = _dotted(merge(*({**ON, **MORE}.get(name, {}) if name not in RECIPES else {} for name in pair)))
+    settings |= {"recipe": recipe, "prompt.plan": recipe == "hiper", "model.path": str(model), "evaluation.envs": []}
+    settings |= {"optim.schedule": "constant", "checkpoint_every": 1, "keep_checkpoints": 3}
+    whole = trained(tmp_path, iterations=2, **settings)
+    assert whole[-1]["iteration"] == 2
+    ends = [tmp_path / folder / "tiny" for folder in ("runs", "other")]
+    if "pool" in settings:
+        shutil.rmtree(tmp_path / "pool")
+    settings["output"] = str(ends[1].parent)
+    for iterations, more in ((1, ()), (2, ("--resume",))):
+        assert main(["--config", str(write_settings(tmp_path, iterations=iterations, **settings)), *more]) == 0
+    if not {"rollout.staleness", "rollout.agent"} & {*pair}:  # what these sample depends on the moment
+        assert without_times(ends[1]) == whole
+        assert weights(ends[0] / "checkpoints/iteration-00002") == weights(ends[1] / "checkpoints/iteration-00002")

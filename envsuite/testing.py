@@ -27,7 +27,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from threading import Barrier
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 from gymnasium.utils.env_checker import check_env, data_equivalence
@@ -40,7 +40,7 @@ from envsuite.core.processes import Child, frame, receive
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
 from envsuite.core.tools import Tool, UnparsedAction
 from envsuite.remote.making import make_player
-from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, MilestoneFactory
+from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, Kind, MilestoneFactory
 
 SEEDS = (0, 1, 2)
 STEPS = 4
@@ -364,7 +364,7 @@ def players(check: Check) -> None:
 
 def milestones(check: Check) -> None:
     """The expert reaches milestones, the last one with the solution; counting them changes nothing else."""
-    for seed, of in product(SEEDS, ("world", "expert")):
+    for seed, of in product(SEEDS, get_args(Kind)):
         plain = check.make()
         plain.reset(seed=seed)
         total, last = 0.0, False

@@ -50,16 +50,6 @@ def answered(client: socket.socket) -> bool:
     return answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_all_connections_that_wait_are_accepted_before_any_of_them_is_served(listener: Listener) -> None:
-    with clients(listener, 100) as waiting:
-        for client in waiting:
-            client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        listener.turn()
-        assert len(listener.active_channels) == 100
-        listener.turn()
-        assert all(client.recv(1000).endswith(b"hello") for client in waiting)
-
-
 def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(start: Start) -> None:
     running = start()
     running._http.limit = 2

@@ -17,14 +17,13 @@ from envsuite.sokoban.expert import SokobanExpert
 from envsuite.textcraft.milestones import goods
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.world import item_id
-from envsuite.vector import EnvFactory, make_vector
+from envsuite.vector import make_vector
 from envsuite.vector.milestones import (
     REACHED,
     TOTAL,
     UNGUIDED,
     ActionMilestones,
     MilestoneFactory,
-    guide_of,
     milestones_of,
 )
 
@@ -162,17 +161,6 @@ def test_listed_actions_count_in_their_order_once_and_only_where_they_are_valid(
     listed = ActionMilestones([command("a"), command("b"), command("a")])
     said = [("b", True), ("a", False), ("a", True), ("a", True), ("b", True), ("a", True), ("a", True)]
     assert [listed.count_reached(command(text), {"valid": valid}) for text, valid in said] == [0, 0, 1, 0, 1, 1, 0]
-
-
-def test_an_expert_plays_a_task_once_for_all_environments_that_are_made_alike() -> None:
-    one, other = (EnvFactory("TextCraft-v0", {"split": split}) for split in ("train", "train"))
-    assert guide_of(one) is guide_of(other)
-    assert guide_of(one) is not guide_of(EnvFactory("TextCraft-v0", {"split": "train", "source": "generated"}))
-    guide = guide_of(one)
-    task = tasks(one.make())[0]
-    first = guide.actions(task)
-    guide._factory = EnvFactory("Sokoban-v0")  # another environment would not know the task
-    assert guide.actions(task) is first and first
 
 
 def test_a_task_that_its_expert_does_not_solve_has_no_milestone_and_is_counted() -> None:

@@ -21,11 +21,13 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from threading import Barrier
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 from gymnasium.utils.env_checker import check_env, data_equivalence
@@ -38,7 +40,7 @@ from envsuite.core.processes import Child, frame, receive
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
 from envsuite.core.tools import Tool, UnparsedAction
 from envsuite.remote.making import make_player
-from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, MilestoneFactory
+from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, Kind, MilestoneFactory
 
 SEEDS = (0, 1, 2)
 STEPS = 4
@@ -90,12 +92,12 @@ class Check:
         """Asserts that two values are equal, also arrays in them."""
         assert data_equivalence(expected, came), f"{self}, {where}: expected {expected!r}, got {came!r}"
 
-    def refuses(self, what: str, call: Callable[[], object]) -> None:
-        """Asserts that a call raises an error of envsuite."""
+    def refuses(self, what: str, call: Callable[[], object]) -> str:
+        """Asserts that a call raises an error of envsuite; returns its message."""
         try:
             came = call()
-        except EnvsuiteError:
-            return
+        except EnvsuiteError as error:
+            return str(error)
         raise AssertionError(f"{self}: expected {what} to raise an EnvsuiteError, got {came!r}")
 
 
@@ -229,8 +231,9 @@ def misuse(check: Check) -> None:
     env = check.world()
     check.refuses("step before reset", lambda: env.step(()))
     check.refuses("snapshot before reset", env.snapshot)
-    observation, _ = env.reset(seed=SEEDS[0])
-    check.refuses("reset of a task that does not exist", lambda: env.reset(options={"task_id": "no such task"}))
+    observation, info = env.reset(seed=SEEDS[0])
+    for task in ("no such task", "", f"{info['task_id']}#x", f"{info['task_id']}/x"):
+        check.refuses(f"reset of the task {task!r}", partial(env.reset, options={"task_id": task}))
     check.refuses("an unknown option of reset", lambda: env.reset(options={"no such option": 1}))
     check.refuses("goal of a task that does not exist", lambda: env.goal("no such task"))
     check.refuses("restore of something else", lambda: env.restore({}))
@@ -240,7 +243,11 @@ def misuse(check: Check) -> None:
 
 
 def snapshots(check: Check) -> None:
-    """A restored episode goes on as the one that the snapshot was taken of, in any environment made alike."""
+    """A restored episode goes on as the one that the snapshot was taken of, in any environment made alike.
+
+    It does so whenever the same snapshot is restored, and wherever the expert, if it plays here, has led meanwhile.
+    """
+    here = "url" not in check.kwargs and "expert" in ENVIRONMENTS[check.env_id].players
     for seed in SEEDS:
         env, other = check.world(), check.world()
         if not env.restorable:
@@ -248,12 +255,15 @@ def snapshots(check: Check) -> None:
             return
         _, info = env.reset(seed=seed)
         for where, action in _sample_actions(check, env, seed, info["task_id"]):
-            before, token = env.observation, pickle.dumps(env.snapshot())
+            before, token = env.observation, env.snapshot()
             result = env.step(action)
-            for place in (other, env):
-                check.same(f"{where}, restored", before, place.restore(pickle.loads(token)))
+            for place, again in ((other, pickle.loads(pickle.dumps(token))), (env, token), (env, token)):
+                check.same(f"{where}, restored", before, place.restore(again))
                 check.same(f"{where}, restored", _comparable(result), _comparable(place.step(action)))
-            if result[2]:
+            if here and not env.done:
+                with suppress(EnvsuiteError):  # it may have no way from here
+                    env.step(make_player(check.env_id, "expert").act(env))
+            if env.done:
                 break
 
 
@@ -354,12 +364,13 @@ def players(check: Check) -> None:
 
 def milestones(check: Check) -> None:
     """The expert reaches milestones, the last one with the solution; counting them changes nothing else."""
-    for seed in SEEDS:
+    for seed, of in product(SEEDS, get_args(Kind)):
         plain = check.make()
         plain.reset(seed=seed)
         total, last = 0.0, False
-        for action, info in _play(check, MilestoneFactory(check.env_id, check.kwargs).make(), seed, "expert"):
-            where = f"task {info['task_id']!r}, {action!r}"
+        env = MilestoneFactory(check.env_id, check.kwargs, of=of).make()
+        for action, info in _play(check, env, seed, "expert"):
+            where = f"task {info['task_id']!r}, {action!r}, milestones of the {of}"
             *_, expected = plain.step(action)
             added = {**expected, "metrics": info["metrics"], REACHED: info[REACHED]}
             check.same(where, added, info)
@@ -377,8 +388,11 @@ def server(check: Check) -> None:
         remote = {**check.kwargs, "url": running.url}
         for run in (*ANYWHERE, players):
             Check(check.env_id, run, remote)()
-        here, there = check.make(), check.make(url=running.url)
+        here, there = (check.make(render_mode="ansi", **where) for where in ({}, {"url": running.url}))
         check.same("hash of the tasks", check.world().tasks.hash, check.world(url=running.url).tasks.hash)
+        for options in ({"task_id": "no such task"}, {"no such option": 1}):
+            told = [check.refuses(f"reset of {options}", partial(env.reset, options=options)) for env in (here, there)]
+            check.same(f"error of a reset of {options}", *told)
         for seed in SEEDS:
             first = here.reset(seed=seed)
             check.same(f"seed {seed}, reset", first, there.reset(seed=seed))
@@ -387,6 +401,7 @@ def server(check: Check) -> None:
                 check.same(f"{where}, sampled on the server", action, there.action_space.sample())
                 result = here.step(action)
                 check.same(where, _comparable(result), _comparable(there.step(action)))
+                check.same(f"{where}, rendered", here.render(), there.render())
                 if result[2] or result[3]:
                     break
         for env in check.opened:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import random
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -119,23 +117,6 @@ def test_an_episode_that_is_won_is_over_after_restoring_it(made: dict[str, Any],
         env.step(act("look"))
 
 
-def test_a_reset_that_fails_leaves_the_running_episode_as_it_was(
-    made: dict[str, Any], games_root: Path, tmp_path: Path
-) -> None:
-    _, folder = copied(games_root, tmp_path), copied(games_root, tmp_path, OTHER)
-    env = ALFWorld(**(made | {"source": tmp_path}))
-    env.reset(options={"task_id": LAPTOP})
-    env.step(act("go to desk 1"))
-    (folder / GAME).write_bytes((folder / GAME).read_bytes()[:3000])
-    with pytest.raises(DataError, match="has changed since"):
-        env.reset(options={"task_id": OTHER})
-    *_, info = env.step(act("look"))
-    assert info["valid"] and info["task_id"] == LAPTOP
-    env.close()
-    with pytest.raises(DataError, match="truncated"):
-        ALFWorld(**(made | {"source": tmp_path / "json_2.1.1"}))  # a client asks once about the same arguments
-
-
 def test_a_game_that_does_not_say_its_task_is_named(made: dict[str, Any], games_root: Path, tmp_path: Path) -> None:
     copied(games_root, tmp_path, LAPTOP, b"Your task is to: ")
     env = ALFWorld(**(made | {"source": tmp_path}))
@@ -174,25 +155,6 @@ def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(
         assert (again.observation, again.info) == (first.observation, first.info)
 
 
-@pytest.mark.slow
-def test_32_threads_play_20_episodes_each_as_one_would_play_them_one_after_another(native: dict[str, Any]) -> None:
-    def play(seeds: range) -> list[Any]:
-        records = []
-        for seed in seeds:
-            env, draw = ALFWorld(**native), random.Random(seed)
-            records.append([env.reset(seed=seed)])
-            while len(records[-1]) <= 20 and not (len(records[-1]) > 1 and records[-1][-1][2]):
-                command = draw.choice([*records[-1][-1][0]["commands"], "put mug 1 in/on desk 1"])
-                records[-1].append(env.step(act(command)))
-            env.close()
-        return records
-
-    jobs = [range(100 * thread, 100 * thread + 20) for thread in range(32)]
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        together = list(pool.map(play, jobs))
-    assert together == [play(seeds) for seeds in jobs]
-
-
 def test_both_engines_play_alike(made: dict[str, Any], native: dict[str, Any]) -> None:
     if made["engine"] == "native":
         pytest.skip("compares the reference with the native engine")
@@ -211,13 +173,6 @@ def test_both_engines_play_alike(made: dict[str, Any], native: dict[str, Any]) -
             same("step", ours.action_space.sample())
         same("step", act("help"))
     theirs.close()
-
-
-def test_an_environment_without_a_split_plays_what_a_reset_names(native: dict[str, Any]) -> None:
-    env = ALFWorld(**(native | {"split": None}))
-    assert env.reset(options={"task_id": LAPTOP})[1]["split"] == "valid_seen"
-    with pytest.raises(UsageError, match="was made without split"):
-        env.reset()
 
 
 def test_every_recorded_episode_is_played_as_it_was(games_root: Path, shared: Path) -> None:

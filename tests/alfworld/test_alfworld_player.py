@@ -1,15 +1,13 @@
 """The player that a base model imitates in ALFWorld."""
 
-import random
 import re
 
-import gymnasium
 import pytest
 from teaching import played
 
 from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.player import LABELS, ALFWorldPlanner
-from envsuite.core import ToolEnv, UsageError
+from envsuite.core import ToolEnv
 
 FORMS = (
     r"find [a-z]+( and [a-z]+)?: [A-F] [a-z]+ \d+(, [A-F] [a-z]+ \d+)*",
@@ -96,10 +94,3 @@ def test_a_rash_player_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_
 def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(env: ToolEnv) -> None:
     spoken = [bool(played(env, task_id, ALFWorldPlanner(rash=0.5), 3)[0].thought) for task_id in env.tasks.ids("train")]
     assert 0.25 < sum(spoken) / len(spoken) < 0.75
-
-
-def test_a_probability_that_is_none_and_another_environment_are_refused(env: ToolEnv) -> None:
-    with pytest.raises(UsageError, match=r"hasty=-0.1"):
-        ALFWorldPlanner(hasty=-0.1)
-    with pytest.raises(UsageError, match="not TextCraft"):
-        next(ALFWorldPlanner().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))

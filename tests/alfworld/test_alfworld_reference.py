@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import psutil
 import pytest
 
 from envsuite.alfworld import reference
-from envsuite.alfworld.engine import ALFWorldGame, GameTurn
+from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.game_file import GAME
 from envsuite.alfworld.pool import ReferencePool
 from envsuite.alfworld.reference import TextWorldEngine
@@ -63,15 +62,6 @@ def recorded(state: dict[str, Any]) -> tuple[Any, ...]:
 
 def said(turn: GameTurn) -> tuple[Any, ...]:
     return turn.feedback, turn.commands, turn.won
-
-
-def walk(game: ALFWorldGame, seed: int, steps: int) -> list[GameTurn]:
-    """A reset, and commands drawn from the admissible ones."""
-    draw = random.Random(seed)
-    turns = [game.reset()]
-    for _ in range(steps):
-        turns.append(game.step(draw.choice(turns[-1].commands)))
-    return turns
 
 
 def check_episode(engine: TextWorldEngine, games_root: Path, episode: dict[str, Any]) -> None:
@@ -124,18 +114,6 @@ def test_remembering_what_was_parsed_changes_no_answer(small: Path, monkeypatch:
     monkeypatch.setattr("envsuite.alfworld.reference_worker._remember_parses", lambda: None)
     assert not isinstance(textgen._parse_and_convert, ParseCache)
     assert played() == remembered
-
-
-def test_blanks_around_a_command_do_not_count_and_a_wrong_one_does_nothing(
-    engine: TextWorldEngine, small: Path
-) -> None:
-    game = engine.open(small)
-    first = game.reset()
-    there = game.step("  go to desk 1 \n")
-    assert there.valid and there.feedback.startswith("You arrive at desk 1.")
-    assert game.step("go to desk 1") == GameTurn("Nothing happens.", there.commands, False, False)
-    assert game.step("") == GameTurn("Nothing happens.", there.commands, False, False)
-    assert game.reset() == first
 
 
 @pytest.mark.slow
@@ -273,16 +251,6 @@ def test_a_game_that_textworld_cannot_load_is_named_and_the_worker_goes_on(
     assert engine.open(small).reset().commands
 
 
-def test_a_missing_or_truncated_game_is_named_when_it_is_opened(
-    engine: TextWorldEngine, small: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(DataError, match="cannot be read"):
-        engine.open(tmp_path / GAME)
-    (tmp_path / GAME).write_bytes(small.read_bytes()[:5000])
-    with pytest.raises(DataError, match=r"truncated.*envsuite data fetch alfworld"):
-        engine.open(tmp_path / GAME)
-
-
 @pytest.mark.slow
 def test_an_edited_game_is_loaded_anew(engine: TextWorldEngine, small: Path, tmp_path: Path) -> None:
     copy = tmp_path / GAME
@@ -343,12 +311,3 @@ def test_a_game_is_the_same_in_every_process_and_workers_end_with_the_program(sm
     assert runs[0].stdout == runs[1].stdout and runs[0].stdout.startswith("textworld ")
     for run in runs:
         assert not psutil.pid_exists(int(run.stderr.split()[-1]))
-
-
-@pytest.mark.slow
-def test_32_threads_play_as_one_would_play_after_another(engine: TextWorldEngine, games_root: Path) -> None:
-    paths = sorted(games_root.glob(f"json_2.1.1/valid_seen/*/*/{GAME}"))
-    jobs = [(paths[(7 * thread + 5 * number) % len(paths)], thread) for thread in range(32) for number in range(2)]
-    alone = [walk(engine.open(path), seed, 4) for path, seed in jobs]
-    with ThreadPoolExecutor(32) as threads:
-        assert list(threads.map(lambda job: walk(engine.open(job[0]), job[1], 4), jobs)) == alone

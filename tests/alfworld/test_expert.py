@@ -10,7 +10,7 @@ from house import House
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.alfworld.placement import OPENABLE, PROBABILITIES, probability
+from envsuite.alfworld.placement import OPENABLE
 from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import FORMS, SentenceGoal
@@ -131,10 +131,3 @@ def test_it_follows_every_recorded_game_and_always_has_an_admissible_answer(shar
                     if command.startswith("take "):
                         thing, place = command[5:].split(" from ")
                         assert thing in seeker.inside[place]
-
-
-def test_probabilities_are_probabilities_and_unknown_things_have_some() -> None:
-    assert all(0.0 <= p <= 1.0 for row in PROBABILITIES.values() for p in row.values())
-    assert all(0.0 < p <= 1.0 for p in OPENABLE.values())
-    assert 0.0 < probability("apple", "safe") < probability("apple", "fridge")
-    assert 0.0 < probability("unicorn", "stable") < probability("unicorn", "desk")

@@ -64,18 +64,6 @@ def test_a_step_that_differs_is_told_with_what_differs_and_ends_the_episode(
     assert f"step 1 'nonsense':\n    ours     {{'{key}': " in printed
 
 
-def test_what_is_missing_or_damaged_is_told(
-    games: Path, episode: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert replay(games) == 2
-    assert "no recorded episodes" in capsys.readouterr().err
-    assert replay(games, episode, {"gamefile": NAME}) == 2
-    assert "recorded.jsonl, line 2: not a recorded episode" in capsys.readouterr().err
-    assert replay(games, episode | {"gamefile": "valid_seen/other/trial/game.tw-pddl"}) == 2
-    assert "valid_seen/other/trial/game.tw-pddl is not there" in capsys.readouterr().err
-    assert main(["alfworld", "--games", str(games / "none"), "--transcripts", str(games / "recorded.jsonl")]) == 2
-
-
 def test_both_engines_play_a_game_of_our_own_alike(games: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for package in ("textworld", "alfworld"):
         pytest.importorskip(package, reason="needs the extra alfworld-reference")

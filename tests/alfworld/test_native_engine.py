@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -123,20 +120,6 @@ def test_what_follows_a_restore_is_what_followed_the_snapshot(path: Path, before
     other = NativeEngine().open(path)
     assert other.restore(token) == last
     assert walk(other, after) == expected
-
-
-def test_a_snapshot_goes_to_another_process(game: NativeGame, path: Path) -> None:
-    turn = played(game, "open chest 2", "take lamp 2 from chest 2")
-    token = game.snapshot()
-    program = (
-        "import json, sys; from pathlib import Path; from envsuite.alfworld.world import NativeEngine\n"
-        "game = NativeEngine().open(Path(sys.argv[1])); turn = game.restore(json.loads(sys.argv[2]))\n"
-        "print(json.dumps([turn.feedback, turn.commands, game.step('press lamp 2').feedback]))"
-    )
-    child = subprocess.run(
-        [sys.executable, "-c", program, str(path), json.dumps(token)], capture_output=True, check=True, text=True
-    )
-    assert json.loads(child.stdout) == [turn.feedback, list(turn.commands), "It said dark."]
 
 
 def test_a_snapshot_of_another_game_is_refused(game: NativeGame, tmp_path: Path, engine: NativeEngine) -> None:

@@ -188,15 +188,6 @@ def place(told: str) -> tuple[str, int, int]:
     return name, -steps if (way or alone_way) == "left" else steps, int(ahead or 0)
 
 
-def test_every_process_makes_the_same_world_of_a_task() -> None:
-    code = (
-        "from envsuite.babyai.env import BabyAI; e = BabyAI(level='Synth', view='full')\n"
-        "print(e.tasks.hash, [e.reset(seed=s) for s in range(3)], e.identity('Synth/7'))"
-    )
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(2)]
-    assert runs[0].stdout == runs[1].stdout and "Synth/" in runs[0].stdout
-
-
 def test_tasks_are_a_level_and_a_seed_and_no_seed_is_in_two_splits() -> None:
     builtin = BabyAI(level="GoToObj").tasks
     assert [len(builtin.ids(split)) for split in ("train", "validation", "test")] == [1000, 100, 200]
@@ -206,30 +197,12 @@ def test_tasks_are_a_level_and_a_seed_and_no_seed_is_in_two_splits() -> None:
     assert [len(made.ids(split)) for split in ("train", "validation", "test")] == [40, 5, 5]
 
 
-@pytest.mark.parametrize("level", ["PutNextLocal", "UnlockPickup", "BossLevel"])
-def test_a_snapshot_after_any_commands_is_the_state(level: str) -> None:
-    draw, env, other = random.Random(0), begun(level, 3), BabyAI(level=level)
-    for _ in range(60):
-        if env.done:
-            break
-        token = env.snapshot()
-        other.restore(token)
-        assert whole(env.world.inner) == whole(other.world.inner) and env.world.done_parts == other.world.done_parts
-        action = act(draw.choice(COMMANDS))
-        assert env.step(action) == other.step(action)
-        env.restore(token)
-        env.step(action)
+QUICK = ("GoToLocal", "PickupLoc", "PutNextLocal", "OpenDoor", "PutNextS5N2Carrying", "GoTo")
 
 
-@pytest.mark.parametrize("level", ["GoToLocal", "PickupLoc", "PutNextLocal", "OpenDoor", "PutNextS5N2Carrying", "GoTo"])
-def test_the_expert_solves_worlds(level: str) -> None:
-    for seed in range(20):
-        env, _ = towards(level, seed, random.Random(0), 0.0)
-        assert env._last is not None and env._last["text"].startswith(text.DONE), seed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in LEVELS]
+)
 def test_the_expert_solves_the_first_worlds_of_every_level_but_two(level: str) -> None:
     ended = [towards(level, seed, random.Random(0), 0.0)[0]._last for seed in range(15)]
     solved = sum(seen is not None and seen["text"].startswith(text.DONE) for seen in ended)
@@ -241,19 +214,6 @@ def test_the_expert_goes_on_from_wherever_other_commands_have_led(level: str) ->
     for seed in range(20):
         env, _ = towards(level, seed, random.Random(seed), 0.3, breaking=False)
         assert env._last is not None and env._last["text"].startswith(text.DONE), seed
-
-
-def test_the_expert_s_advice_depends_on_the_commands_alone_after_a_restored_snapshot() -> None:
-    draw = random.Random(1)
-    env, expert = begun("PutNextLocal", 5), BabyAIExpert()
-    while not env.done:
-        advice, token = expert.act(env), env.snapshot()
-        env.step(act(draw.choice(COMMANDS[:3])))
-        if not env.done:
-            assert expert.act(env) == BabyAIExpert().act(env)
-        env.restore(token)
-        assert expert.act(env) == advice == BabyAIExpert().act(env)
-        env.step(advice)
 
 
 def test_the_expert_says_that_there_is_no_plan_once_the_goal_is_broken() -> None:
@@ -296,8 +256,6 @@ def test_the_teacher_strays_and_every_word_is_in_its_texts() -> None:
         if terminated or truncated:
             break
     assert 0.15 < slips / moves < 0.45 or moves < 20
-    with pytest.raises(UsageError, match=r"stray=2 is not a probability"):
-        BabyAIWalker(stray=2)
 
 
 def test_an_episode_is_truncated_after_the_steps_that_minigrid_gives_its_world() -> None:

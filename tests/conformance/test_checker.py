@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-import json
-import os
-import subprocess
-import sys
+import random
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -20,7 +17,7 @@ from envsuite import testing
 from envsuite.core import ToolCall, ToolEnv, UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote import RemoteEnv
-from envsuite.remote.making import make_player
+from envsuite.remote.making import make_player, practice_of
 from envsuite.testing import Check, checks
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.expert import TextCraftExpert
@@ -31,15 +28,15 @@ numbers = itertools.count()
 
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("ALFWorld-v0", {"source": "generated", "games": 18}),
-    ("TextCraft-v0", {"source": "generated", "goals": 200}),
+    ("TextCraft-v0", {"source": "generated", "goals": 200, "spare": 1}),
     ("Sokoban-v0", {"source": "generated", "levels": 20, "max_episode_steps": 200}),
-    ("Sokoban-v0", {"max_calls": 3}),
+    ("Sokoban-v0", {"max_calls": 3, "observation": "both"}),
     ("Bifurcation-v0", {"source": "generated", "mistake": "recoverable", "aliasing": "different", "slip": 0.3}),
     ("PythonMath-v0", {"source": "generated", "problems": 20}),
     ("PaperSearch-v0", {"papers": 800}),
     ("PaperSearchTeam-v0", {"papers": 800}),
-    ("SearchQA-v0", {"source": "generated", "entities": 300, "questions": 60}),
-    ("WebShop-v0", {"source": "generated", "products": 300}),
+    ("SearchQA-v0", {"source": "generated", "entities": 300, "questions": 60, "open_pages": True}),
+    ("WebShop-v0", {"source": "generated", "products": 300, "mode": "structured"}),
     ("BabyAI-v0", {"source": "generated", "worlds": 20, "level": "GoToObjS4"}),
     ("BabyAI-v0", {"view": "full", "level": "MiniBossLevel", "max_episode_steps": 200}),
 ]
@@ -72,27 +69,6 @@ def test_horizons_are_those_of_the_papers() -> None:
     }  # fmt: skip
 
 
-EPISODES = """
-import json, sys, gymnasium, envsuite
-for env_id, kwargs in json.loads(sys.argv[1]):
-    env = gymnasium.make(env_id, **kwargs).unwrapped
-    print(env_id, env.tasks.hash, [env.reset(seed=seed)[0] for seed in range(8)])
-"""
-
-
-@pytest.mark.seconds
-def test_every_process_makes_the_same_tasks_and_episodes(tmp_path: Path) -> None:
-    told = [
-        subprocess.run(
-            [sys.executable, "-c", EPISODES, json.dumps(OTHERS)],
-            env={**os.environ, "PYTHONHASHSEED": seed, "TZ": f"UTC+{seed}", "ENVSUITE_DATA": str(tmp_path / seed)},
-            capture_output=True, text=True,
-        ).stdout
-        for seed in "12"
-    ]  # fmt: skip
-    assert told[0] == told[1] and told[0].count("\n") == len(OTHERS)
-
-
 @pytest.mark.parametrize(
     ("env_id", "player"), [(env_id, name) for env_id, spec in ENVIRONMENTS.items() for name in spec.players]
 )
@@ -100,6 +76,19 @@ def test_a_player_refuses_another_environment(env_id: str, player: str) -> None:
     other = gymnasium.make("Sokoban-v0" if env_id != "Sokoban-v0" else "TextCraft-v0")
     with pytest.raises(UsageError, match=f"this plays {env_id}, not |this needs the state of {env_id} itself"):
         make_player(env_id, player).act(other)
+
+
+@pytest.mark.parametrize("env_id", [env_id for env_id, spec in ENVIRONMENTS.items() if spec.practice])
+def test_a_teacher_refuses_what_is_no_probability_and_another_environment(env_id: str) -> None:
+    make = practice_of(env_id).teacher
+    for name, parameter in inspect.signature(make).parameters.items():
+        for value in (1.5, -0.1) if "float" in str(parameter.annotation) else ():
+            with pytest.raises(UsageError, match=f"{name}={value} is not a probability"):
+                make(**{name: value})
+    other = gymnasium.make("Sokoban-v0" if env_id != "Sokoban-v0" else "TextCraft-v0")
+    other.reset(seed=0)
+    with pytest.raises(UsageError, match=f"{env_id}, not "):
+        next(make().turns(other, random.Random(0)))
 
 
 def unlike(name: str, **changed: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
-from lamps import SIZES, TASKS, Lamps
+from lamps import TASKS, Lamps
 
 from envsuite.core import Pixels, ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
 from envsuite.remote import RemoteEnv
@@ -132,13 +132,6 @@ def test_a_seed_decides_the_episode_and_those_that_follow(seed: int, lamps: Make
         assert used.reset(**kwargs) == fresh.reset(**kwargs)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("task_id", SIZES)
-def test_a_task_id_of_any_split_can_be_asked_for(task_id: str, lamps: Make) -> None:
-    observation, info = lamps().reset(options={"task_id": task_id})
-    assert observation["text"] == "." * SIZES[task_id] and info["task_id"] == task_id
-    assert (info["task_type"], info["split"]) == (TASKS.types[task_id], TASKS.split_of(task_id))
-
-
 def test_misuse_raises_and_says_what_exists(lamps: Make) -> None:
     for error, said, call in (
         (UnknownTask, "three", lambda: lamps().reset(options={"task_id": "tree"})),
@@ -149,16 +142,6 @@ def test_misuse_raises_and_says_what_exists(lamps: Make) -> None:
     ):
         with pytest.raises(error, match=said):
             call()
-
-
-def test_a_failed_reset_leaves_the_running_episode_as_it_was(started: Make) -> None:
-    env = started("two")
-    env.step([switch(0)])
-    with pytest.raises(UnknownTask):
-        env.reset(options={"task_id": "tree"})
-    _, _, terminated, _, info = env.step([switch(1)])
-    assert terminated
-    assert (info["task_id"], info["task_type"], info["split"]) == ("two", "small", "train")
 
 
 def test_the_state_key_is_the_identity_of_the_state(started: Make) -> None:

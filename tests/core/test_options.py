@@ -17,7 +17,6 @@ from envsuite.core.errors import EnvsuiteError, UnknownName, UsageError
 from envsuite.core.options import PATH, SEED, EnvOptions, option, source, values_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Tool
-from envsuite.remote.making import make
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,5 +115,3 @@ def test_every_option_of_every_environment_says_what_it_means_and_its_default_ma
     assert kind.takes.of({one.name: getattr(default, one.name) for one in fields(default)}) == default
     for name in kind.argument_schemas():
         kind.takes.check({name: getattr(default, name)}, client=True)
-    with pytest.raises(UnknownName, match=f"unknown argument of {env_id} 'soruce'"):
-        make(env_id, soruce="builtin")

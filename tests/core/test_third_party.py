@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +61,6 @@ def turn(number: Any) -> tuple[ToolCall, ...]:
     return (ToolCall("turn", {"number": number}),)
 
 
-def solve(step: Callable[[int], Any], low: int = 0, high: int = 99) -> Any:
-    """Open a lock by halving; ``step`` returns the text, and the last result is returned."""
-    while True:
-        number = (low + high) // 2
-        text, result = step(number)
-        if text == "It opens.":
-            return result
-        low, high = (number + 1, high) if text.startswith("Higher") else (low, number - 1)
-
-
 @pytest.mark.parametrize("first", ["envsuite", "dial.env", "gymnasium"])
 def test_an_installed_package_is_registered_by_importing_envsuite_whatever_was_imported_before(
     site: Path, first: str
@@ -83,28 +73,6 @@ def test_an_installed_package_is_registered_by_importing_envsuite_whatever_was_i
     command = [sys.executable, "-W", "error", "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": path}, check=False)
     assert run.stdout == "Open the lock.\n", run.stderr
-
-
-@pytest.mark.filterwarnings("error")
-def test_it_is_played_by_a_worker_of_a_server(dial: str, there: dict[str, Any]) -> None:
-    env = gymnasium.make(dial, split="test", **there)
-    _, info = env.reset(seed=3)
-    assert info["split"] == "test" and info["versions"]["source"] == "builtin"
-    _, _, _, _, refused = env.step(turn(100))
-    assert not refused["valid"] and "100" in refused["error"]
-    token = env.unwrapped.snapshot()  # type: ignore[attr-defined]
-
-    def step(number: int) -> Any:
-        observation, *result = env.step(turn(number))
-        return observation["text"], result
-
-    reward, terminated, truncated, last = solve(step)
-    assert (reward, terminated, truncated, last["success"]) == (1.0, True, False, True)
-    env.unwrapped.restore(token)  # type: ignore[attr-defined]
-    assert env.step(turn(0))[4]["state_key"] == "1 99"
-    env.reset(seed=3)
-    assert [env.step(turn(0))[3] for _ in range(20)] == [False] * 19 + [True], "its horizon"
-    env.close()
 
 
 def test_it_passes_the_checker(dial: str) -> None:

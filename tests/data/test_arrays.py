@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError
-from envsuite.data import atomic_file
 from envsuite.data.arrays import ALIGNMENT, PIECE, Arrays, ArrayWriter
 
 REMEDY = "Make it again."
@@ -84,12 +83,3 @@ def test_a_block_of_another_kind_or_version_or_a_half_written_one_is_refused(pat
     put(path, bytes(ALIGNMENT) + content[ALIGNMENT:])
     with pytest.raises(DataError, match="half-written"):
         Arrays(path, "sample", 3, REMEDY)
-
-
-def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), atomic_file(path) as file:
-        file.write(b"new")
-        raise KeyboardInterrupt
-    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("file", b"old")]

@@ -301,17 +301,6 @@ def test_a_full_disk_is_said_and_the_part_kept(server: Faulty, tmp_path: Path, m
         _get(server, tmp_path)
 
 
-def test_ctrl_c_leaves_a_part_to_go_on_with(server: Faulty, tmp_path: Path) -> None:
-    class Interrupted(SilentProgress):
-        def advance(self, size: int) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        download(UNKNOWN, [f"{server.url}/a/set.zip"], tmp_path, PATIENCE, Interrupted())
-    assert _names(tmp_path) == [".set.zip.part", ".set.zip.part.json"]
-    assert _get(server, tmp_path, file=UNKNOWN).sha256 == FILE.sha256
-
-
 def test_a_killed_process_is_gone_on_with(server: Faulty, tmp_path: Path) -> None:
     code = f"""
 import os, pathlib

@@ -12,7 +12,6 @@ from envsuite.alfworld import tasks as alfworld
 from envsuite.alfworld.env import ALFWorld
 from envsuite.core import ToolEnv
 from envsuite.data import room
-from envsuite.data.locks import hold_lock
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.webshop import catalogue
@@ -80,17 +79,5 @@ def test_a_folder_in_use_stays_until_its_user_is_gone(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.glob("[!.]*"))] == ["a"]
     del user
     gc.collect()
-    room.make_room(tmp_path, 50, tmp_path / "c")
-    assert not any(tmp_path.iterdir())
-
-
-def test_the_rest_of_a_killed_build_is_removed_as_its_result_would_be(tmp_path: Path) -> None:
-    for folder in (".x.partial", ".y.building"):
-        (tmp_path / folder / "deep").mkdir(parents=True)
-        (tmp_path / folder / "deep" / "file").write_bytes(bytes(100))
-    with hold_lock(tmp_path / ".x.lock"):
-        room.make_room(tmp_path, 50, tmp_path / "c")
-        assert [path.name for path in tmp_path.glob("*")] and not (tmp_path / ".y.building").exists()
-        assert (tmp_path / ".x.partial").exists(), "it is being built"
     room.make_room(tmp_path, 50, tmp_path / "c")
     assert not any(tmp_path.iterdir())

@@ -7,7 +7,6 @@ import io
 import json
 import struct
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,6 @@ from envsuite.evaluation.statistics import (
     holm,
     mcnemar,
     paired_bootstrap,
-    paired_rates_interval,
     tasks_needed,
 )
 
@@ -95,16 +93,6 @@ def test_where_nothing_finished_or_nothing_is_common_there_is_no_comparison() ->
 def test_tasks_that_one_policy_alone_finished_are_left_out_and_said() -> None:
     (found,) = compare(groups_of([draw("a", seeds=1), draw("b", seeds=1)[:20]]))
     assert (found.tasks, found.alone, found.complete) == (20, 10, False)
-
-
-def test_the_interval_of_a_difference_has_a_width_where_both_rates_are_0_or_1() -> None:
-    for rate in (0.0, 1.0):
-        sides = (np.full(50, 2 * rate), np.full(50, 2))
-        low, high = paired_rates_interval(sides, sides)
-        assert low == -high and 0.02 < high < 0.12
-    ones = [replace(r, success=True, score=1.0, ending="done") for r in draw("a", seeds=1)]
-    (found,) = compare(groups_of([ones, [replace(r, conditions=replace(r.conditions, policy="b")) for r in ones]]))
-    assert found.p == 1.0 and found.low < 0 < found.high and found.score_low < 0 < found.score_high
 
 
 def test_the_command_writes_every_format_and_a_plot(

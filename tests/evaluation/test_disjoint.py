@@ -88,14 +88,6 @@ def played(env_id: str, source: Path, **arguments: Any) -> tuple[ToolEnv, dict[s
     return env, {split: panel_of(env, split) for split in env.tasks.splits}
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_no_id_is_in_two_built_in_splits(env_id: str) -> None:
-    assert len(builtin(env_id)) >= 3 and "train" in builtin(env_id)
-    assert shared_by(builtin(env_id), lambda task: task.task_id) == {}
-    for panel in builtin(env_id).values():
-        assert len({task.task_id for task in panel.tasks}) == len(panel.tasks) > 0
-
-
 def test_every_environment_says_what_no_two_splits_share() -> None:
     assert [*CONTENT.keys() ^ set(IDS)] == [], "enter what its identity() tells apart into CONTENT"
 

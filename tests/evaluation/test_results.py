@@ -31,11 +31,6 @@ def added(path: Path, *results: EpisodeResult) -> Path:
 BROKEN = {"success": False, "score": 0.0, "ending": "broken", "broken": "HTTP 500"}
 
 
-def test_what_was_added_is_read_again_by_file_and_by_folder(tmp_path: Path) -> None:
-    results = [result("boat"), result("boat", 1), result("bed", success=False, ending="budget")]
-    assert read_results(added(tmp_path / "one.jsonl", *results)) == read_results(tmp_path) == results
-
-
 @given(cut=st.integers(1, 600))
 def test_a_file_that_was_cut_anywhere_goes_on_with_its_whole_lines(
     tmp_path_factory: pytest.TempPathFactory, cut: int

@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 
 from envsuite.core import DataError, ToolCall, UsageError
 from envsuite.core.draws import Draw
-from envsuite.core.tasks import TaskSet
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.files import read
 from envsuite.mathematics.generate import BY_STRATUM, KINDS, LEVELS, SHARES, draw_problem, generate_problem, share
 from envsuite.mathematics.kinds import FAMILIES
 from envsuite.mathematics.problem import ProblemFamily
 from envsuite.mathematics.source import COUNTS, ProblemFiles
-from envsuite.mathematics.tasks import MANIFEST, load
+from envsuite.mathematics.tasks import load
 
 NAMES = [family.name for family in FAMILIES]
 
@@ -86,10 +85,6 @@ def test_no_builtin_problem_is_there_twice() -> None:
     problems, tasks = load("builtin", 0, 1, KINDS, LEVELS)
     texts = {task_id: problems.problem(task_id).text for task_id in tasks.types}
     assert len(set(texts.values())) == len(texts) == len(BY_STRATUM) * sum(COUNTS.values())
-
-
-def test_the_published_manifest_is_the_task_set() -> None:
-    assert TaskSet.from_manifest(MANIFEST) == load("builtin", 0, 1, KINDS, LEVELS)[1]
 
 
 @pytest.mark.seconds

@@ -9,6 +9,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envsuite.core.escaping import cell
 from envsuite.papersearch.page.exports import as_csv, bibtex
 from envsuite.retrieval.documents import Document
 
@@ -41,7 +42,7 @@ def test_any_title_and_author_can_be_written(papers: list[tuple[str, list[str]]]
     assert written.count("@misc{") >= len(documents)
     assert re.sub(r"\\.", "", written).count("{") == re.sub(r"\\.", "", written).count("}")
     rows = [*csv.DictReader(io.StringIO(as_csv(documents), newline=""))]
-    assert [row["title"] for row in rows] == [_one_line(title) for title, _ in papers]
+    assert [row["title"] for row in rows] == [cell(_one_line(title)) for title, _ in papers]
     assert [row["rank"] for row in rows] == [str(rank) for rank in range(1, len(papers) + 1)]
 
 

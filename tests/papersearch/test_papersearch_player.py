@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from teaching import played
 
-from envsuite.core import UsageError
 from envsuite.papersearch import prompts
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.lexical import PaperSearchLexical
@@ -113,13 +110,6 @@ def test_it_has_an_answer_to_every_state(seven: Path) -> None:
     turns = played(env, "q-test", Scholar(), 25)
     assert all(turn.info["valid"] for turn in turns)
     assert len({str(turn.call) for turn in turns}) == 25 and {turn.call.name for turn in turns} == {"search", "expand"}
-
-
-def test_a_probability_that_is_none_and_another_environment_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"rash=1\.5 is not a probability"):
-        Scholar(rash=1.5)
-    with pytest.raises(UsageError, match="PaperSearch-v0, not TextCraft"):
-        next(Scholar().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))
 
 
 line = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20)

@@ -77,27 +77,6 @@ def test_a_convex_fusion_equals_the_weighted_mean_computed_document_by_document_
     assert listed(Hybrid(parts[::-1], (3, 1), depth=depth).search("", k, stop)) == expected
 
 
-@given(tables, st.booleans(), st.none() | st.integers(0, 14))
-def test_with_a_vanishing_weight_the_order_is_that_of_the_other_search(
-    rows: tuple[Row, Row], second: bool, stop: int | None
-) -> None:
-    weights = (1e-6, 1.0) if second else (1.0, 1e-6)
-    found = Hybrid([Table(row) for row in rows], weights).search("", 12, stop)[0].tolist()
-    kept = Table(rows[second]).table
-    shown = [number for number in found if number in kept]
-    assert sorted(shown) == [number for number in kept if stop is None or number < stop]
-    assert [kept[number] for number in shown] == sorted((kept[number] for number in shown), reverse=True)
-
-
-@given(tables, st.sampled_from([0.25, 1, 8]), st.integers(-8, 8))
-def test_a_fusion_does_not_depend_on_scale_and_origin_of_a_searchs_scores(
-    rows: tuple[Row, Row], factor: float, shift: int
-) -> None:
-    moved = [None if score is None else factor * score + shift for score in rows[0]]
-    found = [listed(Hybrid([Table(row), Table(rows[1])], (2, 1)).search("", 12)) for row in (rows[0], moved)]
-    assert found[0] == found[1]
-
-
 @given(tables, st.sampled_from(["convex", "rrf"]), st.integers(0, 14))
 def test_a_cut_off_hides_every_later_document(rows: tuple[Row, Row], fusion: Fusion, stop: int) -> None:
     parts = [Table(row) for row in rows]

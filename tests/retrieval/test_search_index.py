@@ -165,12 +165,6 @@ def test_numba_gives_the_same_bit_for_bit(opened: Opened, library: dict[str, str
         assert fast.search(query, 50) == plain.search(query, 50)
 
 
-def test_of_equal_documents_the_first_key_comes_first(opened: Opened) -> None:
-    index = opened({key: "red shirt" for key in ("b", "a", "é", "Z", "😀")})
-    assert [hit.key for hit in index.search("shirt", 3)] == ["Z", "a", "b"]
-    assert [hit.key for hit in index.search("shirt", 9)] == ["Z", "a", "b", "é", "😀"]
-
-
 @pytest.mark.parametrize("query", ["", "   ", "the and", "absent", "\ud800", "***"])
 def test_a_query_without_a_known_word_finds_nothing(opened: Opened, query: str) -> None:
     assert opened({"a": "red shirt", "b": ""}).search(query, 50) == []

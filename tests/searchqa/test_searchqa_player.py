@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 from question_files import HOTPOT, write_json
 from teaching import Turn, played
@@ -129,7 +128,3 @@ def test_questions_that_start_from_no_name_are_refused_with_the_types_to_set(tmp
         other.reset(options={"task_id": other.tasks.ids(split)[0]})
         with pytest.raises(UsageError, match=r"tasks=\['encyclopaedia-composition-2'"):
             next(Reader().turns(other, random.Random(0)))
-    with pytest.raises(UsageError, match=r"rash=2.0 is not a probability"):
-        Reader(rash=2.0)
-    with pytest.raises(UsageError):
-        next(Reader().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))

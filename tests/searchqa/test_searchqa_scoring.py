@@ -1,10 +1,5 @@
 from __future__ import annotations
 
-import json
-import random
-import unicodedata
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,52 +43,6 @@ def test_of_an_unanswerable_question_the_claim_that_it_is_is_right_and_the_hidde
     assert judge("unanswerable", ["Rome"]) == Judgement(0.0, 0.0)
     assert judge("Rome", ["Rome"]) == Judgement(1.0, 1.0)
     assert all(normalise_answer(text) == text and says_unanswerable(text) for text in CANNOT_BE_ANSWERED)
-
-
-def _perturbed(text: str, rng: random.Random) -> str:
-    """The answer with other case, articles, punctuation, order, words or characters."""
-    words = text.split()
-    change = rng.randrange(10)
-    if change == 0:
-        return rng.choice((text.upper(), text.title(), text.swapcase()))
-    if change == 1:
-        return f"{rng.choice(('the', 'A', 'an'))} {text}"
-    if change == 2:
-        return "".join(c + rng.choice((" ", "", ".", "'", "-", "’", " ", "_")) for c in text)  # noqa: RUF001
-    if change == 3:
-        rng.shuffle(words)
-        return "  ".join(words)
-    if change == 4:
-        return " ".join(words[: rng.randrange(len(words) + 1)])
-    if change == 5:
-        return unicodedata.normalize(rng.choice(("NFD", "NFKC", "NFKD")), text)
-    if change == 6:
-        return " ".join([*words, rng.choice(("yes", "no", "noanswer", "the", *words))])
-    if change == 7:
-        return rng.choice(("yes", "no", "noanswer", "", "the", "…", "İ", "ß"))
-    if change == 8:
-        return f"({text})\t{rng.choice(words) if words else ''}"
-    return text
-
-
-@pytest.mark.seconds
-@pytest.mark.parametrize("file", ["hotpotqa/train100.json", "2wikimultihopqa/train500.json", "musique/train100.json"])
-def test_scores_equal_the_official_scripts_on_perturbed_gold_answers(shared: Path, file: str) -> None:
-    rng = random.Random(file)
-    questions = json.loads((shared / "data" / "questions" / file).read_text(encoding="utf-8"))
-    compared = 0
-    for question in questions:
-        golds = [question["answer"], *question.get("answer_aliases", [])]
-        for _ in range(20):
-            given_ = _perturbed(rng.choice(golds), rng)
-            if rng.random() < 0.3:
-                given_ = _perturbed(given_, rng)
-            assert normalise_answer(given_) == squad_normal_form(given_)
-            assert exact_match(given_, golds) == bool(max(hotpot_em(given_, gold) for gold in golds))
-            assert f1(given_, golds) == max(hotpot_f1(given_, gold) for gold in golds)
-            assert f1(given_, golds, closed=()) == max(musique_f1(given_, gold) for gold in golds)
-            compared += 1
-    assert compared == 20 * len(questions)
 
 
 texts = (

@@ -4,19 +4,16 @@ import contextlib
 import resource
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import orjson
 import pytest
-from raw import ask, command, connect, everything, new
+from raw import ask, connect, everything, new
 from waiting import until
 
 from envsuite.remote import listening
 from envsuite.remote.listening import Dispatcher, Listener
-from envsuite.serving.host import SessionHost
 from envsuite.serving.server import EnvServer
 
 Start = Callable[..., EnvServer]
@@ -51,37 +48,6 @@ def answered(client: socket.socket) -> bool:
     while b'"ok"}' not in answer:
         answer += client.recv(1000) or b'"ok"}'
     return answer.startswith(b"HTTP/1.1 200 ")
-
-
-def test_all_connections_that_wait_are_accepted_before_any_of_them_is_served(listener: Listener) -> None:
-    with clients(listener, 100) as waiting:
-        for client in waiting:
-            client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        listener.turn()
-        assert len(listener.active_channels) == 100
-        listener.turn()
-        assert all(client.recv(1000).endswith(b"hello") for client in waiting)
-
-
-def test_connections_that_ask_for_nothing_cost_nothing_when_others_are_served(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    readable = listening._Channel.readable
-
-    def counting(channel: Any) -> bool:
-        asked.append(channel)
-        return readable(channel)
-
-    monkeypatch.setattr(listening._Channel, "readable", counting)
-    with clients(listener, 101) as (busy, *_):
-        listener.turn()
-        asked.clear()
-        for _ in range(20):
-            busy.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            listener.turn()
-            assert busy.recv(1000).endswith(b"hello")
-        assert len(asked) <= 40 and len(set(asked)) == 1
 
 
 def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(start: Start) -> None:
@@ -198,28 +164,6 @@ def test_a_client_that_leaves_in_the_middle_of_a_last_answer_ends_its_own_connec
         listener.shut()
 
 
-def test_a_call_on_a_quick_session_is_executed_by_the_thread_that_reads(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = start("TextCraft-v0", "vector_worlds:Rough-v0")
-    threads = []
-    call = running.front.call
-
-    def noted(op: str, body: Any) -> Any:
-        threads.append((op, threading.get_ident()))
-        return call(op, body)
-
-    monkeypatch.setattr(running.front, "call", noted)
-    for environment in ("TextCraft-v0", "vector_worlds:Rough-v0"):
-        session = new(running.url, environment=environment)
-        ask(running.url, "POST", f"{session}/reset", {"number": 1})
-        ask(running.url, "POST", f"{session}/step", {"number": 2, "calls": command("inventory")})
-        ask(running.url, "GET", session)
-    reader = running._http.task_dispatcher.reader
-    assert [op for op, thread in threads if thread == reader] == ["reset", "step"]
-    assert len(threads) == 8
-
-
 def test_a_process_that_may_open_few_files_serves_few_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -228,20 +172,6 @@ def test_a_process_that_may_open_few_files_serves_few_connections() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert few + listening.REFUSED + listening.OTHER_FILES == 1024
-
-
-def test_a_server_has_loaded_what_its_quick_environments_share_before_the_first_client(start: Start) -> None:
-    described: list[object] = []
-    execute = SessionHost.execute
-
-    def noted(host: SessionHost, call: Any) -> Any:
-        described.append((call["op"], call["environment"]))
-        return execute(host, call)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SessionHost, "execute", noted)
-        start("TextCraft-v0", "vector_worlds:Rough-v0")
-    assert described == [("describe", "TextCraft-v0")]
 
 
 def test_a_server_that_has_ended_can_be_told_to_end(start: Start) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -10,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import psutil
@@ -182,36 +180,12 @@ def test_a_world_that_fails_loses_its_session_only(start: Start) -> None:
     assert text(other, "go") == "b 1"
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://x", "http://", "http://x:y", []])
-def test_what_is_no_address_is_refused(url: object) -> None:
-    with pytest.raises(UsageError, match="url"):
-        gymnasium.make("TextCraft-v0", url=url)
-
-
 def test_a_client_of_a_full_server_waits_for_its_turn(start: Start) -> None:
     running = start(max_sessions=1)
     first, second = (RemoteEnv(running.url, "TextCraft-v0") for _ in range(2))
     first.reset(seed=0)
     threading.Timer(0.5, first.close).start()
     assert second.reset(seed=0)[1]["valid"]
-
-
-def test_threads_and_forked_workers_play_at_the_same_time(server: str) -> None:
-    expected = [TextCraft().reset(seed=seed)[1]["task_id"] for seed in range(4)]
-
-    def play(seed: int) -> Any:
-        with contextlib.closing(RemoteEnv(server, "TextCraft-v0")) as env:
-            task = env.reset(seed=seed)[1]["task_id"]
-            assert [env.step(act("inventory"))[4]["valid"] for _ in range(5)] == [True] * 5
-            return task
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(play, range(4))) == expected
-    options = {"shared_memory": False, "context": "fork"}
-    envs = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode="async", vector_kwargs=options, url=server)
-    with contextlib.closing(envs):
-        assert list(envs.reset(seed=[0, 1])[1]["task_id"]) == expected[:2]
-        assert list(envs.step((act("inventory"), act("x")))[4]["valid"]) == [True, False]
 
 
 def test_a_thousand_sessions_at_once(start: Start) -> None:

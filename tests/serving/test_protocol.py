@@ -10,6 +10,7 @@ from raw import ask, command, connect, everything, is_problem, new
 
 from envsuite.core import ToolCall, UsageError
 from envsuite.remote import transport
+from envsuite.serving.bridges.settings import BridgeSettings
 from envsuite.serving.server import EnvServer
 from envsuite.serving.settings import ServerSettings
 from envsuite.textcraft.env import TextCraft
@@ -202,21 +203,6 @@ def test_what_is_no_http_is_answered_with_a_problem_and_the_connection_closed(se
     assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")) and b"application/problem+json" in answer
 
 
-def test_connections_that_never_finish_do_not_keep_others_waiting(server: str) -> None:
-    slow = [connect(server) for _ in range(100)]
-    try:
-        for connection in slow:
-            connection.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
-        half = connect(server)
-        half.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        half.shutdown(1)
-        assert ask(server, "GET", "/healthz").status == 200
-        half.close()
-    finally:
-        for connection in slow:
-            connection.close()
-
-
 def test_metrics_count_what_happened(start: Start) -> None:
     running = start()
     session = new(running.url)
@@ -229,19 +215,21 @@ def test_metrics_count_what_happened(start: Start) -> None:
     assert "\nenvsuite_sessions 1\n" in text
 
 
+@pytest.mark.parametrize("kind", [ServerSettings, BridgeSettings])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"environments": ()}, "at least one environment"),
         ({"port": -1}, "port is -1"),
+        ({"max_sessions": 0}, "max_sessions is 0"),
         ({"idle_seconds": 0}, "idle_seconds is 0"),
         ({"token": "a b"}, "ENVSUITE_TOKEN, or --token-file"),
         ({"token": ""}, "ENVSUITE_TOKEN, or --token-file"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_work_are_refused(kind: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        ServerSettings(**{"environments": ("TextCraft-v0",), **settings})
+        kind(**{"environments": ("TextCraft-v0",), **settings})
 
 
 def test_an_address_that_is_taken_and_an_environment_that_there_is_not_are_refused(start: Start) -> None:

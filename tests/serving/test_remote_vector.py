@@ -58,18 +58,6 @@ def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(s
     assert first.front.sessions == second.front.sessions == 0
 
 
-def test_a_slot_keeps_its_server_while_sessions_are_spread(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = list[str]()
-    move = remote.RemoteSession.move
-    monkeypatch.setattr(remote.RemoteSession, "move", lambda session, url: (moved.append(url), move(session, url)))
-    with make_vector([EnvFactory("TextCraft-v0", {"url": [start().url, start().url]})], 3) as vector:
-        reset_all(vector)
-        moved.clear()
-        for _ in range(3):
-            reset_all(vector)
-    assert moved == []
-
-
 @pytest.mark.seconds
 def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
     start: Start, monkeypatch: pytest.MonkeyPatch

@@ -12,52 +12,16 @@ from driving import one
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.core import DataError, ToolCall, UnparsedAction
+from envsuite.core import DataError, ToolCall
 from envsuite.core.images import MOST_PIXELS, Images, as_png, from_png
 from envsuite.remote.protocol import from_json
 from envsuite.sokoban.env import SokobanEnv
-from envsuite.sokoban.expert import SokobanExpert
 from envsuite.sokoban.level import read_level
 from envsuite.sokoban.tiles import SIZE, image
 from envsuite.vector import EnvFactory, make_vector
 
 MOVE = (ToolCall("move", {"direction": "left"}),)
 BOARD = "######\n#@$ .#\n# *  #\n######"
-
-
-def pixels(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """The images of two episodes of random moves, whose first action is refused."""
-    seen = []
-    for seed in (3, 5):
-        env.action_space.seed(seed)
-        observation, _ = env.reset(seed=seed)
-        seen.append(observation["images"])
-        done = truncated = False
-        action: Any = UnparsedAction("nothing")
-        while not (done or truncated):
-            observation, _, done, truncated, _ = env.step(action)
-            seen.append(observation["images"])
-            action = env.action_space.sample()
-    return seen
-
-
-def test_a_server_sends_the_pixels_that_the_environment_shows_here(server: str) -> None:
-    there, here = (pixels(gymnasium.make("Sokoban-v0", observation="both", **where)) for where in ({"url": server}, {}))
-    assert len(here) == len(there) > 10
-    for ours, theirs in zip(here, there, strict=True):
-        assert np.array_equal(ours[0], theirs[0]) and len(ours) == len(theirs) == 1
-    assert len({ours[0].tobytes() for ours in here}) > 5
-
-
-def test_the_image_is_that_of_the_board_after_every_step_and_restored_snapshot() -> None:
-    env, expert = SokobanEnv(observation="image", split="test"), SokobanExpert()
-    observation, _ = env.reset(seed=1)
-    token, first, done = env.snapshot(), observation["images"][0], False
-    while not done:
-        observation, _, done, _, _ = env.step(expert.act(env))
-        world = env.world
-        assert np.array_equal(observation["images"][0], image(world.level, world.boxes, world.player))
-    assert np.array_equal(env.restore(token)["images"][0], first)
 
 
 def test_text_alone_has_no_images_and_the_same_keys_as_ever() -> None:

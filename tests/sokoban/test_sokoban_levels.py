@@ -194,13 +194,6 @@ def test_files_that_change_or_cannot_be_read_are_named(tmp_path: Path) -> None:
         gone.level("away#0")
 
 
-def test_a_folder_without_levels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no level files"):
-        LevelFolder(folder(tmp_path, readme="Nothing here."))
-    with pytest.raises(DataError, match="no folder"):
-        LevelFolder(tmp_path / "missing")
-
-
 def test_official_levels_are_played(shared: Path) -> None:
     env = SokobanEnv(source=str(shared / "data" / "sokoban"), split="train", tasks=["medium"])
     assert len(env.tasks.ids("train")) == 1000

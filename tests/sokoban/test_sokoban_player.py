@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from teaching import played
 
-from envsuite.core import UsageError
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.expert import SokobanExpert
 from envsuite.sokoban.player import Pusher
@@ -44,9 +42,3 @@ def test_a_player_with_no_way_to_go_moves_all_the_same(tmp_path: object) -> None
     for _ in range(3):
         env.step(next(turns).action)
     assert env.world.pushes == 0
-
-
-@pytest.mark.parametrize("arguments", [{"stray": 1.5}, {"rash": -0.1}])
-def test_what_is_no_probability_is_refused(arguments: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="is not a probability"):
-        Pusher(**arguments)

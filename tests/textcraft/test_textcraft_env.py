@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import pickle
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from envsuite.core import ToolCall, UnknownTask, UsageError
-from envsuite.textcraft.env import TextCraft, instruct
+from envsuite.core import ToolCall
+from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.expert import TextCraftExpert
 
 BASE = [name.removeprefix("minecraft:").replace("_", " ") for name in sorted(TextCraft().book.base)]
@@ -38,12 +34,6 @@ def test_a_variant_of_a_task_is_another_episode_of_the_same_goal() -> None:
         info["split"],
         info["task_type"],
     ]
-
-
-@pytest.mark.parametrize("task_id", ["cyan_baner", "cyan_banner#", "cyan_banner#x", "#7", "minecraft:cyan_banner", ""])
-def test_an_unknown_task_is_refused(task_id: str) -> None:
-    with pytest.raises(UnknownTask, match="has no task"):
-        TextCraft().reset(options={"task_id": task_id})
 
 
 @pytest.mark.parametrize("show_inventory", [False, True])
@@ -88,55 +78,6 @@ def test_a_sample_before_the_first_reset_is_of_the_whole_book() -> None:
     assert {command for command in drawn if command.startswith("craft ")} <= {
         recipe.text for ways in env.book.recipes.values() for recipe in ways
     }
-
-
-def test_by_default_ten_distractors_are_shown_at_most() -> None:
-    book = TextCraft().book
-    many = max(TextCraft().tasks.types, key=lambda task: instruct(book, task, 50)[1].count("craft "))
-    shown = {limit: len(instruct(book, many, limit)[0]) for limit in (0, 10, 11)}
-    assert len(TextCraft().reset(options={"task_id": many})[0]["task"].split("\n")) - 3 == shown[10]
-    assert shown[10] == shown[0] + 10 and shown[11] == shown[0] + 11
-
-
-COMMANDS = st.one_of(st.text(), st.sampled_from(["inventory", "get 2 string", "get 1 oak logs", "craft x using 1 y"]))
-
-
-@given(seed=st.integers(0, 2**32 - 1), commands=st.lists(COMMANDS, max_size=8), steps=st.integers(0, 8))
-@settings(max_examples=60)
-def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(seed: int, commands: list[str], steps: int) -> None:
-    env, other, twin, expert = TextCraft(), TextCraft(split="test"), TextCraft(), TextCraftExpert()
-    for one in (env, twin):
-        one.reset(seed=seed)
-    for command in commands:
-        assert env.step(act(command)) == twin.step(act(command))
-    for _ in range(steps):
-        action = expert.act(twin)
-        stepped = env.step(action)
-        assert stepped == twin.step(action)
-        if stepped[2]:
-            break
-    token = pickle.loads(pickle.dumps(env.snapshot()))
-    other.reset(seed=seed + 1)
-    assert other.restore(token) == env._last
-    for command in [*commands, "inventory"]:
-        results = []
-        for one in (env, other):
-            try:
-                results.append(one.step(act(command)))
-            except UsageError as error:
-                results.append(str(error))
-        assert results[0] == results[1]
-
-
-def test_restoring_does_not_change_the_token() -> None:
-    env = TextCraft()
-    env.reset(seed=3)
-    token = env.snapshot()
-    for _ in range(2):
-        env.restore(token)
-        env.step(act("get 1 string"))
-    env.restore(token)
-    assert env.step(act("inventory"))[0]["text"] == "Inventory: You are not carrying anything."
 
 
 def test_snapshots_are_equal_only_if_the_inventory_is_in_the_same_order() -> None:
@@ -203,21 +144,6 @@ def test_nothing_more_can_be_got_than_is_left() -> None:
     assert info["valid"] and first not in observation["text"].splitlines()[-1].removeprefix("Left to get: ").split(", ")
     assert env.step(act(f"get 1 {item}"))[4]["error"] == f"Could not get 1 {item}: 0 left"
     assert env.step(act("get 1 lava"))[4]["valid"] is False
-
-
-@given(seed=st.integers(0, 2**32 - 1))
-def test_a_snapshot_has_the_stock(seed: int) -> None:
-    env, other = _limited(1), _limited(1)
-    env.reset(seed=seed)
-    env.action_space.seed(seed)
-    done = False
-    for _ in range(6):
-        done = done or env.step(env.action_space.sample())[2]
-    token, observation = env.snapshot(), env.observation
-    assert other.restore(token) == observation
-    if not done:
-        action = env.action_space.sample()
-        assert env.step(action) == other.step(action)
 
 
 def test_states_that_differ_in_the_stock_alone_are_two() -> None:

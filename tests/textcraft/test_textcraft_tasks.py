@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import gc
-import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import HORIZON, MANIFEST, load, main
 from envsuite.textcraft.world import NAMESPACE, Crafting, CraftRecipe, Ingredient, RecipeBook
@@ -169,16 +165,3 @@ def test_goals_are_numbered_by_depth_and_then_in_the_order_of_the_book(shared: P
     places = {item: place for place, item in enumerate(book.recipes)}
     keys = [(book.depth[item], places[item]) for item in order]
     assert keys == sorted(keys)
-
-
-def test_sessions_that_ask_for_one_book_at_the_same_time_share_it_and_no_more_than_eight_are_kept() -> None:
-    with ThreadPoolExecutor(4) as threads:
-        books = [load_[0] for load_ in threads.map(lambda _: load("generated", 1234, 200), range(4))]
-    assert len(books) == 4 and len({id(book) for book in books}) == 1
-    gone = weakref.ref(books[0])
-    TextCraft(source="generated", book_seed=1234, goals=200).reset()
-    books.clear()
-    for seed in range(8):
-        TextCraft(source="generated", book_seed=seed, goals=20).reset()
-    gc.collect()
-    assert gone() is None

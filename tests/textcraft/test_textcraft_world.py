@@ -207,8 +207,3 @@ def test_no_command_raises_and_a_refused_one_changes_nothing(commands: list[str]
         if not result.ok:
             assert list(world.inventory.items()) == before and not result.done
             assert result.text.startswith(("Could not ", "Wrong item format: "))
-
-
-def test_an_amount_that_is_no_amount_is_not_executed() -> None:
-    command = f"get {'9' * 5_000} oak logs"
-    assert play([command])[-1] == f"Could not execute {command}"

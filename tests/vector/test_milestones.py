@@ -17,15 +17,13 @@ from envsuite.sokoban.expert import SokobanExpert
 from envsuite.textcraft.milestones import goods
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.world import item_id
-from envsuite.vector import EnvFactory, make_vector
+from envsuite.vector import make_vector
 from envsuite.vector.milestones import (
     REACHED,
     TOTAL,
     UNGUIDED,
     ActionMilestones,
-    MilestoneEnv,
     MilestoneFactory,
-    guide_of,
     milestones_of,
 )
 
@@ -53,21 +51,6 @@ def by_expert(env: gymnasium.Env[Any, Any], task: str) -> list[dict[str, Any]]:
         infos.append(info)
         if terminated or truncated:
             return infos
-
-
-@pytest.mark.parametrize("env_id", ["TextCraft-v0", "WebShop-v0", "Sokoban-v0", "Bifurcation-v0"])
-@pytest.mark.parametrize("of", ["world", "expert"])
-def test_the_expert_reaches_every_milestone_and_the_last_one_with_the_solution(env_id: str, of: str) -> None:
-    env = factory(env_id, of).make()
-    assert isinstance(env, MilestoneEnv)
-    for task in tasks(env):
-        infos = by_expert(env, task)
-        assert infos[-1]["success"] and infos[-1][REACHED]
-        count = env._milestones.count
-        assert infos[-1]["metrics"][TOTAL] == count > 0 and infos[-1]["metrics"][UNGUIDED] == 0.0
-        totals = [info["metrics"][TOTAL] for info in infos]
-        assert [b > a for a, b in zip([0, *totals], totals, strict=False)] == [info[REACHED] for info in infos]
-    env.close()
 
 
 def command(text: str) -> tuple[ToolCall, ...]:
@@ -178,17 +161,6 @@ def test_listed_actions_count_in_their_order_once_and_only_where_they_are_valid(
     listed = ActionMilestones([command("a"), command("b"), command("a")])
     said = [("b", True), ("a", False), ("a", True), ("a", True), ("b", True), ("a", True), ("a", True)]
     assert [listed.count_reached(command(text), {"valid": valid}) for text, valid in said] == [0, 0, 1, 0, 1, 1, 0]
-
-
-def test_an_expert_plays_a_task_once_for_all_environments_that_are_made_alike() -> None:
-    one, other = (EnvFactory("TextCraft-v0", {"split": split}) for split in ("train", "train"))
-    assert guide_of(one) is guide_of(other)
-    assert guide_of(one) is not guide_of(EnvFactory("TextCraft-v0", {"split": "train", "source": "generated"}))
-    guide = guide_of(one)
-    task = tasks(one.make())[0]
-    first = guide.actions(task)
-    guide._factory = EnvFactory("Sokoban-v0")  # another environment would not know the task
-    assert guide.actions(task) is first and first
 
 
 def test_a_task_that_its_expert_does_not_solve_has_no_milestone_and_is_counted() -> None:

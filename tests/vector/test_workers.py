@@ -114,22 +114,6 @@ def test_a_program_that_was_busy_elsewhere_kills_no_worker_that_has_answered(lea
         assert [len(events[slot].observation["text"]) for slot in (0, 1)] == [3000000] * 2
 
 
-@pytest.mark.seconds
-def test_a_worker_killed_from_outside_in_mid_step_or_stopped_is_replaced():
-    with WorkerVector([ROUGH], slots=2, workers=2) as vector:
-        reset_all(vector)
-        vector.step(0, do("sleep 600"))
-        assert vector.poll(0.2) == []
-        os.kill(pids(vector)[0], signal.SIGKILL)
-        assert "was killed by SIGKILL during step of slot 0" in answers(vector, 1)[0].error
-        os.kill(pids(vector)[-1], signal.SIGSTOP)
-        vector.step(1, do("go"))
-        vector.deadline = 1.0
-        assert answers(vector, 1)[1].error.startswith("DeadlineExceeded")
-        vector.deadline = 60.0
-        assert all(event.error is None for event in reset_all(vector).values())
-
-
 def test_a_worker_that_dies_between_calls_is_told_at_the_next_step():
     with WorkerVector([ROUGH], slots=1, workers=1) as vector:
         reset_all(vector)

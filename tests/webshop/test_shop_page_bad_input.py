@@ -119,15 +119,6 @@ def test_wrong_addresses_methods_and_sizes_are_answered_with_a_page(shop_path: P
     assert shop.post("/search", data=many, content_type="application/x-www-form-urlencoded").status_code == 403
 
 
-def test_names_that_the_shop_does_not_go_by_are_refused(shop_path: Path) -> None:
-    shop = client(shop_path, hosts=("127.0.0.1", "localhost", "[::1]"))
-    for host in ("127.0.0.1:8765", "localhost:8765", "[::1]:8765"):
-        assert shop.get("/", headers={"Host": host}).status_code == 200
-    page = friendly(shop.get("/", headers={"Host": "elsewhere.example"}), 421)
-    assert "--host" in page.text
-    friendly(shop.get("/", headers={"Host": "elsewhere.example:8765"}), 421)
-
-
 def test_what_breaks_in_the_shop_is_said_without_a_traceback(shop_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(self: Catalogue, asin: str) -> None:
         raise DataError("shop.catalogue: damaged. Build it anew")

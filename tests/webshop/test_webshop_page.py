@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from dataclasses import asdict
 from statistics import mean
 
@@ -16,21 +15,6 @@ from envsuite.webshop.generate import Shop, ShopDifficulty
 def page(page: str) -> str:
     """The page without line breaks."""
     return " ".join(page.split())
-
-
-def pool(seeds: range, places: slice) -> set[int]:
-    """Returns the goals at these places of the list, over workers that shuffle it with these seeds."""
-    goals = set()
-    for seed in seeds:
-        order = list(range(6910))
-        random.Random(seed).shuffle(order)
-        goals.update(order[places])
-    return goals
-
-
-def test_every_goal_is_in_both_pools_of_verl_agent_as_the_page_says(page: str) -> None:
-    assert len(pool(range(16), slice(500, None))) == len(pool(range(1000, 1128), slice(500))) == 6910
-    assert "So all 6,910 goals are in both pools, over 16 training and 128 validation workers" in page
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,14 +1,11 @@
 """The player that a base model imitates in the built-in shop."""
 
-import random
 import re
 from typing import Any
 
-import gymnasium
 import pytest
 from teaching import played
 
-from envsuite.core.errors import UsageError
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.player import Shopper, judge_cards, query
 from envsuite.webshop.products import Card
@@ -85,10 +82,3 @@ def test_a_rash_player_says_nothing_chooses_nothing_and_mostly_earns_a_part(env:
         rewards.append(turns[-1].reward)
     assert sum(reward == 1.0 for reward in rewards) < 0.25 * len(rewards)
     assert 0.2 < sum(rewards) / len(rewards) < 0.6
-
-
-def test_a_probability_that_is_none_and_another_environment_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"hasty=-0.1"):
-        Shopper(hasty=-0.1)
-    with pytest.raises(UsageError, match="not TextCraft"):
-        next(Shopper().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))

@@ -123,6 +123,8 @@ class EvalSamplingConfig(SamplingConfig):
     """Temperature; 0 is greedy."""
     top_p: Share = 1.0
     """Nucleus mass; 1 keeps every token. Training always does: its ratios are those of the whole vocabulary."""
+    top_k: Count = 0
+    """Keep only the k likeliest tokens; 0 keeps every token."""
 
 
 @dataclass(frozen=True)

@@ -163,8 +163,8 @@ def _world(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
 
 def sampling_of(config: SamplingConfig, stop_ids: Sequence[int]) -> Sampling:
     """The sampling settings of a request."""
-    top_p = config.top_p if isinstance(config, EvalSamplingConfig) else 1.0
-    return Sampling(config.temperature, top_p, max_tokens=config.max_tokens, stop_ids=tuple(stop_ids))
+    top_p, top_k = (config.top_p, config.top_k) if isinstance(config, EvalSamplingConfig) else (1.0, 0)
+    return Sampling(config.temperature, top_p, top_k, config.max_tokens, tuple(stop_ids))
 
 
 _UNKNOWN = 0.05
@@ -210,7 +210,7 @@ def answers_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Callable[[Sequ
     return partial(answer_text, tokenizer, codec_of(prompt, tokenizer))
 
 
-def check_chat(rollout: RolloutConfig, prompt: PromptConfig) -> None:
+def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: EvalSamplingConfig) -> None:
     """Refuses settings that need tokens, which an engine for messages does not have.
 
     Raises:
@@ -223,6 +223,8 @@ def check_chat(rollout: RolloutConfig, prompt: PromptConfig) -> None:
         f"prompt.max_tokens is {prompt.max_tokens}; leave it out": prompt.max_tokens is not None,
         "prompt.template_arguments are for a chat template that is rendered here; a vLLM server takes them as "
         "rollout.engine_options.extra: {chat_template_kwargs: {…}}": bool(prompt.template_arguments),
+        f"evaluation.sampling.top_k is {sampling.top_k}; leave it out, or set it in rollout.engine_options.extra where "
+        "the endpoint takes it": sampling.top_k > 0,
     }
     for text, applies in wrong.items():
         if applies:

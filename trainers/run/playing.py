@@ -58,7 +58,7 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[LoadedEng
         check_agent(rollout.agent)
     if answers_in_text(rollout.engine):
         if rollout.agent is None:
-            check_chat(rollout, config.prompt)
+            check_chat(rollout, config.prompt, config.evaluation.sampling)
         if accelerator.num_processes > 1:
             raise ConfigError(
                 f"rollout.engine is {rollout.engine!r}, whose budget and concurrency are those of one process, but "

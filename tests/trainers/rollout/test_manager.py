@@ -160,7 +160,7 @@ def test_the_manager_is_made_as_the_settings_say() -> None:
             assert (manager.episode_tokens, manager.vector.slots, manager.env_ids) == (77, 2, ("TextCraft-v0",))
             assert vars(spec.codec).get("think") is True
     assert sampling_of(SamplingConfig(0.3, 9), [5, 6]) == Sampling(0.3, 1.0, 0, 9, (5, 6))
-    assert sampling_of(EvalSamplingConfig(0.3, 9, top_p=0.8), [5, 6]) == Sampling(0.3, 0.8, 0, 9, (5, 6))
+    assert sampling_of(EvalSamplingConfig(0.3, 9, top_p=0.8, top_k=4), [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
 
 
 def test_a_prompt_that_cannot_be_made_is_refused_before_an_environment_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,7 @@ def test_an_episode_is_cut_by_the_endpoints_count_of_tokens(options: Any, said: 
         (["--prompt.memory", "compact(100)"], "prompt.memory is 'compact(100)', which counts tokens"),
         (["--prompt.max_tokens", "9"], "prompt.max_tokens is 9"),
         (["--prompt.template_arguments", "{enable_thinking: false}"], "chat_template_kwargs"),
+        (["--evaluation.sampling.top_k", "9"], "evaluation.sampling.top_k is 9"),
     ],
 )
 def test_settings_that_need_tokens_are_refused_by_name(change: list[str], told: str, options: Any, said: Any) -> None:

@@ -24,7 +24,7 @@ from trainers.run.evaluation import Evaluator, slots_of
 from trainers.run.policy import RunPolicy
 from trainers.run.progress import RunProgress
 from trainers.run.random_state import RandomState
-from trainers.run.records import RunRecords, earlier_prompts
+from trainers.run.records import earlier_prompts, open_records
 from trainers.run.sources import make_rollouts
 from trainers.run.stopping import Stopping
 
@@ -63,10 +63,7 @@ class Run:
 
         progress.stage("loading the model")
         config, self.tokenizer, codec = load_prompting(config, keyed("envs", config.envs), earlier_prompts(config))
-        records = RunRecords(config, accelerator, self.tokenizer)
-        self.folder, self.trackers, self.tell, self.alarms = (
-            records.folder, records.trackers, records.events, records.alarms
-        )  # fmt: skip
+        self.folder, self.trackers, self.tell, self.alarms = open_records(config, accelerator, self.tokenizer)
         self.policy = RunPolicy(config, accelerator)
         self.model = self.policy.model
         if (reason := self.policy.rows_reason) is not None:
@@ -87,11 +84,7 @@ class Run:
             iterations=config.iterations, recompute=recompute,
         )  # fmt: skip
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)
-        self.rollouts = make_rollouts(
-            config, accelerator, self.sampler, self.crediting.informative, self.counters, self.stop,
-            engine=self.engine, tokenizer=self.tokenizer, ends=ends, sync=self.sync,
-            version=lambda: self.updater.steps,
-        )  # fmt: skip
+        self.rollouts = make_rollouts(self, ends)
 
         self.parts: dict[str, Stateful] = {
             "optimizer": state,

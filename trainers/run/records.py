@@ -29,23 +29,17 @@ if TYPE_CHECKING:
     from trainers.run.assembly import Run
 
 
-class RunRecords:
-    """Where a run writes: its folder, the event log and the trackers; and the alarms that watch what is written.
-
-    Args:
-        config: All settings.
-        accelerator: The run's accelerator.
-        tokenizer: Decodes responses.
+def open_records(
+    config: TrainConfig, accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase
+) -> tuple[RunFolder, Trackers, EventLog, Alarms]:
+    """Where a run writes, and the alarms that watch what is written.
 
     Raises:
         ConfigError: A tracker or the webhook cannot be used.
     """
-
-    def __init__(self, config: TrainConfig, accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.folder = RunFolder(folder_of(config), accelerator, tokenizer)
-        self.trackers = Trackers(config, accelerator, self.folder)
-        self.events = EventLog(self.folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
-        self.alarms = Alarms(config.alarms)
+    folder = RunFolder(folder_of(config), accelerator, tokenizer)
+    events = EventLog(folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
+    return folder, Trackers(config, accelerator, folder), events, Alarms(config.alarms)
 
 
 def folder_of(config: TrainConfig) -> Path:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from envsuite.playing.manager import RolloutManager
 from envsuite.playing.step import Episode
 from trainers.policy.config import OptimConfig
 from trainers.report.metrics import read_metrics
-from trainers.run.assembly import Run
+from trainers.run import assembly
 from trainers.run.features.staleness.groups import GroupPool
 from trainers.run.features.staleness.rollouts import AsynchronousRollouts
 from trainers.run.rollouts import RolloutSource, SynchronousRollouts
@@ -58,19 +58,20 @@ def check(run: Path, staleness: int, iterations: int = 4, tasks: int = 2, size: 
         assert line["train/failed"] == 0 == line["async/dropped_groups"]
 
 
-def _asynchronous(*common: Any, version: Callable[[], int], **more: Any) -> RolloutSource:
+def _asynchronous(run: assembly.Run, ends: Sequence[int]) -> RolloutSource:
     """The rollouts of an asynchronous run, with a staleness of 0."""
-    found = make_rollouts(*common, version=version, **more)
+    found = make_rollouts(run, ends)
     assert isinstance(found, SynchronousRollouts) and isinstance(found.manager, RolloutManager)
-    pool = GroupPool(found.accelerator, found.config.rollout.tasks, 0)
-    turns = found.manager.open(found.sampling, found.config.seed + 1, lambda _, episode, __: pool.enter(episode))
-    return AsynchronousRollouts(*common, pool, turns, found.sync, version)
+    pool = GroupPool(run.accelerator, run.config.rollout.tasks, 0)
+    turns = found.manager.open(found.sampling, run.config.seed + 1, lambda _, episode, __: pool.enter(episode))
+    common = (run.config, run.accelerator, run.sampler, run.crediting.informative, run.counters, run.stop)
+    return AsynchronousRollouts(*common, pool, turns, run.sync, lambda: run.updater.steps)
 
 
 def _both(place: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[Path, Path]:
     """A synchronous run, and one that takes its groups from a pool, with a staleness of 0."""
     assert main(["--config", str(write_settings(place, name="one", **changes))]) == 0
-    monkeypatch.setattr(Run, "_rollouts", _asynchronous)
+    monkeypatch.setattr(assembly, "make_rollouts", _asynchronous)
     assert main(["--config", str(write_settings(place, name="two", **changes))]) == 0
     return place / "runs/one", place / "runs/two"
 

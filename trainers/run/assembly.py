@@ -16,7 +16,7 @@ from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import start_engine
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run.boundary import Boundary
-from trainers.run.checks import check_environments, check_experts, keyed, load_prompting
+from trainers.run.checks import check_environments, check_experts, envs_by_key, load_prompting
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.credit import make_crediting
@@ -62,7 +62,9 @@ class Run:
         )
 
         progress.stage("loading the model")
-        config, self.tokenizer, codec = load_prompting(config, keyed("envs", config.envs), earlier_prompts(config))
+        config, self.tokenizer, codec = load_prompting(
+            config, envs_by_key("envs", config.envs), earlier_prompts(config)
+        )
         self.folder, self.trackers, self.tell, self.alarms = open_records(config, accelerator, self.tokenizer)
         self.policy = RunPolicy(config, accelerator)
         self.model = self.policy.model

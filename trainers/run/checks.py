@@ -43,7 +43,7 @@ def check_environments(config: TrainConfig, ranks: int) -> list[TaskSet]:
             f"rollout.tasks is {rollout.tasks}, which {ranks} processes cannot share evenly; "
             f"make it a multiple of {ranks}"
         )
-    envs = keyed("envs", config.envs)
+    envs = envs_by_key("envs", config.envs)
     tasks = [tasks_of(env, key) for key, env in envs.items()]
     for key, env in envs.items():
         if method.milestones is not None:
@@ -102,6 +102,6 @@ def check_experts(config: TrainConfig, policy: Policy, engine: Engine) -> None:
         )
 
 
-def keyed(name: str, envs: Sequence[EnvConfig]) -> dict[str, EnvConfig]:
+def envs_by_key(name: str, envs: Sequence[EnvConfig]) -> dict[str, EnvConfig]:
     """The environments of a list of the settings, by their keys."""
     return {f"{name}[{i}]": env for i, env in enumerate(envs)}

@@ -20,7 +20,7 @@ from trainers.processes.cpu import keep_freed_memory
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import answers_in_text, make_chat_engine, start_engine
 from trainers.rollout.environments import check_chat, ends_of
-from trainers.run.checks import keyed, load_prompting
+from trainers.run.checks import envs_by_key, load_prompting
 from trainers.run.config import TrainConfig
 from trainers.run.origin import differing, origin_of
 from trainers.settings import ConfigError
@@ -70,7 +70,7 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[LoadedEng
         return
     origin = origin_of(config.model.path)
     earlier = {} if origin is None else origin.prompt
-    envs = keyed("evaluation.envs", config.evaluation.envs)
+    envs = envs_by_key("evaluation.envs", config.evaluation.envs)
     config, tokenizer, codec = load_prompting(config, envs, earlier, trains=False)
     if origin is not None and (difference := differing(origin, config.prompt)) is not None:
         _LOG.warning(

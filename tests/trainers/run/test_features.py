@@ -31,6 +31,7 @@ ON: dict[str, dict[str, Any]] = {
     "a method with greedy episodes (remax)": {"method": {"estimator": "remax"}},
     "model.shard": {"model": {"shard": "full"}},
     "optim.state: 8bit": {"optim": {"state": "8bit"}},
+    "prompt.examples": {"prompt": {"examples": 1}},
 }
 """What switches each feature of the table on."""
 RECIPES = {
@@ -42,7 +43,6 @@ RECIPES = {
 MORE: dict[str, dict[str, Any]] = {
     "adapter": {"model": {"adapter": {"rank": 2}, "gradient_checkpointing": True}},
     "divergence": {"method": {"objective": {"kl": "k3", "kl_coef": 0.01}}},
-    "examples": {"prompt": {"examples": 1}},
     "workers": {"rollout": {"workers": 1}},
     "recomputed": {"optim": {"old_logprobs": "trainer", "epochs": 2}},
 }

@@ -24,6 +24,7 @@ FEATURES: dict[str, Callable[[TrainConfig], object]] = {
     "a method with greedy episodes (remax)": lambda config: config.method.plays_greedily,
     "model.shard": lambda config: config.model.shard != "none",
     "optim.state: 8bit": lambda config: config.optim.state == "8bit",
+    "prompt.examples": lambda config: config.prompt.examples,
 }
 """Whether each feature is on, by the setting that switches it on."""
 
@@ -33,6 +34,7 @@ EXCLUSIONS: dict[tuple[str, str], str] = {
     ("rollout.tree", "pool"): "a pool stores whole episodes",
     ("rollout.tree", "method.milestones"): "an episode that begins at a step of another does not know its milestones",
     ("rollout.agent", "method.oracle"): "an agent's episode cannot begin at a step of another",
+    ("rollout.agent", "prompt.examples"): "an agent writes its own prompts",
     ("rollout.staleness", "rollout.agent"): "an agent's episode is sampled by the weights that it updates",
     ("rollout.staleness", "pool"): "a pool stores episodes of the weights that they update",
     ("rollout.staleness", "method.oracle"): "the oracle continues episodes with the weights that played them",

@@ -81,10 +81,10 @@ class Run:
         self.config = config = replace(config, rollout=rollout)
         check_experts(config, self.policy.policy, self.engine)
         module, optimizer, state = self.policy.prepare()
+        objective, steps = Objective.of(config.method.objective), config.iterations
         self.updater = Updater(
-            accelerator, module, optimizer, config.optim, Objective.of(config.method.objective),
-            iterations=config.iterations, recompute=recompute,
-        )  # fmt: skip
+            accelerator, module, optimizer, config.optim, objective, iterations=steps, recompute=recompute
+        )
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)
         self.rollouts = make_rollouts(self, ends)
 

@@ -37,19 +37,14 @@ def open_records(
     Raises:
         ConfigError: A tracker or the webhook cannot be used.
     """
-    folder = RunFolder(folder_of(config), accelerator, tokenizer)
+    folder = RunFolder(Path(config.output) / config.name, accelerator, tokenizer)
     events = EventLog(folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
     return folder, Trackers(config, accelerator, folder), events, Alarms(config.alarms)
 
 
-def folder_of(config: TrainConfig) -> Path:
-    """Returns the run's folder."""
-    return Path(config.output) / config.name
-
-
 def earlier_prompts(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings of prompts of the run that is in the folder already, if any."""
-    file = folder_of(config) / "config.yaml"
+    file = Path(config.output) / config.name / "config.yaml"
     settings = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
     return (settings or {}).get("prompt") or {}
 

@@ -96,7 +96,7 @@ def pydantic_ai(task: Any, client: Any) -> None:
 
 
 def smolagents(task: Any, client: Any) -> None:
-    """Hugging Face's smolagents, whose tool calls are not forced (tool_choice)."""
+    """Hugging Face's smolagents; it forces a tool, so the run wants rollout.agent.masking: ignore."""
     from smolagents import OpenAIModel, Tool, ToolCallingAgent
 
     def tool(function: dict[str, Any]) -> Tool:
@@ -110,7 +110,7 @@ def smolagents(task: Any, client: Any) -> None:
         made.is_initialized = True
         return made
 
-    model = OpenAIModel(client.model, api_base=client.base_url, api_key=client.api_key, tool_choice="auto")
+    model = OpenAIModel(client.model, api_base=client.base_url, api_key=client.api_key)
     agent = ToolCallingAgent([tool(one["function"]) for one in client.env.tools], model, max_steps=8, verbosity_level=0)
     agent.run(task.text)
 

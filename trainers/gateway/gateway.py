@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from envsuite.playing.engine import BaseEngine, ChatCompletion, Request, Sampling
 from envsuite.playing.episode import EpisodePlan
@@ -39,6 +39,8 @@ class Gateway:
         writer: Renders and reads.
         sampling: How tokens are drawn, whatever agents ask for.
         seed: Answers are a function of weights, prompt, this seed, episode and number of the request.
+        masking: What becomes of requests that would mask the distribution: ``"refuse"``, or ``"ignore"``: they are
+            answered as if they did not.
         most: Most requests under way; further ones are refused with 429.
         models: Further models by name: ``None`` is the one that is trained; another one has the address of its
             endpoint, up to ``/v1``, and a key for it stands in front: ``https://KEY@host/v1``.
@@ -51,12 +53,13 @@ class Gateway:
         sampling: Sampling,
         seed: int,
         *,
+        masking: Literal["refuse", "ignore"] = "refuse",
         most: int = 1024,
         models: Mapping[str, str | None] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.writer, self.sampling, self.seed = writer, sampling, seed
-        self.most, self.clock = most, clock
+        self.masking, self.most, self.clock = masking, most, clock
         self.names = (MODEL, *(name for name, address in models.items() if address is None))
         self.proxied = {name: address for name, address in models.items() if address is not None}
         self.operator = f"operator-{secrets.token_urlsafe(24)}"
@@ -66,7 +69,7 @@ class Gateway:
         self.listen: Listen | None = None
         """Has it answer at a further socket, of a sandbox; set by who serves it (:mod:`trainers.gateway.listening`)."""
         self.counts: Counter[str] = Counter()
-        """Requests by what became of them: ``requests``, ``repeated``, ``replaced``, ``forwarded``."""
+        """Requests by what became of them: ``requests``, ``repeated``, ``replaced``, ``unmasked``, ``forwarded``."""
         self.lock = threading.RLock()
         """Held while sessions change."""
         self._arrived = threading.Condition(self.lock)
@@ -216,8 +219,14 @@ class Gateway:
         self.check_model(ask.model)
         if ask.masking:
             what = ", ".join(ask.masking)
-            text = f"{what} would mask the distribution that is trained on; leave it out"
-            raise Refused(400, "unsupported_parameter", text)
+            if self.masking == "refuse":
+                raise Refused(
+                    400, "unsupported_parameter",
+                    f"{what} would mask the distribution that is trained on; leave it out, or set "
+                    "rollout.agent.masking to ignore, and the request is answered as if it were not there",
+                )  # fmt: skip
+            self.counts["unmasked"] += 1
+            self.tell(f"{what}: ignored, since it would mask the distribution that is trained on")
         if ask.replaced:
             self.counts["replaced"] += 1
             self.tell(f"{', '.join(ask.replaced)} of an agent: replaced by the run's sampling settings")

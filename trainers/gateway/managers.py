@@ -85,7 +85,8 @@ def _open_gateway(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatToken
         raise ConfigError(f"rollout.agent: {error}") from error
     token = read_token(None)
     models = {name: address and os.path.expandvars(address) for name, address in agent.models.items()}
-    url, _, _ = listen(gateway := Gateway(writer, Sampling(), 0, models=models), *agent.address(rank), token)
+    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, models=models)
+    url, _, _ = listen(gateway, *agent.address(rank), token)
     if agent.service:
         _LOG.warning("agents ask for sessions at %s/sessions with the key of %s", url, TOKEN_VARIABLE)
     return gateway, url

@@ -182,6 +182,9 @@ class AgentConfig:
     """Give the agent the environment to play, whose rewards count; else the environment has the tasks alone."""
     listen: Text = "127.0.0.1:0"
     """Address and port to listen at; port 0 takes a free one. Further processes take the following ones."""
+    masking: Literal["refuse", "ignore"] = "refuse"
+    """Requests that force a tool or a format, which would mask the distribution that is trained on: refuse answers
+    400; ignore answers as if they did not."""
     models: dict[str, Text | None] = field(default_factory=dict)
     """Further models by name: null is another name of policy; an address is the endpoint of another model, whose
     answers are not recorded. A key stands in the environment: {gpt-4o: null, judge: https://$JUDGE_KEY@example.org/v1}."""

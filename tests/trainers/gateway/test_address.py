@@ -23,6 +23,7 @@ from talking import CHAT, TOOL, Place, Wire, ask, body, raw
 from envsuite.core.errors import UsageError
 from trainers.gateway.app import serve
 from trainers.gateway.session import Limits
+from trainers.rollout.config import AgentConfig
 
 Made = Callable[..., Place]
 ROOT = Path(__file__).resolve().parents[3]
@@ -136,11 +137,12 @@ SENT: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", SENT)
 def test_what_agents_of_packages_send_is_served_or_refused_by_name(made: Made, name: str) -> None:
     path, fields, refused = SENT[name]
-    reply = ask(place := made(), path, place.open().key, sent_to(path) | fields)
-    if refused:
-        assert reply.status_code == 400 and reply.json()["error"]["message"].startswith(f"{refused} would mask")
-    else:
-        assert reply.status_code == 200, reply.text
+    for masking in ("refuse", "ignore"):
+        reply = ask(place := made(masking=masking), path, place.open().key, sent_to(path) | fields)
+        if refused and masking == "refuse":
+            assert reply.status_code == 400 and reply.json()["error"]["message"].startswith(f"{refused} would mask")
+        else:
+            assert reply.status_code == 200, reply.text
 
 
 @pytest.mark.seconds
@@ -173,11 +175,15 @@ def test_what_is_wrong_with_a_request_is_told_by_its_field(numbered: Place, name
 
 
 @pytest.mark.parametrize("name", MASKING)
-def test_what_would_mask_the_distribution_is_refused(numbered: Place, name: str) -> None:
+def test_what_would_mask_the_distribution_is_refused_or_served_as_if_it_were_not_there(made: Made, name: str) -> None:
+    strict, free = made(), made(masking="ignore")
     path, fields = MASKING[name]
-    error = ask(numbered, path, numbered.open().key, sent_to(path) | fields).json()["error"]["message"]
-    assert error == f"{name} would mask the distribution that is trained on; leave it out"
-    assert ask(numbered, CHAT, numbered.open().key, body(tool_choice="none", logit_bias={})).status_code == 200
+    error = ask(strict, path, strict.open().key, sent_to(path) | fields).json()["error"]["message"]
+    assert name in error and "set rollout.agent.masking to ignore" in error
+    assert AgentConfig(function="agent.py:play", masking="ignore").masking == "ignore", "the setting that it names"
+    assert ask(free, path, free.open().key, sent_to(path) | fields).status_code == 200
+    assert free.gateway.counts["unmasked"] == 1
+    assert ask(strict, CHAT, strict.open().key, body(tool_choice="none", logit_bias={})).status_code == 200
 
 
 @pytest.mark.parametrize("path", IGNORED)

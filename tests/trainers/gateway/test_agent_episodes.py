@@ -273,6 +273,11 @@ def test_what_is_no_address_with_a_port_is_refused(listen: str) -> None:
         AgentConfig(service=True, listen=listen)
 
 
+def test_no_endpoint_takes_the_place_of_the_trained_model() -> None:
+    with pytest.raises(ConfigError, match="models names policy, which is the model that is trained"):
+        AgentConfig(service=True, models={"policy": "http://127.0.0.1:9/v1"})
+
+
 @pytest.mark.parametrize("kind", FAILURES)
 def test_an_agent_that_fails_in_any_way_ends_its_own_episode_at_once(
     kind: str, made: Callable[..., AgentManager]

@@ -201,7 +201,9 @@ class AgentConfig:
             names = ", ".join(name for name, there in ways.items() if there) or "none"
             raise ConfigError(f"rollout.agent wants one of function, command, service, and has {names}")
         if "policy" in self.models:
-            raise ConfigError("rollout.agent.models names policy, which is the model that is trained; leave it out there")
+            raise ConfigError(
+                "rollout.agent.models names policy, which is the model that is trained; leave it out there"
+            )
         if self.test and not self.command:
             raise ConfigError(
                 "rollout.agent.test runs in the folder of a command; set rollout.agent.command, or leave it out"

@@ -391,8 +391,10 @@ def server(check: Check) -> None:
         here, there = (check.make(render_mode="ansi", **where) for where in ({}, {"url": running.url}))
         check.same("hash of the tasks", check.world().tasks.hash, check.world(url=running.url).tasks.hash)
         for options in ({"task_id": "no such task"}, {"no such option": 1}):
-            told = [check.refuses(f"reset of {options}", partial(env.reset, options=options)) for env in (here, there)]
-            check.same(f"error of a reset of {options}", *told)
+            errors = [
+                check.refuses(f"reset of {options}", partial(env.reset, options=options)) for env in (here, there)
+            ]
+            check.same(f"error of a reset of {options}", *errors)
         for seed in SEEDS:
             first = here.reset(seed=seed)
             check.same(f"seed {seed}, reset", first, there.reset(seed=seed))

@@ -44,6 +44,8 @@ class Run:
         DataError: The model cannot be loaded.
     """
 
+    cost_is_told = False
+    """Whether the cost of training row by row has been told, once there was one."""
     saved: tuple[int, ...] | None = None
     """What the last checkpoint is of (:func:`~trainers.run.saving.save`)."""
 

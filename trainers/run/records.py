@@ -56,7 +56,8 @@ def record(run: Run, metrics: Mapping[str, float]) -> None:
         DataError: It cannot be written (disk full).
     """
     iteration = run.counters.iteration
-    if "train/row_cost" in metrics and iteration == 1:
+    if "train/row_cost" in metrics and not run.cost_is_told:
+        run.cost_is_told = True
         tokens, times = f"{metrics['train/computed_tokens']:,.0f}", f"{metrics['train/row_cost']:.2f}"
         run.progress.message(f"row by row, the update computed {tokens} tokens, {times} times those of a tree")
     for event in run.alarms(iteration, metrics):

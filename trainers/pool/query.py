@@ -12,7 +12,7 @@ from trainers.settings import AtLeastOne, Fraction, Text
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SessionConditions:
     """Conditions that a session must meet, all of them, and the order in which sessions are taken."""
 
     source: Text | None = None
@@ -33,7 +33,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Query(Wanted):
+class Query(SessionConditions):
     """What is wanted, and how many."""
 
     group_size: AtLeastOne | None = None

@@ -12,7 +12,7 @@ from envsuite.playing.episode import EpisodeCost, EpisodePlan
 from envsuite.playing.step import Episode
 from envsuite.playing.timing import Timing
 from trainers.policy.stateful import Stateful
-from trainers.pool import Pool, PoolWriter, Query, Wanted
+from trainers.pool import Pool, PoolWriter, Query, SessionConditions
 from trainers.run.features.pool.settings import PoolConfig
 from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.settings import ConfigError
@@ -52,7 +52,7 @@ class PooledRollouts(RolloutSource):
     """Takes the episodes of an iteration from a pool, each once; every process its share of the groups."""
 
     pool: Pool
-    wanted: Wanted
+    wanted: SessionConditions
     taken: dict[str, Any] | None = None
     """Counts of what was taken, as :meth:`~trainers.pool.pool.Pool.take` says it; ``None`` before."""
 

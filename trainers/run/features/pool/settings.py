@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainers.pool.query import Wanted
+from trainers.pool.query import SessionConditions
 from trainers.settings import Text
 
 
@@ -16,6 +16,6 @@ class PoolConfig:
     """Its folder, on a disk of this machine."""
     hook: Text | None = None
     """file.py:function, which sees each text before it is stored, and may change or drop it."""
-    take: Wanted | None = None
+    take: SessionConditions | None = None
     """Train on what this query finds there, in whole groups of rollout.group_size, and play nothing; null: play, and
     store every episode."""

@@ -93,6 +93,7 @@ def test_memory_that_no_process_shows_is_limited(session: InterpreterSession, wa
         result = session.run(HELD.replace("TAKE", WAYS[way]))
         held = 0 if result.status == "memory" else held + int(result.stdout)
         assert held <= 128, result
+        assert result.status == "memory" or session.run("import time; time.sleep(0.1)").status == "ok"
 
 
 def case(root: Path, name: str) -> str:

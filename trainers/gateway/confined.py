@@ -150,8 +150,8 @@ class _Guard:
         grants = None
         try:
             problem, listeners, _, _ = socket.recv_fds(refusal, _CHUNK, 1)
-            if listeners:
-                problem, grants = b"", Grants(listeners[0], self.settings["memory"])
+            if listeners and self.meter is not None:
+                problem, grants = b"", Grants(listeners[0], self.settings["memory"], self.meter)
             why, tail = self._watch(child, out, command["seconds"], codes, grants)
         finally:
             self._end(child, codes)

@@ -101,9 +101,9 @@ class ProcessGuard:
         if setting.mode != "unisolated":
             self.control.settimeout(_START_SECONDS)
             _, listeners, _, _ = socket.recv_fds(self.control, 1, 1)
-            threads = (None, 0) if self.alone else (self.worker, bounds.processes)
-            self.grants = Grants(listeners[0], bounds.memory, *threads) if listeners else None
             self.meter = self.meter or MemoryMeter(os.open("/proc", os.O_RDONLY | os.O_CLOEXEC), self.worker)
+            threads = (None, 0) if self.alone else (self.worker, bounds.processes)
+            self.grants = Grants(listeners[0], bounds.memory, self.meter, *threads) if listeners else None
         if not self.alone:
             with contextlib.suppress(OSError):
                 os.setpgid(self.worker, self.worker)

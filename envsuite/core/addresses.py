@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
+import socket
 from urllib.parse import SplitResult, urlsplit
 
 from envsuite.core.errors import UsageError
 
+BACKLOG = 4096
+"""Length of the system's queue of connections to accept, as far as the system allows it."""
 _BLANK = re.compile(r"[\s\x00-\x20\x7f]")
 
 
@@ -60,3 +64,33 @@ def is_private(host: str) -> bool:
         return ipaddress.ip_address(name.partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Opens a socket that listens at an address.
+
+    Raises:
+        UsageError: The address is in use, forbidden, or not of this machine; the message says what to do.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # TCP by name: only then asyncio sends short messages immediately, and not 40 ms later.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((str(address[0]), port))
+            listening.listen(BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+    except (OSError, UnicodeError, OverflowError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number == errno.EADDRINUSE:
+            why = "something listens there already; give another port, or 0 for any that is free"
+        elif number == errno.EACCES:
+            why = "that is not allowed; give a port from 1024 on, or 0 for any that is free"
+        else:
+            text = (error.strerror if isinstance(error, OSError) else None) or error
+            why = f"{text}; give an address of this machine: 127.0.0.1, or 0.0.0.0 for all it has"
+        raise UsageError(f"cannot listen at {host}:{port}: {why}") from error

@@ -170,7 +170,7 @@ STEPS: Mapping[str, Step] = {
     "images": _pixels,
     "agents": _agents,
     "webshop-build": _imports("spacy"),
-    "webshop-play": _imports("envsuite.webshop.page.app", "waitress"),
+    "webshop-play": _imports("envsuite.webshop.page.app", "uvicorn"),
     "play": _run_app,
     "serve": _serve_environment,
     "plots": _draw_figure,

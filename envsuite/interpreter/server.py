@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,15 +15,16 @@ import orjson
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from envsuite.core.addresses import is_private
+from envsuite.core.addresses import is_private, open_socket
 from envsuite.core.errors import UsageError
 from envsuite.interpreter.base import SOURCE, Limits
 from envsuite.interpreter.inside.kernel import hide_from_equals
 from envsuite.interpreter.sessions import InterpreterSessions
 from envsuite.remote.guard import RequestGuard
-from envsuite.remote.listening import Dispatcher, Listener
+from envsuite.remote.listening import in_thread, run_until_signal
 from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, TOKEN_VARIABLE, HttpProblem
 from envsuite.remote.tokens import check_token
+from envsuite.remote.wsgi import WSGIServer
 
 log = logging.getLogger("envsuite.interpreter")
 MAX_BODY = 8 * SOURCE
@@ -148,29 +148,24 @@ class InterpreterServer:
         self.sessions = InterpreterSessions(
             settings.interpreter, settings.limits, settings.max_sessions, settings.idle_seconds
         )
-        try:
-            self._http = Listener(
-                make_app(self.sessions), settings.host, settings.port, MAX_BODY, threads=THREADS,
-                guard=RequestGuard(is_private(settings.host), settings.token, OPEN),
-                dispatcher=Dispatcher(OPEN.__contains__),
-            )  # fmt: skip
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {error}") from error
+        self._http = WSGIServer(
+            make_app(self.sessions), open_socket(settings.host, settings.port), MAX_BODY, threads=THREADS,
+            guard=RequestGuard(is_private(settings.host), settings.token, OPEN), quick=OPEN.__contains__,
+            headers=[("Server", "envsuite")],
+        )  # fmt: skip
         self._stopped = threading.Event()
-        self.url = f"http://{self._http.effective_host}:{self._http.effective_port}"
+        self.url = self._http.url
 
     def run(self) -> None:
         """Serves until :meth:`stop`."""
         threading.Thread(target=self._sweep, daemon=True).start()
-        while not self._stopped.is_set():
-            self._http.turn()
+        self._http.run()
         self.sessions.close_all()
-        self._http.shut()
 
     def stop(self) -> None:
         """Ends :meth:`run`, from a signal or another thread."""
         self._stopped.set()
-        self._http.wake()
+        self._http.stop()
 
     def _sweep(self) -> None:
         while not self._stopped.wait(min(SWEEP_SECONDS, self.sessions.idle_seconds / 2)):
@@ -182,21 +177,14 @@ def serve(settings: InterpreterSettings) -> None:
     if sys.platform == "linux":
         hide_from_equals()  # the environment has the token
     server = InterpreterServer(settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.stop())
     interpreter = server.sessions.interpreter
     log.warning("%s: %s (%s)", server.url, interpreter.name, "; ".join(interpreter.isolation))
-    server.run()
+    run_until_signal(server)
 
 
 @contextlib.contextmanager
 def serving(settings: InterpreterSettings) -> Iterator[InterpreterServer]:
     """Runs a server in a thread of this process for the duration of the block."""
     server = InterpreterServer(settings)
-    thread = threading.Thread(target=server.run, name="envsuite-interpreter", daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield server
-    finally:
-        server.stop()
-        thread.join(10.0)

@@ -66,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise MissingExtra(f"envsuite serve http needs {error.name}: pip install 'envsuite[serve]'") from error
     log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
-    logging.getLogger("waitress").setLevel(logging.ERROR)
     settings = ServerSettings(
         environments=tuple(map(resolve_id, arguments.environments or ENVIRONMENTS)),
         host=arguments.host,

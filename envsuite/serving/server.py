@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
-import signal
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from types import FrameType
 
 from flask import Blueprint
 
-from envsuite.core.addresses import is_private
+from envsuite.core.addresses import is_private, open_socket
 from envsuite.core.errors import UsageError
 from envsuite.remote.guard import RequestGuard
-from envsuite.remote.listening import CONNECTIONS, OTHER_FILES, REFUSED, Dispatcher, Listener
+from envsuite.remote.listening import CONNECTIONS, OTHER_FILES, REFUSED, in_thread, run_until_signal
+from envsuite.remote.wsgi import WSGIServer
 from envsuite.serving.app import OPEN, make_app
 from envsuite.serving.front import EnvOffer, Front, Inline, SessionPlace
 from envsuite.serving.settings import ServerSettings
@@ -26,7 +23,7 @@ log = logging.getLogger("envsuite.serving")
 THREADS = 32
 """Number of requests executed at a time. They mostly wait for workers."""
 SESSIONS, ENVIRONMENTS, QUICK = "/v1/sessions", "/v1/environments", ("reset", "step")
-DRAIN_SECONDS = 20.0
+DRAIN_SECONDS = 20
 """Seconds that running requests have to finish after SIGTERM."""
 
 
@@ -52,40 +49,32 @@ class EnvServer:
         self._pool = WorkerPool(settings.workers, pooled_ids, settings.deadline, self._drop_worker)
         self.app = make_app(self.front, self._ready, blueprints)
         try:
-            self._http = Listener(
-                self.app, settings.host, settings.port, settings.max_body, threads=THREADS,
-                guard=RequestGuard(is_private(settings.host), settings.token, OPEN),
-                dispatcher=Dispatcher(self._quick, _makes_worlds), refused=self._count_refusal,
-            )  # fmt: skip
-        except (OSError, ValueError) as error:
+            listening = open_socket(settings.host, settings.port)
+        except UsageError:
             self._close()
-            why = error.strerror if isinstance(error, OSError) else None
-            raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {why or error}") from error
-        self._stop = threading.Event()
+            raise
+        self._http = WSGIServer(
+            self.app, listening, settings.max_body, threads=THREADS,
+            guard=RequestGuard(is_private(settings.host), settings.token, OPEN), quick=self._quick, slow=_makes_worlds,
+            refused=self._count_refusal, drain_seconds=DRAIN_SECONDS, headers=[("Server", "envsuite")],
+        )  # fmt: skip
 
     @property
     def url(self) -> str:
         """Address at which it listens."""
-        host, port = self._http.effective_host, self._http.effective_port
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return self._http.url
 
     def run(self) -> None:
         """Serves until :meth:`stop`, then finishes running requests."""
-        while not self._stop.is_set():
-            self._http.turn()
-        self.front.draining = True
-        end = time.monotonic() + DRAIN_SECONDS
-        while time.monotonic() < end and (self.front.busy or self._http.writing()):
-            self._http.turn(0.05)
-        self._http.shut()
-        self._close()
+        try:
+            self._http.run()
+        finally:
+            self._close()
 
     def stop(self, *_: object) -> None:
         """Ends :meth:`run`, from a signal or another thread."""
         self.front.draining = True
-        if not self._stop.is_set():
-            self._stop.set()
-            self._http.wake()
+        self._http.stop()
 
     def _place(self, offer: EnvOffer, generates: bool) -> SessionPlace:
         in_worker = self.settings.workers and (generates or not offer.inline)
@@ -118,17 +107,10 @@ def serve(settings: ServerSettings, blueprints: Sequence[Blueprint] = ()) -> Non
     """Serves until SIGTERM or SIGINT."""
     _open_files(CONNECTIONS + REFUSED + OTHER_FILES)
     server = EnvServer(settings, blueprints)
-
-    def end(number: int, frame: FrameType | None) -> None:
-        log.info("%s: no new sessions; ending after the running requests", signal.Signals(number).name)
-        server.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
     open_to = "this machine only" if is_private(settings.host) else "other machines, too"
     access = "a token is needed" if settings.token is not None else "no token is needed"
     log.warning("%s: %s (%s; %s)", server.url, ", ".join(settings.environments), open_to, access)
-    server.run()
+    run_until_signal(server)
 
 
 def _open_files(count: int) -> None:
@@ -143,10 +125,5 @@ def _open_files(count: int) -> None:
 def serving(settings: ServerSettings, blueprints: Sequence[Blueprint] = ()) -> Iterator[EnvServer]:
     """Runs a server in a thread of this process for the duration of the block."""
     server = EnvServer(settings, blueprints)
-    thread = threading.Thread(target=server.run, name="envsuite-server", daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield server
-    finally:
-        server.stop()
-        thread.join()

@@ -27,7 +27,7 @@ def test_each_extra_has_a_step() -> None:
 def test_an_extra_whose_packages_fit_but_do_not_work_is_broken(
     monkeypatch: pytest.MonkeyPatch, stand_in: StandIn
 ) -> None:
-    stand_in("waitress", "")
+    stand_in("uvicorn", "")
     stand_in("flask", "raise ImportError('cannot import name escape from jinja2')")
     monkeypatch.setattr(extras, "_installed_extras", lambda: ["webshop-play", "images"])
     found = by_name(extras.environments())

@@ -64,8 +64,8 @@ def test_an_extra_needs_what_the_extras_in_it_need() -> None:
 def test_what_an_extra_lacks_is_named_as_pip_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lacking("serve") == []
     monkeypatch.setattr(packages, "version_of", lambda name: {"flask": "3.0"}.get(name))
-    flask, waitress = lacking("serve")
-    assert flask.startswith("flask>=3.1") and waitress.startswith("waitress>=")
+    flask, uvicorn, httptools = lacking("serve")
+    assert flask.startswith("flask>=3.1") and uvicorn.startswith("uvicorn>=") and httptools.startswith("httptools>=")
 
 
 def test_nothing_is_imported_to_look_at_packages() -> None:

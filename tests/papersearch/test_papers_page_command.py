@@ -58,7 +58,7 @@ def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Pa
         (["papersearch", "--browser", "--type", "nothing"], "nothing"),
         (["papersearch", "--browser", "--task", "nothing"], "nothing"),
         (["papersearch", "--browser", "--option", "colour=red"], "unknown argument of PaperSearch-v0"),
-        (["papersearch", "--browser", "--host", "192.0.2.1"], "--host 127.0.0.1"),
+        (["papersearch", "--browser", "--host", "192.0.2.1"], "an address of this machine: 127.0.0.1"),
         (["papersearch", "--browser", "--url", "http://127.0.0.1:1"], "--url is for play in a terminal"),
         (["papersearch", "--browser", "--save", "mine.jsonl"], "--save is for play in a terminal"),
     ],
@@ -72,12 +72,12 @@ def test_what_a_user_can_mend_is_one_message(
 
 
 @pytest.mark.parametrize(("page", "extra"), [("papersearch", "serve"), ("webshop", "webshop-play")])
-@pytest.mark.parametrize("missing", ["flask", "waitress"])
+@pytest.mark.parametrize("missing", ["flask", "uvicorn"])
 def test_without_the_extra_the_message_is_the_command_that_mends_it(missing: str, page: str, extra: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from envsuite.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "play", page, "--browser"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    needs = f"`envsuite play {page} --browser` needs Flask and waitress: pip install 'envsuite[{extra}]'"
+    needs = f"`envsuite play {page} --browser` needs Flask and uvicorn: pip install 'envsuite[{extra}]'"
     assert (run.returncode, run.stderr) == (2, f"envsuite: {needs}\n")
 
 

@@ -4,6 +4,7 @@ import contextlib
 import resource
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,41 +13,44 @@ import pytest
 from raw import ask, connect, everything, new
 from waiting import until
 
+from envsuite.core.addresses import open_socket
 from envsuite.remote import listening
-from envsuite.remote.listening import Dispatcher, Listener
+from envsuite.remote.wsgi import WSGIServer
 from envsuite.serving.server import EnvServer
 
 Start = Callable[..., EnvServer]
+Serve = Callable[..., WSGIServer]
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
-    """A listener whose turns the test takes itself; all requests are answered with ``b"hello"``."""
+def serve() -> Iterator[Serve]:
+    """Starts a server that answers all requests with so many bytes."""
+    servers: list[tuple[WSGIServer, threading.Thread]] = []
 
-    def hello(environ: object, start_response: Callable[..., object]) -> list[bytes]:
-        start_response("200 OK", [("Content-Length", "5")])
-        return [b"hello"]
+    def start(size: int = 5, limit: int | None = None) -> WSGIServer:
+        def fill(environ: object, start_response: Callable[..., object]) -> list[bytes]:
+            start_response("200 OK", [("Content-Length", str(size))])
+            return [b" " * size]
 
-    made = Listener(hello, "127.0.0.1", 0, 1024, threads=2, dispatcher=Dispatcher(lambda path: True))
-    yield made
-    made.shut()
+        server = WSGIServer(fill, open_socket("127.0.0.1", 0), 1024, threads=2, quick=lambda path: True, limit=limit)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in servers:
+        server.stop()
+        thread.join()
 
 
-@contextlib.contextmanager
-def clients(listener: Listener, count: int) -> Iterator[list[socket.socket]]:
-    """Connections that the system has taken, and the listener has not accepted yet."""
-    with contextlib.ExitStack() as stack:
-        address = listener.effective_host, int(listener.effective_port)
-        yield [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(count)]
-
-
-def answered(client: socket.socket) -> bool:
+def succeeds(client: socket.socket) -> bool:
     """Whether a request on the connection succeeds."""
     client.sendall(HEALTH)
-    answer = b""
-    while b'"ok"}' not in answer:
-        answer += client.recv(1000) or b'"ok"}'
+    answer = client.recv(1000)
+    while answer.endswith(b"\r\n\r\n"):
+        answer += client.recv(1000)
     return answer.startswith(b"HTTP/1.1 200 ")
 
 
@@ -55,82 +59,84 @@ def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(s
     running._http.limit = 2
     long = b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n" + b" " * 5_000_000
     with connect(running.url) as first, connect(running.url) as second:
-        for served in (first, second):
-            assert answered(served)
+        assert succeeds(first) and succeeds(second)
         for sent in (HEALTH, long):
             with connect(running.url) as third:
                 third.sendall(sent)  # all of it is taken in, or this would raise
                 head, _, body = everything(third).partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1\r\n" in head
-            assert b"\r\nContent-Type: application/problem+json\r\n" in head
+            assert head.startswith(b"HTTP/1.1 503 ") and b"\r\nretry-after: 1" in head.lower()
+            assert b"\r\ncontent-type: application/problem+json\r\n" in head.lower()
             told = orjson.loads(body)
             assert told["type"] == "urn:envsuite:problem:connections" and told["retry_after"] == 1
-        for served in (first, second):
-            assert answered(served)
-    until(lambda: not running._http.active_channels)
+        assert succeeds(first) and succeeds(second)
+    until(lambda: not running._http.connections)
     text = ask(running.url, "GET", "/metrics").raw.decode()
     assert "\nenvsuite_connections_refused_total 2\n" in text
 
 
-def test_beyond_what_can_be_refused_at_a_time_connections_wait_and_the_thread_sleeps(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+def test_beyond_what_can_be_refused_at_a_time_connections_are_closed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "REFUSED", 2)
-    listener.limit = 1
-    with clients(listener, 5) as waiting:
-        listener.turn()
-        assert len(listener.active_channels) == 3
-        began = time.monotonic()
-        listener.turn(0.2)
-        assert time.monotonic() - began >= 0.2, "woken by connections that it does not accept"
-        for client in waiting[:3]:
-            client.close()
-        while len(listener.active_channels) != 2:
-            listener.turn(0.1)
-        waiting[3].sendall(HEALTH)
-        listener.turn()
-        assert waiting[3].recv(1000).startswith(b"HTTP/1.1 200 ")
-        assert waiting[4].recv(1000).startswith(b"HTTP/1.1 503 ")
+    server = serve(limit=1)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(server.url)) for _ in range(1)]
+        assert succeeds(clients[0])
+        clients += [stack.enter_context(connect(server.url)) for _ in range(4)]
+        for client in clients[1:3]:
+            client.sendall(HEALTH)
+            assert everything(client).startswith(b"HTTP/1.1 503 ")
+        until(lambda: len(server.connections) < 3)
+        assert succeeds(clients[0])
 
 
-def test_a_client_that_was_refused_and_does_not_hang_up_is_cut_off(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"GET / HTTP/1.1\r\nX-A: " + b"a" * 2_000_000, 431), (b"nonsense\r\n\r\n" + b"a" * 2_000_000, 400)],
+)
+def test_what_is_no_request_is_answered_and_the_client_that_stays_is_cut_off(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes, status: int
 ) -> None:
-    monkeypatch.setattr(listening, "REFUSED_SECONDS", 0.1)
-    listener.limit = 0
-    with clients(listener, 1):
-        listener.turn()
-        assert len(listener.active_channels) == 1
-        listener.maintenance(time.time() + 0.2)
-        listener.turn(0.1)
-        assert not listener.active_channels
+    monkeypatch.setattr(listening, "REFUSED_SECONDS", 0.3)
+    monkeypatch.setattr(listening, "MAINTENANCE_SECONDS", 0.1)
+    server = serve()
+    with connect(server.url) as client:
+        client.sendall(sent)
+        head, _, body = everything(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status) and orjson.loads(body)["status"] == status
+        until(lambda: not server.connections)
 
 
-def test_connections_wait_while_the_process_may_open_no_more_files(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "ACCEPT_PAUSE", 60.0)
+def test_an_idle_connection_makes_room_for_another_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "IDLE_SECONDS", 0.2)
+    server = serve(limit=2)
+    with connect(server.url) as first, connect(server.url) as second:
+        assert succeeds(first) and succeeds(second)
+        time.sleep(0.3)
+        assert succeeds(second)
+        with connect(server.url) as third:
+            assert succeeds(third) and succeeds(second)
+            assert not first.recv(1000)
+
+
+def test_connections_wait_while_the_process_may_open_no_more_files(serve: Serve) -> None:
+    server = serve()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with clients(listener, 1) as (client,):
-        client.sendall(HEALTH)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (_first_free_file(), hard))
-            listener.turn(0.5)
-            assert not listener.active_channels
-            began = time.monotonic()
-            listener.turn(0.05)
-            assert time.monotonic() - began >= 0.05, "asked again at once"
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        listener._accept_again = 0.0
-        while not listener.active_channels:
-            listener.turn(0.1)
-
-
-def _first_free_file() -> int:
-    """The number that the next file would get."""
-    with socket.socket() as probe:
-        return probe.fileno()
+    with connect(server.url) as first:
+        assert succeeds(first)
+        second = socket.socket()
+        with second:
+            try:
+                with socket.socket() as probe:
+                    number = probe.fileno()
+                resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+                second.connect(first.getpeername())
+                time.sleep(0.2)
+                assert succeeds(first)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            second.settimeout(10)
+            assert succeeds(second)
 
 
 def test_an_answer_longer_than_the_system_takes_at_once_is_sent_whole(start: Start) -> None:
@@ -146,22 +152,20 @@ def test_an_answer_longer_than_the_system_takes_at_once_is_sent_whole(start: Sta
     assert answer.startswith(b"HTTP/1.1 200 ") and answer.count(b"x") >= 5_000_000
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_last_answer_ends_its_own_connection_only() -> None:
-    def long(environ: object, start_response: Callable[..., object]) -> list[bytes]:
-        start_response("200 OK", [("Content-Length", "20000000")])
-        return [b" " * 20_000_000]
-
-    listener = Listener(long, "127.0.0.1", 0, 1024, threads=2, dispatcher=Dispatcher(lambda path: True))
-    try:
-        with clients(listener, 1) as (client,):
-            client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            listener.turn()
-            listener.turn()
-            assert listener.writing()
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_client_that_does_not_read_a_last_answer_ends_its_own_connection_only(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    monkeypatch.setattr(listening, "CHANNEL_SECONDS", 1.0)
+    monkeypatch.setattr(listening, "MAINTENANCE_SECONDS", 0.1)
+    server = serve(20_000_000)
+    with connect(server.url) as client:
+        client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        until(lambda: any(each.transport.get_write_buffer_size() for each in server.connections))
+        if leaves:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
-        until(lambda: listener.turn(0.1) or not listener.active_channels)
-    finally:
-        listener.shut()
+            client.close()
+        until(lambda: not server.connections)
 
 
 def test_a_process_that_may_open_few_files_serves_few_connections() -> None:
@@ -174,9 +178,18 @@ def test_a_process_that_may_open_few_files_serves_few_connections() -> None:
     assert few + listening.REFUSED + listening.OTHER_FILES == 1024
 
 
+def test_a_body_that_breaks_off_is_no_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    calls: list[object] = []
+    monkeypatch.setattr(server, "_call", calls.append)
+    with connect(server.url) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n12345")
+    until(lambda: not server.connections)
+    assert not calls
+
+
 def test_a_server_that_has_ended_can_be_told_to_end(start: Start) -> None:
     running = start()
     running.stop()
-    until(lambda: running._http._shut)
-    running._http.wake()
+    until(lambda: running._http.ended)
     running.stop()

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from talking import Place
 
+from envsuite.core.addresses import open_socket
 from envsuite.interpreter.server import InterpreterSettings as InterpreterSettings
 from envsuite.interpreter.server import serving as interpreting
-from envsuite.remote import deadlines, listening
+from envsuite.remote import listening
 from envsuite.remote.guard import RequestGuard
-from envsuite.remote.pages.address import listening as page_socket
 from envsuite.remote.pages.serving import check_request, serve
 from envsuite.serving.bridges.server import bridging
 from envsuite.serving.bridges.settings import BridgeSettings as BridgeSettings
@@ -83,7 +83,7 @@ def _page(tmp_path: Any, smol: Any) -> Iterator[Running]:
     app = Flask("page")
     app.before_request(lambda: check_request(("localhost",)))
     app.add_url_rule("/", "show", lambda: "page", methods=["GET", "POST"])
-    socket_ = page_socket("127.0.0.1", 0)
+    socket_ = open_socket("127.0.0.1", 0)
     thread = threading.Thread(target=serve, args=(app, socket_), daemon=True)
     thread.start()
     yield Running(f"http://127.0.0.1:{socket_.getsockname()[1]}", "/", needs_token=False)
@@ -98,10 +98,10 @@ SERVERS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.fixture(params=SERVERS)
 def running(request: Any, tmp_path: Any, smol: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """Each server, with short deadlines."""
-    for module in (listening, deadlines):
-        monkeypatch.setattr(module, "HEADER_SECONDS", 1.0)
-        monkeypatch.setattr(module, "BODY_SECONDS", 1.5)
+    monkeypatch.setattr(listening, "HEADER_SECONDS", 1.0)
+    monkeypatch.setattr(listening, "BODY_SECONDS", 1.5)
     monkeypatch.setattr(listening, "MAINTENANCE_SECONDS", 0.2)
+    monkeypatch.setattr(listening, "connections_limit", lambda: 100)
     with SERVERS[request.param](tmp_path, smol) as server:
         yield server
 
@@ -217,9 +217,6 @@ def test_a_body_without_the_token_is_refused_before_it_comes(running: Running) -
 
 def test_many_slow_clients_leave_others_served(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "HEADER_SECONDS", 60.0)
-    monkeypatch.setattr(deadlines, "HEADER_SECONDS", 60.0)
-    monkeypatch.setattr(deadlines, "MOST_WAITING", 100)
-    monkeypatch.setattr(listening, "connections_limit", lambda: 100)
     for source in ("127.0.0.1", "127.0.0.2"):
         with contextlib.ExitStack() as stack:
             for _ in range(150):

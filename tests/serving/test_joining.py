@@ -122,7 +122,7 @@ def test_episodes_of_a_server_that_has_left_and_dies_go_on_at_another(
                 file.name(second)
                 noticed(vector, [second.url])
                 first.stop()
-                until(lambda: first._http._shut)
+                until(lambda: first._http.ended)
 
         assert playing(vector, die) == expected
     assert second.front.sessions == 0 and [(one.url, one.joined) for one in news if one.joined] == [(second.url, True)]
@@ -139,7 +139,7 @@ def test_a_named_server_that_dies_leaves_and_joins_when_it_answers_again(
         def die(episode: int) -> None:
             if episode == 0:
                 first.stop()
-                until(lambda: first._http._shut)
+                until(lambda: first._http.ended)
             if episode == 1:
                 start(port=port)
                 time.sleep(2 * transport.JUST_NOW)
@@ -162,7 +162,7 @@ def test_episodes_wait_while_no_server_answers_and_go_on_at_the_first_that_does(
             if episode == 0:
                 for server in servers:
                     server.stop()
-                    until(lambda server=server: server._http._shut)
+                    until(lambda server=server: server._http.ended)
                 monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 20.0)
                 for server in servers:  # they have been silent for long: each call alone would fail at once
                     transport.server(server.url)._silent = time.monotonic() - 60.0, time.monotonic()

@@ -173,7 +173,7 @@ def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_
     with make_vector([EnvFactory("TextCraft-v0", {"url": [first.url, second.url]})], 4) as vector:
         assert not [event for event in reset_all(vector).values() if event.error]
         first.stop()
-        until(lambda: first._http._shut)
+        until(lambda: first._http.ended)
         assert not [event for event in reset_all(vector).values() if event.error]
         back = start(port=port)
         assert not [event for event in reset_all(vector).values() if event.error]

@@ -28,9 +28,8 @@ from weakref import WeakKeyDictionary
 import orjson
 
 from envsuite.core import http
-from envsuite.core.addresses import is_private
+from envsuite.core.addresses import is_private, open_socket
 from envsuite.core.errors import MissingExtra, UsageError
-from envsuite.remote.deadlines import TimedConnection
 from envsuite.remote.guard import RequestGuard
 from envsuite.remote.tokens import check_token
 from trainers.gateway import anthropic_api, openai_api, responses_api
@@ -42,7 +41,6 @@ from trainers.gateway.session import AnswerChoice, AnsweredRequest, Playable, Se
 
 try:
     import httpx2
-    import uvicorn
     from anyio import CapacityLimiter, to_thread
     from starlette.applications import Starlette
     from starlette.datastructures import Headers
@@ -51,7 +49,8 @@ try:
     from starlette.responses import Response
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from envsuite.remote.listening import Connection, HttpServer
 except ImportError as error:
     raise MissingExtra(f"the gateway needs {error.name}: pip install 'envsuite[gateway]'") from error
 
@@ -66,7 +65,7 @@ _THREADS = 4  # in which requests of one session are read and rendered
 T = TypeVar("T")
 
 
-class _Connection(TimedConnection, H11Protocol):
+class _Connection(Connection):
     """One connection of a client, which knows whether it has got its answers."""
 
     gateway: Gateway
@@ -300,7 +299,7 @@ class _App:
         """
         fits = (1 << 20) + 6 * self.gateway.context * self.gateway.writer.longest  # however it is written
         content, most = bytearray(), min(self.most_bytes, fits)
-        size = int(request.headers.get("content-length", 0))  # checked by h11
+        size = int(request.headers.get("content-length", 0))  # checked by the parser
         if size <= most:
             async for part in request.stream():
                 content += part
@@ -365,7 +364,7 @@ def _error_response(request: Request, error: Exception) -> Response:
 
 def listen(
     gateway: Gateway, host: str = "127.0.0.1", port: int = 0, token: str | None = None, most_bytes: int = MOST_BYTES
-) -> tuple[str, uvicorn.Server, threading.Thread]:
+) -> tuple[str, HttpServer, threading.Thread]:
     """Serves a gateway, in a thread, as long as the process lives.
 
     Args:
@@ -385,24 +384,16 @@ def listen(
     if token is None and not is_private(host):
         raise UsageError(f"the gateway is to listen at {host}, which other machines reach: give the operator a token")
     gateway.operator = token or gateway.operator
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        raise UsageError(f"the gateway cannot listen at {host}:{port}: {error.strerror or error}") from error
-    config = uvicorn.Config(
-        _App(gateway, most_bytes, RequestGuard(is_private(host), who="gateway")),
-        http=type("_Bound", (_Connection,), {"gateway": gateway}), loop="asyncio",
-        ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False, server_header=False,
-        proxy_headers=False, timeout_keep_alive=60, timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="gateway", daemon=True)
+    server = HttpServer(
+        _App(gateway, most_bytes, RequestGuard(is_private(host), who="gateway")),  # type: ignore[arg-type]
+        open_socket(host, port),
+        connection=type("_Bound", (_Connection,), {"gateway": gateway}),
+    )
+    thread = threading.Thread(target=server.run, name="gateway", daemon=True)
     thread.start()
     gateway.listen = listener(server)
     http.bypass_proxy_here()  # for agents in this process
-    at = listening.getsockname()[1]
-    return f"http://[{host}]:{at}" if ":" in host else f"http://{host}:{at}", server, thread
+    return server.url, server, thread
 
 
 @contextlib.contextmanager
@@ -412,5 +403,5 @@ def serve(gateway: Gateway, host: str = "127.0.0.1", **settings: Any) -> Iterato
     try:
         yield url
     finally:
-        server.should_exit = True
+        server.stop()
         thread.join()

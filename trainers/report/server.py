@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
 
 import orjson
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from envsuite.core.addresses import is_private
+from envsuite.core.addresses import is_private, open_socket
 from envsuite.core.errors import DataError, UsageError
 from envsuite.remote.guard import RequestGuard
-from envsuite.remote.listening import Listener
+from envsuite.remote.listening import in_thread, run_until_signal
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import check_token, token_needed
+from envsuite.remote.wsgi import WSGIServer
 from trainers.report.html import LIVE_SCRIPTS, page, script_json
 from trainers.report.live import LiveRun
 from trainers.report.methods import DEFAULT
@@ -167,45 +167,18 @@ class ReportServer:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
-        self._stop = Event()
-        try:
-            app = make_app(settings)
-            self._http = Listener(app, settings.host, settings.port, MAX_BODY, threads=THREADS, ident=None)
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else None
-            raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {why or error}") from error
-
-    @property
-    def url(self) -> str:
-        """Address at which it listens."""
-        host, port = self._http.effective_host, self._http.effective_port
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    def run(self) -> None:
-        """Serves until :meth:`stop`, or Ctrl-C."""
-        try:
-            while not self._stop.is_set():
-                self._http.turn()
-        finally:
-            self._http.shut()
-
-    def stop(self) -> None:
-        """Ends :meth:`run` from another thread."""
-        self._stop.set()
-        self._http.wake()
+        self._http = WSGIServer(
+            make_app(settings), open_socket(settings.host, settings.port), MAX_BODY, threads=THREADS
+        )
+        self.url, self.run, self.stop = self._http.url, self._http.run, self._http.stop
 
 
 @contextmanager
 def serving(settings: ServeSettings) -> Iterator[ReportServer]:
     """Runs a server in a thread of this process for the duration of the block."""
     server = ReportServer(settings)
-    thread = Thread(target=server.run, name="report-server", daemon=True)
-    thread.start()
-    try:
+    with in_thread(server):
         yield server
-    finally:
-        server.stop()
-        thread.join()
 
 
 def serve(settings: ServeSettings, tell: Callable[[str], None]) -> None:
@@ -218,11 +191,10 @@ def serve(settings: ServeSettings, tell: Callable[[str], None]) -> None:
     Raises:
         UsageError: The address cannot be listened at.
     """
-    logging.getLogger("waitress").setLevel(logging.ERROR)
     server = ReportServer(settings)
     access = "the token is needed" if settings.token is not None else "this machine only"
     tell(f"{settings.folder}: {server.url} ({access}); Ctrl-C ends")
-    server.run()
+    run_until_signal(server)
 
 
 def _problem(status: int, text: str) -> Response:

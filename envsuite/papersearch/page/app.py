@@ -28,7 +28,7 @@ try:
     from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve
 except ImportError as error:
     raise MissingExtra(
-        "`envsuite play papersearch --browser` needs Flask and waitress: pip install 'envsuite[serve]'"
+        "`envsuite play papersearch --browser` needs Flask and uvicorn: pip install 'envsuite[serve]'"
     ) from error
 
 __all__ = ["create_app", "serve"]

@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from envsuite.core.addresses import open_socket
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.papersearch.tasks import ENV_ID
 from envsuite.remote.making import horizon_of
-from envsuite.remote.pages.address import address_of, listening
+from envsuite.remote.pages.address import address_of
 
 
 def add_arguments(parser: argparse._ArgumentGroup) -> None:
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
         make: Makes the environment.
 
     Raises:
-        MissingExtra: Flask or waitress is not installed.
+        MissingExtra: Flask or uvicorn is not installed.
         UnknownTask: The split, type or task does not exist.
         UsageError: There are no such tasks, or the address is not available.
         EnvsuiteError: As the environment's own.
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
         env.tasks.split_of(arguments.task)
     horizon = horizon_of(ENV_ID) if arguments.steps is None else arguments.steps or None
     tasks = PageTasks(arguments.split, ids, arguments.task, arguments.seed, horizon)
-    with listening(arguments.host, arguments.port) as listener:
+    with open_socket(arguments.host, arguments.port) as listener:
         address = address_of(listener, arguments.host)
         page = f"The search for papers ({len(env.collection.corpus):,} papers, {len(ids):,} tasks)"
         sys.stdout.write(f"{page} is open at {address.url} for {address.whom}; Ctrl-C closes it.\n")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import socket
 from dataclasses import dataclass
 
 from envsuite.core.addresses import is_private
-from envsuite.core.errors import UsageError
 
 HOST = "127.0.0.1"
 PORT = 8765
@@ -34,25 +32,6 @@ def add_arguments(parser: argparse._ArgumentGroup) -> None:
     """Adds the options ``--host`` and ``--port``."""
     parser.add_argument("--host", default=HOST, help=f"the address to listen at (default: {HOST}, this machine only)")
     parser.add_argument("--port", type=_port, default=PORT, help=f"port, 0 for any free one (default: {PORT})")
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """Opens a socket that listens at an address.
-
-    Raises:
-        UsageError: The address is in use, forbidden, or not of this machine; the message says what to type.
-    """
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server((str(address[0]), port), family=family)
-    except (OSError, UnicodeError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            why = "something listens there already. Give another port, or --port 0 for any that is free"
-        elif isinstance(error, OSError) and error.errno == errno.EACCES:
-            why = "that is not allowed. Give a port from 1024 on, or --port 0 for any that is free"
-        else:
-            why = f"{error}. Give an address of this machine: --host 127.0.0.1, or --host 0.0.0.0 for all it has"
-        raise UsageError(f"the page cannot open at {host}, port {port}: {why}") from error
 
 
 def address_of(listener: socket.socket, host: str) -> Address:

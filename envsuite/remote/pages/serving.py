@@ -1,8 +1,7 @@
-"""The server of a page, which accepts requests of this page alone. Needs Flask and waitress."""
+"""The server of a page, which accepts requests of this page alone. Needs Flask and uvicorn."""
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Collection
 from typing import cast
@@ -10,7 +9,8 @@ from typing import cast
 from flask import Flask, Response, abort, request
 
 from envsuite.remote.guard import RequestGuard
-from envsuite.remote.listening import Listener
+from envsuite.remote.listening import run_until_signal
+from envsuite.remote.wsgi import WSGIServer
 
 _CUT_OFF = 1 << 22
 """Size in bytes from which on a request is not even received."""
@@ -29,15 +29,7 @@ HEADERS = {
 
 def serve(app: Flask, listener: socket.socket) -> None:
     """Serves the requests of a listening socket, until Ctrl-C."""
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page with ten pictures is not worth a warning
-    server = Listener(app, "127.0.0.1", 0, _CUT_OFF, threads=_THREADS, listening=listener)
-    try:
-        while True:
-            server.turn()
-    except KeyboardInterrupt:
-        return
-    finally:
-        server.shut()
+    run_until_signal(WSGIServer(app, listener, _CUT_OFF, threads=_THREADS))
 
 
 def check_request(hosts: Collection[str] | None) -> None:

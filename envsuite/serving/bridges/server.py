@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import socket
-import threading
 from collections.abc import AsyncIterator, Iterator
-from types import FrameType
 
 import anyio
-import uvicorn
 from mcp.server.streamable_http_manager import RequestBodyLimitMiddleware
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -20,11 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from envsuite.core.errors import UsageError
-from envsuite.remote.deadlines import TimedConnection
+from envsuite.core.addresses import open_socket
 from envsuite.remote.guard import RequestGuard
+from envsuite.remote.listening import HttpServer, in_thread, run_until_signal, send_problem
 from envsuite.remote.protocol import PROBLEM_TYPE, HttpProblem
 from envsuite.serving.bridges.mcp import MCPEndpoint
 from envsuite.serving.bridges.openenv_app import OpenEnvContract
@@ -50,8 +44,10 @@ class BridgeGate:
         if scope["type"] in ("http", "websocket"):
             refusal = self._guard.refusal(scope.get("method", "GET"), scope["path"], Headers(scope=scope).get)
             if refusal is not None:
-                headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else None
-                await problem(refusal, headers)(scope, receive, send)
+                if scope["type"] == "http":
+                    await send_problem(refusal, receive, send)  # type: ignore[arg-type]
+                else:
+                    await problem(refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -111,31 +107,17 @@ class Bridge:
             return problem(HttpProblem(error.status_code, kind, f"{request.method}: {error.detail}"), headers)
 
         app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refuse})
-        self._socket = _listening(settings.host, settings.port)
-        config = uvicorn.Config(
-            BridgeGate(app, settings),
-            http=type("_Connection", (TimedConnection, AutoHTTPProtocol), {}),
+        self._server = HttpServer(
+            BridgeGate(app, settings),  # type: ignore[arg-type]
+            open_socket(settings.host, settings.port),
+            drain_seconds=DRAIN_SECONDS,
+            limit=max(64, CONNECTIONS * settings.max_sessions),
             lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=max(64, CONNECTIONS * settings.max_sessions),
-            timeout_graceful_shutdown=DRAIN_SECONDS,
+            ws="auto",
             ws_max_size=settings.max_body,
             ws_per_message_deflate=False,
         )
-        self._server = uvicorn.Server(config)
-
-    @property
-    def url(self) -> str:
-        """Address at which it listens."""
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    def run(self) -> None:
-        """Serves until :meth:`stop`, SIGTERM or SIGINT, then finishes running requests."""
-        self._server.run(sockets=[self._socket])
+        self.url, self.run, self.stop = self._server.url, self._server.run, self._server.stop
 
     async def _leave(self) -> None:
         """Ends the sessions when the server is to end."""
@@ -143,29 +125,6 @@ class Bridge:
             await anyio.sleep(TICK_SECONDS)
         for endpoint in self.endpoints.values():
             await endpoint.leave()
-
-    def stop(self) -> None:
-        """Ends :meth:`run`, from another thread."""
-        self._server.should_exit = True
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Opens a listening socket.
-
-    Raises:
-        UsageError: The address is in use, or is not of this machine.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # TCP by name: only then asyncio sends short messages immediately, and not 40 ms later.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(1024)
-    except OSError as error:
-        listening.close()
-        raise UsageError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
-    return listening
 
 
 def bridge(settings: BridgeSettings) -> None:
@@ -175,27 +134,16 @@ def bridge(settings: BridgeSettings) -> None:
         EnvsuiteError: The bridge cannot start.
     """
     running = Bridge(settings)
-
-    def again(number: int, frame: FrameType | None) -> None:
-        """Ignores the signal that uvicorn raises again after the server has ended."""
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, again)
     open_to = "this machine only" if settings.private else "other machines, too"
     access = "a token is needed" if settings.token is not None else "no token is needed"
     for env_id in settings.environments:
         log.warning("%s/mcp/%s and %s/openenv/%s (%s; %s)", running.url, env_id, running.url, env_id, open_to, access)
-    running.run()
+    run_until_signal(running)
 
 
 @contextlib.contextmanager
 def bridging(settings: BridgeSettings) -> Iterator[Bridge]:
     """Runs a bridge in a thread of this process for the duration of the block."""
     running = Bridge(settings)
-    thread = threading.Thread(target=running.run, name="envsuite-bridge", daemon=True)
-    thread.start()
-    try:
+    with in_thread(running):
         yield running
-    finally:
-        running.stop()
-        thread.join()

@@ -27,7 +27,7 @@ try:
     from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve
 except ImportError as error:
     raise MissingExtra(
-        "`envsuite play webshop --browser` needs Flask and waitress: pip install 'envsuite[webshop-play]'"
+        "`envsuite play webshop --browser` needs Flask and uvicorn: pip install 'envsuite[webshop-play]'"
     ) from error
 
 __all__ = ["LARGEST_BODY", "create_app", "serve"]

@@ -6,9 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from envsuite.core.addresses import open_socket
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.remote.pages.address import address_of, listening
+from envsuite.remote.pages.address import address_of
 from envsuite.webshop.catalogue import ENV_ID
 
 
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
         make: Makes the environment.
 
     Raises:
-        MissingExtra: Flask, waitress or rapidfuzz is not installed.
+        MissingExtra: Flask, uvicorn or rapidfuzz is not installed.
         DataError: The source has no shop.
         UnknownTask: The split or task does not exist.
         UsageError: The split has no task, or the address is not available.
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     if not ids:
         splits = ", ".join(name for name, task_ids in env.tasks.splits.items() if task_ids)
         raise UsageError(f"split {arguments.split!r} of {env.tasks.env_id} has no task; give another: --split {splits}")
-    with listening(arguments.host, arguments.port) as listener:
+    with open_socket(arguments.host, arguments.port) as listener:
         address = address_of(listener, arguments.host)
         app = create_app(
             env.catalogue,

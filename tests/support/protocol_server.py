@@ -16,10 +16,8 @@ from urllib.parse import parse_qs
 
 import torch
 from safetensors.torch import load_file
-from torch.distributed import ProcessGroupGloo, TCPStore
 from transformers import PreTrainedModel
 
-from trainers.rollout.vllm.server.envsuite_stream import address_towards, join_group, receive
 from trainers.rollout.vllm.server.envsuite_weights import fingerprints
 
 Answer = tuple[int, Any]
@@ -39,7 +37,7 @@ class ProtocolServer:
         self.about = {
             "protocol": "1", "version": None, "config": self.model.config.to_dict(), "dtype": dtype,
             "logprobs_mode": "processed_logprobs", "quantization": None, "cuts_prompts": False, "adapter_rank": 0,
-            "workers": 1, "transfer": "envsuite_gloo",
+            "workers": 1,
         }  # fmt: skip
         self.asked: list[dict[str, Any]] = []
         """Bodies of the requests for completions, without those of probes."""
@@ -61,10 +59,6 @@ class ProtocolServer:
         """Parts of the memory that are given back."""
         self.asleep_while_loading: list[set[str]] = []
         """The same at each update."""
-        self.parts_left = 1 << 60
-        """Tensors of an update through sockets after which the server ends it."""
-        self._group: ProcessGroupGloo | None = None
-        self._failure: str | None = "it has had no update"
         self._state = threading.Condition()
         self._paused, self._aborted = False, 0
         outer = self
@@ -129,12 +123,6 @@ class ProtocolServer:
             return 200, {}
         if path == "/get_world_size":
             return 200, {"world_size": 1}
-        if path == "/init_weight_transfer_engine":
-            self._join(**body["init_info"])
-        if path == "/start_weight_update":
-            self._failure = "its update has not come"
-        if path == "/update_weights":
-            self._receive()
         return self._completions(body) if path == "/v1/completions" else (200, {})
 
     def _envsuite_about(self) -> dict[str, Any]:
@@ -144,29 +132,11 @@ class ProtocolServer:
         self._take(pair for file in Path(folder).glob("*.safetensors") for pair in load_file(file).items())
         return self._held(version)
 
-    def _envsuite_taken(self, version: str) -> dict[str, Any]:
-        return self._held(version) if self._failure is None else {"error": self._failure}
-
-    def _join(self, address: str, port: int, size: int, seconds: float) -> None:
-        store = TCPStore(address, port, wait_for_workers=False)
-        self._group = join_group(store, 1, size, address_towards(address, port, seconds), seconds)
-
-    def _receive(self) -> None:
-        assert self._group is not None
-        try:
-            self._take(receive(self._group))
-            self._failure = None
-        except (RuntimeError, ConnectionError) as error:
-            self._group, self._failure = None, str(error)
-
     def _take(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         assert self._paused and "weights" not in self.asleep, "weights change only while nothing is sampled"
         self.asleep_while_loading.append({*self.asleep})
         own = dict(self.model.named_parameters())
         for name, tensor in weights:
-            self.parts_left -= 1
-            if self.parts_left < 0:
-                raise ConnectionError("no memory is left")
             if self.loads and name != self.corrupted:
                 own[name].detach().copy_(tensor)
 

@@ -46,14 +46,8 @@ OWNERS: dict[str, dict[str, tuple[str, ...]]] = {
         "self.scheduler_config": ("vllm.config:SchedulerConfig",),
         "self.vllm_config": ("vllm.config:VllmConfig",),
         "self.vllm_config.lora_config": ("vllm.config:LoRAConfig",),
-        "self.vllm_config.weight_transfer_config": ("vllm.config.weight_transfer:WeightTransferConfig",),
-        "WeightTransferEngineFactory": ("vllm.distributed.weight_transfer.factory:WeightTransferEngineFactory",),
         "current_platform": ("vllm.platforms.interface:Platform",),
         "linear_layers": ("vllm.model_executor.layers.utils:",),
-    },
-    "server/envsuite_gloo.py": {
-        "self": ("envsuite_gloo:GlooTransfer",),
-        "place": ("vllm.config:ParallelConfig",),
     },
 }
 """By file: what expressions of it are, as the classes of vLLM."""
@@ -196,15 +190,6 @@ def others(ranks: list[int], variables: list[str]) -> Iterator[str]:
     yield from (f"no variable {name}" for name in variables if name not in vllm.envs.environment_variables)
 
 
-def transfer(name: str) -> Iterator[str]:
-    """What vLLM's weight transfer asks of the trainer's engine, and is not there."""
-    import envsuite_worker  # noqa: F401 - registers it
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-
-    engine = WeightTransferEngineFactory._registry[name]()
-    yield from (f"{engine.__name__} has no {method}" for method in sorted(engine.__abstractmethods__))
-
-
 if __name__ == "__main__":
     facts = json.load(sys.stdin)
     found = {
@@ -213,7 +198,6 @@ if __name__ == "__main__":
         "arguments": [*arguments(facts["arguments"])],
         "sampling": [*sampling(facts["sampling"])],
         "routes": [*routes(facts["routes"])],
-        "transfer": [*transfer(facts["transfer"])],
         "constants": [*others(facts["ranks"], facts["variables"])],
     }
     print(json.dumps(found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from trainers.programs.launching.files import manifests
 from trainers.programs.launching.job import job_of
 from trainers.programs.launching.program import main
 from trainers.programs.launching.roles import ClusterJob, JobSizes, dns_label
-from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.run.cli import TRAIN, dump, parse, shorten_settings
 from trainers.run.config import TrainConfig
 from trainers.settings.shipped import shipped_configs
@@ -176,16 +174,6 @@ def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on() -
     assert read["textcraft"] == ["http://a:100", "http://b:101", "http://a:102"]
     assert read["vllm"] == [f"http://{'c' if i < 8 else 'd'}:{103 + i}" for i in range(12)]
     assert "#SBATCH --nodes=4\n" in script and "--relative=2 --ntasks-per-node=8" in script
-
-
-def test_servers_of_vllm_take_weights_in_the_way_that_the_settings_name() -> None:
-    words = SIZES["vLLM on nodes of its own"]
-    assert "--weight-transfer-config" not in files("slurm", *words)["job.sbatch"]
-    pods_of_vllm = of_kind("StatefulSet", *words, "--rollout.engine_options", "{transfer: gloo}")
-    command = pods_of_vllm[0]["spec"]["template"]["spec"]["containers"][0]["command"][2]
-    given = shlex.split(command)
-    value = given[given.index("--weight-transfer-config") + 1]
-    assert value == SocketUpdate.ARGUMENTS["weight-transfer-config"]
 
 
 @pytest.mark.parametrize("status, queued", [(143, True), (0, False), (1, False), (3, False)])

@@ -20,7 +20,7 @@ from policies import wide_llama
 from envsuite.playing.engine import Sampling
 from trainers.policy.adapter import add_adapter
 from trainers.policy.config import AdapterConfig
-from trainers.rollout.vllm import connection, sockets
+from trainers.rollout.vllm import connection
 from trainers.rollout.vllm.completions import settings_of
 from trainers.rollout.vllm.proof import VLLM_RANKS
 from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for
@@ -35,7 +35,6 @@ pytestmark = [
 STARTED = [
     "--model", "m", "--host", "127.0.0.1", "--port", "1", "--disable-uvicorn-access-log", "--disable-log-stats",
     "--distributed-executor-backend", "external_launcher", "--kv-cache-memory-bytes", "1",
-    *(word for name, value in sockets.SocketUpdate.ARGUMENTS.items() for word in (f"--{name}", value)),
 ]  # fmt: skip
 VARIABLES = [
     "VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_NO_USAGE_STATS", "VLLM_ENABLE_V1_MULTIPROCESSING",
@@ -49,17 +48,15 @@ def _missing() -> dict[str, list[str]]:
     policy = wide_llama(tied=True)
     add_adapter(policy, AdapterConfig(rank=4), "base")
     words = arguments_for(policy, "bfloat16", on_cpu=True, memory=0.5, arguments={"enable-sleep-mode": True})
-    sources = "".join(Path(module.__file__ or "").read_text() for module in (connection, sockets))
-    paths = {*re.findall(r'f?"(/[a-z_]\w+(?:/\w+)*(?:\?[^"]*)?)"', sources)}
+    paths = {*re.findall(r'f?"(/[a-z_]\w+(?:/\w+)*(?:\?[^"]*)?)"', Path(connection.__file__ or "").read_text())}
     facts = {
         "arguments": [*words, *STARTED],
         "sampling": settings_of(Sampling(), 1),
         "routes": sorted(paths),
         "ranks": [*VLLM_RANKS],
         "variables": VARIABLES,
-        "transfer": sockets.BACKEND,
     }
-    assert PYTHON is not None and {"/wake_up?tags={what}", "/collective_rpc", "/update_weights"} <= paths
+    assert PYTHON is not None and {"/wake_up?tags={what}", "/collective_rpc"} <= paths
     run = subprocess.run(
         [PYTHON, str(Path(__file__).parents[2] / "support/vllm_contract.py")], input=json.dumps(facts),
         capture_output=True, text=True, timeout=600, check=False,
@@ -70,6 +67,6 @@ def _missing() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["imports", "attributes", "arguments", "sampling", "routes", "constants", "transfer"])
+@pytest.mark.parametrize("kind", ["imports", "attributes", "arguments", "sampling", "routes", "constants"])
 def test_the_installed_vllm_has_what_the_engine_uses(kind: str) -> None:
     assert not _missing()[kind]

@@ -25,11 +25,9 @@ from envsuite.playing.engine import EngineFailed, Request, Sampling
 from trainers.policy.adapter import adapter_tensors, add_adapter, merged_weights
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.rollout.engine import EngineSetup
-from trainers.rollout.vllm import files, sockets
+from trainers.rollout.vllm import files
 from trainers.rollout.vllm.child import ChildServer
 from trainers.rollout.vllm.engine import VLLMEngine
-from trainers.rollout.vllm.server import envsuite_stream
-from trainers.rollout.vllm.weights import Weights
 from trainers.train import main
 
 PYTHON = os.environ.get("ENVSUITE_VLLM_PYTHON")
@@ -110,54 +108,19 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
         engine.close()
 
 
-def test_weights_through_sockets_are_proven_and_a_server_killed_on_the_way_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    policy = wide_llama(tied=True)
-    engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON, transfer="gloo", weights_folder="/proc")
-    monkeypatch.setattr(envsuite_stream, "PART_BYTES", 1 << 16)
-    try:
-        for version in (1, 2):
-            change(policy, by=0.01)
-            engine.sync(policy.named_parameters(), version)
-            policies.check_sampled(engine, policy, 0.7, version)
-        (server,) = engine._hosts
-        assert isinstance(server, ChildServer)
-
-        def killing(*given: Any) -> Iterator[int]:
-            for sent, size in enumerate(envsuite_stream.send(*given)):
-                if sent == 3:
-                    os.killpg(server._process.pid, signal.SIGKILL)
-                yield size
-
-        def altering(weights: Weights, *given: Any) -> Iterator[int]:
-            altered = ((name, tensor + 1e-6 * ("layers.1.mlp.up" in name)) for name, tensor in weights)
-            return envsuite_stream.send(altered, *given)
-
-        monkeypatch.setattr(sockets, "send", altering)
-        with pytest.raises(EngineFailed, match=r"version 3 its weights are not the trainer's in layers\.1: they"):
-            engine.sync(policy.named_parameters(), 3)
-        monkeypatch.setattr(sockets, "send", killing)
-        began = time.monotonic()
-        with pytest.raises(EngineFailed, match=r"it was killed by SIGKILL\nThe end of"):
-            engine.sync(policy.named_parameters(), 4)
-        assert time.monotonic() - began < 30
-    finally:
-        engine.close()
-
-
 def test_weights_that_stay_behind_stop_a_whole_run_with_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    first: list[tuple[str, torch.Tensor]] = []
+    write, written = files.write_weights, list[Any]()
 
-    def stale(weights: Weights, *given: Any) -> Iterator[int]:
-        if not first:
-            first.extend((name, tensor.detach().clone()) for name, tensor in weights)
-        return envsuite_stream.send(iter(first), *given)
+    def stale(weights: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
+        written.append([(name, tensor.detach().clone()) for name, tensor in weights])
+        fingerprints = write(written[-1], folder, dtype)
+        write(written[0], folder, dtype)
+        return fingerprints
 
-    monkeypatch.setattr(sockets, "send", stale)
-    options = {"python": PYTHON, "transfer": "gloo"}
+    monkeypatch.setattr(files, "write_weights", stale)
+    options = {"python": PYTHON}
     changes: dict[str, Any] = {"model.path": "trainers/models/craft-1m", "rollout.engine": "vllm"}
     config = write_settings(tmp_path, **changes, **{"rollout.engine_options": options, "evaluation.envs": []})
     assert main(["--config", str(config)]) == 1

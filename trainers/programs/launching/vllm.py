@@ -10,7 +10,6 @@ from typing import Any
 
 from trainers.programs.launching.roles import VLLM, JobSizes, ServerRole
 from trainers.rollout.vllm.options import VLLMOptions
-from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.starting import words_for
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
@@ -71,8 +70,6 @@ def _servers(config: TrainConfig, options: Mapping[str, Any], sizes: JobSizes, w
     for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
         server_gpus *= int(arguments.get(name, 1))
     per_node, own_nodes = _place_servers(sizes, server_gpus)
-    if options.get("transfer") == "gloo":
-        arguments = {**SocketUpdate.ARGUMENTS, **arguments}
     rank = None if config.model.adapter is None else config.model.adapter.rank
     dtype, memory = config.model.compute_dtype, options.get("memory")
     words = words_for(dtype, on_cpu=sizes.gpus == 0, memory=memory, rank=rank, arguments=arguments)

@@ -74,17 +74,6 @@ class VLLMConnection(VLLMHost):
         """Posts where nothing but success is answered; errors as :meth:`post`."""
         self._persist("POST", path, body or {})
 
-    def once(self, path: str, body: Mapping[str, Any]) -> None:
-        """Posts a single time: a repetition would find the server in another state.
-
-        Raises:
-            EngineFailed: It does not succeed.
-        """
-        try:
-            self._once("POST", path, body)
-        except (_TransientFailure, VLLMRefused) as error:
-            raise self.failure(self.end_reason() or f"POST {path}: {error}") from error
-
     def call(self, method: str, *arguments: str) -> list[dict[str, Any]]:
         """Calls a method of the trainer's worker extension, whose arguments are text."""
         body = {"method": method, "args": [*arguments]}

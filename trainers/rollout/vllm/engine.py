@@ -30,7 +30,6 @@ from trainers.rollout.vllm.options import VLLMOptions
 from trainers.rollout.vllm.proof import check_host
 from trainers.rollout.vllm.room import adapter_bytes, check_room, finding_room
 from trainers.rollout.vllm.rows import VLLMRow, VLLMRows
-from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.transfer import round_weights, write_adapter
 from trainers.rollout.vllm.weights import Weights, WeightUpdate, draining
 from trainers.settings import ConfigError
@@ -152,7 +151,6 @@ class VLLMEngine(Engine, Generic[H]):
         arguments: Mapping[str, Any] | None = None,
         memory: float | None = None,
         sleep: bool | None = None,
-        transfer: str = "files",
         weights_folder: str = "/dev/shm",
         patience: float = 60.0,
         timeout: float = 600.0,
@@ -161,16 +159,13 @@ class VLLMEngine(Engine, Generic[H]):
 
         The settings are those of :class:`VLLMOptions`.
         """
-        options = VLLMOptions(
-            place, urls, python, arguments, memory, sleep, transfer, weights_folder, patience, timeout
-        )
+        options = VLLMOptions(place, urls, python, arguments, memory, sleep, weights_folder, patience, timeout)
         options.check_machine()
         sleeps, folder = options.sleeps(setup.device), Path(weights_folder)
-        through: type[FileUpdate] = SocketUpdate if transfer == "gloo" else FileUpdate
-        bytes_written = DirectUpdate.bytes_written if place == "process" else through.bytes_written
-        check_room(folder, bytes_written(setup))
+        kind: type[FileUpdate | DirectUpdate] = DirectUpdate if place == "process" else FileUpdate
+        check_room(folder, kind.bytes_written(setup))
         share = options.share(setup.model, setup.device, getattr(torch, setup.config.compute_dtype))
-        vllm_arguments = {"enable-sleep-mode": sleeps, **through.ARGUMENTS, **(arguments or {})}
+        vllm_arguments = {"enable-sleep-mode": sleeps, **(arguments or {})}
         if place == "process":
             inside = InProcessHost(setup, share, vllm_arguments)
             return _make_engine(setup, InProcessRows(inside), DirectUpdate([inside], setup, folder), sleeps)
@@ -180,7 +175,7 @@ class VLLMEngine(Engine, Generic[H]):
                 python or sys.executable, setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
                 share, vllm_arguments, patience=patience, timeout=timeout,
             ))  # fmt: skip
-        update = through(servers, setup, own=urls is None, folder=folder)
+        update = FileUpdate(servers, setup, own=urls is None, folder=folder)
         if urls is not None:
             connect = partial(VLLMConnection, patience=patience, timeout=timeout)
             update.fleet = Fleet(servers, options.places(), setup, connect)

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -45,9 +44,6 @@ class FileUpdate(WeightUpdate[VLLMConnection]):
         own: Whether the servers are this process's alone; otherwise all processes share them.
         folder: Folder that this machine and the servers see.
     """
-
-    ARGUMENTS: ClassVar[Mapping[str, str]] = {}
-    """Arguments that a server is started with for it."""
 
     def __init__(self, servers: list[VLLMConnection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
         super().__init__(servers, setup, folder)

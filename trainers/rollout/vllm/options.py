@@ -93,8 +93,6 @@ class VLLMOptions:
     sleep: bool | None = None
     """While the model trains, vLLM gives back the memory of its weights, keys and values; by default where it is
     started on a GPU."""
-    transfer: str = "files"
-    """files: weights go to servers through :attr:`weights_folder`; gloo: through sockets, by vLLM's weight transfer."""
     weights_folder: str = "/dev/shm"
     """Folder that the servers see, too, for weights on their way; by default in memory."""
     patience: float = 60.0
@@ -105,16 +103,12 @@ class VLLMOptions:
     def __post_init__(self) -> None:
         if self.place not in ("server", "process"):
             raise ConfigError(f"{_WHERE}.place is {self.place!r}; it must be server or process")
-        if self.transfer not in ("files", "gloo"):
-            raise ConfigError(f"{_WHERE}.transfer is {self.transfer!r}; it must be files or gloo")
         self._check_started()
         if self.urls is not None:
             self._check_urls()
         elif self.place == "process":
             if self.python is not None:
                 raise ConfigError(f"{_WHERE}: place is process, and python is for servers; leave one out")
-            if self.transfer != "files":
-                raise ConfigError(f"{_WHERE}: place is process, and transfer is for servers; leave one out")
             self._check_whole()
         for name, seconds in (("patience", self.patience), ("timeout", self.timeout)):
             if not isinstance(seconds, int | float) or not seconds > 0:

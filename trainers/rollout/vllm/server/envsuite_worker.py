@@ -12,7 +12,6 @@ import vllm.model_executor.layers.utils as linear_layers
 from envsuite_weights import fingerprints
 from safetensors import safe_open
 from torch import Tensor, nn
-from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.platforms import current_platform
 
 PROTOCOL = "1"
@@ -31,7 +30,6 @@ class TakesWeights:
     parallel_config: Any
     scheduler_config: Any
     vllm_config: Any
-    weight_transfer_engine: Any
     envsuite_version: str | None = None
     """Version of the weights that were loaded last; ``None`` for those that the server was started with."""
 
@@ -47,7 +45,6 @@ class TakesWeights:
             "workers": self.parallel_config.world_size,
             "adapter_rank": 0 if self.vllm_config.lora_config is None else self.vllm_config.lora_config.max_lora_rank,
             "quantization": self.model_config.quantization,
-            "transfer": self.vllm_config.weight_transfer_config and self.vllm_config.weight_transfer_config.backend,
             "cuts_prompts": bool(self.scheduler_config.enable_chunked_prefill) and current_platform.is_cpu(),
         }
 
@@ -67,12 +64,6 @@ class TakesWeights:
             return {"error": f"{type(error).__name__}: {error}"}
         self.envsuite_version = version
         return self.envsuite_held()
-
-    def envsuite_taken(self, version: str) -> dict[str, Any]:
-        """Note the version of the weights that came through vLLM's transfer; answers as :meth:`envsuite_held`."""
-        failure = self.weight_transfer_engine.failure
-        self.envsuite_version = version if failure is None else None
-        return self.envsuite_held() if failure is None else {"error": failure}
 
     def envsuite_adapter(self, version: str) -> dict[str, Any]:
         """Note the version of the adapter that was loaded last; answers as :meth:`envsuite_held`, for the adapter."""
@@ -122,6 +113,5 @@ def _use_weights_as_they_are() -> None:
     linear_layers.dispatch_cpu_unquantized_gemm = dispatch
 
 
-WeightTransferEngineFactory.register_engine("envsuite_gloo", "envsuite_gloo", "GlooTransfer")
 if current_platform.is_cpu():
     _use_weights_as_they_are()

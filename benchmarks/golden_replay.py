@@ -32,12 +32,13 @@ def _(case: Case) -> Outcome:
     case.one_of("norm_adv_by_std", {False: None})
     if 0.0 < case.number("weight_decay_trajectory_replay", -1) <= 1.0:
         raise NotCovered("weight_decay_trajectory_replay > 0 turns the recalibration off")
-    config = ReplayConfig("code", int(case.take("buffer_size")), int(case.take("baseline_buffer_size")))
+    config = ReplayConfig("code", int(case.take("buffer_size")))
+    baselines = int(case.take("baseline_buffer_size"))
     estimator = GiGPO(gamma=case.number("gamma"), compare=StateComparison.from_preset("verl-agent"))
     names = np.array([row["group_id"] for row in case.data["steps"]], object)
     keys = zip(steps.episode_id.tolist(), steps.t.tolist(), strict=True)
     row_of = {key: row for row, key in enumerate(keys)}
-    buffer, order, iterations = ReplayBuffer(config), [], []
+    buffer, order, iterations = ReplayBuffer(config, baselines), [], []
     for recorded in case.expect["iterations"]:
         rows = np.flatnonzero(np.isin(names, recorded["groups"]))
         part = steps.take(rows)

@@ -1,7 +1,7 @@
 """Agents of five packages, as they are, that play an environment of envsuite while the model behind them is trained.
 
     pip install openai-agents   # or smolagents, langgraph langchain-openai, "pydantic-ai-slim[openai]", mini-swe-agent
-    envsuite train --config configs/agent.yaml --rollout.agent.function examples/agents.py:openai_agents
+    envsuite train --config configs/agent.yaml --rollout.agent.run examples/agents.py:openai_agents
 
 Each function gets a task and a client: the model's address, a key for this episode, and the environment's tools.
 """

@@ -68,7 +68,7 @@ def test_an_agent_plays_a_game_to_its_end(name: str, smol: PreTrainedTokenizerBa
     engine = ScriptedEngine(lambda request: [*smol.encode(next(lines), add_special_tokens=False), smol.eos_token_id])
     gateway = Gateway(Writer(smol), Sampling(), 0, masking="ignore")
     with serve(gateway) as url:
-        agent, config = FunctionAgent(f"{FILE}:{name}"), AgentConfig(function="agents.py:f")
+        agent, config = FunctionAgent(f"{FILE}:{name}"), AgentConfig(run="agents.py:f")
         manager = AgentManager(engine, gateway, url, agent, config, [FACTORY], 1, 1)
         (episode,) = manager.run([EpisodePlan(1, 0, 0, task)], Sampling(max_tokens=200), 0)
         manager.close()

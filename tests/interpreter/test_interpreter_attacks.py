@@ -173,7 +173,7 @@ def test_a_sandbox_works_whatever_the_umask(sandbox: str, root: Path) -> None:
         "import os, sys\nos.umask(0o077)\nfrom envsuite.interpreter import open_interpreter\n"
         "print(open_interpreter(sys.argv[1]).open().run('1'))\n"
         "from trainers.gateway.command import AgentConfig, CommandAgent\n"
-        "print(CommandAgent(AgentConfig(command=[sys.executable], sandbox=sys.argv[1] == 'namespaces')))"
+        "print(CommandAgent(AgentConfig(run=[sys.executable], sandbox=sys.argv[1] == 'namespaces')))"
     )
     run = subprocess.run([sys.executable, "-c", program, sandbox], capture_output=True, text=True, cwd=root)
     assert "status='ok'" in run.stdout and run.returncode == 0, run

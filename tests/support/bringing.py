@@ -85,12 +85,12 @@ def agent_settings(way: str, folder: Path, protocol: str = "chat", tool: str = "
     file.write_text(AGENT.replace("TOOL", repr(tool)))
     (folder / "check.py").write_text("print('reward: 0.5')\n")
     if way == "function":
-        return {"function": f"{file}:play_{protocol}", **more}
+        return {"run": f"{file}:play_{protocol}", **more}
     if way == "command":
         test = {} if more.get("environment", True) else {"test": [sys.executable, str(folder / "check.py")]}
-        return {"command": [sys.executable, str(file), protocol], "sandbox": False, **test, **more}
+        return {"run": [sys.executable, str(file), protocol], "sandbox": False, **test, **more}
     with socket.create_server(("127.0.0.1", 0)) as free:
-        return {"service": True, "listen": f"127.0.0.1:{free.getsockname()[1]}", **more}
+        return {"run": "service", "listen": f"127.0.0.1:{free.getsockname()[1]}", **more}
 
 
 def serve_sessions(url: str, token: str, over: threading.Event, protocol: str = "chat") -> None:

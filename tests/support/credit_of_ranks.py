@@ -171,7 +171,7 @@ def methods() -> Iterator[tuple[str, MethodConfig]]:
         "ppo-whitened": {"estimator": "ppo", "options": {"whiten": True}, "critic": {}},
         "hiper-code": recipe("hiper/alfworld_code").method,
         "hiper-code-webshop": recipe("hiper/webshop_code").method,
-        "bipace-calibrated": {"estimator": "bipace", "options": {"radius": None}, "embedding": {}},
+        "bipace-calibrated": {"estimator": "bipace", "options": {"radius": None}},
         "gpg-nonzero": {"estimator": "gpg", "options": {"scale": "nonzero"}},
         "grpo-low-spread": {"estimator": "grpo", "filters": {"low_spread": {"fraction": 0.5}}},
     }.items():

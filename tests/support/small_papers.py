@@ -82,8 +82,8 @@ def overrides(run: PaperRun, model: Path, output: Path) -> dict[str, Any]:
     if config.prompt.codec == "native":
         # The tiny model's chat template takes no tools.
         small["prompt.codec"] = "tags" if config.envs[0].id == "ALFWorld-v0" else "brackets"
-    if config.method.embedding is not None:
-        small["method.embedding.layer"] = -1  # of two
+    if config.method.estimator == "bipace":
+        small["method.options.layer"] = -1  # of two
     if "scpo" in config.method.shapers:
         small |= {"method.shapers.scpo.scorer": "exact", "method.shapers.scpo.scorer_options": {}}
     if config.method.replay is not None:

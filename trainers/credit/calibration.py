@@ -207,8 +207,8 @@ def calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], p
     candidate = choose(candidates, max(LEAST_CLUSTERS, tasks - 1))
     best = candidate.fingerprint
     radius = BiPACE(radius=None).calibrate(table.with_columns(**{EMBEDDING: states[best]})).radius
-    method = {"embedding": {"layer": best.layer, "pooling": best.pooling}, "options": {"radius": radius}}
-    advice = yaml.safe_dump({"method": method}, sort_keys=False)
+    options = {"layer": best.layer, "pooling": best.pooling, "radius": radius}
+    advice = yaml.safe_dump({"method": {"options": options}}, sort_keys=False)
     return (
         f"{len(table)} steps of {tasks} kinds of tasks; a probe that guesses is right for {1 / tasks:.3f} of them.\n\n"
         f"{_markdown(candidates, candidate)}\nSettings:\n\n{advice}"

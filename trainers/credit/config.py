@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from trainers.credit.estimators import ESTIMATORS, Estimator
+from trainers.credit.estimators.base import Milestones
 from trainers.credit.spear.replay import ReplayConfig
-from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Text, checked
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MC_VALUE, MILESTONE, NEXT_MC_VALUE, VALUES
+from trainers.steps.columns import GREEDY_RETURN, MC_VALUE, MILESTONE, NEXT_MC_VALUE, VALUES
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -24,11 +22,7 @@ class CriticConfig:
     kind: Literal["head", "model", "truncated"] = "head"
     """``head``: two layers on the policy's last hidden state, which is read once and not trained through, so that the
     critic costs one forward pass. ``model``: a language model of its own, trained as a whole. ``truncated``: the same
-    with the first ``blocks`` of its layers only (VETTA). Each has an output for every value that the method reads."""
-    path: str | None = None
-    """Folder (or hub name) of that model; by default the policy's at the start of the run (kinds model, truncated)."""
-    blocks: AtLeastOne | None = None
-    """Number of layers of kind truncated, counted from the embedding; by default 2 (VETTA)."""
+    with the first two of its layers only (VETTA). Each has an output for every value that the method reads."""
     lr: Positive = 1e-5
     """Learning rate (StepPO, table 5: ten times the policy's; for kind model)."""
     epochs: AtLeastOne = 1
@@ -40,36 +34,10 @@ class CriticConfig:
     warmup: Count = 0
     """Iterations at the start in which the critic alone is trained."""
 
-    def __post_init__(self) -> None:
-        if self.kind == "head" and self.path is not None:
-            raise ConfigError("method.critic.path is the folder of a critic of kind model; set kind, or leave it out")
-        if self.kind != "truncated" and self.blocks is not None:
-            raise ConfigError("method.critic.blocks is for a critic of kind truncated; set kind, or leave it out")
-
     @property
     def layers(self) -> int | None:
         """Number of layers that are kept of the model; ``None``: all of them."""
-        return (self.blocks or 2) if self.kind == "truncated" else None
-
-
-@dataclass(frozen=True)
-class EmbeddingConfig:
-    """Hidden states that ``bipace`` clusters, read by a forward pass of the policy before the update."""
-
-    layer: Annotated[int, Field(lt=0)] | None = None
-    """Layer that is read, counted from the last one (-1); by default -8 of 28 layers (BiPACE, 7B), scaled to the
-    model's depth. ``envsuite calibrate`` measures which is best."""
-    pooling: Pooling = "last"
-    """``last``: the state of the last token of the prompt; ``mean``: the mean over all its tokens."""
-
-
-@dataclass(frozen=True)
-class MilestonesConfig:
-    """Milestones of the tasks, which the environments of the rollout see and the method ``beacon`` reads."""
-
-    of: Literal["world", "expert"] = "world"
-    """``world``: states of the world, as each environment defines them (docs/methods/beacon.md); ``expert``: the
-    actions with which its expert solves the task, in their order."""
+        return 2 if self.kind == "truncated" else None
 
 
 @dataclass(frozen=True)
@@ -102,10 +70,6 @@ class MethodConfig:
     """Self-imitation (SPEAR); null is off."""
     critic: CriticConfig | None = None
     """The critic, where the method needs one (ppo, steppo, vetta, hiper)."""
-    embedding: EmbeddingConfig | None = None
-    """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
-    milestones: MilestonesConfig | None = None
-    """Milestones of the tasks, where the method reads them (beacon)."""
     oracle: OracleConfig | None = None
     """Continue episodes from the state of every sampled step, to measure its value (oracle_mc); null is off."""
     reference: Place = "device"
@@ -134,6 +98,12 @@ class MethodConfig:
         return GREEDY_RETURN in self.make_estimator().needs
 
     @property
+    def milestones(self) -> Milestones | None:
+        """The milestones that the environments of the rollout see, where the method reads them."""
+        estimator = self.make_estimator()
+        return estimator.milestone_kind if MILESTONE in estimator.needs else None
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the loss or a shaper compares the policy with the reference."""
         return self.objective.kl != "none" or "kl_penalty" in self.shapers
@@ -143,8 +113,6 @@ class MethodConfig:
         """The columns that each setting of this section can supply, by the setting's name."""
         columns = {
             "critic": (self.critic is not None, VALUES),
-            "embedding": (self.embedding is not None, (EMBEDDING,)),
-            "milestones": (self.milestones is not None, (MILESTONE,)),
             "oracle": (self.oracle is not None, (MC_VALUE, NEXT_MC_VALUE)),
         }
         return {key: own for key, (present, own) in columns.items() if present}

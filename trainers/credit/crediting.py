@@ -29,7 +29,7 @@ from trainers.policy.stateful import Stateful
 from trainers.processes.distributed import all_gather_object
 from trainers.settings import checked
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import ENTROPY, GREEDY, GREEDY_RETURN, PLANNED, SHAPED
+from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY, GREEDY_RETURN, PLANNED, SHAPED
 
 _LOG = logging.getLogger(__name__)
 
@@ -115,8 +115,8 @@ def make_providers(
     if config.critic is not None:
         assert isinstance(estimator, ValueBased)  # or check_supply had refused the critic
         providers.append(Critic(config.critic, accelerator, policy.model, model, optim, estimator.values, seed))
-    if config.embedding is not None:
-        providers.append(HiddenStates.of(config.embedding, policy.model, optim, model.compute_dtype))
+    if EMBEDDING in needs:
+        providers.append(HiddenStates.of(*estimator.hidden_state, policy.model, optim, model.compute_dtype))
     if ENTROPY in needs:
         providers.append(Entropy(policy, optim))
     if hindsight is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -35,7 +35,6 @@ from trainers.policy.sharding import is_sharded, rounds, spread, spreads
 from trainers.policy.stateful import StatefulPart
 from trainers.policy.tree import TokenTree, one_token
 from trainers.processes.distributed import all_gather_object, data_parallel
-from trainers.settings import ConfigError
 from trainers.steps import StepTable
 from trainers.steps.columns import STATES, SUPPLIERS, VALUES
 
@@ -147,11 +146,8 @@ class Critic(Provider):
             if config.kind == "head":
                 module = ValueHead(_text(policy).hidden_size, len(self.values))
             else:
-                own = model if config.path is None else replace(model, path=config.path)
-                key = "model.path" if config.path is None else "method.critic.path"
-                backbone = load_backbone(own, key, config.layers)
+                backbone = load_backbone(model, "model.path", config.layers)
                 module = ValueModel(backbone, model.compute_dtype, len(self.values))
-                _same_vocabulary(module.backbone, policy, own.path)
         if isinstance(module, ValueModel) and spreads(model, accelerator):
             spread(module, module.backbone, model, accelerator)
             with torch.no_grad():
@@ -355,12 +351,3 @@ def _with(steps: StepTable, per: Per, **columns: NDArray[Any]) -> StepTable:
 
 def _text(model: PreTrainedModel) -> PreTrainedConfig:
     return model.config.get_text_config(decoder=True)
-
-
-def _same_vocabulary(critic: PreTrainedModel, policy: PreTrainedModel, path: str) -> None:
-    critic_size, policy_size = (int(_text(model).vocab_size) for model in (critic, policy))
-    if critic_size != policy_size:
-        raise ConfigError(
-            f"method.critic.path {path}: has {critic_size} tokens, the policy {policy_size}; a critic reads the "
-            f"policy's tokens, so take a model with the same tokenizer"
-        )

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from trainers.credit.config import EmbeddingConfig, Place
+from trainers.credit.config import Place
 from trainers.credit.rows import with_greedy_return
 from trainers.policy.accumulation import log_probabilities, token_scores
 from trainers.policy.adapter import as_reference, is_adapted
-from trainers.policy.config import ComputeDtype, OptimConfig
+from trainers.policy.config import ComputeDtype, OptimConfig, Pooling
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
 from trainers.policy.sharding import is_sharded
@@ -149,20 +149,21 @@ class HiddenStates(Provider):
     """Number format of the forward pass."""
 
     @classmethod
-    def of(cls, config: EmbeddingConfig, model: PreTrainedModel, optim: OptimConfig, dtype: ComputeDtype) -> Self:
+    def of(
+        cls, layer: int | None, pooling: Pooling, model: PreTrainedModel, optim: OptimConfig, dtype: ComputeDtype
+    ) -> Self:
         """The provider that the settings describe.
 
         Raises:
             ConfigError: The model does not have the layer.
         """
         layers = int(model.config.get_text_config(decoder=True).num_hidden_layers)
-        if config.layer is not None and config.layer < -layers:
+        if layer is not None and layer < -layers:
             raise ConfigError(
-                f"method.embedding.layer is {config.layer}, but the model has {layers} layers: -1 to {-layers}; "
+                f"method.options.layer is {layer}, but the model has {layers} layers: -1 to {-layers}; "
                 "leave it out for a late one"
             )
-        layer = late_layer(layers) if config.layer is None else config.layer
-        return cls(model, Fingerprint(layer, config.pooling), optim, dtype)
+        return cls(model, Fingerprint(late_layer(layers) if layer is None else layer, pooling), optim, dtype)
 
     def columns(self, steps: StepTable) -> StepTable:
         """``steps`` with the column ``embedding``, (N, D)."""

@@ -243,7 +243,7 @@ class FunctionAgent(Agent):
             file, _, name = place.rpartition(":")
             self.function = function_in(f"{located(file)}:{name}" if file else place)
         except UsageError as error:
-            raise ConfigError(f"rollout.agent.function: {error}") from error
+            raise ConfigError(f"rollout.agent.run: {error}") from error
 
     def start(self, job: AgentJob) -> None:
         """Starts a thread."""

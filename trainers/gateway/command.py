@@ -285,7 +285,7 @@ class CommandAgent(Agent):
 
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
-        self.command = CommandProgram(config.command, "rollout.agent.command", config.reads)
+        self.command = CommandProgram(config.command, "rollout.agent.run", config.reads)
         self.test = CommandProgram(config.test, "rollout.agent.test", config.reads) if config.test else None
         self.grace += TEST_SECONDS if config.test else 0.0
         self._running: dict[ConfinedCommand, threading.Thread] = {}
@@ -307,7 +307,7 @@ class CommandAgent(Agent):
                     outcome = place.run(program, _variables() | _folders(place.folder, place.folder), _TRIAL, "")
         except OSError as error:
             raise ConfigError(
-                f"rollout.agent.command: this machine has no sandbox for it ({error}). Linux 5.14 or newer has one "
+                f"rollout.agent.run: this machine has no sandbox for it ({error}). Linux 5.14 or newer has one "
                 "where users may make namespaces (sysctl user.max_user_namespaces above 0, "
                 "kernel.apparmor_restrict_unprivileged_userns=0); or set rollout.agent.sandbox to false, and the "
                 "command may do whatever this user may"

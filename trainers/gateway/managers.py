@@ -73,7 +73,9 @@ def check_agent(agent: AgentConfig) -> None:
     if agent.function is not None:
         FunctionAgent(agent.function)
     if agent.service and read_token(None) is None:
-        raise ConfigError(f"rollout.agent.service gives sessions for the operator's key; set {TOKEN_VARIABLE} to one")
+        raise ConfigError(
+            f"rollout.agent.run: service gives sessions for the operator's key; set {TOKEN_VARIABLE} to one"
+        )
 
 
 def _open_gateway(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:

@@ -15,7 +15,7 @@ from trainers.planning.meter import Amounts
 from trainers.planning.workload import Workload
 from trainers.rollout.vllm.options import SHARE
 from trainers.run.config import TrainConfig
-from trainers.steps.columns import ENTROPY, HINDSIGHT
+from trainers.steps.columns import EMBEDDING, ENTROPY, HINDSIGHT
 
 
 @dataclass(frozen=True)
@@ -256,9 +256,8 @@ class RunPlanner:
         steps = optim.minibatches * optim.epochs
         if optim.minibatch_rows is not None:
             steps = optim.epochs * max(1, ceil(work.episodes * work.steps * ranks / optim.minibatch_rows))
-        signals = {ENTROPY, HINDSIGHT}.intersection(method.make_estimator().needs)  # hindsight: at most
-        models = (method.embedding, method.critic)
-        score_passes = int(method.needs_reference) + len(signals) + sum(setting is not None for setting in models)
+        signals = {ENTROPY, HINDSIGHT, EMBEDDING}.intersection(method.make_estimator().needs)  # hindsight: at most
+        score_passes = int(method.needs_reference) + len(signals) + (method.critic is not None)
         rollout = config.rollout
         recomputes = optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness) and steps > 1
         gather, reduce = self._link(config, 4.0 * sizes.parameters), self._link(config, 4.0 * sizes.trained)

@@ -260,7 +260,9 @@ def truncate(settings: PreTrainedConfig, layers: int, path: str) -> int:
     text = settings.get_text_config(decoder=True)
     depth = int(text.num_hidden_layers)
     if layers > depth:
-        raise ConfigError(f"method.critic.blocks is {layers}, but {path} has {depth} layers; take at most {depth}")
+        raise ConfigError(
+            f"a critic of kind truncated has {layers} layers, but {path} has {depth}; set method.critic.kind: model"
+        )
     for field, value in vars(text).items():
         if isinstance(value, list) and len(value) == depth and not field.endswith("token_id"):
             setattr(text, field, value[:layers])

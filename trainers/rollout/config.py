@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -162,10 +163,10 @@ class TreeConfig:
 class AgentConfig:
     """An agent with a loop of its own, which asks the model at an address (docs/your-agent.md)."""
 
-    function: Text | None = None
-    """file.py:function, called with a task and a client; it may return the reward."""
-    command: list[Text] = field(default_factory=list)
-    """A program and its arguments, a process for each episode; it finds address, key and task in its environment."""
+    run: Text | list[Text] = ""
+    """Who plays an episode. file.py:function: a function that is called with a task and a client, and may return the
+    reward. A program and its arguments: a process, which finds address, key and task in its environment. service:
+    agents elsewhere, which ask for sessions over HTTP and post rewards."""
     sandbox: bool = True
     """Run the command where it reaches the gateway alone, and reads its own files; false lets it do what this user
     may."""
@@ -176,8 +177,6 @@ class AgentConfig:
     test: list[Text] = field(default_factory=list)
     """A program and its arguments, run in the folder of the command after it: status 0 is the reward 1, another one 0;
     a last line `reward: 0.35` tells it."""
-    service: bool = False
-    """Agents elsewhere ask for sessions over HTTP, and post rewards."""
     environment: bool = True
     """Give the agent the environment to play, whose rewards count; else the environment has the tasks alone."""
     listen: Text = "127.0.0.1:0"
@@ -196,22 +195,35 @@ class AgentConfig:
     """Longest time of an episode."""
 
     def __post_init__(self) -> None:
-        ways = {"function": self.function is not None, "command": bool(self.command), "service": self.service}
-        if sum(ways.values()) != 1:
-            names = ", ".join(name for name, there in ways.items() if there) or "none"
-            raise ConfigError(f"rollout.agent wants one of function, command, service, and has {names}")
+        if not self.run:
+            raise ConfigError("rollout.agent.run is missing: file.py:function, a program and its arguments, or service")
         if "policy" in self.models:
             raise ConfigError(
                 "rollout.agent.models names policy, which is the model that is trained; leave it out there"
             )
         if self.test and not self.command:
             raise ConfigError(
-                "rollout.agent.test runs in the folder of a command; set rollout.agent.command, or leave it out"
+                "rollout.agent.test runs in the folder of a program; name that in rollout.agent.run, or leave it out"
             )
         if (match := _ADDRESS.fullmatch(self.listen)) is None or int(match[2]) > 65535:
             raise ConfigError(
                 f"rollout.agent.listen is {self.listen!r}; write an address and a port: 127.0.0.1:8080, or [::1]:8080"
             )
+
+    @property
+    def service(self) -> bool:
+        """Whether agents elsewhere play."""
+        return self.run == "service"
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The program that plays, with its arguments; empty where none does."""
+        return () if isinstance(self.run, str) else self.run
+
+    @property
+    def function(self) -> str | None:
+        """The function that plays; ``None`` where none does."""
+        return self.run if isinstance(self.run, str) and not self.service else None
 
     def address(self, rank: int) -> tuple[str, int]:
         """Returns the address and the port that a process listens at."""
@@ -245,8 +257,6 @@ class RolloutConfig:
     e.g. {num_cpus: 0.5, resources: {worlds: 1}}, or {} for the usual ones; null: they are processes here."""
     deadline: Positive = 60.0
     """Seconds that one call of an environment may take, before its episode is started again."""
-    engine_deadline: Positive = 600.0
-    """Seconds that the engine may take for one answer, before its episode is started again."""
     attempts: AtLeastOne = 2
     """Times that an episode is started of which an environment or the engine fails, or misses its deadline; then it is
     left out of training and counted."""

@@ -142,7 +142,7 @@ def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
         with_milestones(env, of).check()
     except EnvsuiteError as error:
         raise ConfigError(
-            f"{key} ({env.id}): method.milestones is set, but {error}; take another environment or method"
+            f"{key} ({env.id}): the method reads milestones, but {error}; take another environment or method"
         ) from error
 
 
@@ -394,5 +394,4 @@ def make_manager(
         dialogs,
         episode_tokens=rollout.episode_tokens,
         attempts=rollout.attempts,
-        engine_deadline=rollout.engine_deadline,
     )

@@ -369,7 +369,7 @@ def prune(root: Path, keep: int, best: Path | None = None) -> None:
 FREE = (
     *("name", "output", "iterations", "evaluation", "checkpoint_every", "keep_checkpoints", "alarms"),
     *("episodes_every", "report", "process_timeout", "tracking", "rollout.slots", "rollout.workers"),
-    *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness"),
+    *("rollout.deadline", "rollout.attempts", "rollout.staleness"),
     *("rollout.ray", "envs[].url", "model.shard"),
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""

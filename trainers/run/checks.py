@@ -47,7 +47,7 @@ def check_environments(config: TrainConfig, ranks: int) -> list[TaskSet]:
     tasks = [tasks_of(env, key) for key, env in envs.items()]
     for key, env in envs.items():
         if method.milestones is not None:
-            check_milestones(env, key, method.milestones.of)
+            check_milestones(env, key, method.milestones)
         for setting in branching(config):
             check_snapshots(env, key, setting)
     check_images(envs, config.model, config.prompt, rollout, method.replay is not None)

@@ -252,8 +252,8 @@ class SynchronousRollouts(RolloutSource):
 
 def training_factory(method: MethodConfig) -> Callable[[EnvConfig], EnvFactory]:
     """Returns how a training environment is made: with milestones, where the method has them."""
-    guide = method.milestones
-    return factory_of if guide is None else partial(with_milestones, of=guide.of)
+    kind = method.milestones
+    return factory_of if kind is None else partial(with_milestones, of=kind)
 
 
 def episodes_per_task(config: TrainConfig) -> int:

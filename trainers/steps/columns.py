@@ -127,16 +127,16 @@ PLANNED = (BLOCK, SWITCH, SEGMENT, SWITCH_PROBABILITY, LOW_START)
 ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, TREE, LAST, ITERATION, TRUNCATED, AGENT})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
-MADE = frozenset({ENTROPY, HINDSIGHT, GREEDY_RETURN, *PLANNED})
+MADE = frozenset({ENTROPY, HINDSIGHT, GREEDY_RETURN, EMBEDDING, MILESTONE, *PLANNED})
 """Columns whose provider is there because an estimator reads them."""
 
 SUPPLIERS = {
     **dict.fromkeys(VALUES, "a critic (method.critic: {kind: head})"),
     ENTROPY: "a pass of the policy",
     HINDSIGHT: "a pass of the policy that is told the end",
-    EMBEDDING: "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)",
+    EMBEDDING: "a pass of the actor (embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task",
-    MILESTONE: "a rollout whose environments see milestones (method.milestones: {})",
+    MILESTONE: "a rollout whose environments see milestones",
     **dict.fromkeys((MC_VALUE, NEXT_MC_VALUE), "continuations of episodes (method.oracle: {continuations: 8})"),
     REFERENCE: "the reference policy (objective.kl, or the shaper kl_penalty)",
     **dict.fromkeys(PLANNED, "a reader of planned answers (prompt.plan: true)"),

@@ -50,7 +50,7 @@ def test_a_run_is_calibrated_to_settings_that_a_run_takes(place: Path, capfd: py
     said = capfd.readouterr().out
     assert said.count("\n| -") == 8, "two layers, two poolings, two radii"
     settings = yaml.safe_load(said.partition("Settings:")[2])
-    assert settings["method"]["embedding"]["layer"] in (-1, -2) and 0.02 < settings["method"]["options"]["radius"] < 0.4
+    assert settings["method"]["options"]["layer"] in (-1, -2) and 0.02 < settings["method"]["options"]["radius"] < 0.4
     trained(place, **{"name": "next", "recipe": "bipace", "iterations": 1, "evaluation.envs": [], **settings})
 
 

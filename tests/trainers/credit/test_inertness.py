@@ -27,7 +27,7 @@ from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.playing.step import Episode, Step
 from envsuite.remote.making import make_player
-from trainers.credit.config import EmbeddingConfig, MethodConfig
+from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.inertness import PATIENCE
 from trainers.credit.method import Method
@@ -292,8 +292,6 @@ def test_every_recipe_is_silent_in_the_world_of_the_quick_start(
     name: str, craft: dict[bool, list[list[Episode]]], caplog: pytest.LogCaptureFixture
 ) -> None:
     method = parse(["--recipe", name]).config.method
-    if "embedding" in recipe(name).method:
-        method = replace(method, embedding=EmbeddingConfig())
     rounds = craft[method.plays_greedily]
     if name == "tree_grpo":  # as if three episodes each had one root
         rounds = [[replace(e, tree=e.episode_id - e.episode_id % 3) for e in episodes] for episodes in rounds]

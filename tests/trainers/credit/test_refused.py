@@ -163,10 +163,7 @@ def _with(**columns: Any) -> StepTable:
         (lambda: Spear(tools="python"), "give a list of names: [python]"),
         (lambda: StepPO(lam=1.5), "StepPO: lam is 1.5"),
         (lambda: _replay(size=0), "size is 0"),
-        (lambda: _replay(baselines=0), "baselines is 0"),
-        (lambda: _replay(mask=1.5), "mask is 1.5"),
-        (lambda: _replay(mask=np.nan), "mask is nan"),
-        (lambda: _replay(cov_low=3.0, cov_high=2.0), "cov_low is 3.0"),
+        (lambda: _replay(cov=[3.0, 2.0]), "cov is [3.0, 2.0]"),
         # comparisons
         (lambda: DrGRPO(StateComparison("std")), "without normalise"),
         (lambda: OPO(replace(CENTRED, weigh="step")), "without weigh"),

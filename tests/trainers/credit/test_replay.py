@@ -66,7 +66,7 @@ def test_by_the_rules_of_the_code_the_sign_of_a_rows_own_advantage_decides():
     st.sampled_from(["paper", "code"]),
 )
 def test_the_baseline_is_the_median_of_the_latest_group_means(means: list[list[int]], limit: int, rules: str):
-    buffer = ReplayBuffer(ReplayConfig(rules, baselines=limit))
+    buffer = ReplayBuffer(ReplayConfig(rules), limit)
     history: list[list[float]] = []
     for new in means:
         buffer.enter_means(np.array(new, float))
@@ -129,7 +129,7 @@ def same(one: ReplayBuffer, two: ReplayBuffer) -> None:
 
 @given(st.lists(returns, max_size=4), st.lists(returns, max_size=3))
 def test_a_restored_buffer_goes_on_as_the_one_that_was_saved(before: list, after: list):
-    buffer, other = ReplayBuffer(ReplayConfig(baselines=5)), ReplayBuffer(ReplayConfig(baselines=5))
+    buffer, other = ReplayBuffer(ReplayConfig(), 5), ReplayBuffer(ReplayConfig(), 5)
     for iteration, groups in enumerate(before, start=1):
         take_in(buffer, played(iteration, groups))
     other.restore(buffer.state())
@@ -211,9 +211,9 @@ def _logprobs(table: StepTable) -> np.ndarray:
     return np.linspace(-3.0, -0.1, len(table.response.values))
 
 
-def _imitated(iteration: int, **settings: object) -> Batch:
+def _imitated(iteration: int, mask: float, **settings: object) -> Batch:
     """What a buffer that was filled in one iteration gives in another."""
-    imitation = SelfImitation(ReplayConfig(size=1, warmup=8, **settings), Accelerator(cpu=True), seed=0)
+    imitation = SelfImitation(ReplayConfig(size=1, warmup=8, **settings), Accelerator(cpu=True), seed=0, mask=mask)
     assert imitation.advance(_credit(1), 1, _logprobs)[0] is None
     batch, _ = imitation.advance(_credit(iteration), iteration, _logprobs)
     assert batch is not None and batch.factor is not None and len(batch.factor) == len(batch.table.response.values)
@@ -232,7 +232,7 @@ def test_the_loss_of_what_is_imitated_has_the_weight_of_the_warm_up(iteration: i
 
 
 def test_a_masked_token_has_no_weight_and_every_other_that_of_the_warm_up() -> None:
-    batch = _imitated(4, mask=0.3, cov_low=-1e9, cov_high=1e9)
+    batch = _imitated(4, mask=0.3, cov=(-1e9, 1e9))
     assert set(batch.factor.tolist()) == {0.0, float(cosine_rise(4, 8))}
     share = (batch.factor == 0.0).mean()
     assert 0.05 < share < 0.5

@@ -180,7 +180,7 @@ def test_what_would_mask_the_distribution_is_refused_or_served_as_if_it_were_not
     path, fields = MASKING[name]
     error = ask(strict, path, strict.open().key, sent_to(path) | fields).json()["error"]["message"]
     assert name in error and "set rollout.agent.masking to ignore" in error
-    assert AgentConfig(function="agent.py:play", masking="ignore").masking == "ignore", "the setting that it names"
+    assert AgentConfig(run="agent.py:play", masking="ignore").masking == "ignore", "the setting that it names"
     assert ask(free, path, free.open().key, sent_to(path) | fields).status_code == 200
     assert free.gateway.counts["unmasked"] == 1
     assert ask(strict, CHAT, strict.open().key, body(tool_choice="none", logit_bias={})).status_code == 200

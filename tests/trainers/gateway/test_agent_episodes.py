@@ -80,7 +80,7 @@ def made() -> Iterator[Callable[..., AgentManager]]:
 
     def make(play: Play | None, **settings: Any) -> AgentManager:
         gateway = Gateway(Writer(tokenizer()), _sampling(), 0)
-        config = AgentConfig(function="agent.py:play", **settings)
+        config = AgentConfig(run="agent.py:play", **settings)
         agent = ServiceAgent(gateway) if play is None else FunctionAgent.__new__(FunctionAgent)
         if isinstance(agent, FunctionAgent):
             agent.place, agent.function = "agent.py:play", play  # type: ignore[assignment]
@@ -259,23 +259,22 @@ def test_a_function_that_is_not_there_is_named(place: str, told: str, tmp_path: 
     assert FunctionAgent(f"{tmp_path}/agent.py:play").function(None, None) == 1
 
 
-@pytest.mark.parametrize("given", [{}, {"function": "a.py:f", "service": True}, {"command": ["a"], "service": True}])
-def test_an_agent_is_brought_in_one_way(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="wants one of function, command, service"):
-        AgentConfig(**given)
+def test_an_agent_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.agent\.run is missing: file\.py:function, a program"):
+        AgentConfig()
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "::1", ":80", "[]:80", "a:65536", "a:-1", "http://a:80", "[::1]"])
 def test_what_is_no_address_with_a_port_is_refused(listen: str) -> None:
     for right, address in {"[::1]:8080": ("::1", 8082), "localhost:0": ("localhost", 0)}.items():
-        assert AgentConfig(service=True, listen=right).address(2) == address
+        assert AgentConfig(run="service", listen=right).address(2) == address
     with pytest.raises(ConfigError, match=r"rollout\.agent\.listen is .*; write an address and a port"):
-        AgentConfig(service=True, listen=listen)
+        AgentConfig(run="service", listen=listen)
 
 
 def test_no_endpoint_takes_the_place_of_the_trained_model() -> None:
     with pytest.raises(ConfigError, match="models names policy, which is the model that is trained"):
-        AgentConfig(service=True, models={"policy": "http://127.0.0.1:9/v1"})
+        AgentConfig(run="service", models={"policy": "http://127.0.0.1:9/v1"})
 
 
 @pytest.mark.parametrize("kind", FAILURES)

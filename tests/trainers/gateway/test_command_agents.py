@@ -74,7 +74,7 @@ def made(address: tuple[Gateway, str], tmp_path: Path, monkeypatch: pytest.Monke
 
     def make(code: str, *arguments: str, attempts: int = 1, **settings: Any) -> AgentManager:
         (tmp_path / "agent.py").write_text(PRELUDE + code)
-        config = AgentConfig(command=[sys.executable, str(tmp_path / "agent.py"), *arguments], **settings)
+        config = AgentConfig(run=[sys.executable, str(tmp_path / "agent.py"), *arguments], **settings)
         try:
             agent = CommandAgent(config)
         except ConfigError as error:
@@ -117,7 +117,7 @@ def told(manager: AgentManager) -> tuple[str, Episode]:
     return str(jobs[0].output), episode
 
 
-@pytest.mark.parametrize("setting", ["command", "test"])
+@pytest.mark.parametrize("setting", ["run", "test"])
 @pytest.mark.parametrize("script", ["exec /nowhere/pyenv exec python3 $@", "python3-that-is-not-there", "exec /etc"])
 def test_a_shim_whose_program_is_not_in_the_sandbox_is_refused_at_the_start(
     tmp_path: Path, setting: str, script: str
@@ -125,7 +125,7 @@ def test_a_shim_whose_program_is_not_in_the_sandbox_is_refused_at_the_start(
     shim = tmp_path / "python3"
     shim.write_text(f"#!/bin/sh\n{script}\n")
     shim.chmod(0o755)
-    words = {"command": [sys.executable, "-c", "pass"], setting: [str(shim), "solve.py"]}
+    words = {"run": [sys.executable, "-c", "pass"], setting: [str(shim), "solve.py"]}
     with pytest.raises(ConfigError, match=f"agent.{setting}: .*status 12[67].* path|no sandbox") as caught:
         CommandAgent(AgentConfig(**words))
     if "no sandbox" in str(caught.value):
@@ -185,7 +185,7 @@ def test_whatever_the_task_says_its_file_has_it(
         "text = task.pop('text')\n"
         "print(json.dumps([task, len(text), text[:9], os.environ.get('ENVSUITE_TASK')]))\n"
     )
-    agent = CommandAgent(AgentConfig(command=[sys.executable, str(tmp_path / "agent.py")], sandbox=False))
+    agent = CommandAgent(AgentConfig(run=[sys.executable, str(tmp_path / "agent.py")], sandbox=False))
     gateway, url = address
     session = gateway.open(EpisodePlan(0, 0, 0, "t"))
     job = AgentJob(AgentTask("t", text), Client(gateway, f"{url}/v1", session.key, None), session)
@@ -358,27 +358,27 @@ def test_no_command_decides_its_own_test(
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"command": ["no-such-program"]}, "rollout.agent.command: there is no program 'no-such-program'"),
-        ({"command": ["true"], "test": ["/no/test"]}, "rollout.agent.test: there is no program '/no/test'"),
-        ({"command": ["true"], "reads": ["/no/folder"]}, "rollout.agent.reads: '/no/folder' is not there"),
-        ({"command": ["true"], "reads": ["/"]}, "rollout.agent.reads: '/' is not there, or is all there is"),
-        ({"command": ["{}/broken"], "sandbox": False}, "there is no program"),
+        ({"run": ["no-such-program"]}, "rollout.agent.run: there is no program 'no-such-program'"),
+        ({"run": ["true"], "test": ["/no/test"]}, "rollout.agent.test: there is no program '/no/test'"),
+        ({"run": ["true"], "reads": ["/no/folder"]}, "rollout.agent.reads: '/no/folder' is not there"),
+        ({"run": ["true"], "reads": ["/"]}, "rollout.agent.reads: '/' is not there, or is all there is"),
+        ({"run": ["{}/broken"], "sandbox": False}, "there is no program"),
     ],
 )
 def test_a_command_that_cannot_start_is_told_at_once(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
     (tmp_path / "broken").write_text("#!/bin/sh\n")  # and may not be executed
-    settings["command"] = [word.replace("{}", str(tmp_path)) for word in settings["command"]]
+    settings["run"] = [word.replace("{}", str(tmp_path)) for word in settings["run"]]
     with pytest.raises(ConfigError, match=told):
         CommandAgent(AgentConfig(**settings))
-    with pytest.raises(ConfigError, match=r"rollout\.agent\.test runs in the folder of a command"):
-        AgentConfig(function="a.py:f", test=["true"])
+    with pytest.raises(ConfigError, match=r"rollout\.agent\.test runs in the folder of a program"):
+        AgentConfig(run="a.py:f", test=["true"])
 
 
 def test_a_program_of_no_known_format_is_told_by_its_episode(made: Made, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program\n")
     (tmp_path / "text").chmod(0o755)
     manager = made("pass", environment=False)
-    config = AgentConfig(command=[str(tmp_path / "text")], environment=False)
+    config = AgentConfig(run=[str(tmp_path / "text")], environment=False)
     manager.config, manager.agent = config, CommandAgent(config)
     (episode,) = played(manager)
     assert episode.error is not None and "cannot be started: Exec format error" in episode.error
@@ -389,16 +389,16 @@ def test_without_namespaces_a_command_is_refused_and_not_run_freely(root: Path) 
     program = (
         "from trainers.gateway.command import CommandAgent\n"
         "from trainers.rollout.config import AgentConfig\n"
-        "try:\n    CommandAgent(AgentConfig(command=['true']))\n"
+        "try:\n    CommandAgent(AgentConfig(run=['true']))\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
-        "print('free', CommandAgent(AgentConfig(command=['true'], sandbox=False)).config.sandbox)\n"
+        "print('free', CommandAgent(AgentConfig(run=['true'], sandbox=False)).config.sandbox)\n"
     )
     forbid = f'echo 0 > /proc/sys/user/max_user_namespaces && exec {sys.executable} -c "$0"'
     ran = subprocess.run(["unshare", "-Ur", "sh", "-c", forbid, program], capture_output=True, text=True, cwd=root)
     if "unshare failed" in ran.stderr or "Permission denied" in ran.stderr:
         pytest.skip(ran.stderr)
     refused, free = ran.stdout.splitlines()
-    assert refused.startswith("ConfigError rollout.agent.command: this machine has no sandbox for it (unshare: ")
+    assert refused.startswith("ConfigError rollout.agent.run: this machine has no sandbox for it (unshare: ")
     assert "set rollout.agent.sandbox to false" in refused and free == "free False"
 
 
@@ -492,7 +492,7 @@ def test_agents_end_with_this_program_however_that_ends(root: Path, tmp_path: Pa
     program = (
         "import sys\nfrom trainers.gateway.command import CommandProgram, ConfinedCommand\n"
         "from trainers.rollout.config import AgentConfig\n"
-        f"config = AgentConfig(command=['sh', '-c', 'setsid sleep {name} & wait'], sandbox={sandbox})\n"
+        f"config = AgentConfig(run=['sh', '-c', 'setsid sleep {name} & wait'], sandbox={sandbox})\n"
         "place = ConfinedCommand(config, 1, {})\nplace.begin()\n"
         "print(place.host, file=sys.stdout, flush=True)\n"
         "place.run(CommandProgram(config.command, ''), {'PATH': '/usr/bin:/bin'}, 60.0, '')\n"

@@ -125,7 +125,7 @@ def play(smol: Any) -> Iterator[Callable[..., Episode]]:
     def played(agent: Play, engine: BaseEngine[Any, Any], attempts: int = 1) -> Episode:
         function = FunctionAgent.__new__(FunctionAgent)
         function.place, function.function = "agent.py:play", agent
-        config = AgentConfig(function="agent.py:play")
+        config = AgentConfig(run="agent.py:play")
         managers.append(
             AgentManager(engine, Gateway(writer, Sampling(), 0), "", function, config, [FACTORY], 1, attempts)
         )
@@ -233,7 +233,7 @@ def taught(folder: Path, file: str) -> int:
     """Has the expert answer the agent of a file; returns the status."""
     env = {"id": "TextCraft-v0", "split": "train", "kwargs": BOOK, "max_episode_steps": 12}
     return evaluate.main([
-        "--model.path", "models/craft-1m", "--rollout.engine", "expert", "--rollout.agent.function",
+        "--model.path", "models/craft-1m", "--rollout.engine", "expert", "--rollout.agent.run",
         f"{folder}/{file}:play", "--evaluation.envs", json.dumps([env]), "--evaluation.episodes", "4",
         "--keep", str(folder / "kept"),
     ])  # fmt: skip

@@ -124,7 +124,7 @@ def _engine(name: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict
             yield {"engine": "vllm", "engine_options": {"urls": server.url, "weights_folder": str(folder)}}
     elif name == "expert":
         (folder / "agent.py").write_text(AGENT)
-        yield {"engine": "expert", "agent": {"function": f"{folder}/agent.py:play"}}
+        yield {"engine": "expert", "agent": {"run": f"{folder}/agent.py:play"}}
     else:
         yield {"engine": "hf"}
 

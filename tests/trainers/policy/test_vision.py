@@ -480,7 +480,7 @@ def test_hidden_states_and_a_critic_s_backbone_see_the_images(folder: Path) -> N
     form = processing(tokenizer)
     steps = table(tokenizer, "window(2)")
     (found,) = at_prompt_ends(model, steps, [Fingerprint()], budget=400)
-    backbone = load_backbone(config_of(folder), "method.critic.path")
+    backbone = load_backbone(config_of(folder), "model.path")
     assert vision_of(backbone) is not None
     for row in range(0, len(steps), 3):
         arguments = given(steps.prompt[row].astype(np.int64), steps.images[row], form)

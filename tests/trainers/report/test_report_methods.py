@@ -94,7 +94,6 @@ LACKING = {"ppo", "steppo", "vetta", "hiper", "remax", "bipace", "empg", "hcapo"
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {"estimator": name} for name in ESTIMATORS if name not in LACKING},
     "remax": {"estimator": "remax"},
-    "beacon": {"estimator": "beacon", "milestones": {}},
     "bipace": {"estimator": "bipace", "options": {"embedder": "ngram_hash", "radius": None}},
     "scpo": {"estimator": "gigpo", "shapers": {"scpo": {}, **SHAPED}},
     "spear": {"estimator": "hgpo", "shapers": {"spear": {"decay": 10}, "scale": {"factor": 1.0}}},

@@ -33,8 +33,9 @@ NAMES = ["tensorboard", "wandb", "trackio"]
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_PROJECT", tmp_path.name)
     monkeypatch.setenv("WANDB_SILENT", "true")
     yield
     if "wandb" in sys.modules:  # it keeps the mode that it has read first for as long as the process lives
@@ -45,7 +46,7 @@ class Followed:
     """A run whose metrics file is written here, with its trackers."""
 
     def __init__(self, place: Path, names: Sequence[str]) -> None:
-        body = settings(place, tracking={"trackers": [*names], "project": place.name})
+        body = settings(place, tracking={"trackers": [*names]})
         self.config: TrainConfig = checked(TrainConfig, body)
         self.accelerator = Accelerator(cpu=True)
         self.place = place / "runs" / "tiny"
@@ -82,7 +83,7 @@ class Followed:
         elif name == "wandb":
             found = tracked.wandb(self.place)[0]
         else:
-            found = tracked.trackio(self.config.tracking.project, "tiny")[0]
+            found = tracked.trackio(os.environ["WANDB_PROJECT"], "tiny")[0]
         return Counter({key: count for key, count in found.items() if math.isfinite(key[2])})
 
 
@@ -122,8 +123,7 @@ def test_a_run_that_goes_on_from_an_earlier_line_is_one_run_without_a_step_twice
 @pytest.mark.slow
 def test_a_run_that_was_killed_is_resumed_in_every_tracker(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_SERVICE", raising=False)  # that of this process, which would outlive the killed one
-    tracking = {"trackers": NAMES, "project": place.name}
-    config = ["--config", str(write_settings(place, tracking=tracking))]
+    config = ["--config", str(write_settings(place, tracking={"trackers": NAMES}))]
     killed = train("metrics", "3", str(int(signal.SIGKILL)), *config, program=(sys.executable, KILLED), timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = train(*config, "--resume", timeout=300)

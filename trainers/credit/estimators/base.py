@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators.returns import finite_column
 from trainers.credit.estimators.tokens import finite_tokens
+from trainers.policy.config import Pooling
 from trainers.settings import check_fields
 from trainers.settings.registry import Registry
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import SUPPLIERS, TRUNCATED, VALUE, target_of
 
 Per = Literal["step", "token"]
+Milestones = Literal["world", "expert"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,16 @@ class Estimator(ABC):
         A term whose weight is 0 is not among them: the settings leave it out.
         """
         return ()
+
+    @property
+    def hidden_state(self) -> tuple[int | None, Pooling]:
+        """Layer, from the end (``None``: a late one), and pooling of the column ``embedding``, where it is read."""
+        return None, "last"
+
+    @property
+    def milestone_kind(self) -> Milestones:
+        """What the column ``milestone`` marks, where it is read."""
+        return "world"
 
     @abstractmethod
     def __call__(self, steps: StepTable) -> Advantage:

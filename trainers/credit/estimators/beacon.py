@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.credit.estimators.base import Advantage, register
+from trainers.credit.estimators.base import Advantage, Milestones, register
 from trainers.credit.estimators.comparison import CENTRED, Comparing, StateComparison, laid_over
 from trainers.credit.estimators.groups import (
     Floats,
@@ -44,6 +44,9 @@ class BEACON(Comparing):
     penalise: bool = False
     """Add the ``row_score`` of a step, such as the penalty of an invalid action, to what it earns, too (authors'
     code)."""
+    milestones: Milestones = "world"
+    """``world``: states of the world, as each environment defines them (docs/methods/beacon.md); ``expert``: the
+    actions with which its expert solves the task, in their order."""
     compare: Annotated[StateComparison, laid_over(CENTRED)] = CENTRED
     """How episodes and steps are compared."""
 
@@ -51,6 +54,11 @@ class BEACON(Comparing):
     def needs(self) -> tuple[str, ...]:
         """Whether each step reached a milestone."""
         return (MILESTONE,)
+
+    @property
+    def milestone_kind(self) -> Milestones:
+        """The option ``milestones``."""
+        return self.milestones
 
     @property
     def distinguishing(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from trainers.credit.estimators.groups import (
     mean_of,
 )
 from trainers.credit.estimators.returns import discounted_returns
+from trainers.policy.config import Pooling
 from trainers.settings import AtLeastOne, Fraction
 from trainers.steps import StepTable
 from trainers.steps.columns import EMBEDDING
@@ -54,6 +55,11 @@ class BiPACE(Comparing, Calibrating):
     radius: Annotated[float, Field(ge=0, le=2)] | None = 0.10
     """ε: steps join a cluster within this cosine distance of its centroid (7B 0.10, 1.5B 0.05, n-grams 0.25); null
     searches it on the steps at hand (appendix F). ``identity`` has none."""
+    layer: Annotated[int, Field(lt=0)] | None = None
+    """Layer of the hidden state, counted from the last one (-1); by default -8 of 28 layers (7B), scaled to the model's
+    depth. ``envsuite calibrate`` measures which is best."""
+    pooling: Pooling = "last"
+    """``last``: the state of the last token of the prompt; ``mean``: the mean over all its tokens."""
     credit: Credit = "q"
     """Step credit; ``mean`` is GiGPO's, so that clustering alone is tried."""
     action_key: ActionKey = "action_tag"
@@ -72,6 +78,11 @@ class BiPACE(Comparing, Calibrating):
         """The actor's hidden states and the parsed actions, where the settings read them."""
         embedding = (EMBEDDING,) if self.embedder == "actor_hidden" else ()
         return (*embedding, ACTION) if self.credit != "mean" and self.action_key == "action_tag" else embedding
+
+    @property
+    def hidden_state(self) -> tuple[int | None, Pooling]:
+        """Layer and pooling."""
+        return self.layer, self.pooling
 
     @property
     def distinguishing(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from trainers.credit.estimators.groups import (
     group_statistics,
 )
 from trainers.credit.estimators.returns import episode_returns
-from trainers.settings import AtLeastOne, Count, Fraction
+from trainers.settings import AtLeastOne, Count
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import ITERATION
 
@@ -29,6 +29,9 @@ RETURN = "return"
 
 USEFUL_FACTOR = 1.5
 """How many times its size SPEAR's code fills the buffer."""
+
+BASELINES = 10_240
+"""N_DR: the median is taken over the means of this many groups, the latest ones."""
 
 MOST_AGE = 5
 """SPEAR's code forgets what was played more iterations ago."""
@@ -41,28 +44,22 @@ class ReplayConfig:
     rules: Literal["paper", "code"] = "paper"
     """``paper``: episodes whose return lies above their group's mean are admitted (Eq. 6, and the sign of Eq. 4
     whatever the estimator), recalibration keeps Ã > 0 (Eq. 8), all that is stored counts towards ``size``, and group
-    means beyond ``baselines`` expire one by one (Algorithm 1). ``code``, SPEAR's: each step whose own advantage is
+    means beyond :data:`BASELINES` expire one by one (Algorithm 1). ``code``, SPEAR's: each step whose own advantage is
     positive; Ã ≥ 0; what lies above the median, which must exceed 1.5 times the size; the oldest iterations as a whole,
     before the new one is entered, so that there may be more for a while; what is older than 5 iterations is forgotten.
     """
     size: AtLeastOne = 2048
     """N_D: how many episodes (steps, with ``rules: code``) fill the buffer."""
-    baselines: AtLeastOne = 10240
-    """N_DR: the median is taken over the means of this many groups, the latest ones."""
     warmup: Count = 100
     """T_warm-up: iterations over which the weight of self-imitation rises to 1 (ALFWorld 100, WebShop 200,
     mathematics 300)."""
-    mask: Fraction = 0.02
-    """λ: share of an episode's tokens that covariance clipping masks; 0 turns it off."""
-    cov_low: float | None = None
-    """ω_lb: lower end of the covariances that are clipped; by default the mean of the first iteration's greatest 2 %
-    (Table 8: 2)."""
-    cov_high: float | None = None
-    """ω_ub: upper end; by default the mean of the first iteration's greatest 0.02 % (Table 8: 60)."""
+    cov: tuple[float, float] | None = None
+    """ω_lb and ω_ub: covariances between them are clipped; by default the means of the first iteration's greatest 2 %
+    and 0.02 % (Table 8: 2 and 60)."""
 
     def __post_init__(self) -> None:
-        if self.cov_low is not None and self.cov_high is not None and not self.cov_low <= self.cov_high:
-            raise UsageError(f"replay: cov_low is {self.cov_low} and cov_high {self.cov_high}; cov_low is lower")
+        if self.cov is not None and not self.cov[0] <= self.cov[1]:
+            raise UsageError(f"replay: cov is {list(self.cov)}; its first number is the lower one")
 
 
 def group_means(steps: StepTable) -> tuple[Ints, Floats]:
@@ -81,11 +78,12 @@ class ReplayBuffer:
     """Replay buffer: one process's episodes to imitate, and the group means of all processes.
 
     Args:
-        config: Sizes and rules.
+        config: Size and rules.
+        baselines: N_DR.
     """
 
-    def __init__(self, config: ReplayConfig) -> None:
-        self.config = config
+    def __init__(self, config: ReplayConfig, baselines: int = BASELINES) -> None:
+        self.config, self._baselines = config, baselines
         self._as_code = config.rules == "code"
         self.table = _empty()
         """Stored rows, by episode and step; the columns ``return`` and ``iteration`` hold their quality and age."""
@@ -95,7 +93,7 @@ class ReplayBuffer:
 
     def enter_means(self, means: Floats) -> None:
         """Enter the group means of an iteration (of all processes), and forget the oldest beyond the limit."""
-        limit = self.config.baselines
+        limit = self._baselines
         if self._as_code:
             while self._means and sum(map(len, self._means)) > limit:
                 self._means.pop(0)

@@ -21,6 +21,8 @@ from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
 
+MASK = 0.02
+"""λ (Table 8)."""
 LOW_SHARE, HIGH_SHARE = 0.02, 0.0002
 """Shares of the first iteration's greatest covariances whose means are the range that is masked, by default."""
 
@@ -66,20 +68,24 @@ class SelfImitation:
         accelerator: The run's accelerator.
         seed: The run's seed; draws the tokens that are masked.
         reference: Supplies the reference policy's log-probabilities, where the loss needs them.
+        mask: λ: share of an episode's tokens that covariance clipping masks; 0 turns it off.
     """
 
     def __init__(
-        self, config: ReplayConfig, accelerator: Accelerator, seed: int, reference: Provider | None = None
+        self,
+        config: ReplayConfig,
+        accelerator: Accelerator,
+        seed: int,
+        reference: Provider | None = None,
+        mask: float = MASK,
     ) -> None:
-        self.config = config
+        self.config, self.mask = config, mask
         self.reference = reference
         self.accelerator = accelerator
         self.seed = seed
         self.buffer = ReplayBuffer(config)
-        self.bounds: tuple[float, float] | None = None
+        self.bounds = config.cov
         """Range of covariances in which tokens may be masked; ``None`` before the first iteration with a signal."""
-        if config.cov_low is not None and config.cov_high is not None:
-            self.bounds = config.cov_low, config.cov_high
 
     def advance(
         self, credit: Credit, iteration: int, logprobs: Callable[[StepTable], Floats]
@@ -98,7 +104,7 @@ class SelfImitation:
         every_group = all_gather_object(self.accelerator, group_means(credit.table))
         ids, means = (np.concatenate(part) for part in zip(*every_group, strict=True))
         self.buffer.enter_means(means[np.argsort(ids, kind="stable")])
-        if self.bounds is None and self.config.mask > 0.0:
+        if self.bounds is None and self.mask > 0.0:
             self.bounds = self._measure_bounds(credit)
         evictions = self.buffer.forget(iteration)
         count = sum(all_gather_object(self.accelerator, self.buffer.useful_count))
@@ -129,13 +135,13 @@ class SelfImitation:
             return None, sums
         per_token = np.repeat(advantage, table.response.lengths)
         factor = np.full(len(per_token), float(cosine_rise(iteration, self.config.warmup)))
-        if self.config.mask > 0.0 and self.bounds is not None:
+        if self.mask > 0.0 and self.bounds is not None:
             logprob = logprobs(table)
             moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, per_token)), TokenMoments())
             covariance = covariances(logprob, per_token, moments)
             episode = group_codes(table.episode_id)[table.response.row_of]
             draws = token_draws(table, self.seed, iteration)
-            mask = clipped_tokens(covariance, episode, *self.bounds, self.config.mask, draws)
+            mask = clipped_tokens(covariance, episode, *self.bounds, self.mask, draws)
             factor[mask] = 0.0
             sums["masked"] = float(mask.sum())
             low, high = self.bounds
@@ -157,8 +163,7 @@ class SelfImitation:
         high = mean_of_top(greatest, HIGH_SHARE, moments.count)
         if not high > 0.0:
             return None
-        given_low, given_high = self.config.cov_low, self.config.cov_high
-        return (low if given_low is None else given_low), (high if given_high is None else given_high)
+        return low, high
 
     def _metrics(self, iteration: int, count: int, totals: Mapping[str, float]) -> dict[str, float]:
         values = {

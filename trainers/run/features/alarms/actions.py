@@ -46,8 +46,8 @@ def _pause(run: Run, names: list[str]) -> None:
 
 def _return(run: Run, names: list[str], since: int) -> None:
     alarms, iteration, label = run.alarms, run.counters.iteration, " and ".join(names)
-    if alarms.returns >= run.config.alarms.returns:
-        run.progress.message(f"alarm {label}: the run has gone back {alarms.returns} time(s), and goes on as it is")
+    if alarms.returns:
+        run.progress.message(f"alarm {label}: the run has gone back once, and goes on as it is")
         return
     with sharing_failures(run.accelerator):
         folder = run.folder.best_checkpoint(since) if run.accelerator.is_main_process else None

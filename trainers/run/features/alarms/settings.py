@@ -31,8 +31,6 @@ class AlarmConfig:
     action: AlarmAction = "warn"
     """``pause``: the run also ends, with a checkpoint and status 3; ``return``: it also goes back to its best
     checkpoint of before the sign, and goes on from there; ``ignore``: the sign is not watched."""
-    returns: AtLeastOne = 1
-    """How often a run may go back; later alarms warn."""
     rules: dict[str, AlarmRuleConfig] = field(default_factory=dict)
     """Changes of rules, by their names."""
     webhook: Text | None = None

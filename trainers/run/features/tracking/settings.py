@@ -12,6 +12,5 @@ class TrackingConfig:
     """Trackers of experiments, which show the run's metrics."""
 
     trackers: list[Text] = field(default_factory=list)
-    """Names: tensorboard, wandb, trackio; packages register others (docs/watching.md)."""
-    project: Text = "envsuite"
-    """Project that the run belongs to, where the tracker has projects."""
+    """Names: tensorboard, wandb, trackio; packages register others (docs/watching.md). Where the tracker has
+    projects, a run belongs to the one that the environment variable WANDB_PROJECT names, or to envsuite."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,13 +84,13 @@ class Trackers:
             self._safely(name, partial(self._begin, name, settings, lines, count))
 
     def _begin(self, name: str, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], count: int) -> None:
-        kind, run, tracking = TRACKERS[name], self._followed[name], self.config.tracking
+        kind, run, project = TRACKERS[name], self._followed[name], os.environ.get("WANDB_PROJECT") or "envsuite"
         is_resumed, purge = run.lines > 0, None
         run.lines = min(run.lines, len(lines))  # damaged lines are gone
         if kind.forgets and run.lines > count:
             purge = int(lines[count]["iteration"])
             run.lines = next((i for i in range(count) if lines[i]["iteration"] >= purge), count)
-        about = (self.config.name, tracking.project, self.folder.path, settings, run.key, is_resumed, purge)
+        about = (self.config.name, project, self.folder.path, settings, run.key, is_resumed, purge)
         tracker = self._open[name] = kind(TrackedRun(*about))
         for number in range(run.lines, count):
             values = {key: math.nan if value is None else value for key, value in lines[number].items()}

@@ -32,7 +32,7 @@ from trainers.credit.crediting import Crediting
 from trainers.credit.inertness import PATIENCE
 from trainers.credit.method import Method
 from trainers.credit.providers import GreedyReturn
-from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
+from trainers.credit.recipes import COMPOSITIONS, recipes
 from trainers.credit.scpo import SCPO
 from trainers.report.metrics import read_metrics
 from trainers.rollout.config import EnvConfig

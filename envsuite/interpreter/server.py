@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException
+from flask import Flask, Response
 
 from envsuite.core.addresses import is_private, open_socket
 from envsuite.core.errors import UsageError
@@ -22,7 +21,8 @@ from envsuite.interpreter.inside.kernel import hide_from_equals
 from envsuite.interpreter.sessions import InterpreterSessions
 from envsuite.remote.guard import RequestGuard
 from envsuite.remote.listening import in_thread, run_until_signal
-from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, TOKEN_VARIABLE, HttpProblem
+from envsuite.remote.problems import answer_errors, json_response, request_body
+from envsuite.remote.protocol import TOKEN_VARIABLE, HttpProblem
 from envsuite.remote.tokens import check_token
 from envsuite.remote.wsgi import WSGIServer
 
@@ -34,7 +34,6 @@ THREADS = 128
 SWEEP_SECONDS = 5.0
 OPEN = ("/healthz",)
 """Paths that need no token."""
-KINDS = {404: "not-found", 405: "method", 413: "too-large", 415: "media-type"}
 
 
 @dataclass(frozen=True)
@@ -72,38 +71,23 @@ def make_app(sessions: InterpreterSessions) -> Flask:
     app = Flask("envsuite-interpreter", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
 
-    @app.errorhandler(HttpProblem)
-    def tell(problem: HttpProblem) -> Response:
-        response = Response(problem.document(), problem.status, content_type=PROBLEM_TYPE)
-        if problem.wait is not None:
-            response.headers["Retry-After"] = str(problem.wait)
-        return response
-
-    @app.errorhandler(HTTPException)
-    def refuse(error: HTTPException) -> Response:
-        status = error.code or 500
-        return tell(HttpProblem(status, KINDS.get(status, "malformed"), error.description or error.name))
-
-    @app.errorhandler(Exception)
-    def confess(error: Exception) -> Response:
-        log.error("%s %s failed", request.method, request.path, exc_info=error)
-        return tell(HttpProblem(500, "internal", "the server has a bug; its log says more"))
+    answer_errors(app, log)
 
     @app.get("/healthz")
     def healthz() -> Response:
         interpreter = sessions.interpreter
         health = {"status": "ok", "interpreter": interpreter.name, "isolation": list(interpreter.isolation)}
-        return _answer({**health, "sessions": len(sessions), "limits": dataclasses.asdict(sessions.most)})
+        return json_response({**health, "sessions": len(sessions), "limits": dataclasses.asdict(sessions.most)})
 
     @app.post("/v1/sessions")
     def create() -> Response:
         body = _body(key=str, limits=dict)
-        return _answer({"session": sessions.create(body["key"][:128], body["limits"])})
+        return json_response({"session": sessions.create(body["key"][:128], body["limits"])})
 
     @app.post("/v1/sessions/<name>/run")
     def run(name: str) -> Response:
         body = _body(number=int, code=str)
-        return _answer(sessions.run(name, body["number"], body["code"]))
+        return json_response(sessions.run(name, body["number"], body["code"]))
 
     @app.delete("/v1/sessions/<name>")
     def close(name: str) -> Response:
@@ -113,17 +97,10 @@ def make_app(sessions: InterpreterSessions) -> Flask:
     return app
 
 
-def _answer(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), content_type=JSON_TYPE)
-
-
 def _body(**kinds: type) -> dict[str, Any]:
     """Returns the request's body: an object with fields of these kinds, and no others."""
-    if request.mimetype != JSON_TYPE:
-        detail = f"Content-Type is {request.mimetype or 'nothing'}; send {JSON_TYPE}"
-        raise HttpProblem(415, "media-type", detail, field="Content-Type")
     try:
-        body = orjson.loads(request.get_data(cache=False))
+        body = orjson.loads(request_body())
     except orjson.JSONDecodeError as error:
         raise HttpProblem(400, "malformed", f"the body is not JSON: {error}") from error
     if not isinstance(body, dict) or set(body) != set(kinds):

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 from flask import Blueprint, Flask, Response, g, request
-from werkzeug.exceptions import HTTPException
 
-from envsuite.remote.protocol import JSON_TYPE, HttpProblem
-from envsuite.serving.direct import Direct, bug, headers
+from envsuite.remote.problems import answer_errors, request_body
+from envsuite.remote.protocol import HttpProblem
+from envsuite.serving.direct import Direct, headers
 from envsuite.serving.direct import batch as answer_batch
 from envsuite.serving.front import Front
 from envsuite.serving.host import Answer
@@ -22,7 +22,6 @@ from envsuite.serving.schemas import parse_body
 log = logging.getLogger("envsuite.serving")
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths that need no token."""
-KINDS = {404: "not-found", 405: "method", 413: "too-large", 415: "media-type", 401: "unauthorized"}
 
 
 def make_app(front: Front, ready: Callable[[], bool], blueprints: Sequence[Blueprint] = ()) -> Flask:
@@ -50,25 +49,7 @@ def make_app(front: Front, ready: Callable[[], bool], blueprints: Sequence[Bluep
         front.metrics.request(response.status_code, time.perf_counter() - g.began)
         return response
 
-    @app.errorhandler(HttpProblem)
-    def tell(problem: HttpProblem) -> Response:
-        return _response((problem.status, problem.document()))
-
-    @app.errorhandler(HTTPException)
-    def refuse(error: HTTPException) -> Response:
-        status = error.code or 500
-        kind = KINDS.get(status, "malformed" if status < 500 else "internal")
-        response = tell(HttpProblem(status, kind, error.description or error.name))
-        for name, value in error.get_headers():
-            if name == "Allow":
-                response.headers[name] = value
-        return response
-
-    @app.errorhandler(Exception)
-    def confess(error: Exception) -> Response:
-        log.error("%s %s failed", request.method, request.path, exc_info=error)
-        return _response(bug())
-
+    answer_errors(app, log)
     app.wsgi_app = Direct(app.wsgi_app, front)  # type: ignore[method-assign]
     return app
 
@@ -81,10 +62,7 @@ def _response(answer: Answer) -> Response:
 
 
 def _body(op: str) -> dict[str, Any]:
-    if request.mimetype != JSON_TYPE:
-        media_type = request.mimetype or "nothing"
-        raise HttpProblem(415, "media-type", f"Content-Type is {media_type}; send {JSON_TYPE}", field="Content-Type")
-    return parse_body(op, request.get_data(cache=False))
+    return parse_body(op, request_body())
 
 
 def _calls(front: Front) -> Blueprint:

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from envsuite.remote.problems import BUG
 from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, HttpProblem
 from envsuite.serving.front import Front
 from envsuite.serving.host import Answer
@@ -51,7 +52,7 @@ class Direct:
             status, answer = problem.status, problem.document()
         except Exception as error:  # whatever it is, the client gets a problem document, not a dropped connection
             log.error("%s failed", environ["PATH_INFO"], exc_info=error)
-            status, answer = bug()
+            status, answer = BUG.status, BUG.document()
         start_response(LINES[status], headers((status, answer)))
         self._front.metrics.request(status, time.perf_counter() - began)
         return [answer]
@@ -78,12 +79,6 @@ def batch(front: Front, body: dict[str, Any]) -> Answer:
     answers = front.batch(body["calls"])
     results = [{"status": status, "body": orjson.Fragment(body) if body else None} for status, body in answers]
     return 200, orjson.dumps({"results": results})
-
-
-def bug() -> Answer:
-    """Returns the answer for an error of the server itself."""
-    detail = "the server has a bug, which its log describes"
-    return 500, HttpProblem(500, "internal", detail, error="WorkerLost").document()
 
 
 def headers(answer: Answer) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ SCPO_HOURS = {
 
 
 def page(plans: Mapping[PaperRun, Planned]) -> str:
-    """The whole page."""
+    """The page, without the papers' rows."""
     means = ", ".join(f"{display_name(env)} {a} / {b:,} / {c}" for env, (a, b, c) in MEANS.items())
     stated = "; ".join(
         f"{_models()[model]} on {display_name(env)} {hours} hours, planned {plans[run].hours(150):.0f}"
@@ -32,17 +32,20 @@ def page(plans: Mapping[PaperRun, Planned]) -> str:
     lines = [text.rstrip("\n")]
     counts = Counter(run.paper for run in published_rows())
     for paper in read_papers():
-        rows = [row for table in paper.tables for row in table.rows]
+        own = [row for table in paper.tables for row in table.rows]
         lines.append(
-            f"| [{display_name(paper.key)}](#{display_name(paper.key).lower()}) | {len(rows)} | "
-            f"{sum(bool(row.runs) for row in rows)} | "
-            f"{sum(row.evaluate is not None for row in rows)} | "
-            f"{sum(not row.runs and row.evaluate is None for row in rows)} | {counts[paper.key]} |"
+            f"| {display_name(paper.key)} | {len(own)} | "
+            f"{sum(bool(row.runs) for row in own)} | "
+            f"{sum(row.evaluate is not None for row in own)} | "
+            f"{sum(not row.runs and row.evaluate is None for row in own)} | {counts[paper.key]} |"
         )
     lines.append(f"| GiGPO, as quoted | | | | | {counts['gigpo']} |")
-    for paper in read_papers():
-        lines += ["", *_paper(paper, plans)]
     return "\n".join(lines) + "\n"
+
+
+def rows(plans: Mapping[PaperRun, Planned]) -> str:
+    """All rows of all papers, as Markdown."""
+    return "\n".join(line for paper in read_papers() for line in (*_paper(paper, plans), "")) + "\n"
 
 
 @cache

@@ -108,8 +108,8 @@ def test_the_settings_of_every_run_are_the_frozen_ones_and_what_the_index_says()
             noted = any("not of held-out goals" in note for note in setting.taken)
             assert named == {wanted} and noted == (run.paper != "steppo"), run.name
     assert len({setting_of(run).settings["name"] for run in RUNS}) == len(RUNS)
-    for run, rows in RUNS.items():
-        assert all(row.model == run.model and row.runs[run.env] == run for row in rows), run.name
+    for run, own in RUNS.items():
+        assert all(row.model == run.model and row.runs[run.env] == run for row in own), run.name
 
 
 def test_the_page_is_what_index_and_plans_say_and_has_all_figures_of_the_index_and_no_other() -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainers.credit.estimators import ESTIMATORS, Estimator
-from trainers.credit.estimators.base import Milestones
+from trainers.credit.estimators.base import Milestones, States
 from trainers.credit.spear.replay import ReplayConfig
 from trainers.policy.loss import ObjectiveConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Text, checked
-from trainers.steps.columns import GREEDY_RETURN, MC_VALUE, MILESTONE, NEXT_MC_VALUE, VALUES
+from trainers.steps.columns import GREEDY_RETURN, MC_VALUE, MILESTONE
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -41,18 +41,6 @@ class CriticConfig:
 
 
 @dataclass(frozen=True)
-class OracleConfig:
-    """Episodes that are continued from the states of sampled steps, for ``oracle_mc``; never trained on."""
-
-    continuations: AtLeastOne = 8
-    """Episodes per state. They cost about this number times half the steps of an episode for each step."""
-    states: Literal["exact", "key"] = "exact"
-    """``exact``: steps share a state where nothing tells apart what may follow. ``key``: where prompt and state key are
-    equal, however many steps were made; every visit of a continuation counts for the state that it visits, so that few
-    continuations measure many states. Exact but for the time limit, if the state key is the whole state."""
-
-
-@dataclass(frozen=True)
 class MethodConfig:
     """The credit-assignment method; a recipe fills this section, and every key of it can be overridden."""
 
@@ -70,8 +58,6 @@ class MethodConfig:
     """Self-imitation (SPEAR); null is off."""
     critic: CriticConfig | None = None
     """The critic, where the method needs one (ppo, steppo, vetta, hiper)."""
-    oracle: OracleConfig | None = None
-    """Continue episodes from the state of every sampled step, to measure its value (oracle_mc); null is off."""
     reference: Place = "device"
     """Where the weights of the reference policy are kept, if the method compares with one: ``device``, beside the
     policy; ``offload``, in the host's memory, and on the device while it scores; ``cpu``, where it scores, too."""
@@ -98,6 +84,12 @@ class MethodConfig:
         return GREEDY_RETURN in self.make_estimator().needs
 
     @property
+    def continuations(self) -> tuple[int, States] | None:
+        """Episodes for each state of a sampled step, and which steps share one, where the method reads values."""
+        estimator = self.make_estimator()
+        return estimator.continued if MC_VALUE in estimator.needs else None
+
+    @property
     def milestones(self) -> Milestones | None:
         """The milestones that the environments of the rollout see, where the method reads them."""
         estimator = self.make_estimator()
@@ -107,15 +99,6 @@ class MethodConfig:
     def needs_reference(self) -> bool:
         """Whether the loss or a shaper compares the policy with the reference."""
         return self.objective.kl != "none" or "kl_penalty" in self.shapers
-
-    @property
-    def supplies(self) -> dict[str, tuple[str, ...]]:
-        """The columns that each setting of this section can supply, by the setting's name."""
-        columns = {
-            "critic": (self.critic is not None, VALUES),
-            "oracle": (self.oracle is not None, (MC_VALUE, NEXT_MC_VALUE)),
-        }
-        return {key: own for key, (present, own) in columns.items() if present}
 
     @property
     def filter_settings(self) -> dict[str, dict[str, Any]]:

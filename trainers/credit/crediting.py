@@ -51,7 +51,7 @@ class Credit:
 
 
 class OracleEpisodes(Protocol):
-    """Episodes that were continued from the states of sampled steps (``method.oracle``)."""
+    """Episodes that were continued from the states of sampled steps (``oracle_mc``)."""
 
     @property
     def episodes(self) -> Sequence[Episode]:

@@ -44,8 +44,9 @@ class Method:
             check_supply(f"shaper {key}", shaper.needs, {})
         for key, filter_ in method.filters.items():
             check_supply(f"filter {key}", filter_.needs, {})
-        columns = config.supplies
-        if "critic" in columns and isinstance(method.estimator, ValueBased):
-            columns["critic"] = tuple(value.name for value in method.estimator.values)  # a package's may have others
+        columns: dict[str, tuple[str, ...]] = {}
+        if config.critic is not None:
+            reads = method.estimator.values if isinstance(method.estimator, ValueBased) else ()
+            columns["critic"] = tuple(value.name for value in reads)
         check_supply(name, set(method.estimator.needs) - MADE, columns)
         return method

@@ -165,7 +165,7 @@ class SynchronousRollouts(RolloutSource):
         try:
             began = time.perf_counter()
             rollout = replace(super().__call__(iteration), pruned_tokens=self.pruned)
-            if self.config.method.oracle is None:
+            if self.config.method.continuations is None:
                 return rollout
             return self._continue_episodes(replace(rollout, seconds=time.perf_counter() - began), iteration)
         except (Abandoned, EngineFailed, OutOfMemory):
@@ -208,7 +208,7 @@ class SynchronousRollouts(RolloutSource):
     def _play_plans(self, name: str, plans: Sequence[EpisodePlan]) -> tuple[list[Episode], Timing]:
         """Plays episodes, and keeps their steps as points where others can start, if the method starts some."""
         config, seed = self.config, self.config.seed + 1
-        branches = None if config.method.oracle is None and config.rollout.tree is None else self.branches
+        branches = None if config.method.continuations is None and config.rollout.tree is None else self.branches
         self.plans |= {plan.episode_id: plan for plan in plans}
         episodes = self.stop.phase(
             name, len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch, self.store, branches)
@@ -217,12 +217,10 @@ class SynchronousRollouts(RolloutSource):
 
     def _continue_episodes(self, rollout: IterationRollout, iteration: int) -> IterationRollout:
         """Continues episodes from the state of every step; returns the rollout with what was played."""
-        oracle = self.config.method.oracle
-        assert oracle is not None
-        began = time.perf_counter()
-        by_key, seed = oracle.states == "key", self.config.seed + 2
+        assert self.config.method.continuations is not None
+        (count, states), began, seed = self.config.method.continuations, time.perf_counter(), self.config.seed + 2
         steps = unshaped_steps(rollout.episodes, iteration)
-        continuations = Continuations.of(steps, oracle.continuations, self.plans, self.branches, by_key)
+        continuations = Continuations.of(steps, count, self.plans, self.branches, states == "key")
         self.plans, self.branches, plans = {}, {}, continuations.plans
         episodes = self.stop.phase(
             "oracle", len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch)
@@ -263,7 +261,7 @@ def episodes_per_task(config: TrainConfig) -> int:
 
 def branching(config: TrainConfig) -> list[str]:
     """Returns the settings with which episodes start at steps of others."""
-    on = {"method.oracle": config.method.oracle, "rollout.tree": config.rollout.tree}
+    on = {config.method.estimator: config.method.continuations, "rollout.tree": config.rollout.tree}
     return [name for name, value in on.items() if value is not None]
 
 

@@ -127,7 +127,7 @@ PLANNED = (BLOCK, SWITCH, SEGMENT, SWITCH_PROBABILITY, LOW_START)
 ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, TREE, LAST, ITERATION, TRUNCATED, AGENT})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
-MADE = frozenset({ENTROPY, HINDSIGHT, GREEDY_RETURN, EMBEDDING, MILESTONE, *PLANNED})
+MADE = frozenset({ENTROPY, HINDSIGHT, GREEDY_RETURN, EMBEDDING, MILESTONE, MC_VALUE, NEXT_MC_VALUE, *PLANNED})
 """Columns whose provider is there because an estimator reads them."""
 
 SUPPLIERS = {
@@ -137,7 +137,7 @@ SUPPLIERS = {
     EMBEDDING: "a pass of the actor (embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task",
     MILESTONE: "a rollout whose environments see milestones",
-    **dict.fromkeys((MC_VALUE, NEXT_MC_VALUE), "continuations of episodes (method.oracle: {continuations: 8})"),
+    **dict.fromkeys((MC_VALUE, NEXT_MC_VALUE), "continuations of episodes"),
     REFERENCE: "the reference policy (objective.kl, or the shaper kl_penalty)",
     **dict.fromkeys(PLANNED, "a reader of planned answers (prompt.plan: true)"),
     **{name: "the rollout" for name in ROLLOUT},

@@ -44,7 +44,7 @@ from trainers.steps.parquet import read_episodes, write_episodes
 from trainers.train import main
 
 TOKENIZER = word_tokenizer(["Task one two place 0 1 2 3 left right Observation Action : none"], 128)
-METHOD = checked(MethodConfig, {"estimator": "oracle_mc", "oracle": {}}, "method")
+METHOD = checked(MethodConfig, {"estimator": "oracle_mc"}, "method")
 
 
 def _answer(request: Request) -> list[int]:
@@ -172,7 +172,7 @@ def test_an_oracle_that_no_world_allows_is_refused(tmp_path: Path, capsys: pytes
 @pytest.mark.slow
 def test_a_run_plays_continuations_and_trains_on_none(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
-    changes = {"recipe": "oracle_mc", "iterations": 1, "method": {"oracle": {"continuations": 3}}}
+    changes = {"recipe": "oracle_mc", "iterations": 1, "method": {"options": {"continuations": 3}}}
     changes["evaluation.envs"] = []
     (record,) = trained(tmp_path, **changes)
     assert record["train/episodes"] == 6 and record["train/steps"] == 18
@@ -269,7 +269,7 @@ def test_every_method_that_compares_steps_runs_on_trees() -> None:
 
 
 def test_the_oracle_measures_the_states_of_a_tree_once() -> None:
-    oracle = {"estimator": "oracle_mc", "oracle": {"continuations": 2}}
+    oracle = {"estimator": "oracle_mc", "options": {"continuations": 2}}
     rolled, _ = _grown(TreeConfig(2, 2, 2), **oracle)
     shared = sum(episode.shared for episode in rolled.episodes)
     steps = _steps(rolled)

@@ -24,7 +24,7 @@ ON: dict[str, dict[str, Any]] = {
     "pool": {"pool": {}},
     "pool.take": {"pool": {"take": {}}},
     "alarms.action: return": {"alarms": {"action": "return"}},
-    "method.oracle": {"method": {"oracle": {"continuations": 1}}},
+    "a method with continuations (oracle_mc)": {"method": {"estimator": "oracle_mc"}},
     "a method with milestones (beacon)": {"method": {"estimator": "beacon"}},
     "method.replay": {"method": {"replay": {}}},
     "method.filters.zero_variance.refill_rounds": {"method": {"filters": {"zero_variance": {"refill_rounds": 1}}}},
@@ -35,7 +35,8 @@ ON: dict[str, dict[str, Any]] = {
 }
 """What switches each feature of the table on."""
 RECIPES = {
-    "method.oracle": "oracle_mc", "a method with milestones (beacon)": "beacon", "method.replay": "spear",
+    "a method with continuations (oracle_mc)": "oracle_mc", "a method with milestones (beacon)": "beacon",
+    "method.replay": "spear",
     "method.filters.zero_variance.refill_rounds": "dapo", "a method with greedy episodes (remax)": "remax",
     "critic": "ppo", "embedding": "bipace", "hindsight": "hcapo", "plan": "hiper", "steps": "gigpo",
 }  # fmt: skip

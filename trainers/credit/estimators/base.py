@@ -20,6 +20,7 @@ from trainers.steps.columns import SUPPLIERS, TRUNCATED, VALUE, target_of
 
 Per = Literal["step", "token"]
 Milestones = Literal["world", "expert"]
+States = Literal["exact", "key"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ class Estimator(ABC):
     def hidden_state(self) -> tuple[int | None, Pooling]:
         """Layer, from the end (``None``: a late one), and pooling of the column ``embedding``, where it is read."""
         return None, "last"
+
+    @property
+    def continued(self) -> tuple[int, States]:
+        """Episodes for each state whose value is read, and which steps share one."""
+        return 8, "exact"
 
     @property
     def milestone_kind(self) -> Milestones:

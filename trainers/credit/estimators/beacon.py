@@ -44,11 +44,11 @@ class BEACON(Comparing):
     penalise: bool = False
     """Add the ``row_score`` of a step, such as the penalty of an invalid action, to what it earns, too (authors'
     code)."""
+    compare: Annotated[StateComparison, laid_over(CENTRED)] = CENTRED
+    """How episodes and steps are compared."""
     milestones: Milestones = "world"
     """``world``: states of the world, as each environment defines them (docs/methods/beacon.md); ``expert``: the
     actions with which its expert solves the task, in their order."""
-    compare: Annotated[StateComparison, laid_over(CENTRED)] = CENTRED
-    """How episodes and steps are compared."""
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -10,6 +10,9 @@ from trainers.settings import ConfigError
 if TYPE_CHECKING:
     from trainers.run.config import TrainConfig
 
+_ORACLE = "a method with continuations (oracle_mc)"
+_MILESTONES = "a method with milestones (beacon)"
+_GREEDY = "a method with greedy episodes (remax)"
 FEATURES: dict[str, Callable[[TrainConfig], object]] = {
     "rollout.tree": lambda config: config.rollout.tree,
     "rollout.staleness": lambda config: config.rollout.staleness,
@@ -17,11 +20,11 @@ FEATURES: dict[str, Callable[[TrainConfig], object]] = {
     "pool": lambda config: config.pool,
     "pool.take": lambda config: config.pool and config.pool.take,
     "alarms.action: return": lambda config: config.alarms.goes_back,
-    "method.oracle": lambda config: config.method.oracle,
-    "a method with milestones (beacon)": lambda config: config.method.milestones,
+    _ORACLE: lambda config: config.method.continuations,
+    _MILESTONES: lambda config: config.method.milestones,
     "method.replay": lambda config: config.method.replay,
     "method.filters.zero_variance.refill_rounds": lambda config: config.method.refill_rounds,
-    "a method with greedy episodes (remax)": lambda config: config.method.plays_greedily,
+    _GREEDY: lambda config: config.method.plays_greedily,
     "model.shard": lambda config: config.model.shard != "none",
     "optim.state: 8bit": lambda config: config.optim.state == "8bit",
     "prompt.examples": lambda config: config.prompt.examples,
@@ -32,22 +35,19 @@ EXCLUSIONS: dict[tuple[str, str], str] = {
     ("rollout.tree", "rollout.staleness"): "a tree branches from whole episodes of one version of the weights",
     ("rollout.tree", "rollout.agent"): "an agent plays whole episodes",
     ("rollout.tree", "pool"): "a pool stores whole episodes",
-    (
-        "rollout.tree",
-        "a method with milestones (beacon)",
-    ): "an episode that begins at a step of another does not know its milestones",
-    ("rollout.agent", "method.oracle"): "an agent's episode cannot begin at a step of another",
+    ("rollout.tree", _MILESTONES): "an episode that begins at a step of another does not know its milestones",
+    ("rollout.agent", _ORACLE): "an agent's episode cannot begin at a step of another",
     ("rollout.agent", "prompt.examples"): "an agent writes its own prompts",
     ("rollout.staleness", "rollout.agent"): "an agent's episode is sampled by the weights that it updates",
     ("rollout.staleness", "pool"): "a pool stores episodes of the weights that they update",
-    ("rollout.staleness", "method.oracle"): "the oracle continues episodes with the weights that played them",
+    ("rollout.staleness", _ORACLE): "the oracle continues episodes with the weights that played them",
     (
         "rollout.staleness",
         "alarms.action: return",
     ): "episodes of the later weights wait for updates of the earlier ones",
-    ("pool.take", "method.oracle"): "stored episodes are trained on, and none is continued",
+    ("pool.take", _ORACLE): "stored episodes are trained on, and none is continued",
     ("pool.take", "method.filters.zero_variance.refill_rounds"): "stored episodes are trained on, and none is replaced",
-    ("pool.take", "a method with greedy episodes (remax)"): "stored episodes are trained on, and none is played",
+    ("pool.take", _GREEDY): "stored episodes are trained on, and none is played",
     ("model.shard", "optim.state: 8bit"): "this state is not sharded",
 }
 """Why two features do not go together. Any other two do: tests/trainers/run/test_features.py tries all pairs."""

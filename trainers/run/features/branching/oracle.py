@@ -58,7 +58,7 @@ class Continuations:
             pooled: States are told apart by their keys, and every visit counts.
         """
         if any(steps.extra.get(AGENT, ())):
-            raise UsageError("continuations (method.oracle) are for environments of one agent")
+            raise UsageError("continuations are for environments of one agent")
         state, numbers, group = np.full(len(steps), -1, np.int64), dict[bytes, int](), list[int]()
         new_plans: list[EpisodePlan] = []
         order, _ = steps_in_order(steps)

@@ -112,6 +112,11 @@ def dr_grpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     return _centred(steps, numbers, lambda own, _: 1.0)
 
 
+def rft(steps: StepTable, numbers: Numbers = floats) -> list[float]:
+    """Every step that is left weighs 1."""
+    return [1.0 for _ in range(len(Rows(steps, numbers)))]
+
+
 def gpg(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """(R - mean) · episodes of the batch / episodes of groups whose returns differ."""
     rows = Rows(steps, numbers)
@@ -359,6 +364,7 @@ PLAIN: dict[str, Plain] = {
     "gspo": grpo,
     "dr_grpo": dr_grpo,
     "gpg": gpg,
+    "rft": rft,
     "rloo": rloo,
     "opo": opo,
     "remax": remax,

@@ -54,6 +54,7 @@ METHODS = {
         value = method._value(steps)[token_sequences(steps, "episode").index]
     """,
     "reinforce_pp": "",
+    "rft": "",
     "reinforce_pp_baseline": UNITS
     + """
         once_per_episode = np.zeros(len(returns), int); once_per_episode[once] = 1

@@ -148,7 +148,8 @@ def test_the_python_of_a_page_runs(
 @shown(of_kind("method"))
 def test_the_lines_below_an_equation_give_the_advantages_of_the_method(block: Block) -> None:
     name = Path(block.page).stem
-    method, steps = ESTIMATORS[name](), table()
+    settings = {"weight": "score"} if name == "rft" else {}  # by default every episode weighs alike
+    method, steps = ESTIMATORS[name](**settings), table()
     names = dict(vars(importlib.import_module(type(method).__module__)), steps=steps, method=method)
     names |= {field.name: getattr(method, field.name) for field in fields(method)}
     exec(textwrap.dedent(METHODS[name]), names)

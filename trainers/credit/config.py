@@ -63,6 +63,8 @@ class MethodConfig:
     policy; ``offload``, in the host's memory, and on the device while it scores; ``cpu``, where it scores, too."""
 
     def __post_init__(self) -> None:
+        if self.replay is not None and (self.replay.rules == "rounds") != (self.estimator == "rft"):
+            raise ConfigError("method.replay.rules: rft takes rounds, other methods paper or code")
         spear, scale = self.shapers.get("spear"), self.shapers.get("scale", {"factor": 1.0})
         if spear is not None and spear.get("outcome", "sign") == "sign" and scale.get("factor", 10.0) != 1.0:
             raise ConfigError(

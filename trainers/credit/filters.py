@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import GroupStatistics, episode_codes, first_rows, group_codes, group_statistics
 from trainers.credit.estimators.returns import episode_returns
-from trainers.settings import Count
+from trainers.settings import AtLeastOne, Count
 from trainers.settings.registry import Registry
 from trainers.steps import StepTable
+from trainers.steps.columns import SUCCESS
 
 
 class Filter(ABC):
@@ -69,6 +70,38 @@ class LowSpread(Filter):
         # As floating-point numbers (1 - 0.9) * 10 is less than 1.
         stay = max(1, int((1.0 - self.fraction) * len(std) + 1e-9))
         return np.isin(group, np.argsort(-std, kind="stable")[:stay])
+
+
+@FILTERS.register("accepted")
+@dataclass(frozen=True)
+class Accepted(Filter):
+    """Keep the episodes that rejection sampling accepts: those that solved their task, or have a score."""
+
+    score: float | None = None
+    """Accept returns of at least this; null: accept what solved its task."""
+    most: AtLeastOne | None = None
+    """Accept at most so many episodes of a task: the greatest returns, of equal ones the first."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Which episodes solved their task."""
+        return (SUCCESS,) if self.score is None else ()
+
+    def __call__(self, steps: StepTable) -> NDArray[np.bool_]:
+        """True for the rows of accepted episodes."""
+        episode, returns = episode_codes(steps), episode_returns(steps)
+        if self.score is None:
+            accepted = np.asarray(steps.column(SUCCESS, "accepted", "the rollout"), np.bool_)
+        else:
+            accepted = returns >= self.score
+        if self.most is None:
+            return accepted
+        once = first_rows(episode)
+        once = once[accepted[once]]
+        order = once[np.lexsort((steps.episode_id[once], -returns[once], steps.group_id[once]))]
+        group = steps.group_id[order]
+        place = np.arange(len(order)) - np.searchsorted(group, group)
+        return np.isin(episode, episode[order[place < self.most]])
 
 
 @FILTERS.register("overlong")

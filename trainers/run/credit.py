@@ -11,6 +11,7 @@ from envsuite.prompting import Codec, TemplateRenderer
 from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
 from trainers.credit.method import Method
+from trainers.credit.rounds import EarlierRounds
 from trainers.credit.spear.self_imitation import SelfImitation
 from trainers.policy.loading import model_settings
 from trainers.rollout.engine import longest_sequence
@@ -66,6 +67,8 @@ def make_crediting(
     crediting = Crediting(credit_method, accelerator, providers, [env.id for env in config.envs])
     if method.replay is None:
         return crediting, None
+    if method.replay.rules == "rounds":
+        return crediting, EarlierRounds(method.replay, accelerator, config.seed)
     compares = method.objective.kl != "none"
     scorer = next((part for part in providers if compares and REFERENCE in part.supplies), None)
     return crediting, SelfImitation(method.replay, accelerator, config.seed, scorer)

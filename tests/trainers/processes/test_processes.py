@@ -76,7 +76,8 @@ def test_every_method_credits_a_team_alike_on_one_process_and_on_two(credit: Pat
         for turn in (0, 1):
             assert bool(one["credit"][one["credit"][:, 1] % 2 == turn, 4].any()), f"{name}: an agent has no advantage"
         alone = load_file(credit / f"{name}-1.safetensors")["credit"]
-        assert not torch.equal(one["credit"], alone), f"{name}: as if one had played"
+        if name != "rft":  # whose accepted episodes weigh alike, whoever earned what
+            assert not torch.equal(one["credit"], alone), f"{name}: as if one had played"
         for key in one:
             near = 1e-12 * float(one[key].abs().max()) if one[key].numel() else 0.0
             torch.testing.assert_close(two[key], one[key], rtol=0.0, atol=near, msg=f"{name}: {key}")

@@ -41,15 +41,16 @@ MOST_AGE = 5
 class ReplayConfig:
     """Settings of SPEAR's self-imitation. Defaults are the paper's."""
 
-    rules: Literal["paper", "code"] = "paper"
+    rules: Literal["paper", "code", "rounds"] = "paper"
     """``paper``: episodes whose return lies above their group's mean are admitted (Eq. 6, and the sign of Eq. 4
     whatever the estimator), recalibration keeps Ã > 0 (Eq. 8), all that is stored counts towards ``size``, and group
     means beyond :data:`BASELINES` expire one by one (Algorithm 1). ``code``, SPEAR's: each step whose own advantage is
     positive; Ã ≥ 0; what lies above the median, which must exceed 1.5 times the size; the oldest iterations as a whole,
     before the new one is entered, so that there may be more for a while; what is older than 5 iterations is forgotten.
+    ``rounds``, for ``rft``: what the last ``size`` iterations accepted is imitated in each update.
     """
     size: AtLeastOne = 2048
-    """N_D: how many episodes (steps, with ``rules: code``) fill the buffer."""
+    """N_D: how many episodes (steps, with ``rules: code``; iterations, with ``rules: rounds``) fill the buffer."""
     warmup: Count = 100
     """T_warm-up: iterations over which the weight of self-imitation rises to 1 (ALFWorld 100, WebShop 200,
     mathematics 300)."""
@@ -127,7 +128,9 @@ class ReplayBuffer:
             MissingColumn: There is no column ``iteration``.
         """
         score = episode_returns(steps)
-        if self._as_code:
+        if self.config.rules == "rounds":
+            good, score = np.ones(len(steps), np.bool_), advantage
+        elif self._as_code:
             good = advantage > 0.0
         else:
             once = first_rows(episode_codes(steps))
@@ -142,9 +145,9 @@ class ReplayBuffer:
 
     def forget(self, iteration: int) -> int:
         """Drops rows that are too old at ``iteration``; returns the number of dropped rows."""
-        if not self._as_code:
+        if self.config.rules == "paper":
             return 0
-        young = iteration - self.table.extra[ITERATION] <= MOST_AGE
+        young = iteration - self.table.extra[ITERATION] <= (MOST_AGE if self._as_code else self.config.size)
         self.table = self.table.take(np.flatnonzero(young))
         return int((~young).sum())
 

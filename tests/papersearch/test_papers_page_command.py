@@ -57,8 +57,6 @@ def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Pa
         (["papersearch", "--browser", "--split", "validation"], "has no such task; give another: --split train, test"),
         (["papersearch", "--browser", "--type", "nothing"], "nothing"),
         (["papersearch", "--browser", "--task", "nothing"], "nothing"),
-        (["papersearch", "--browser", "--option", "colour=red"], "unknown argument of PaperSearch-v0"),
-        (["papersearch", "--browser", "--host", "192.0.2.1"], "an address of this machine: 127.0.0.1"),
         (["papersearch", "--browser", "--url", "http://127.0.0.1:1"], "--url is for play in a terminal"),
         (["papersearch", "--browser", "--save", "mine.jsonl"], "--save is for play in a terminal"),
     ],

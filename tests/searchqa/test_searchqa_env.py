@@ -185,11 +185,8 @@ def test_goal_identity_and_types(three: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"reward": "bleu"}, UnknownName),
-        ({"observation": "none"}, UnknownName),
         ({"retriever": "google"}, UnknownName),
         ({"retriever": ["bm25", "bm25"]}, UsageError),
-        ({"entities": 3}, UsageError),
         ({"source": "/nowhere"}, DataError),
     ],
 )

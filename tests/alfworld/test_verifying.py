@@ -99,7 +99,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "trajectory cut": (lambda trial: (trial / TRAJECTORY).write_bytes(b"{"), "damaged", "truncated"),
     "unknown family": (lambda trial: edit(trial, TRAJECTORY, scene=0, task_type=7), "damaged", "no text"),
     "another object": (lambda trial: (trial / GAME).write_bytes(b"[]"), "damaged", "not an object of JSON"),
-    "another game": (lambda trial: shutil.copy(trials(trial.parents[2], "train")[0] / GAME, trial), "altered", "not of"),
+    "another game": (lambda trial: shutil.copy(trials(trial.parents[2], "train")[-1] / GAME, trial), "altered", "task"),
     "no grammar": (lambda trial: edit(trial, grammar=""), "damaged", "does not state its task"),
     "not checked": (lambda trial: edit(trial, solvable=None), "missing", "1 of the 6 published games"),
     "marked unsolvable": (lambda trial: edit(trial, solvable=False), "missing", "or not solvable"),

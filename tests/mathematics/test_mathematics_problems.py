@@ -222,15 +222,6 @@ def test_missing_and_empty_files_are_said(name: str, said: str, tmp_path: Path) 
         ProblemFiles(tmp_path / name)
 
 
-def test_the_published_files_are_read(shared: Path) -> None:
-    problems = ProblemFiles(shared / "data" / "mathematics")  # 22 of DAPO's 2,000 are there twice, or in a test
-    counts = Counter(split for split, _ in problems.listed.values())
-    types = Counter(kind for _, kind in problems.listed.values())
-    assert counts == {"train": 1978, "test": 530} and types["aime24"] == 30
-    assert sum(types[kind] for kind in types if kind.startswith("geometry-")) == 41
-    assert {kind.rpartition("-")[2] for kind in types if kind.startswith("algebra-")} == set("12345")
-
-
 def test_gsm8k_s_files_are_read(tmp_path: Path) -> None:
     rows = [
         {"question": "How many clips?", "answer": "She sold 48/2 = <<48/2=24>>24 in May.\n48+24 = 72 in all.\n#### 72"},

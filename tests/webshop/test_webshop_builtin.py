@@ -19,11 +19,6 @@ from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.tasks import load
 
 
-def tagger_named_builtin(name: str) -> BuiltinNouns:
-    """Stands in for :func:`envsuite.webshop.nouns.tagger`."""
-    return BuiltinNouns()
-
-
 def test_without_official_files_the_shop_is_the_built_in_one() -> None:
     env = WebShop()
     _, info = env.reset(seed=0)
@@ -34,20 +29,14 @@ def test_without_official_files_the_shop_is_the_built_in_one() -> None:
     assert env.tasks.hash == WebShop(source="builtin", goals="human").tasks.hash
 
 
-def test_where_official_files_are_they_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    monkeypatch.setattr("envsuite.webshop.build.tagger", tagger_named_builtin)  # spaCy takes seconds to load
-    write_official(tmp_path / "webshop", "_1000")
-    assert WebShop(split="dev").reset(seed=0)[1]["versions"]["source"] == "official-1k"
-    assert WebShop(source="builtin", products=8).reset(seed=0)[1]["versions"]["source"] == "builtin"
-
-
-def test_with_both_official_sets_the_one_that_is_named_is_played_and_results_tell_which(
+def test_official_files_come_first_and_of_two_sets_the_one_that_is_named_is_played_as_results_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    monkeypatch.setattr("envsuite.webshop.build.tagger", tagger_named_builtin)
+    monkeypatch.setattr("envsuite.webshop.build.tagger", lambda name: BuiltinNouns())  # spaCy takes seconds to load
     small = write_official(tmp_path / "webshop", "_1000", ENTRIES[:3])
+    assert WebShop(split="dev").reset(seed=0)[1]["versions"]["source"] == "official-1k"
+    assert WebShop(source="builtin", products=8).reset(seed=0)[1]["versions"]["source"] == "builtin"
     full = write_official(tmp_path / "webshop", "")
     for name, files in (("official-1k", small), ("official-full", full)):
         env = WebShop(source=name, split="dev", goals="synthetic")

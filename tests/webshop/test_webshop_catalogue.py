@@ -15,7 +15,6 @@ from envsuite.webshop.build import build
 from envsuite.webshop.catalogue import REMEDY, Catalogue, open_catalogue
 from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.pages import text
-from envsuite.webshop.source import CatalogueFiles
 from envsuite.webshop.world import ShopVisit
 
 
@@ -176,8 +175,3 @@ def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:
     tracemalloc.stop()
     assert taken < 4_000, f"{taken:.0f} bytes a session"
     assert open_catalogue(shop_path) is catalogue
-
-
-def test_the_official_catalogue_is_what_it_is_said_to_be(official: Catalogue, official_files: CatalogueFiles) -> None:
-    assert len(official) == 1000
-    assert official.version == f"1000 products {official_files.digest()[:12]}, nouns by recorded"

@@ -56,7 +56,9 @@ def right(task_id: str = TASK) -> str:
     return env.problem.answer
 
 
-def test_variables_stay_in_an_episode_and_not_beyond_it(made: Callable[..., PythonMathEnv]) -> None:
+def test_variables_stay_in_an_episode_and_what_is_printed_is_shown_with_a_hint(
+    made: Callable[..., PythonMathEnv],
+) -> None:
     env = begun(made())
     texts = [
         env.step(python(code))[0]["text"] for code in ("x = 17 * 23", "print(x)", "x + 1", "import math", "math.pi > 3")
@@ -66,14 +68,14 @@ def test_variables_stay_in_an_episode_and_not_beyond_it(made: Callable[..., Pyth
     observation, _, _, _, info = env.step(python("print(x)"))
     assert "NameError" in observation["text"] and observation["text"].endswith(prompts.CHECK)
     assert info["valid"] and info["metrics"] == {"tool_calls": 1.0, "tool_errors": 1.0}
-
-
-def test_what_a_run_prints_and_says_on_stderr_is_shown_with_a_hint(made: Callable[..., PythonMathEnv]) -> None:
-    env = begun(made())
     code = "import sys\nprint('seen')\nprint('warned', file=sys.stderr)"
     assert env.step(python(code))[0]["text"] == f"seen\nstderr:\nwarned\n{prompts.CHECK}"
     text = env.step(python("print(1"))[0]["text"]
     assert text.startswith("stderr:\n") and "SyntaxError" in text
+    env.step(python("x = 41"))
+    env.close()
+    env.close()
+    assert env.step(python("x + 1"))[0]["text"] == "42", "a closed environment goes on where it was"
 
 
 @pytest.mark.seconds
@@ -150,14 +152,6 @@ def test_a_restored_snapshot_is_the_episode_and_goes_on_as_it_does(
     for code in ("x", "y", "1/0", "x = 7"):
         assert env.step(python(code)) == other.step(python(code))
     assert env.step(answer("5")) == other.step(answer("5")) and other.done
-
-
-def test_a_closed_environment_goes_on_where_it_was(made: Callable[..., PythonMathEnv]) -> None:
-    env = begun(made())
-    env.step(python("x = 41"))
-    env.close()
-    env.close()
-    assert env.step(python("x + 1"))[0]["text"] == "42"
 
 
 @pytest.mark.seconds

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from teaching import Acting
+from teaching import played as acted
 
 from envsuite.bifurcation.env import COUNTS, Bifurcation
 from envsuite.bifurcation.expert import BifurcationExpert
@@ -137,13 +139,10 @@ def test_each_door_is_right_as_often_as_the_others(doors: int, forks: int, seed:
 def test_the_expert_solves_every_task(dials: dict[str, Any]) -> None:
     env, expert = Bifurcation(**dials), BifurcationExpert()
     for task in [task for ids in env.tasks.splits.values() for task in ids]:
-        _, info = env.reset(options={"task_id": task})
-        earned, steps = 0.0, 0
-        while not env.done:
-            _, reward, _, _, info = env.step(expert.act(env))
-            earned, steps = earned + reward, steps + 1
-        assert info["success"] and info["score"] == 1.0 and steps == env.kind.horizon
-        assert earned == pytest.approx(1.0)
+        turns = acted(env, task, Acting(expert))
+        info = turns[-1].info
+        assert info["success"] and info["score"] == 1.0 and len(turns) == env.kind.horizon
+        assert sum(turn.reward for turn in turns) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("mistake", ["final", "recoverable"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from teaching import Acting, played
 
 from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, WorkerLost
 from envsuite.interpreter import Limits, open_interpreter
@@ -210,9 +211,8 @@ def test_the_expert_runs_its_code_again_where_something_came_between(made: Calla
 def test_the_expert_solves_builtin_problems(task_type: str, every: int, made: Callable[..., PythonMathEnv]) -> None:
     env = made(split="test", tasks=[task_type])
     for task_id in env.tasks.ids("test")[::every]:
-        env.reset(options={"task_id": task_id})
-        assert not env.step(MathExpert().act(env))[2], task_id
-        assert env.step(MathExpert().act(env))[4]["success"], task_id
+        first, last = played(env, task_id, Acting(MathExpert()))
+        assert not first.done and last.info["success"], task_id
 
 
 def test_the_expert_knows_the_answers_of_files(tmp_path: Path, made: Callable[..., PythonMathEnv]) -> None:

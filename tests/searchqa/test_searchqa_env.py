@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from question_files import HOTPOT, MUSIQUE, TWO_WIKI, UNANSWERABLE, without, write_json, write_lines
+from teaching import Acting, played
 
 from envsuite.core import DataError, ToolCall, UnknownName, UsageError
 from envsuite.core.players import Player
@@ -216,13 +216,9 @@ def test_a_corpus_without_questions_or_with_other_tasks_is_refused(tmp_path: Pat
 
 def play(env: SearchQAEnv, player: Player, task: str) -> tuple[float, float]:
     """Reward of an episode, and the share of the supporting pages that were found."""
-    wrapped, total, ended = gymnasium.wrappers.TimeLimit(env, 5), 0.0, False
-    wrapped.reset(options={"task_id": task})
-    while not ended:
-        _, reward, terminated, truncated, info = wrapped.step(player.act(wrapped))
-        assert info["valid"], info["error"]
-        total, ended = total + float(reward), terminated or truncated
-    return total, info["metrics"]["support_recall"]
+    turns = played(env, task, Acting(player), 5)
+    assert all(turn.info["valid"] for turn in turns)
+    return sum(turn.reward for turn in turns), turns[-1].info["metrics"]["support_recall"]
 
 
 def test_the_expert_answers_every_question_and_lexical_some() -> None:

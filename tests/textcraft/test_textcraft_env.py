@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from teaching import Acting, played
 
 from envsuite.core import ToolCall
 from envsuite.textcraft.env import TextCraft
@@ -121,14 +122,11 @@ def _limited(spare: int) -> TextCraft:
 def test_a_limited_stock_suffices_for_the_expert_and_is_in_every_observation(spare: int) -> None:
     env = _limited(spare)
     for task in env.tasks.ids("train"):
-        observation, _ = env.reset(options={"task_id": task})
-        assert "\nLeft to get: " in observation["text"]
-        done = False
-        while not done:
-            observation, _, done, _, info = env.step(TextCraftExpert().act(env))
-            assert info["valid"], f"{task}: {info['error']}"
-            assert observation["text"].splitlines()[-1].startswith("Left to get: ")
-        assert info["success"]
+        assert "\nLeft to get: " in env.reset(options={"task_id": task})[0]["text"]
+        turns = played(env, task, Acting(TextCraftExpert()))
+        for turn in turns:
+            assert turn.info["valid"] and turn.text.splitlines()[-1].startswith("Left to get: ")
+        assert turns[-1].info["success"]
 
 
 def test_nothing_more_can_be_got_than_is_left() -> None:

@@ -55,7 +55,9 @@ def test_recorded_episodes_are_played_as_they_were(
     name: str, engine: TextWorldEngine, games_root: Path, shared: Path
 ) -> None:
     lines = (shared / "data" / "alfworld" / "transcripts.jsonl").read_bytes().splitlines()
-    for episode in [episode for episode in map(orjson.loads, lines) if episode["gamefile"].startswith(name)]:
+    episodes = [episode for episode in map(orjson.loads, lines) if episode["gamefile"].startswith(name)]
+    assert episodes
+    for episode in episodes:
         game = engine.open(games_root / "json_2.1.1" / episode["gamefile"])
         for step in (episode["reset"], *episode["steps"]):
             turn = game.step(step["command"]) if "command" in step else game.reset()

@@ -158,23 +158,10 @@ def measured(index: int) -> Iterator[tuple[str, dict[str, float]]]:
     portable = [i for i, kind in kinds.items() if kind not in FIXED]
     goal = [i for i, kind in kinds.items() if kind == record["pddl_params"]["object_target"]]
     room = next(name for name, number in ROOMS.items() if number == record["scene"]["scene_num"] // 100)
-    yield (
-        room,
-        {
-            "receptacles": len(of["receptacleType"]),
-            "things": len(kinds),
-            "portable": len(portable),
-            "behind doors": 100 * mean(i in hidden for i in portable),
-        },
-    )
-    yield (
-        record["task_type"],
-        {
-            "walkthrough": len(game["walkthrough"]),
-            "goal things": len(goal),
-            "behind doors": 100 * mean(i in hidden for i in goal),
-        },
-    )
+    figures: dict[str, float] = {"receptacles": len(of["receptacleType"]), "things": len(kinds)}
+    yield room, {**figures, "portable": len(portable), "behind doors": 100 * mean(i in hidden for i in portable)}
+    figures = {"walkthrough": len(game["walkthrough"]), "goal things": len(goal)}
+    yield record["task_type"], {**figures, "behind doors": 100 * mean(i in hidden for i in goal)}
 
 
 @pytest.mark.seconds

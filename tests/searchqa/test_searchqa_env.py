@@ -11,6 +11,7 @@ from teaching import Acting, played
 from envsuite.core import DataError, ToolCall, UnknownName, UsageError
 from envsuite.core.players import Player
 from envsuite.retrieval.corpus_build import build
+from envsuite.retrieval.documents import InMemory
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.expert import SearchQAExpert
@@ -196,22 +197,14 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], error: ty
 
 
 def test_a_corpus_without_questions_or_with_other_tasks_is_refused(tmp_path: Path) -> None:
-    class Mixed(Encyclopaedia):
-        def tasks(self) -> Any:
-            first, second, *_ = super().tasks()
-            yield from (first, {**second, "data_set": "hotpotqa"})
-
-    class Papers(Encyclopaedia):
-        def tasks(self) -> Any:
-            yield {"id": "1", "text": "x", "gold": []}
-
-    for source, message in (
-        (Encyclopaedia(100, 0), "no questions"),
-        (Papers(100, 10), "not a question"),
-        (Mixed(100, 10), "generated questions among published"),
+    pages, (first, second, *_) = tuple(Encyclopaedia(100, 10).documents()), Encyclopaedia(100, 10).tasks()
+    for tasks, message in (
+        ([], "no questions"),
+        ([{"id": "1", "text": "x", "gold": []}], "not a question"),
+        ([first, {**second, "data_set": "hotpotqa"}], "generated questions among published"),
     ):
         with pytest.raises(DataError, match=message):
-            SearchQAEnv(source=build(source, tmp_path / "some.corpus"))
+            SearchQAEnv(source=build(InMemory("some", pages, tasks), tmp_path / "some.corpus"))
 
 
 def play(env: SearchQAEnv, player: Player, task: str) -> tuple[float, float]:

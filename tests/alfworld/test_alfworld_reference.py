@@ -19,7 +19,6 @@ import psutil
 import pytest
 
 from envsuite.alfworld import reference
-from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.game_file import GAME
 from envsuite.alfworld.pool import ReferencePool
 from envsuite.alfworld.reference import TextWorldEngine
@@ -51,37 +50,20 @@ def engine(pool: ReferencePool) -> TextWorldEngine:
     return TextWorldEngine(pool)
 
 
-def transcripts(shared: Path) -> list[dict[str, Any]]:
+@pytest.mark.parametrize("name", [SMALL, pytest.param("", marks=pytest.mark.slow)], ids=["one", "every"])
+def test_recorded_episodes_are_played_as_they_were(
+    name: str, engine: TextWorldEngine, games_root: Path, shared: Path
+) -> None:
     lines = (shared / "data" / "alfworld" / "transcripts.jsonl").read_bytes().splitlines()
-    return [orjson.loads(line) for line in lines]
-
-
-def recorded(state: dict[str, Any]) -> tuple[Any, ...]:
-    return state["feedback"], tuple(state["admissible_commands"]), state.get("won", False)
-
-
-def said(turn: GameTurn) -> tuple[Any, ...]:
-    return turn.feedback, turn.commands, turn.won
-
-
-def check_episode(engine: TextWorldEngine, games_root: Path, episode: dict[str, Any]) -> None:
-    game = engine.open(games_root / "json_2.1.1" / episode["gamefile"])
-    assert said(game.reset()) == recorded(episode["reset"])
-    for step in episode["steps"]:
-        turn = game.step(step["command"])
-        assert said(turn) == recorded(step)
-    game.close()
-
-
-def test_a_recorded_episode_is_played_as_it_was(engine: TextWorldEngine, games_root: Path, shared: Path) -> None:
-    (short,) = [e for e in transcripts(shared) if e["gamefile"].startswith(SMALL)]
-    check_episode(engine, games_root, short)
-
-
-@pytest.mark.slow
-def test_every_recorded_episode_is_played_as_it_was(engine: TextWorldEngine, games_root: Path, shared: Path) -> None:
-    for episode in transcripts(shared):
-        check_episode(engine, games_root, episode)
+    episodes = [episode for episode in map(orjson.loads, lines) if episode["gamefile"].startswith(name)]
+    assert episodes
+    for episode in episodes:
+        game = engine.open(games_root / "json_2.1.1" / episode["gamefile"])
+        for step in (episode["reset"], *episode["steps"]):
+            turn = game.step(step["command"]) if "command" in step else game.reset()
+            wanted = (step["feedback"], tuple(step["admissible_commands"]), step.get("won", False))
+            assert (turn.feedback, turn.commands, turn.won) == wanted
+        game.close()
 
 
 def test_a_text_parsed_before_is_what_the_parser_made_of_it_whatever_was_written_into_it() -> None:

@@ -53,8 +53,8 @@ def test_what_is_inside_a_receptacle_is_read_back(things: list[str], place: str,
         assert not (said.closed or said.room or said.taken or said.placed or said.first or said.refused)
 
 
-@given(st.lists(THINGS, unique=True, min_size=1), THINGS)
-def test_the_room_and_the_hand_and_the_doors_are_read_back(names: list[str], thing: str) -> None:
+@given(st.lists(THINGS, unique=True, min_size=1), THINGS, THINGS, st.sampled_from(["clean", "heat", "cool"]))
+def test_room_hand_doors_and_what_was_done_are_read_back(names: list[str], thing: str, place: str, verb: str) -> None:
     room = f"You are in the middle of a room. Looking quickly around you, you see {spoken(names)}."
     first = read(f"{INTRODUCTION}\n\n{room}\n\nYour task is to: put a {thing.split()[0]} in safe.")
     assert first.first and first.room == tuple(sorted(names)) and not first.inside
@@ -62,10 +62,6 @@ def test_the_room_and_the_hand_and_the_doors_are_read_back(names: list[str], thi
     assert read("You are not carrying anything.").carried == ""
     assert read(f"You arrive at {thing}. The {thing} is closed.").closed == (thing,)
     assert read(f"You close the {thing}.").closed == (thing,)
-
-
-@given(THINGS, THINGS, st.sampled_from(["clean", "heat", "cool"]))
-def test_what_was_done_is_read_back(thing: str, place: str, verb: str) -> None:
     assert read(f"You pick up the {thing} from the {place}.").taken == (thing, place)
     assert read(f"You move the {thing} to the {place}.").placed == (thing, place)
     assert read(f"You {verb} the {thing} using the {place}.").treated == (verb, thing)

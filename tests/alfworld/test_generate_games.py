@@ -69,17 +69,18 @@ games = st.builds(
 
 @settings(max_examples=50)
 @given(games)
-def test_a_walkthrough_wins_with_its_last_command_and_not_before(game: Game) -> None:
+def test_a_game_is_won_by_its_walkthrough_holds_together_and_asks_for_what_its_sentence_says(game: Game) -> None:
     walk = game.game["walkthrough"]
     assert is_plan(game.problem, walk)
     assert not is_plan(game.problem, walk[:-1])
     assert not PlanState(game.problem).won()
     assert game.game["solvable"] is True
+    everything_is_in_one_place_that_may_hold_it(game)
+    each_name_is_declared_once_and_all_that_is_used(game)
+    the_goal_is_of_its_family_and_can_be_read_in_the_sentence(game)
 
 
-@settings(max_examples=50)
-@given(games)
-def test_everything_is_in_one_place_that_may_hold_it(game: Game) -> None:
+def everything_is_in_one_place_that_may_hold_it(game: Game) -> None:
     things = game.ids("objectType")
     spot = dict(game.facts["receptacleAtLocation"]) | dict(game.facts["objectAtLocation"])
     for predicate, over in (("objectAtLocation", things), ("receptacleAtLocation", game.ids("receptacleType"))):
@@ -95,9 +96,7 @@ def test_everything_is_in_one_place_that_may_hold_it(game: Game) -> None:
     assert start not in set(spot.values())
 
 
-@settings(max_examples=50)
-@given(games)
-def test_a_problem_declares_each_name_once_and_all_that_it_uses(game: Game) -> None:
+def each_name_is_declared_once_and_all_that_is_used(game: Game) -> None:
     objects = game.problem.split("(:objects", 1)[1].split("(:init", 1)[0]
     declared = re.findall(r"^\s+(\S+) - \w+\)?$", objects, re.MULTILINE)
     assert len(declared) == len({name.lower() for name in declared})
@@ -107,9 +106,7 @@ def test_a_problem_declares_each_name_once_and_all_that_it_uses(game: Game) -> N
     assert game.problem.count("(") == game.problem.count(")")
 
 
-@settings(max_examples=50)
-@given(games)
-def test_a_goal_is_of_its_family_and_can_be_read_in_the_sentence(game: Game) -> None:
+def the_goal_is_of_its_family_and_can_be_read_in_the_sentence(game: Game) -> None:
     family = next(f for f in FAMILIES if f.name == game.record["task_type"])
     assert game.path.split("/")[1].startswith(f"{family.name}-{game.thing}-None-")
     assert len([i for i in game.of_goal if i in game.host]) >= family.needs

@@ -45,16 +45,6 @@ def written(folder: Path, index: int, difficulty: SceneDifficulty = DEFAULT) -> 
     return target / "game.tw-pddl"
 
 
-def walkthrough_wins(engine: GameEngine, path: Path) -> bool:
-    game = engine.open(path)
-    turn = game.reset()
-    for command in json.loads(path.read_bytes())["walkthrough"]:
-        assert not turn.won and command in turn.commands
-        turn = game.step(command)
-    game.close()
-    return turn.won
-
-
 def same_play(engines: tuple[GameEngine, GameEngine], paths: tuple[Path, Path], seed: int, steps: int) -> None:
     """Play the same random commands on both, with a taste for those that change something."""
     draw = random.Random(seed)
@@ -69,22 +59,22 @@ def same_play(engines: tuple[GameEngine, GameEngine], paths: tuple[Path, Path], 
         game.close()
 
 
-@pytest.mark.parametrize("index", range(12))
-def test_walkthroughs_win_on_the_native_engine(index: int, tmp_path: Path) -> None:
-    assert walkthrough_wins(NativeEngine(), written(tmp_path, index))
-
-
 @needs_reference
-@pytest.mark.parametrize("index", (1, 3, 5))
-def test_walkthroughs_win_on_the_reference_engine(reference: TextWorldEngine, index: int, tmp_path: Path) -> None:
-    assert walkthrough_wins(reference, written(tmp_path, index, SMALL))
-
-
-@pytest.mark.slow
-@needs_reference
-@pytest.mark.parametrize("index", range(60))
-def test_more_walkthroughs_win_on_the_reference_engine(reference: TextWorldEngine, index: int, tmp_path: Path) -> None:
-    assert walkthrough_wins(reference, written(tmp_path, index))
+@pytest.mark.parametrize(
+    ("index", "difficulty"),
+    [(1, SMALL), (3, SMALL), (5, SMALL), *(pytest.param(one, DEFAULT, marks=pytest.mark.slow) for one in range(60))],
+)
+def test_walkthroughs_win_on_the_reference_engine(
+    reference: TextWorldEngine, index: int, difficulty: SceneDifficulty, tmp_path: Path
+) -> None:
+    path = written(tmp_path, index, difficulty)
+    game = reference.open(path)
+    turn = game.reset()
+    for command in json.loads(path.read_bytes())["walkthrough"]:
+        assert not turn.won and command in turn.commands
+        turn = game.step(command)
+    game.close()
+    assert turn.won
 
 
 @pytest.mark.slow
@@ -168,23 +158,10 @@ def measured(index: int) -> Iterator[tuple[str, dict[str, float]]]:
     portable = [i for i, kind in kinds.items() if kind not in FIXED]
     goal = [i for i, kind in kinds.items() if kind == record["pddl_params"]["object_target"]]
     room = next(name for name, number in ROOMS.items() if number == record["scene"]["scene_num"] // 100)
-    yield (
-        room,
-        {
-            "receptacles": len(of["receptacleType"]),
-            "things": len(kinds),
-            "portable": len(portable),
-            "behind doors": 100 * mean(i in hidden for i in portable),
-        },
-    )
-    yield (
-        record["task_type"],
-        {
-            "walkthrough": len(game["walkthrough"]),
-            "goal things": len(goal),
-            "behind doors": 100 * mean(i in hidden for i in goal),
-        },
-    )
+    figures: dict[str, float] = {"receptacles": len(of["receptacleType"]), "things": len(kinds)}
+    yield room, {**figures, "portable": len(portable), "behind doors": 100 * mean(i in hidden for i in portable)}
+    figures = {"walkthrough": len(game["walkthrough"]), "goal things": len(goal)}
+    yield record["task_type"], {**figures, "behind doors": 100 * mean(i in hidden for i in goal)}
 
 
 @pytest.mark.seconds

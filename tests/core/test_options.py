@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from console import Console
 from gymnasium.envs.registration import load_env_creator
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +116,8 @@ def test_every_option_of_every_environment_says_what_it_means_and_its_default_ma
     assert kind.takes.of({one.name: getattr(default, one.name) for one in fields(default)}) == default
     for name in kind.argument_schemas():
         kind.takes.check({name: getattr(default, name)}, client=True)
+
+
+def test_the_page_of_options_is_what_the_command_prints(console: Console) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/environments/options.md"
+    assert page.read_text(encoding="utf-8") == console("envs options --markdown")[0]

@@ -73,6 +73,8 @@ def test_both_distributions_have_configurations_and_model_and_no_tests(built: Pa
     assert "trainers/models/craft-1m/model.safetensors" in names
     panels = {file.relative_to(ROOT).as_posix() for file in (ROOT / "envsuite/evaluation/panels").rglob("*.json.gz")}
     assert len(panels) > 10 and panels <= names
+    pages = {file.relative_to(ROOT).as_posix() for file in (ROOT / "envsuite").glob("*/page/**/*.[chjs]*")}
+    assert len(pages) > 10 and pages <= names
     assert not [
         name for name in names if "__pycache__" in name or "/." in name or name.endswith(("~", ".pyc", ".orig"))
     ]

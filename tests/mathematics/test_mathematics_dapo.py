@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from envsuite.core import ToolCall, UnknownName
+from envsuite.core import ToolCall
 from envsuite.mathematics import dapo
 from envsuite.mathematics.answers import is_right
 from envsuite.mathematics.env import PythonMathEnv
@@ -52,5 +52,3 @@ def test_the_environment_judges_by_the_rule_that_is_chosen() -> None:
         env.reset(seed=0)
         assert env.step([ToolCall("answer", {"text": f"Answer: {env.problem.answer}"})])[1] == 1.0
         env.close()
-    with pytest.raises(UnknownName, match=r"unknown scorer of PythonMath-v0 'dopo'. Nearest: 'dapo'"):
-        PythonMathEnv(scorer="dopo")

@@ -29,14 +29,17 @@ def tab(hundred: Path) -> Tab:
 def test_an_episode_on_the_page_is_that_of_the_environment(tab: Tab, hundred: Path) -> None:
     env = played(hundred)
     tab.post("/api/score", show=True)
-    total = 0.0
+    total, before = 0.0, set[str]()
     for calls in WAY:
         tab.step(calls)
         _, reward, terminated, _, info = env.step(action(calls))
         total += reward
         session = env.session
         ranked = session.papers[session.rank_papers()].tolist()
-        assert [paper["id"] for paper in tab.state["papers"]] == [session.library.key(number) for number in ranked]
+        ids = [paper["id"] for paper in tab.state["papers"]]
+        assert ids == [session.library.key(number) for number in ranked]
+        assert {paper["id"] for paper in tab.state["papers"] if paper["new"]} == {*ids} - before
+        before = {*ids}
         assert {paper["id"] for paper in tab.state["papers"] if paper["expanded"]} == {HUB} & {
             *map(env.library.key, session.expanded)
         }
@@ -45,11 +48,10 @@ def test_an_episode_on_the_page_is_that_of_the_environment(tab: Tab, hundred: Pa
         assert [turn["reward"] for turn in tab.state["turns"]][-1] == reward
     assert tab.state["over"] and tab.state["figures"]["recall"] == 1.0
     assert tab.step([("search", "more")], 400)["error"].startswith("The episode is over")
-
-
-def test_every_call_says_what_it_did_or_why_it_was_refused(tab: Tab) -> None:
-    for calls in WAY:
-        tab.step(calls)
+    corpus = env.library.corpus
+    links = {(key, corpus.key(int(cited))) for key in ids for cited in corpus.links(corpus.number(key) or 0)}
+    found = [(ids[one], ids[other]) for one, other in tab.state["citations"]]
+    assert {*found} == {link for link in links if link[1] in ids} and len(found) == len({*found}) > COUNT
     said = [[(call["said"], call["refused"]) for call in turn["results"]] for turn in tab.state["turns"]]
     repeated, absent = "refused, this query was searched before", "refused, no paper with this id is in the list"
     again, long = "refused, this paper was expanded before", "refused, the query has 1,001 characters, more than 1,000"
@@ -128,34 +130,12 @@ def test_undo_leads_back_to_each_state_also_from_the_end(tab: Tab) -> None:
         assert seen() == expected
 
 
-def test_new_papers_are_those_of_the_last_step(tab: Tab) -> None:
-    tab.step(WAY[0])
-    assert [paper["new"] for paper in tab.state["papers"]] == [True]
-    tab.step(WAY[1])
-    assert {paper["id"] for paper in tab.state["papers"] if not paper["new"]} == {HUB}
-
-
 def test_the_expert_solves_the_task_by_the_calls_of_its_hints(tab: Tab) -> None:
     while not tab.state["over"]:
         calls = tab.get("/api/hint").json["calls"]
         tab.step([(call["tool"], call["argument"]) for call in calls])
     assert tab.state["figures"]["recall"] == 1.0
     assert tab.get("/api/hint").status_code == 400
-
-
-def test_citations_are_the_links_within_the_pool(tab: Tab, hundred: Path) -> None:
-    for calls in WAY:
-        tab.step(calls)
-    corpus = PaperSearchEnv(source=str(hundred)).library.corpus
-    ids = [paper["id"] for paper in tab.state["papers"]]
-    expected = {
-        (key, corpus.key(int(cited)))
-        for key in ids
-        for cited in corpus.links(corpus.number(key) or 0)
-        if corpus.key(int(cited)) in ids
-    }
-    found = [(ids[one], ids[other]) for one, other in tab.state["citations"]]
-    assert {*found} == expected and len(found) == len(expected) > COUNT
 
 
 def test_a_paper_of_the_pool_opens_whole_and_another_does_not(tab: Tab) -> None:

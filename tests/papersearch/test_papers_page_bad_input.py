@@ -97,7 +97,7 @@ def test_what_breaks_is_said_without_a_traceback(tab: Tab, monkeypatch: pytest.M
         assert response.status_code == 500 and said in response.json["error"] and "secret" not in response.text
 
 
-def test_every_answer_forbids_what_is_not_from_here(tab: Tab) -> None:
+def test_the_files_of_the_page_are_revalidated_and_what_is_served_loads_nothing_from_elsewhere(tab: Tab) -> None:
     for path in (*FILES, "/api/state", "/nowhere"):
         headers = tab.get(path).headers
         policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
@@ -105,9 +105,6 @@ def test_every_answer_forbids_what_is_not_from_here(tab: Tab) -> None:
         assert {policy[f"{kind}-src"] for kind in ("script", "style", "img", "connect")} == {"'self'"}
         assert policy["require-trusted-types-for"] == "'script'"
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
-
-
-def test_the_files_of_the_page_are_served_revalidated_and_load_nothing_from_elsewhere(tab: Tab) -> None:
     for path, (name, kind) in FILES.items():
         response = tab.client.get(path)
         content = (files("envsuite.papersearch.page") / name).read_bytes()

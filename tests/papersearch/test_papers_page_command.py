@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-import zipfile
 from pathlib import Path
 
 import orjson
@@ -16,7 +14,6 @@ import pytest
 from served_pages import opened
 
 from envsuite.cli import main
-from envsuite.papersearch.page.app import FILES
 
 
 def begun(address: str) -> dict[str, object]:
@@ -57,8 +54,6 @@ def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Pa
         (["papersearch", "--browser", "--split", "validation"], "has no such task; give another: --split train, test"),
         (["papersearch", "--browser", "--type", "nothing"], "nothing"),
         (["papersearch", "--browser", "--task", "nothing"], "nothing"),
-        (["papersearch", "--browser", "--option", "colour=red"], "unknown argument of PaperSearch-v0"),
-        (["papersearch", "--browser", "--host", "192.0.2.1"], "an address of this machine: 127.0.0.1"),
         (["papersearch", "--browser", "--url", "http://127.0.0.1:1"], "--url is for play in a terminal"),
         (["papersearch", "--browser", "--save", "mine.jsonl"], "--save is for play in a terminal"),
     ],
@@ -86,21 +81,3 @@ def test_help_says_how_the_page_and_the_terminal_are_opened(capsys: pytest.Captu
         main(["play", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "there is one of PaperSearch-v0, WebShop-v0" in said and "envsuite play papersearch --browser" in said
-
-
-def test_a_wheel_has_the_files_of_the_page(root: Path, tmp_path: Path) -> None:
-    page = Path("envsuite/papersearch/page")
-    (tmp_path / page.parent).mkdir(parents=True)
-    for folder in ("envsuite", "envsuite/papersearch"):
-        (tmp_path / folder / "__init__.py").write_text("", encoding="utf-8")
-    (tmp_path / page).symlink_to(root / page)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        (tmp_path / name).write_bytes((root / name).read_bytes())
-    code = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
-    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=tmp_path, env=plain, capture_output=True, check=True
-    )
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        names = {str(Path(name).relative_to(page)) for name in wheel.namelist() if name.startswith(str(page))}
-    assert {name for name, _ in FILES.values()} <= names

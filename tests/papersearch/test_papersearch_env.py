@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import yaml
 from seven_papers import DOCUMENTS, TASKS
+from teaching import Acting, played
 
-from envsuite.core import ToolCall, UsageError
+from envsuite.core import ToolCall
 from envsuite.core.errors import DataError, UnknownName
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.expert import PaperSearchExpert
@@ -121,16 +121,10 @@ def test_observations_are_bounded() -> None:
 def test_the_expert_finds_everything_and_the_lexical_baseline_much() -> None:
     recall: dict[str, float] = {}
     for name, player in (("expert", PaperSearchExpert()), ("lexical", PaperSearchLexical())):
-        env = gymnasium.make("PaperSearch-v0", split="test", disable_env_checker=True, **SMALL)
-        ids = env.unwrapped.tasks.ids("test")  # type: ignore[attr-defined]
-        for task_id in ids:
-            _, info = env.reset(options={"task_id": task_id})
-            ended = False
-            while not ended:
-                _, _, terminated, truncated, info = env.step(player.act(env))
-                ended = terminated or truncated
-                assert info["valid"]
-            recall[name] = recall.get(name, 0.0) + info["score"] / len(ids)
+        env = PaperSearchEnv(split="test", **SMALL)
+        found = [played(env, task_id, Acting(player), 5) for task_id in env.tasks.ids("test")]
+        assert all(turn.info["valid"] for turns in found for turn in turns)
+        recall[name] = sum(turns[-1].info["score"] for turns in found) / len(found)
     assert recall["expert"] == pytest.approx(1.0) and 0.5 < recall["lexical"] < 0.99
 
 
@@ -138,9 +132,7 @@ def test_players_have_an_answer_to_every_state(seven: Path) -> None:
     env = PaperSearchEnv(source=seven, end_when_found=False, selector="lexical")
     for player in (PaperSearchExpert(), PaperSearchLexical()):
         for task_id in ("q-train", "q-test"):
-            env.reset(options={"task_id": task_id})
-            for _ in range(30):
-                assert env.step(player.act(env))[4]["valid"]
+            assert all(turn.info["valid"] for turn in played(env, task_id, Acting(player), 30))
 
 
 @pytest.mark.parametrize("snippet", [0, 40])
@@ -148,11 +140,9 @@ def test_the_lexical_baseline_expands_no_paper_twice_and_uses_every_call_of_a_st
     for calls in (1, 2, 5):
         env = PaperSearchEnv(**SMALL, split="test", snippet=snippet, shown=12, max_calls=calls, end_when_found=False)
         for task_id in env.tasks.ids("test")[:6]:
-            env.reset(options={"task_id": task_id})
-            for _ in range(3):
-                info = env.step(PaperSearchLexical().act(env))[4]
-                assert info["valid"]
-            metrics = info["metrics"]
+            turns = played(env, task_id, Acting(PaperSearchLexical()), 3)
+            assert all(turn.info["valid"] for turn in turns)
+            metrics = turns[-1].info["metrics"]
             assert metrics["expansions"] == 2 * max(1, calls - 1) and metrics["calls"] == 1 + 2 * calls
 
 
@@ -190,8 +180,6 @@ def test_with_one_call_a_step_as_the_configs_train_the_rewards_of_calls_and_step
     [
         ({"retriever": "bm52"}, UnknownName, "bm25"),
         ({"selector": "golden"}, UnknownName, "gold"),
-        ({"reward": "steps"}, UnknownName, "unknown reward of PaperSearch-v0 'steps'. Nearest: 'step'"),
-        ({"max_calls": 6}, UsageError, "max_calls=6"),
         ({"source": "/nowhere/x.corpus"}, DataError, "x.corpus"),
     ],
 )

@@ -167,12 +167,6 @@ def test_each_penalty_of_a_step_counts(begin: Callable[..., LiteratureSearch]) -
     assert done.reward == pytest.approx(1.0 - 3 * 0.25 - 2 * 0.1)
 
 
-def test_operators_are_words(begin: Callable[..., LiteratureSearch]) -> None:
-    session = begin("gold")
-    assert not session.step([("search", 'title:"alpha" AND (beta) -omega*')]).errors
-    assert "side" in pool(session)
-
-
 def test_nothing_newer_than_the_query_is_found(begin: Callable[..., LiteratureSearch]) -> None:
     session = begin("gold")
     session.step([("search", "alpha beta newer")])

@@ -71,15 +71,14 @@ def test_searcher_and_selector_take_turns_and_earn_by_their_rules(corpus: str) -
     *_, reward, terminated, _, info = env.step(_call("keep", ["g3"]))
     assert (reward, terminated) == (1.0, False)
     assert info["metrics"]["f1_all"] == pytest.approx(2 * 2 / (3 + 3))
-
-
-def test_a_right_choice_of_nothing_earns_one(corpus: str) -> None:
-    env = _made(corpus)
     env.reset()
-    _, _, _, _, info = env.step(_call("search", "dogs"))
-    assert info["agent"] == "selector_0"
-    _, reward, *_ = env.step(_call("keep", []))
-    assert reward == 1.0
+    assert env.step(_call("search", "dogs"))[4]["agent"] == "selector_0"
+    assert env.step(_call("keep", []))[1] == 1.0, "a right choice of nothing"
+    env.reset()
+    env.step(_call("search", "walking robots"))
+    env.step(_call("keep", ["g1"]))
+    _, reward, *_, info = env.step(_call("search", "walking robots on sand"))
+    assert (reward, info["agent"]) == (0.0, "searcher_0"), "what was discarded is no candidate again"
 
 
 @pytest.mark.parametrize(
@@ -103,15 +102,6 @@ def test_what_is_not_in_turn_changes_nothing(corpus: str, first: list[Any], acti
     assert info["error"] is not None
     assert re.search(message, info["error"])
     assert info["error"] in observation["text"]
-
-
-def test_a_discarded_paper_is_no_candidate_again(corpus: str) -> None:
-    env = _made(corpus)
-    env.reset()
-    env.step(_call("search", "walking robots"))
-    env.step(_call("keep", ["g1"]))
-    _, reward, *_, info = env.step(_call("search", "walking robots on sand"))
-    assert (reward, info["agent"]) == (0.0, "searcher_0")
 
 
 @pytest.mark.parametrize("place", ["here", "server"])

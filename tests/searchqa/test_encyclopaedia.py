@@ -71,6 +71,10 @@ def test_supporting_pages_state_the_facts_and_hidden_ones_are_on_no_page(size: t
     world = source.world
     pages = {document.key: document for document in documents}
     assert len(pages) == len(documents) == source.size
+    for document in documents:
+        assert document.key == document.key.strip() and "\n" not in document.key and len(document.key) <= LONGEST_KEY
+        assert set(document.links) <= pages.keys() - {document.key}
+        assert "{" not in document.text and "  " not in document.text and document.text.endswith(".")
     for entity in world.all:
         text = pages[world.title(entity)].text
         for relation, value in entity.facts.items():
@@ -85,15 +89,6 @@ def test_supporting_pages_state_the_facts_and_hidden_ones_are_on_no_page(size: t
     for task in tasks:
         assert set(task["support"]) <= pages.keys()
         assert len(task["support"]) == task["hops"]
-
-
-def test_pages_have_keys_that_are_short_lines_and_links_that_are_there() -> None:
-    _, documents, _ = made(*SIZES[0])
-    keys = {document.key for document in documents}
-    for document in documents:
-        assert document.key == document.key.strip() and "\n" not in document.key and len(document.key) <= LONGEST_KEY
-        assert set(document.links) <= keys - {document.key}
-        assert "{" not in document.text and "  " not in document.text and document.text.endswith(".")
 
 
 def test_some_names_are_shared_and_then_pages_and_questions_tell_them_apart() -> None:

@@ -3,14 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from question_files import HOTPOT, MUSIQUE, TWO_WIKI, UNANSWERABLE, without, write_json, write_lines
+from teaching import Acting, played
 
 from envsuite.core import DataError, ToolCall, UnknownName, UsageError
 from envsuite.core.players import Player
 from envsuite.retrieval.corpus_build import build
+from envsuite.retrieval.documents import InMemory
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.expert import SearchQAExpert
@@ -185,11 +186,8 @@ def test_goal_identity_and_types(three: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"reward": "bleu"}, UnknownName),
-        ({"observation": "none"}, UnknownName),
         ({"retriever": "google"}, UnknownName),
         ({"retriever": ["bm25", "bm25"]}, UsageError),
-        ({"entities": 3}, UsageError),
         ({"source": "/nowhere"}, DataError),
     ],
 )
@@ -199,33 +197,21 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], error: ty
 
 
 def test_a_corpus_without_questions_or_with_other_tasks_is_refused(tmp_path: Path) -> None:
-    class Mixed(Encyclopaedia):
-        def tasks(self) -> Any:
-            first, second, *_ = super().tasks()
-            yield from (first, {**second, "data_set": "hotpotqa"})
-
-    class Papers(Encyclopaedia):
-        def tasks(self) -> Any:
-            yield {"id": "1", "text": "x", "gold": []}
-
-    for source, message in (
-        (Encyclopaedia(100, 0), "no questions"),
-        (Papers(100, 10), "not a question"),
-        (Mixed(100, 10), "generated questions among published"),
+    pages, (first, second, *_) = tuple(Encyclopaedia(100, 10).documents()), Encyclopaedia(100, 10).tasks()
+    for tasks, message in (
+        ([], "no questions"),
+        ([{"id": "1", "text": "x", "gold": []}], "not a question"),
+        ([first, {**second, "data_set": "hotpotqa"}], "generated questions among published"),
     ):
         with pytest.raises(DataError, match=message):
-            SearchQAEnv(source=build(source, tmp_path / "some.corpus"))
+            SearchQAEnv(source=build(InMemory("some", pages, tasks), tmp_path / "some.corpus"))
 
 
 def play(env: SearchQAEnv, player: Player, task: str) -> tuple[float, float]:
     """Reward of an episode, and the share of the supporting pages that were found."""
-    wrapped, total, ended = gymnasium.wrappers.TimeLimit(env, 5), 0.0, False
-    wrapped.reset(options={"task_id": task})
-    while not ended:
-        _, reward, terminated, truncated, info = wrapped.step(player.act(wrapped))
-        assert info["valid"], info["error"]
-        total, ended = total + float(reward), terminated or truncated
-    return total, info["metrics"]["support_recall"]
+    turns = played(env, task, Acting(player), 5)
+    assert all(turn.info["valid"] for turn in turns)
+    return sum(turn.reward for turn in turns), turns[-1].info["metrics"]["support_recall"]
 
 
 def test_the_expert_answers_every_question_and_lexical_some() -> None:

@@ -22,8 +22,6 @@ from question_files import (
 )
 
 from envsuite.core.errors import DataError, UnknownName
-from envsuite.retrieval.corpus import Corpus
-from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import LONGEST_KEY, DocumentProblems
 from envsuite.searchqa import layouts, passages, source
 from envsuite.searchqa.layouts import read_question
@@ -262,13 +260,6 @@ def test_a_build_that_resumes_reads_on_and_counts_no_problem_twice(tmp_path: Pat
     resumed.problems.add(passages.BROKEN, "dev.jsonl:1")
     assert list(resumed.documents(2)) == documents[2:]
     assert resumed.problems.counts == whole.problems.counts
-
-
-def test_a_corpus_is_built_from_the_files(tmp_path: Path) -> None:
-    files = QuestionFiles([write_lines(tmp_path / "dev.jsonl", [MUSIQUE, UNANSWERABLE])])
-    corpus = Corpus(build(files, tmp_path / "dev.corpus"))
-    assert len(corpus) == 4 and corpus.tasks() == [dict(sorted(task.items())) for task in files.tasks()]
-    assert [corpus.key(int(number)) for number in corpus.search("rule canon", 2)[0]] == ["Canon (2)", "Canon"]
 
 
 REAL = {

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envsuite.core import EnvsuiteError, ToolCall, ToolEnv
+from envsuite.core import ToolCall, ToolEnv
 from envsuite.remote.making import horizon_of
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.level import DIRECTIONS
@@ -162,21 +162,6 @@ def test_coordinates_say_all_that_the_board_shows(corner: Callable[..., ToolEnv]
         "Player: (1, 1)\nBoxes on targets: none\nOther boxes: (1, 2) (3, 2)\nFree targets: (1, 4) (3, 3)"
     )
     assert "row 1: columns 1, 2, 3, 4\n" in observation["task"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"style": "emoji"}, "style of Sokoban-v0"),
-        ({"reward": "dense"}, "reward of Sokoban-v0"),
-        ({"max_calls": 0}, "max_calls=0: expected whole number from 1 to 50"),
-        ({"source": "generated", "pushes": (2, 30.0)}, r"pushes=\(2, 30.0\): expected 2 of: whole number"),
-        ({"source": "generated", "boxes": 9}, "boxes"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(EnvsuiteError, match=said):
-        SokobanEnv(**arguments)
 
 
 def test_an_image_has_sixteen_pixels_a_cell_and_is_the_same_to_the_bit() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from envsuite.core import ToolCall
+from envsuite.core import Move, ToolCall
+from envsuite.core.players import Player
 from envsuite.core.practice import Teacher
 
 
@@ -28,6 +30,17 @@ class Turn:
     def argument(self) -> str:
         (argument,) = self.call.arguments.values()
         return str(argument)
+
+
+@dataclass(frozen=True)
+class Acting:
+    """A player that acts without a word, as a teacher."""
+
+    player: Player
+
+    def turns(self, env: Any, rng: random.Random) -> Iterator[Move]:
+        while True:
+            yield Move("", self.player.act(env))
 
 
 def played(env: Any, task_id: str, player: Teacher, steps: int = 100, seed: str | None = None) -> list[Turn]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from teaching import Acting, played
 
 from envsuite.core import ToolCall
 from envsuite.textcraft.env import TextCraft
@@ -48,16 +49,23 @@ def test_the_state_key_tells_inventories_apart_and_not_their_orders(show_invento
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_the_state_key_tells_texts_apart_over_the_same_inventory() -> None:
-    env = TextCraft()
+def test_the_state_key_tells_texts_and_stocks_apart_over_the_same_inventory() -> None:
+    env = _limited(3)
     _, info = env.reset(seed=0)
     keys = {info["state_key"], *(env.step(act(command))[4]["state_key"] for command in ("dance", "sing", "inventory"))}
     assert len(keys) == 4
     assert env.step(act("dance"))[4]["state_key"] in keys
+    assert env.world.stock is not None
+    env.world.stock[next(iter(env.world.stock))] -= 1
+    assert env.step(act("dance"))[4]["state_key"] not in keys
 
 
 def test_what_is_sampled_are_the_recipes_that_are_shown_their_ingredients_and_looks_at_the_inventory() -> None:
     env = TextCraft()
+    env.action_space.seed(0)
+    drawn = [env.action_space.sample()[0].arguments["command"] for _ in range(50)]
+    book = {recipe.text for ways in env.book.recipes.values() for recipe in ways}
+    assert {command for command in drawn if command.startswith("craft ")} <= book, "before the first reset"
     observation, _ = env.reset(options={"task_id": "cyan_banner"})
     recipes = {line for line in observation["task"].split("\n") if line.startswith("craft ")}
     parts = {part.split(" ", 1)[1] for line in recipes for part in line.split(" using ")[1].split(", ")}
@@ -69,15 +77,6 @@ def test_what_is_sampled_are_the_recipes_that_are_shown_their_ingredients_and_lo
     assert {int(count) for count, _ in got} == set(range(1, 9))
     assert 20 < drawn.count("inventory") < 80 and len(crafted) + len(got) + drawn.count("inventory") == 400
     assert 150 < len(crafted) < 250
-
-
-def test_a_sample_before_the_first_reset_is_of_the_whole_book() -> None:
-    env = TextCraft()
-    env.action_space.seed(0)
-    drawn = {env.action_space.sample()[0].arguments["command"] for _ in range(50)}
-    assert {command for command in drawn if command.startswith("craft ")} <= {
-        recipe.text for ways in env.book.recipes.values() for recipe in ways
-    }
 
 
 def test_snapshots_are_equal_only_if_the_inventory_is_in_the_same_order() -> None:
@@ -123,14 +122,11 @@ def _limited(spare: int) -> TextCraft:
 def test_a_limited_stock_suffices_for_the_expert_and_is_in_every_observation(spare: int) -> None:
     env = _limited(spare)
     for task in env.tasks.ids("train"):
-        observation, _ = env.reset(options={"task_id": task})
-        assert "\nLeft to get: " in observation["text"]
-        done = False
-        while not done:
-            observation, _, done, _, info = env.step(TextCraftExpert().act(env))
-            assert info["valid"], f"{task}: {info['error']}"
-            assert observation["text"].splitlines()[-1].startswith("Left to get: ")
-        assert info["success"]
+        assert "\nLeft to get: " in env.reset(options={"task_id": task})[0]["text"]
+        turns = played(env, task, Acting(TextCraftExpert()))
+        for turn in turns:
+            assert turn.info["valid"] and turn.text.splitlines()[-1].startswith("Left to get: ")
+        assert turns[-1].info["success"]
 
 
 def test_nothing_more_can_be_got_than_is_left() -> None:
@@ -144,14 +140,3 @@ def test_nothing_more_can_be_got_than_is_left() -> None:
     assert info["valid"] and first not in observation["text"].splitlines()[-1].removeprefix("Left to get: ").split(", ")
     assert env.step(act(f"get 1 {item}"))[4]["error"] == f"Could not get 1 {item}: 0 left"
     assert env.step(act("get 1 lava"))[4]["valid"] is False
-
-
-def test_states_that_differ_in_the_stock_alone_are_two() -> None:
-    env = _limited(3)
-    env.reset(options={"task_id": env.tasks.ids("train")[0]})
-    start = env.step(act("inventory"))[4]["state_key"]
-    left = env.world.stock
-    assert left is not None
-    item = next(iter(left))
-    left[item] -= 1
-    assert env.step(act("inventory"))[4]["state_key"] != start

@@ -8,8 +8,6 @@ from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import HORIZON, MANIFEST, load, main
 from envsuite.textcraft.world import NAMESPACE, Crafting, CraftRecipe, Ingredient, RecipeBook
 
-SOURCES = [("builtin", {}), ("generated", {"book_seed": 5, "goals": 500})]
-
 
 def test_the_command_compares_the_published_manifest_with_the_code_or_writes_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -28,14 +26,16 @@ def test_the_command_compares_the_published_manifest_with_the_code_or_writes_it(
     assert said("--write")[0] == 0 and other.read_bytes() == MANIFEST.read_bytes()
 
 
-@pytest.mark.parametrize(("source", "arguments"), SOURCES)
-def test_every_goal_of_depth_two_and_more_is_a_task(source: str, arguments: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("source", "arguments"), [("builtin", {}), ("generated", {"book_seed": 5, "goals": 500}), ("official", {})]
+)
+def test_every_goal_of_depth_two_and_more_is_a_task_that_the_expert_solves(
+    source: str, arguments: dict[str, int], request: pytest.FixtureRequest
+) -> None:
+    if source == "official":
+        source = str(request.getfixturevalue("shared") / "data" / "textcraft" / "recipes")
     book, tasks = load(source, **arguments)
     assert {NAMESPACE + name for name in tasks.types} == {item for item, depth in book.depth.items() if depth >= 2}
-
-
-def solve(source: str, arguments: dict[str, int]) -> None:
-    book, tasks = load(source, **arguments)
     for name in tasks.types:
         goal = NAMESPACE + name
         shown = {recipe.text for recipe in book.needed_recipes(goal)}
@@ -52,31 +52,15 @@ def solve(source: str, arguments: dict[str, int]) -> None:
         assert result.done
 
 
-@pytest.mark.parametrize(("source", "arguments"), SOURCES)
-def test_the_expert_solves_every_task(source: str, arguments: dict[str, int]) -> None:
-    solve(source, arguments)
-
-
-def test_the_expert_solves_every_official_task(shared: Path) -> None:
-    solve(str(shared / "data" / "textcraft" / "recipes"), {})
-
-
-def test_a_plan_uses_what_is_carried() -> None:
+def test_a_plan_uses_what_is_carried_or_the_member_of_a_family_and_there_is_none_of_what_cannot_be_made() -> None:
     book, _ = load("builtin")
     full = plan(book, "minecraft:oak_sign")
     assert full[-1].startswith("craft 3 oak sign using 6 oak planks, 1 stick")
     stocked = {"minecraft:oak_planks": 6, "minecraft:stick": 1}
     assert plan(book, "minecraft:oak_sign", stocked) == full[-1:]
-
-
-def test_a_plan_takes_the_member_of_a_family_that_is_there() -> None:
-    book, _ = load("builtin")
     commands = plan(book, "minecraft:crafting_table", {"minecraft:birch_planks": 4})
     assert commands == ["craft 1 crafting table using 4 birch planks"]
-
-
-def test_what_cannot_be_made_has_no_plan() -> None:
-    assert plan(load("builtin")[0], "minecraft:dirt") == []
+    assert plan(book, "minecraft:dirt") == []
 
 
 def made(output: str, count: int, *inputs: tuple[str, int], group: str | None = None) -> CraftRecipe:

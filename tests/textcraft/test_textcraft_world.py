@@ -126,16 +126,6 @@ def test_an_item_that_a_recipe_names_is_not_spent_on_a_family_that_others_can_st
         assert world.do(f"craft 1 crate using {order}").done
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 5, 40])
-def test_the_recipe_that_closes_a_circle_is_dropped_however_long_it_is(length: int) -> None:
-    names = [f"i{n}" for n in range(length)]
-    circle = [recipe(name, 1, item(names[(n + 1) % length])) for n, name in enumerate(names)]
-    book = RecipeBook("circle", circle)
-    assert list(book.recipes) == [f"minecraft:{name}" for name in names[:-1]]
-    assert book.base == {f"minecraft:{names[-1]}"}
-    assert len(RecipeBook("open", circle[:-1]).recipes) == length - 1
-
-
 RECIPES = st.builds(
     recipe,
     st.sampled_from("abcde"),

@@ -7,9 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 from shop_files import ENTRIES, write_official, write_shop
@@ -21,9 +20,9 @@ from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop import filling
 from envsuite.webshop.build import build, cached_catalogue
 from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.generate import Shop
 from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.pages import structured_text, text
-from envsuite.webshop.products import Review
 from envsuite.webshop.source import RawProduct
 from envsuite.webshop.tasks import load
 from envsuite.webshop.world import ShopVisit
@@ -33,71 +32,30 @@ from envsuite.webshop.world import ShopVisit
 BUILDING = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_webshop_build import Many
 from envsuite.retrieval import builder
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop import filling
 from envsuite.webshop.build import build
+from envsuite.webshop.generate import Shop
 from envsuite.webshop.nouns import BuiltinNouns
 
 filling.BATCH, filling.STEP, builder.RUN = 20, 5, 5000
 
 def count(index, postings, count=IndexBuilder._count):
-    if str(index._runs) == sys.argv[3]:
+    if str(index._runs) == sys.argv[2]:
         os.kill(os.getpid(), 9)
     count(index, postings)
 
 IndexBuilder._count = count
 print("begun", flush=True)
-build(Many(), Path(sys.argv[2]), BuiltinNouns())
+build(Shop(products=600), Path(sys.argv[1]), BuiltinNouns())
 """
-
-
-@dataclass(frozen=True)
-class Many:
-    """A stock of many products, with a review each, that are no files."""
-
-    products: int = 600
-    title: str = "many lamps"
-    family: int = 4
-
-    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
-        for number in range(skip, self.products):
-            draw = random.Random(number)
-            yield RawProduct(
-                asin=f"L{draw.randrange(10**5):05}{number % 10**4:04}",
-                title=f"Lamp {number} {' '.join(draw.choices('red blue small bright steel glass'.split(), k=3))}",
-                description=" ".join(f"word{int(draw.paretovariate(1))}" for _ in range(30)),
-                bullets=("shines",),
-                options={"size": ("s", "m")} if number % 3 else {},
-                option_images={},
-                category="garden",
-                query="lamps",
-                product_category="Home",
-                prices=(5.0, 9.0) if number % 2 else (7.0,),
-                price_tag="$5.0 to $9.0" if number % 2 else "$7.0",
-                image="",
-                rating="4.5",
-                reviews=(Review("Good", "5.0", "It shines."),),
-            )
-
-    def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for product in self.raw_products():
-            wish = {"instruction": "Find me a lamp", "instruction_attributes": ["bright"]}
-            yield product.asin, {"attributes": ["bright"]} | (wish if product.prices[0] < 6 else {})
-
-    def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
-        asin = next(self.raw_products(1)).asin
-        return {asin: [{"instruction": "a lamp", "instruction_attributes": ["bright"], "instruction_options": ["m"]}]}
-
-    def digest(self) -> str:
-        return "1" * 64
+STOCK = Shop(products=600)
 
 
 def begun(out: Path, last: str = "") -> subprocess.Popen[str]:
-    """A process that has just begun to build the catalogue ``out`` of :class:`Many`; the run ``last`` kills it."""
-    command = [sys.executable, "-c", BUILDING, str(Path(__file__).parent), str(out), last]
+    """A process that has just begun to build the catalogue ``out`` of ``STOCK``; the run ``last`` kills it."""
+    command = [sys.executable, "-c", BUILDING, str(out), last]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
     return process
@@ -117,13 +75,13 @@ def stopped(products: int, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Begins to build a stock and stops where goals are added; returns where its remains are."""
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(filling.CatalogueFilling, "_add_goals", interrupt)
-        build(Many(products), out, BuiltinNouns())
+        build(Shop(products=products), out, BuiltinNouns())
     return out.with_name(f".{out.name}.building")
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, float]:
-    """The catalogue of :class:`Many`, and the seconds that it takes."""
+    """The catalogue of ``STOCK``, and the seconds that it takes."""
     out = tmp_path_factory.mktemp("many") / "lamps"
     process = begun(out)
     start = time.monotonic()
@@ -153,40 +111,23 @@ def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(
     out = tmp_path / "lamps"
     killed_after(out, "2")
     skipped = []
-    original = Many.raw_products
+    original = Shop.raw_products
 
-    def seen(self: Many, skip: int = 0) -> Iterator[RawProduct]:
+    def seen(self: Shop, skip: int = 0) -> Iterator[RawProduct]:
         skipped.append(skip)
         return original(self, skip)
 
-    monkeypatch.setattr(Many, "raw_products", seen)
+    monkeypatch.setattr(Shop, "raw_products", seen)
     monkeypatch.setattr(filling, "BATCH", 20)
     monkeypatch.setattr(filling, "STEP", 5)
-    build(Many(), out, BuiltinNouns())
-    assert max(skipped) == 2 * 100 and out.read_bytes() == uninterrupted[0]
+    build(STOCK, out, BuiltinNouns())
+    assert max(skipped) == 100 and out.read_bytes() == uninterrupted[0]
 
 
 def test_what_another_build_left_is_not_gone_on_from(tmp_path: Path) -> None:
     out = tmp_path / "lamps"
     killed_after(out, "1")
     assert len(Catalogue(build(write_shop(tmp_path), out, BuiltinNouns()))) == 7
-
-
-def test_a_build_that_is_stopped_while_it_writes_the_index_writes_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = build(Many(60), tmp_path / "whole", BuiltinNouns()).read_bytes()
-
-    def half(index: IndexBuilder, file: BinaryIO, progress: object) -> None:
-        file.write(b"half an index" * 100_000)
-        file.flush()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(IndexBuilder, "write", half)
-        with pytest.raises(KeyboardInterrupt):
-            build(Many(60), tmp_path / "lamps", BuiltinNouns())
-    assert build(Many(60), tmp_path / "lamps", BuiltinNouns()).read_bytes() == whole
 
 
 def test_damage_in_the_middle_of_what_was_left_is_said_and_removed(
@@ -198,8 +139,8 @@ def test_damage_in_the_middle_of_what_was_left_is_said_and_removed(
     content[4096:] = bytes(len(content) - 4096)
     left.write_bytes(content)
     with pytest.raises(DataError, match=r"lamps: the remains of an earlier build .* damaged .* build it again"):
-        build(Many(60), out, BuiltinNouns())
-    assert len(Catalogue(build(Many(60), out, BuiltinNouns()))) == 60
+        build(Shop(products=60), out, BuiltinNouns())
+    assert len(Catalogue(build(Shop(products=60), out, BuiltinNouns()))) == 60
 
 
 @pytest.mark.parametrize("damage", ["catalogue", "staged", "run-1", "run-1.json"])
@@ -208,11 +149,11 @@ def test_what_a_machine_that_went_down_left_damaged_is_begun_anew(
 ) -> None:
     monkeypatch.setattr(filling, "BATCH", 30)
     monkeypatch.setattr(filling, "STEP", 2)
-    whole = build(Many(120), tmp_path / "whole", BuiltinNouns()).read_bytes()
+    whole = build(Shop(products=120), tmp_path / "whole", BuiltinNouns()).read_bytes()
     out = tmp_path / "lamps"
     left = stopped(120, out, monkeypatch) / damage
     left.write_bytes(left.read_bytes()[:100])
-    assert build(Many(120), out, BuiltinNouns()).read_bytes() == whole
+    assert build(Shop(products=120), out, BuiltinNouns()).read_bytes() == whole
 
 
 def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: Path) -> None:
@@ -304,29 +245,33 @@ def test_the_command_builds_a_catalogue_says_what_it_is_and_after_ctrl_c_how_to_
     assert "products: 7\n" in out and "synthetic goals: 11\n" in out and "tagger: builtin-1\n" in out
 
 
-def test_a_full_disk_keeps_what_was_done_and_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_full_disk_keeps_what_was_done_says_what_to_do_and_half_an_index_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(index: IndexBuilder, file: BinaryIO, progress: object) -> None:
+        file.write(b"half an index" * 100_000)
+        file.flush()
         raise OSError(errno.ENOSPC, "No space left on device")
 
     files, out = write_shop(tmp_path), tmp_path / "shop"
+    whole = build(files, tmp_path / "whole", BuiltinNouns()).read_bytes()
     with monkeypatch.context() as patched:
         patched.setattr(IndexBuilder, "write", full)
         with pytest.raises(DataError, match=r"shop: cannot be written .*No space left on device.* Make room there"):
             build(files, out, BuiltinNouns())
     assert (tmp_path / ".shop.building").is_dir() and not out.exists()
     monkeypatch.setattr(filling.CatalogueFilling, "_add_products", full)
-    assert len(Catalogue(build(files, out, BuiltinNouns()))) == 7
+    assert build(files, out, BuiltinNouns()).read_bytes() == whole
     assert not (tmp_path / ".shop.building").exists()
 
 
-def test_another_stock_goes_the_same_way_and_its_reviews_are_shown(tmp_path: Path) -> None:
-    catalogue = Catalogue(build(Many(60), tmp_path / "lamps", BuiltinNouns()))
-    assert catalogue.meta["stock"] == "many lamps" and len(catalogue) == 60
+def test_reviews_of_a_stock_are_shown(tmp_path: Path) -> None:
+    catalogue = Catalogue(build(Shop(products=60), tmp_path / "lamps", BuiltinNouns()))
     session = ShopVisit(catalogue, catalogue.search, catalogue.goal(catalogue.tasks("human", "x").ids("train")[0]))
-    product = catalogue.product(session.goal.asin)
+    product = next(raw for raw in Shop(products=60).raw_products() if raw.reviews)
     assert session.search(product.title) and session.click(product.asin.lower())
-    assert "[SEP] Rating: 4.5 [SEP]" in text(session)
-    assert session.click("reviews") and text(session).endswith('< Prev [SEP] "Good" [SEP] 5.0 [SEP] It shines.')
-    assert structured_text(session).endswith('"Good"\n5.0\nIt shines.')
+    assert f"[SEP] Rating: {product.rating} [SEP]" in text(session)
+    *_, last = product.reviews
+    assert session.click("reviews")
+    assert text(session).endswith(f'"{last.title}" [SEP] {last.score} [SEP] {last.body}')
+    assert structured_text(session).endswith(f'"{last.title}"\n{last.score}\n{last.body}')

@@ -19,11 +19,6 @@ from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.tasks import load
 
 
-def tagger_named_builtin(name: str) -> BuiltinNouns:
-    """Stands in for :func:`envsuite.webshop.nouns.tagger`."""
-    return BuiltinNouns()
-
-
 def test_without_official_files_the_shop_is_the_built_in_one() -> None:
     env = WebShop()
     _, info = env.reset(seed=0)
@@ -34,20 +29,14 @@ def test_without_official_files_the_shop_is_the_built_in_one() -> None:
     assert env.tasks.hash == WebShop(source="builtin", goals="human").tasks.hash
 
 
-def test_where_official_files_are_they_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    monkeypatch.setattr("envsuite.webshop.build.tagger", tagger_named_builtin)  # spaCy takes seconds to load
-    write_official(tmp_path / "webshop", "_1000")
-    assert WebShop(split="dev").reset(seed=0)[1]["versions"]["source"] == "official-1k"
-    assert WebShop(source="builtin", products=8).reset(seed=0)[1]["versions"]["source"] == "builtin"
-
-
-def test_with_both_official_sets_the_one_that_is_named_is_played_and_results_tell_which(
+def test_official_files_come_first_and_of_two_sets_the_one_that_is_named_is_played_as_results_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    monkeypatch.setattr("envsuite.webshop.build.tagger", tagger_named_builtin)
+    monkeypatch.setattr("envsuite.webshop.build.tagger", lambda name: BuiltinNouns())  # spaCy takes seconds to load
     small = write_official(tmp_path / "webshop", "_1000", ENTRIES[:3])
+    assert WebShop(split="dev").reset(seed=0)[1]["versions"]["source"] == "official-1k"
+    assert WebShop(source="builtin", products=8).reset(seed=0)[1]["versions"]["source"] == "builtin"
     full = write_official(tmp_path / "webshop", "")
     for name, files in (("official-1k", small), ("official-full", full)):
         env = WebShop(source=name, split="dev", goals="synthetic")
@@ -105,16 +94,10 @@ def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_go
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any) -> None:
-    env = WebShop(split=None, goals=kind, products=300, mode="structured")
+@pytest.mark.parametrize("products", [300, pytest.param(1000, marks=pytest.mark.slow)])
+def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(products: int, kind: Any) -> None:
+    env = WebShop(split=None, goals=kind, products=products, mode="structured")
     ids = [task_id for split in env.tasks.splits.values() for task_id in split]
     assert all(play(env, WebShopExpert(), task_id) == 1.0 for task_id in ids)
     rewards = [play(env, WebShopLexical(), task_id) for task_id in ids[:200]]
     assert 0.15 < sum(reward == 1.0 for reward in rewards) / len(rewards) < 0.7
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_earns_one_for_every_goal_of_the_default_shop(kind: Any) -> None:
-    env = WebShop(split=None, goals=kind)
-    assert all(play(env, WebShopExpert(), task_id) == 1.0 for task_id in env.tasks.types)

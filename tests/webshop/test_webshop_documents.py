@@ -19,13 +19,10 @@ PRODUCT: dict[str, Any] = {
 }
 
 
-def test_a_document_is_name_description_first_bullet_and_options_in_lower_case() -> None:
-    assert document(PRODUCT) == "red shirt soft cotton color: red | blue, green, and size: xl"
-
-
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [
+        ("asin", "B000000001", "red shirt soft cotton color: red | blue, green, and size: xl"),
         ("customization_options", "", "red shirt soft cotton "),
         ("customization_options", None, "red shirt soft cotton "),
         ("customization_options", {"Color": None, "Size": [{"value": "S"}]}, "red shirt soft cotton size: s"),
@@ -34,7 +31,7 @@ def test_a_document_is_name_description_first_bullet_and_options_in_lower_case()
         ("full_description", None, "red shirt  cotton color: red | blue, green, and size: xl"),
     ],
 )
-def test_what_is_null_or_empty_adds_nothing(field: str, value: object, text: str) -> None:
+def test_a_document_is_name_description_bullet_and_options_where_they_are(field: str, value: object, text: str) -> None:
     assert document({**PRODUCT, field: value}) == text
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import hashlib
-import random
-from collections.abc import Iterator
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
-from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -12,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envsuite.core.errors import UsageError
-from envsuite.webshop.catalogue import goal_for
+from envsuite.webshop.build import build
+from envsuite.webshop.catalogue import KINDS, Catalogue
 from envsuite.webshop.documents import document
 from envsuite.webshop.expert import plan
 from envsuite.webshop.generate import COMPOSED, WISHES, Shop, ShopDifficulty
-from envsuite.webshop.goals import ShoppingGoal, choose, composed_wish, count, draw_price, human_wish
+from envsuite.webshop.goals import ShoppingGoal
 from envsuite.webshop.nouns import BuiltinNouns
 from envsuite.webshop.products import Product
 from envsuite.webshop.reward import score
@@ -43,36 +47,16 @@ def content(shop: Shop) -> str:
     return hashlib.sha256("\n".join(map(repr, rows)).encode()).hexdigest()
 
 
-def sold(shop: Shop) -> list[Product]:
-    """The products as a catalogue has them."""
-    known, rng = dict(shop.known_attributes()), random.Random(shop.seed)
-    raws = list(shop.raw_products())
-    return [
-        Product(
-            price=draw_price(raw.prices, rng), attributes=known[raw.asin]["attributes"], nouns=nouns,
-            **{name: value for name, value in asdict(raw).items() if name not in ("prices", "reviews")},
+@contextmanager
+def families(shop: Shop) -> Iterator[tuple[list[list[Product]], Callable[[Product], list[ShoppingGoal]]]]:
+    """The families of products of the shop's catalogue, and what gives all goals whose target is a product."""
+    with TemporaryDirectory() as folder:
+        catalogue = Catalogue(build(shop, Path(folder) / "shop.catalogue", BuiltinNouns()))
+        products = [catalogue.product(shop.asin(number)) for number in range(shop.products)]
+        yield (
+            [products[first : first + shop.family] for first in range(0, len(products), shop.family)],
+            lambda product: [goal for kind in KINDS for goal in catalogue.goals_of(product.asin, kind)],
         )
-        for raw, nouns in zip(raws, BuiltinNouns()([raw.title for raw in raws]), strict=True)
-    ]  # fmt: skip
-
-
-@lru_cache(maxsize=1)
-def _asked(shop: Shop) -> tuple[dict[str, Any], dict[str, Any]]:
-    return dict(shop.known_attributes()), shop.wishes_of_people()
-
-
-def goals(shop: Shop, product: Product) -> Iterator[ShoppingGoal]:
-    """All goals whose target is ``product``."""
-    known, people = _asked(shop)
-    entry, rng = known[product.asin], random.Random(product.asin)
-    wishes = [human_wish(wish, product.price, rng) for wish in people.get(product.asin, [])]
-    if "instruction" in entry:
-        wishes.append(composed_wish(entry["instruction"], entry["instruction_attributes"], product.price, rng))
-    for wish in wishes:
-        assert wish is not None
-        for number in range(count(wish, product.options)):
-            instruction, options = choose(wish, product.options, number)
-            yield goal_for(product, instruction, wish.attributes, options, wish.price_upper)
 
 
 def test_a_seed_gives_this_shop_for_ever_or_the_edition_is_another() -> None:
@@ -100,34 +84,26 @@ def test_no_two_products_share_an_asin(seed: int) -> None:
 @settings(max_examples=20)
 @given(SHOPS)
 def test_every_goal_can_be_reached_and_near_misses_miss_it(shop: Shop) -> None:
-    products = sold(shop)
-    for family in _families(shop, products):
-        for product in family:
-            for goal in goals(shop, product):
-                assert score(product, goal, plan(product, goal).values()).total == 1.0, goal
-        for goal in goals(shop, family[0]):
-            for other in family[1:]:
+    with families(shop) as (found, goals):
+        for family in found:
+            for product in family:
+                for goal in goals(product):
+                    assert score(product, goal, plan(product, goal).values()).total == 1.0, goal
+            for goal, other in itertools.product(goals(family[0]), family[1:]):
                 bought = score(other, goal, plan(other, goal).values())
                 asked = 1 + len(goal.attributes) + len(goal.options)
                 assert bought.r_type == 1.0 and bought.total == pytest.approx(1 - 1 / asked), (goal, other)
 
 
-def _families(shop: Shop, products: list[Product]) -> Iterator[list[Product]]:
-    for first in range(0, len(products), shop.family):
-        yield products[first : first + shop.family]
-
-
 def test_near_misses_differ_in_attribute_option_or_price_by_turns() -> None:
-    shop = Shop(products=400)
-    wrong = {"attribute": 0, "option": 0, "price": 0}
-    for family in _families(shop, sold(shop)):
-        for goal in goals(shop, family[0]):
-            for other in family[1:]:
+    wrong = Counter[str]()
+    with families(Shop(products=400)) as (found, goals):
+        for first, *others in found:
+            for goal, other in itertools.product(goals(first), others):
                 bought = score(other, goal, plan(other, goal).values())
-                wrong["attribute"] += bought.r_att < 1
-                wrong["option"] += bought.r_option is not None and bought.r_option < 1
-                wrong["price"] += not bought.r_price
-    assert min(wrong.values()) > 0.7 * max(wrong.values()) > 0
+                option = bought.r_option is not None and bought.r_option < 1
+                wrong += Counter(attribute=bought.r_att < 1, option=option, price=not bought.r_price)
+    assert len(wrong) == 3 and min(wrong.values()) > 0.7 * max(wrong.values())
 
 
 def _document(raw: RawProduct) -> str:
@@ -164,10 +140,9 @@ def test_what_is_not_vague_is_said_in_the_words_of_the_shop() -> None:
 
 def test_difficulty_says_how_much_there_is_of_everything() -> None:
     shop = Shop(products=600, difficulty=ShopDifficulty(near_misses=1, attributes=3, options=3))
-    products = sold(shop)
     assert shop.family == 2
-    assert {len(product.attributes) for product in products} == {3}
-    assert {len(product.options) for product in products} == {0, 1, 2, 3}
+    assert {len(entry["attributes"]) for _, entry in shop.known_attributes()} == {3}
+    assert {len(raw.options) for raw in shop.raw_products()} == {0, 1, 2, 3}
     bare = list(Shop(products=50, difficulty=ShopDifficulty(options=0)).raw_products())
     assert all(raw.options == {} for raw in bare)
 

@@ -71,17 +71,16 @@ def test_the_order_is_the_published_shuffle() -> None:
     assert sorted(order(1000)) == list(range(1000))
 
 
-def test_goals_of_a_catalogue_are_tasks_in_the_published_order(official: Catalogue) -> None:
+def test_goals_of_a_catalogue_are_tasks_in_the_published_order_and_those_of_people_have_options(
+    official: Catalogue,
+) -> None:
+    assert official.goals("human") == 13 and official.default_kind == "synthetic"
+    goal = next(official.goals_of("B09R4RJSFP", "human"))
+    assert goal.instruction.startswith("i need a 120 ml hair mask treatment, and price lower than ")
+    assert goal.options == ("120ml",)
     tasks = official.tasks("synthetic", "official")
     assert {name: len(ids) for name, ids in tasks.splits.items()} == {"dev": 500, "train": 6410}
     assert tasks.ids("dev")[:2] == ("B0743JKHBV/synthetic-6", "B09QCP4579/synthetic-5")
     assert tasks.hash[:8] == "27ec3b6b"
     first = official.goal(tasks.ids("dev")[0])
     assert first.price_upper == 30.0 and first.options == (("size", '28" x 28"'),)
-
-
-def test_goals_of_people_come_with_their_options(official: Catalogue) -> None:
-    assert official.goals("human") == 13 and official.default_kind == "synthetic"
-    goal = next(official.goals_of("B09R4RJSFP", "human"))
-    assert goal.instruction.startswith("i need a 120 ml hair mask treatment, and price lower than ")
-    assert goal.options == ("120ml",)

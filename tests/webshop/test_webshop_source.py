@@ -180,21 +180,16 @@ def test_attributes_keep_what_goals_need(tmp_path: Path) -> None:
     assert {asin: json.loads(json.dumps(kept)) for asin, kept in read.items()} == ATTRIBUTES
 
 
-def test_the_official_files_are_looked_for_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no WebShop data. It needs items_shuffle_1000.json .* \(official-1k\) or"):
-        official_files(tmp_path)
-    for name in ("items_shuffle_1000.json", "items_ins_v2_1000.json", "items_shuffle.json"):
-        (tmp_path / name).write_text("[]")
-    found = official_files(tmp_path)
-    assert (found.products.name, found.human) == ("items_shuffle_1000.json", None)
-
-
-def test_both_official_sets_may_be_in_a_folder_and_each_is_named(
+def test_official_files_are_looked_for_by_name_and_both_sets_may_be_in_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     folder = tmp_path / "webshop"
+    with pytest.raises(DataError, match=r"no WebShop data. It needs items_shuffle_1000.json .* \(official-1k\) or"):
+        official_files(tmp_path)
     write_official(folder, "_1000")
+    (folder / "items_shuffle.json").write_text("[]")
+    assert official_files(folder) == official_files("official-1k") and official_files(folder).human is None
     with pytest.raises(DataError, match=r"needs items_shuffle.json .* \(official-full\), .*fetch webshop-full`"):
         official_files("official-full")
     write_official(folder, "")

@@ -115,18 +115,16 @@ def test_a_piece_of_a_page_is_kept_where_it_has_words_or_no_line_break(piece: st
     assert pages._visible(piece) is kept
 
 
-def test_markup_stays_text(shop: Catalogue) -> None:
+def test_markup_stays_text_a_megabyte_is_shown_whole_and_an_id_in_lower_case_can_be_opened(shop: Catalogue) -> None:
+    assert at(shop, "b00000000x").product.asin == "b00000000x"
+    shopping = at(shop, "B000000003")
+    shopping.click("description")
+    assert pages.text(shopping).endswith(HUGE.strip()) and len(HUGE) > 1_000_000
     shopping = at(shop, "B000000002")
     assert MARKUP in pages.text(shopping) and MARKUP in pages.structured_text(shopping)
     assert shopping.click('it\'s "blue"') and shopping.click("<I>RED< | I>")
     assert shopping.click("buy now")
     assert 'options [SEP] {"colour": "\\u003ci\\u003ered\\u003c | i\\u003e"} [SEP]' in pages.text(shopping)
-
-
-def test_a_description_of_a_megabyte_is_shown_whole(shop: Catalogue) -> None:
-    shopping = at(shop, "B000000003")
-    shopping.click("description")
-    assert pages.text(shopping).endswith(HUGE.strip()) and len(HUGE) > 1_000_000
 
 
 def test_a_value_of_two_options_counts_for_the_last_and_one_called_like_a_button_is_named_with_its_option(
@@ -139,10 +137,6 @@ def test_a_value_of_two_options_counts_for_the_last_and_one_called_like_a_button
     shopping.click("fit: buy now")
     assert shopping.state.options == (("fit", "buy now"),) and not shopping.done
     assert shopping.click("buy now") and shopping.done, "not the value of the option fit"
-
-
-def test_an_id_in_lower_case_can_be_opened(shop: Catalogue) -> None:
-    assert at(shop, "b00000000x").product.asin == "b00000000x"
 
 
 def test_structured_pages_mark_what_was_chosen(shop: Catalogue) -> None:
@@ -164,6 +158,7 @@ def test_whatever_is_done_pages_can_be_shown_and_rewards_lie_in_the_unit_interva
         if isinstance(action, int):
             element = next(islice(shopping.elements(), action, None), "nowhere")
             changed = shopping.click(element)
+            assert changed or element in ("nowhere", "search")
         else:
             changed = shopping.do(action) or shopping.search(action)
         assert changed or shopping.state == before

@@ -209,6 +209,7 @@ def _page(customer: Customer, remote_images: bool) -> str:
         session=session,
         state=state,
         elements=session.elements(),
+        element_of={pair: element for element, pair in session.choices().items()} if state.page == "item" else {},
         image=image,
         place=_place,
         first=(state.number - 1) * SHOWN + 1,

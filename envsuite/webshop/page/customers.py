@@ -84,8 +84,8 @@ class Customer:
 
 
 def option_of(session: ShopVisit, value: str) -> tuple[str, str]:
-    """Returns name and value of the option that a click on ``value`` has just chosen."""
-    return next(pair for pair in reversed(session.state.options) if pair[1] == value.lower())
+    """Returns name and value of the option that a click on the element ``value`` has just chosen."""
+    return session.choices()[value.lower()]
 
 
 class Customers(Visitors[Customer]):

@@ -264,14 +264,15 @@ class HttpServer(uvicorn.Server):
 
     def make_room(self, new: Connection) -> None:
         """Has a connection leave for a new one where there are too many, or the new one turned away."""
-        if len(self.server_state.connections) <= self.limit:
+        count = len(self.server_state.connections)
+        if count <= self.limit:
             return
         connections, now = self.connections, asyncio.get_running_loop().time()
         refused = sum(each.refused for each in connections)
-        if len(connections) - refused <= self.limit:
+        if count - refused <= self.limit:
             return
-        count = Counter(each.address for each in connections)
-        connections.sort(key=lambda each: (each.proven, -count[each.address], each.since))
+        of_address = Counter(each.address for each in connections)
+        connections.sort(key=lambda each: (each.proven, -of_address[each.address], each.since))
         if leaves := next((each for each in connections if each.may_leave(now)), None):
             leaves.transport.abort()
         elif refused < REFUSED:

@@ -11,12 +11,10 @@ import torch
 from accelerate import Accelerator
 from architectures import COMPUTED, architecture
 from peft import PeftModel
-from ranks import on_ranks
 from row_by_row import batch_logprobs, row_logprobs, same_gradients, taken_gradients
 from safetensors.torch import load_file, save_file
 from tiny_runs import save_model, step_table
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from update_cases import adapters
 
 from envsuite.core.errors import DataError, MissingExtra
 from envsuite.playing.engine import Sampling
@@ -309,18 +307,3 @@ def test_the_base_is_named_with_its_folder_wherever_the_run_stood(place: Path, m
     monkeypatch.chdir(place)
     policy = load_model(ModelConfig(path="model", adapter=LORA))
     assert policy.peft_config["default"].base_model_name_or_path == str(place / "model")
-
-
-# -- several processes -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.seconds
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_several_processes_train_the_adapter_that_one_trains(ranks: int) -> None:
-    """To 1e-5 of the norm in float32; in bfloat16, where a row's rounding depends on its micro-batch, to a tenth."""
-    (one,) = on_ranks(adapters, 1)
-    for found in on_ranks(adapters, ranks):
-        for name, parts in found.items():
-            for part, expected in zip(parts, one[name], strict=True):
-                off = float((part - expected).norm() / expected.norm())
-                assert off < (0.1 if name == "bfloat16" else 1e-5), (name, off)

@@ -12,8 +12,8 @@ from architectures import COMPUTED, architecture
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from row_by_row import Largest
 from tiny_runs import step_table
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CohereConfig, CohereForCausalLM
 
 from trainers.policy.model import Policy
@@ -83,24 +83,6 @@ def test_the_parts_of_a_micro_batch_give_what_the_whole_gives(name: str, compute
     for parts in found[:-1]:
         for ours, own in zip(parts, found[-1], strict=True):
             assert float((ours - own).abs().max()) < near * scale
-
-
-class Largest(TorchDispatchMode):
-    """The most elements of one result whose rows are of the vocabulary; the output layer's weight is none."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        super().__init__()
-        self.elements = 0
-        self._weight = weight.untyped_storage().data_ptr()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for value in out if isinstance(out, tuple | list) else (out,):
-            if not isinstance(value, torch.Tensor) or value.shape[-1:] != (SIZE,):
-                continue
-            if value.untyped_storage().data_ptr() != self._weight:
-                self.elements = max(self.elements, value.numel())
-        return out
 
 
 def test_no_more_logits_exist_at_a_time_than_are_allowed() -> None:

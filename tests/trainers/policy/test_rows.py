@@ -20,7 +20,7 @@ from trainers.policy.attention import unsupported_reason
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
 from trainers.policy.packing import distinct_tokens, micro_batches
-from trainers.policy.rows import by_rows, padded_rows, rows_reason, use_rows
+from trainers.policy.rows import padded_rows, rows_reason, use_rows
 from trainers.steps import StepTable
 from trainers.train import main
 
@@ -107,20 +107,6 @@ def test_micro_batches_of_rows_have_each_target_once_and_are_no_larger_with_padd
 def test_no_rows_are_no_micro_batch() -> None:
     empty = _table().take(np.zeros(0, np.int64))
     assert list(micro_batches(empty, 100, True, rows=True)) == [] and distinct_tokens(empty) == 0
-
-
-def test_a_gradient_does_not_depend_on_how_rows_are_cut() -> None:
-    table, found = _table(), []
-    weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(table.response.values)))
-    for one, budget in zip((*_both(), _both()[1]), (10_000, 40, 200), strict=True):
-        policy, total = Policy(one).train(), []
-        for tree in micro_batches(table, budget, True, rows=by_rows(policy)):
-            logprob = policy(tree).logprob
-            (logprob * weight[torch.from_numpy(tree.index)]).sum().backward()
-            total.append(len(tree))
-        found.append(taken_gradients(policy))
-    same_gradients(found[1], found[0], 1e-10)
-    same_gradients(found[2], found[0], 1e-10)
 
 
 def test_a_model_whose_tokens_see_later_ones_is_refused_by_name() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -107,26 +105,6 @@ IGNORED: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"strict", "thinking", "output_config.effort", "new\\x1b[2J"},
     ),
 }  # fmt: skip
-
-
-@pytest.mark.seconds
-def test_requests_as_clients_send_them_are_answered_in_their_protocol(
-    numbered: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = ROOT.parent / "shared/cases/agents/wire.py"
-    if not file.exists():
-        pytest.skip(f"needs {file}")
-    monkeypatch.setitem(sys.modules, "bed", SimpleNamespace(Bed=None))
-    monkeypatch.setitem(sys.modules, "httpx", httpx2)
-    wire = runpy.run_path(str(file))
-    sent = [(CHAT, {"messages": wire["U"]} | more) for more in wire["chat"].values()]
-    sent += [(MESSAGES, wire["A"] | more) for more in wire["anth"].values()]
-    for path, fields in sent:
-        reply = ask(numbered, path, numbered.open().key, {"model": "policy"} | fields)
-        assert reply.status_code in (200, 400, 404), (fields, reply.text)
-        if reply.status_code >= 400:
-            error = reply.json()["error"]
-            assert error["message"] and set(error) == ({"type", "message"} if path == MESSAGES else ERROR)
 
 
 @pytest.mark.parametrize("name", WRONG)

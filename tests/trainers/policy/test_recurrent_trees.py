@@ -135,20 +135,6 @@ def test_in_float64_a_tree_differs_from_rows_by_rounding_alone(name: str, double
     assert off[0] < 1.5 * off[1] + 1e-7, off
 
 
-@pytest.mark.seconds
-@pytest.mark.parametrize("name", FAMILIES + ROWS)
-def test_other_tokens_in_a_sequence_change_no_other_sequence(name: str) -> None:
-    policy = Policy(built(name))
-    rng = np.random.default_rng(1)
-    begin = rng.integers(0, SIZE, 5)
-    sequences = [np.concatenate([begin, rng.integers(0, SIZE, length)]) for length in (4, 9, 1, 6)]
-    before = policy(forest(sequences)).logprob.detach()
-    sequences[1] = np.concatenate([begin, rng.integers(0, SIZE, 9)])
-    after = policy(forest(sequences)).logprob.detach()
-    changed = np.flatnonzero((after - before).abs().numpy() > 1e-5)
-    assert len(changed) and set(changed.tolist()) <= set(range(8, 8 + 13)), "only those of the second"
-
-
 @given(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=12), min_size=1, max_size=8))
 def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts: list[list[int]]) -> None:
     tree = forest([np.array(text) for text in texts])

@@ -100,22 +100,6 @@ def test_success_usage_and_cost_are_measured_with_calls_and_with_text(
     assert len({body["seed"] for body in endpoint.asked}) == len(endpoint.asked)
 
 
-def test_an_episode_that_met_a_failure_is_played_again_and_is_no_failure_of_the_policy(
-    answers: Answers, options: Any, said: Any
-) -> None:
-    expert, refused = _expert(answers), [3]
-
-    def script(body: dict[str, Any]) -> Any:
-        if len(body["messages"]) > 3 and refused and refused.pop():
-            return 422, {"error": {"message": "this one not"}}, {}
-        return expert(body)
-
-    with ScriptedEndpoint(script) as endpoint:
-        ((result,), _) = said(options(endpoint))
-    assert result["strata"][0]["n"] == EPISODES and result["strata"][0]["success"] == 1.0
-    assert (result["failed"], result["unanswered"]) == (0, 0)
-
-
 @pytest.mark.slow
 def test_a_task_that_is_always_refused_is_counted_apart(answers: Answers, options: Any, said: Any) -> None:
     expert, victims = _expert(answers), set[str]()

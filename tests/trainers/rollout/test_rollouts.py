@@ -183,29 +183,6 @@ def test_a_task_that_context_or_memory_has_no_room_for_is_an_episode_that_failed
     assert all(episode.error is not None and said in episode.error for episode in episodes)
 
 
-def _played(engine: Engine, memory: str, groups: int = 3) -> list[Episode]:
-    plans = [EpisodePlan(i, i // 4, 0, _plans(groups)[i // 4].task_id) for i in range(4 * groups)]
-    factory = EnvFactory("TextCraft-v0", {**BOOK, "split": "test", "max_episode_steps": 8})
-    return _run(engine, plans, 4, memory, factory, sampling=Sampling(max_tokens=12))
-
-
-def test_an_episode_that_outgrows_the_context_is_truncated_and_keeps_its_steps() -> None:
-    policy = model("qwen2", len(tokenizer()))
-    whole = _played(HFEngine(policy, max_batch=4), "full")
-    cut = _played(HFEngine(policy, max_batch=4, max_length=110), "full")
-    assert not any(episode.context_truncated for episode in whole)
-    assert sum(episode.context_truncated for episode in cut) > len(cut) // 2
-    for one, other in zip(whole, cut, strict=True):
-        assert other.error is None and 0 < len(other.steps) <= len(one.steps)
-        if other.context_truncated:
-            assert other.truncated and not other.terminated and len(other.steps) < len(one.steps)
-            assert other.score == other.steps[-1].info["score"] and not other.success
-            steps = zip(one.steps[: len(other.steps) - 1], other.steps[:-1], strict=True)  # the last may be shorter
-            assert all(np.array_equal(a.response_ids, b.response_ids) and a.reward == b.reward for a, b in steps)
-    table = StepTable.from_episodes(cut)
-    assert set(table.episode_id) == {episode.episode_id for episode in cut}, "all of them are trained on"
-
-
 @pytest.mark.parametrize(("budget", "fits"), [(140, True), (95, False)])
 def test_an_observation_that_the_memory_has_no_room_for_truncates_the_episode(budget: int, fits: bool) -> None:
     plans = _plans(1)
@@ -216,17 +193,6 @@ def test_an_observation_that_the_memory_has_no_room_for_truncates_the_episode(bu
     assert episode.error is None and episode.context_truncated is not fits and episode.success is fits
     assert len(episode.steps) == (2 + len(solution) if fits else 2)
     assert episode.truncated is not fits and episode.terminated is fits
-
-
-def test_the_same_seed_gives_the_same_episodes_whatever_shares_the_batch() -> None:
-    engine = HFEngine(model("qwen2", len(tokenizer())), max_batch=4)
-    plans = [EpisodePlan(i, i // 2, 0, p.task_id) for i, p in enumerate(_plans(4))]
-    factory = EnvFactory("TextCraft-v0", {**BOOK, "split": "test", "max_episode_steps": 3})
-    played = []
-    for slots, seed in ((4, 1), (2, 1), (4, 2)):
-        episodes = _run(engine, plans, slots, "full", factory, sampling=Sampling(max_tokens=5), seed=seed)
-        played.append([[step.response_ids.tolist() for step in episode.steps] for episode in episodes])
-    assert played[0] == played[1] != played[2]
 
 
 def _synced_between(groups: Iterator[list[Episode]], engine: Engine) -> Iterator[list[Episode]]:

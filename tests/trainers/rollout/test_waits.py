@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from accelerate import Accelerator
 from episodes import episode as ended
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from virtual_time import Clock, VirtualEngine, VirtualVector, answer, manager_of, tokenizer, virtual
 from waiting import until
 
@@ -30,9 +28,6 @@ from envsuite.serving.server import serving
 from envsuite.serving.settings import ServerSettings
 from envsuite.vector import EnvFactory, Vector, Wait, make_vector
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.run import stopping
-from trainers.run.progress import RunProgress
-from trainers.run.stopping import Stopping
 from trainers.steps import StepTable
 
 SAMPLING = Sampling(max_tokens=64)
@@ -331,26 +326,6 @@ def test_a_server_that_dies_in_the_middle_of_a_rollout_costs_no_episode(monkeypa
     assert all(episode.success and len(episode.steps) == 4 for episode in episodes)
     assert asked == dict.fromkeys(range(4), 4), "episodes are played again on the other server, not sampled again"
     assert (manager.timing.repeated, manager.timing.dropped_tokens) == (0, 0)
-
-
-@pytest.mark.seconds
-def test_the_display_names_what_a_rollout_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_SHOWN_SECONDS", 0.0)
-    progress = RunProgress(1, console=Console(quiet=True))
-    stop, seen = Stopping(Accelerator(cpu=True), progress), list[str]()
-    with make_vector([EnvFactory(ROUGH)], 1, 1, deadline=3.0) as vector:
-        manager, _ = _rough_manager(vector, lambda episode, number: "sleep 60" if number == 1 else "end")
-
-        def play(watch: Callable[[int, Wait | None], None]) -> object:
-            def watched(ended: int, wait: Wait | None) -> None:
-                watch(ended, wait)
-                seen.append(progress.state()["waiting"])
-
-            return manager.run([EpisodePlan(7, 0, 0, "a")], SAMPLING, 0, watched)
-
-        (episode,) = stop.phase("rollout", 1, play)  # type: ignore[misc]
-    assert episode.success  # type: ignore[attr-defined]
-    assert any(text.startswith("waiting for episode 7 (task a), step 1: step of slot 0") for text in seen)
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), draws=st.randoms(use_true_random=False))

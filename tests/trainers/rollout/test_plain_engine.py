@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import architecture
-from tiny_models import greedy, plain_logprobs
+from tiny_models import check_plain, drained, greedy, plain_logprobs
 from transformers import PreTrainedModel
 
 from benchmarks.families import VOCABULARY, built
@@ -39,13 +39,6 @@ def _prompts(*lengths: int) -> list[list[int]]:
     return [rng.integers(0, VOCABULARY - 1, length).tolist() for length in lengths]
 
 
-def _drained(engine: HFEngine) -> dict[int, Completion]:
-    done: dict[int, Completion] = {}
-    while engine.pending:
-        done.update((c.request_id, c) for c in engine.poll(0.0))
-    return done
-
-
 @pytest.mark.parametrize("name", WAY)
 def test_logprobs_are_those_of_a_plain_forward_pass_and_samples_are_the_same_alone(name: str) -> None:
     model = built(name)
@@ -56,14 +49,13 @@ def test_logprobs_are_those_of_a_plain_forward_pass_and_samples_are_the_same_alo
         Request(i, prompt, Sampling(max_tokens=lengths[i], temperature=0.7 if i % 2 else 1.0), seed=i)
         for i, prompt in enumerate(prompts)
     ])  # fmt: skip
-    done = _drained(engine)
+    done = drained(engine)
     for i, prompt in enumerate(prompts):
         assert done[i].finish_reason == "length" and done[i].count == lengths[i]
         if not i % 2:
-            plain = plain_logprobs(model, prompt, done[i].token_ids)
-            np.testing.assert_allclose(done[i].logprobs, plain, rtol=0, atol=1e-4)
+            check_plain(model, prompt, done[i])
         engine.submit([Request(9, prompt, Sampling(max_tokens=lengths[i], temperature=0.7 if i % 2 else 1.0), seed=i)])
-        (again,) = _drained(engine).values()
+        (again,) = drained(engine).values()
         assert again.token_ids.tolist() == done[i].token_ids.tolist()
 
 
@@ -104,18 +96,17 @@ def test_one_that_is_given_up_or_too_long_leaves_the_others_as_they_are() -> Non
     engine.poll(0.0)
     engine.abandon(1, 1)
     engine.release(1)
-    done = _drained(engine)
+    done = drained(engine)
     assert sorted(done) == [0, 2] and engine.metrics() == {"tokens/prefill": 1.0}
     for number in done:
-        plain = plain_logprobs(model, prompts[number], done[number].token_ids)
-        np.testing.assert_allclose(done[number].logprobs, plain, rtol=0, atol=1e-4)
+        check_plain(model, prompts[number], done[number])
 
 
 def test_attention_sinks_are_sampled_so_though_they_are_trained_in_a_tree() -> None:
     model = architecture("gpt_oss", VOCABULARY)
     engine, (prompt,) = _engine(model), _prompts(20)
     (done,) = engine.generate([prompt], Sampling(max_tokens=8), seed=1)
-    np.testing.assert_allclose(done.logprobs, plain_logprobs(model, prompt, done.token_ids), rtol=0, atol=1e-4)
+    check_plain(model, prompt, done)
     assert rows_reason(model) is None
 
 
@@ -145,10 +136,9 @@ class Played:
         """Returns the tokens of prompts that were computed, and the answers, which are the model's."""
         before = self.engine.prompt_tokens.computed
         self.engine.submit([Request(i, prompt, Sampling(max_tokens=count), seed=i) for i, prompt in enumerate(prompts)])
-        done = _drained(self.engine)
+        done = drained(self.engine)
         for number, prompt in enumerate(prompts):
-            plain = plain_logprobs(self.model, prompt, done[number].token_ids)
-            np.testing.assert_allclose(done[number].logprobs, plain, rtol=0, atol=1e-4)
+            check_plain(self.model, prompt, done[number])
         return self.engine.prompt_tokens.computed - before, [done[number] for number in range(len(prompts))]
 
 
@@ -158,8 +148,7 @@ def test_in_bfloat16_it_computes_with_rounded_weights_as_the_trainer_does(name: 
     engine = _engine(model, dtype="bfloat16") if name in WAY else HFEngine(model, compute_dtype="bfloat16")
     (done,) = engine.generate([START], Sampling(max_tokens=8), seed=1)
     with torch.autocast("cpu", torch.bfloat16):
-        plain = plain_logprobs(model, START, done.token_ids)
-    np.testing.assert_allclose(done.logprobs, plain, rtol=0, atol=0.3)
+        check_plain(model, START, done, 0.3)
 
 
 @pytest.mark.parametrize("name", HYBRIDS)

@@ -194,12 +194,15 @@ def test_of_an_adapted_policy_the_first_layers_have_the_adapter_merged_and_a_new
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_more_layers_than_the_model_has_are_refused(tmp_path: Path) -> None:
-    model("qwen2", SIZE).save_pretrained(tmp_path)
+def test_layers_or_words_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None:
+    model("qwen2", SIZE + 3).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"method\.critic\.blocks is 3, but .* has 2 layers; take at most 2"):
         load_backbone(ModelConfig(path=str(tmp_path)), "model.path", layers=3)
     with pytest.raises(ConfigError, match=r"method\.critic\.blocks is for a critic of kind truncated"):
         CriticConfig(kind="model", blocks=2)
+    config = CriticConfig(kind="model", path=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"has 64 tokens, the policy 61"):
+        Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), OPTIM, ONE, seed=1)
 
 
 @pytest.mark.parametrize("kind", ["head", "model"])
@@ -296,13 +299,6 @@ def test_a_checkpoint_without_a_critic_is_refused_by_a_run_with_one(
     config = write_settings(place, iterations=2, recipe="steppo")
     assert main(["--config", str(config), "--resume", str(state.parent)]) == 1
     assert "has no critic; it was written by a run without one" in capsys.readouterr().err
-
-
-def test_a_critic_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    model("qwen2", SIZE + 3).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"has 64 tokens, the policy 61"):
-        config = CriticConfig(kind="model", path=str(tmp_path))
-        Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), OPTIM, [CriticValue()], seed=1)
 
 
 def test_a_layer_that_the_model_does_not_have_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:

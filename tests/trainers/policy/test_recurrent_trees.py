@@ -7,7 +7,6 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -16,7 +15,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from row_by_row import same_gradients, taken_gradients
-from tiny_runs import save_model, trained
 from transformers import PreTrainedModel
 
 from benchmarks.families import alone, built, some_tree
@@ -158,14 +156,3 @@ def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts: list[
     assert np.array(last)[slice(None) if levels.kept is None else levels.kept.numpy()].tolist() == kept.tolist()
     assert sorted(seen) == list(range(len(tree))) and np.array(seen)[levels.order.numpy()].tolist() == sorted(seen)
     assert sum(runs.tokens.numel() for level in levels.levels for runs in level) < 2 * len(tree)
-
-
-@pytest.mark.seconds
-def test_a_hybrid_trains_in_a_tree_and_is_sampled_by_the_engine_of_all(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", "lfm2")
-    changes = {"iterations": 2, "method": {"critic": {"kind": "model", "lr": 0.01}}}
-    lines = [line for line in trained(tmp_path, recipe="ppo", **changes) if "train/loss" in line]
-    log = (tmp_path / "runs/tiny/run.log").read_text()
-    assert "row by row" not in log and "samples with transformers' cache" not in log
-    assert len(lines) == 2 and not any("train/row_cost" in line for line in lines)
-    assert all(line["train/logprob_gap"] < 1e-5 for line in lines), "engine and trainer agree"

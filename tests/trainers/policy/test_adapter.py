@@ -15,7 +15,7 @@ from policies import logprobs
 from row_by_row import batch_logprobs, row_logprobs, same_gradients, taken_gradients
 from safetensors.torch import load_file, save_file
 from tiny_runs import save_model, step_table
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from envsuite.core.errors import DataError, MissingExtra
 from envsuite.playing.engine import Sampling
@@ -251,25 +251,6 @@ def trained(tmp_path: Path) -> Path:
     return tmp_path / "adapter"
 
 
-def test_a_model_path_may_be_an_adapter_which_is_continued_or_merged(trained: Path) -> None:
-    written, ids = load_file(trained / WEIGHTS), torch.tensor([[1, 2, 3, 4]])
-    own = AutoModelForCausalLM.from_pretrained(trained)
-    config = ModelConfig(path=str(trained), adapter=LORA)
-    continued = load_model(config)
-    assert load_tokenizer(config).chat_template is not None, "the base's"
-    for key, tensor in adapter_tensors(continued).items():
-        assert torch.equal(tensor, written[key])
-    whole = load_model(ModelConfig(path=str(trained)))
-    assert type(whole).__name__ == "Qwen2ForCausalLM" and all(p.requires_grad for p in whole.parameters())
-    assert not any(".lora_" in key for key, _ in whole.named_parameters())
-    base = load_model(ModelConfig(path=str(trained.parent / "model")))
-    with torch.no_grad():
-        expected = own(ids).logits
-        assert float((base(ids).logits - expected).abs().max()) > 0.01
-        for policy in (continued, whole):
-            torch.testing.assert_close(policy(ids).logits, expected, rtol=0, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     "settings, words",
     [
@@ -283,6 +264,7 @@ def test_an_adapter_is_continued_with_its_own_settings_only(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         load_model(ModelConfig(path=str(trained), adapter=AdapterConfig(**settings)))
+    assert load_tokenizer(ModelConfig(path=str(trained), adapter=LORA)).chat_template is not None, "the base's"
 
 
 def test_an_adapter_whose_base_or_weights_are_missing_is_refused(trained: Path) -> None:

@@ -141,9 +141,6 @@ def test_the_number_of_minibatches_follows_from_their_rows(rows: int, count: int
     table = step_table(np.random.default_rng(0), 5, groups=20)
     assert minibatch_count(CPU, table.take(np.arange(30)), 1, rows) == count
     assert minibatch_count(CPU, table, 4, None) == 4
-
-
-def test_two_sizes_of_a_minibatch_are_refused() -> None:
     with pytest.raises(ConfigError, match="minibatches is 2 and minibatch_rows 64"):
         OptimConfig(minibatches=2, minibatch_rows=64)
 

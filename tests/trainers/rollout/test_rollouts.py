@@ -133,29 +133,6 @@ def test_two_reasons_for_not_being_an_action_are_two_states() -> None:
     assert one.state_key != other.state_key and one.observation != other.observation
 
 
-@pytest.mark.parametrize("command", ["raise now", "exit 3", pytest.param("sleep 60", marks=pytest.mark.slow)])
-def test_an_environment_that_fails_loses_its_episode_only(command: str) -> None:
-    plans = [EpisodePlan(i, i // 2, 0, "abc"[i % 3]) for i in range(6)]
-    good = ["<action>go</action>", "<action>end</action>"]
-    bad = ["<action>go</action>", f"<action>{command}</action>"] * 2
-    script = Script(lambda episode: bad if episode == 2 else good)
-    workers = 0 if command.startswith("raise") else 6  # a worker that dies takes along every episode it holds
-    deadline = 2.0 if command.startswith("sleep") else 60.0
-    with make_vector([ROUGH], 6, workers, deadline=deadline) as vector:
-        manager = _manager(ScriptedEngine(script), vector)
-        episodes = manager.run(plans, SAMPLING, 0)
-    assert [episode.error is None for episode in episodes] == [True, True, False, True, True, True]
-    assert script.asked[2] == 4 and manager.timing.repeated == 1, "it is started twice"
-    written = [len(_written(line)) for line in bad]
-    assert manager.timing.dropped_tokens == sum(written), "both times it had sampled all of its tokens"
-    lost = episodes[2]
-    word = {"raise": "ZeroDivisionError", "exit": "WorkerCrashed", "sleep": "DeadlineExceeded"}[command.split()[0]]
-    assert lost.error is not None and lost.error.startswith(word)
-    assert len(lost.steps) == 1 and not lost.success and lost.task_id == "c"
-    assert all(episode.success for episode in episodes if episode is not lost)
-    assert 2 not in StepTable.from_episodes(episodes).episode_id
-
-
 @pytest.mark.parametrize("budget", [1, 40, 55])
 def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_than_is_left(budget: int) -> None:
     plans = _plans(4)
@@ -167,13 +144,6 @@ def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_tha
     for episode in episodes:
         assert [len(step.response_ids) for step in episode.steps] == [17] * full + [rest] * bool(rest)
         assert episode.truncated and not episode.terminated and episode.error is None
-
-
-def test_a_task_that_does_not_exist_is_an_episode_that_failed() -> None:
-    plans = [EpisodePlan(0, 0, 0, "nowhere"), EpisodePlan(1, 1, 0, "a")]
-    lost, other = _run(Script(lambda _: ["<action>end</action>"]), plans, 1, factory=ROUGH)
-    assert lost.error is not None and "nowhere" in lost.error and not lost.steps
-    assert other.success
 
 
 @pytest.mark.parametrize(("memory", "said"), [("full", "leaves no room"), ("compact(9)", "raise the budget")])

@@ -263,8 +263,8 @@ _json = st.recursive(
     max_leaves=6,
 )
 _names = "model messages tools n stop max_tokens stream role content type function name tool_calls id tool_call_id"
-_names += " metadata arguments parameters input_schema system tool_choice response_format reward text input tool_use_id thinking"
-_names += " output call_id summary instructions strict output_config format"
+_names += " metadata arguments parameters input_schema system tool_choice response_format reward text input"
+_names += " tool_use_id thinking output call_id summary instructions strict output_config format"
 _fields = st.dictionaries(st.sampled_from(_names.split()), _json, max_size=4)
 _message = st.fixed_dictionaries(
     {

@@ -38,12 +38,15 @@ def _table() -> StepTable:
     return step_table(np.random.default_rng(3), SIZE)
 
 
-def test_rows_have_the_statistics_and_gradients_of_a_tree() -> None:
+@pytest.mark.parametrize("output", ["known", "unknown"])
+def test_rows_have_the_statistics_and_gradients_of_a_tree(output: str) -> None:
     tree, _ = some_tree()
     weight = torch.from_numpy(np.random.default_rng(4).normal(size=(2, len(tree.index))))
     found = []
     for one in _both():
         policy = Policy(one).train()
+        if output == "unknown":
+            policy.output = None
         stats = policy(tree)
         (weight[0] * stats.logprob + weight[1] * stats.entropy).sum().backward()
         found.append((stats, taken_gradients(policy)))
@@ -51,15 +54,6 @@ def test_rows_have_the_statistics_and_gradients_of_a_tree() -> None:
     torch.testing.assert_close(found[1][0].logprob, found[0][0].logprob, rtol=0, atol=1e-10)
     torch.testing.assert_close(found[1][0].entropy, found[0][0].entropy, rtol=0, atol=1e-10)
     same_gradients(found[1][1], found[0][1], 1e-10)
-
-
-def test_rows_without_an_output_layer_that_is_known_have_the_logits_of_a_tree() -> None:
-    tree, _ = some_tree()
-    policies = [Policy(one) for one in _both()]
-    for policy in policies:
-        policy.output = None
-    one, other = (policy(tree).logprob for policy in policies)
-    torch.testing.assert_close(other, one, rtol=0, atol=1e-10)
 
 
 def test_values_and_their_gradients_are_those_of_a_tree() -> None:

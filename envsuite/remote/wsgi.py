@@ -52,7 +52,7 @@ class DaemonThreads:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:
+                except BaseException as error:  # whatever it is, it is raised where the call is awaited
                     future.set_exception(error)
 
 

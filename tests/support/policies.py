@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +37,13 @@ def change(policy: PreTrainedModel, name: str = "", by: float = 0.05) -> None:
                 parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * by)
 
 
-def logprobs(policy: PreTrainedModel, prompt: list[int], response: list[int], temperature: float = 1.0) -> np.ndarray:
+def logprobs(
+    policy: PreTrainedModel, prompt: Sequence[int], response: Sequence[int], temperature: float = 1.0
+) -> np.ndarray:
     """Log-probability of each response token in one forward pass."""
     with torch.no_grad():
-        logits = policy(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
+        logits = policy(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1].float() / temperature
+    return logits.log_softmax(-1).gather(1, torch.tensor([*response]).long()[:, None])[:, 0].numpy()
 
 
 def check_sampled(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainers.policy.packing import micro_batches
 from trainers.policy.rows import by_rows
@@ -51,3 +53,21 @@ def same_gradients(found: Gradients, wanted: Gradients, near: float = 1e-5, leas
     assert scale > 0
     for key, gradient in wanted.items():
         assert float((found[key] - gradient).abs().max()) < near * scale, key
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of one result with a number for each word of the vocabulary, weights aside."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.words, self.elements = len(weight), 0
+        self._weight = weight.untyped_storage().data_ptr()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for value in out if isinstance(out, tuple | list) else (out,):
+            if not isinstance(value, torch.Tensor) or value.shape[-1:] != (self.words,):
+                continue
+            if value.untyped_storage().data_ptr() != self._weight:
+                self.elements = max(self.elements, value.numel())
+        return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 import torch
 from transformers import (
     Gemma2Config,
@@ -23,6 +24,9 @@ from transformers.models.gemma3 import Gemma3ForCausalLM
 from transformers.models.gpt_neox import GPTNeoXForCausalLM
 from transformers.models.mistral import MistralForCausalLM
 from transformers.models.qwen3 import Qwen3ForCausalLM
+
+from envsuite.playing.engine import Completion
+from trainers.rollout.engine import Engine
 
 VOCABULARY = 97
 POSITIONS = 320
@@ -91,6 +95,20 @@ def plain_and_best_logprobs(
         logits = model(torch.tensor([[*prompt, *response]])).logits[0].float()
     rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
     return rows.gather(1, torch.tensor(list(response))[:, None])[:, 0].tolist(), rows.amax(-1).tolist()
+
+
+def check_plain(model: PreTrainedModel, prompt: Sequence[int], done: Completion, near: float = 1e-4) -> None:
+    """Fails unless an answer has the log-probabilities of a plain forward pass."""
+    assert done.error is None
+    np.testing.assert_allclose(done.logprobs, plain_logprobs(model, prompt, done.token_ids), rtol=0, atol=near)
+
+
+def drained(engine: Engine) -> dict[int, Completion]:
+    """All answers that are still to come, by their requests."""
+    done: dict[int, Completion] = {}
+    while engine.pending:
+        done.update((answer.request_id, answer) for answer in engine.poll())
+    return done
 
 
 def greedy(model: PreTrainedModel, prompt: Sequence[int], count: int, stop_ids: Sequence[int] = ()) -> list[int]:

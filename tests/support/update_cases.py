@@ -11,11 +11,9 @@ import torch
 from accelerate import Accelerator
 from tiny_runs import model, step_table
 
-from trainers.policy.accumulation import Accumulator, Batch, Tally, log_probabilities
-from trainers.policy.adapter import adapter_tensors, add_adapter, as_reference
-from trainers.policy.attention import checkpoint_activations
+from trainers.policy.accumulation import Accumulator, Batch, Tally
 from trainers.policy.balance import balance_batch
-from trainers.policy.config import AdapterConfig, OptimConfig
+from trainers.policy.config import OptimConfig
 from trainers.policy.guard import DivergenceError
 from trainers.policy.loss import Objective
 from trainers.policy.loss.config import CorrectionConfig
@@ -124,33 +122,6 @@ def not_finite(accelerator: Accelerator) -> dict[str, Any]:
     except DivergenceError as error:
         return {"same": same, "skipped": told["skipped_steps"], "message": str(error)}
     raise AssertionError("the third step in a row was skipped without a word")
-
-
-def adapters(accelerator: Accelerator) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Gradient of a batch and the adapter after an update that followed a look at the reference, by case."""
-    found = {}
-    for name in ("kept", "recomputed", "bfloat16"):
-        base = model("qwen2", SIZE).to(torch.bfloat16 if name == "bfloat16" else torch.float32)
-        torch.manual_seed(accelerator.process_index)  # processes begin with the first one's adapter, whatever their own
-        add_adapter(base, AdapterConfig(rank=4), "owner/base")
-        if name == "recomputed":
-            checkpoint_activations(base)
-        inner = Policy(base, compute_dtype="bfloat16" if name == "bfloat16" else "float32")
-        trained = [p for p in inner.parameters() if p.requires_grad]
-        policy, optimizer = accelerator.prepare(inner, torch.optim.SGD(trained, lr=0.1))
-        config = OptimConfig(tokens_per_microbatch=60, minibatches=2, lr=0.1, max_grad_norm=10.0)
-        updater = Updater(accelerator, policy, optimizer, config, Objective())
-        own = share(accelerator, table())
-        with as_reference(base):
-            log_probabilities(inner, own.table, config)
-        gradient = updater.gradient(own.table, own.advantage)
-        assert all(".lora_" in key for key in gradient)
-        updater.update(own, np.random.default_rng(0))
-        found[name] = tuple(
-            torch.cat([tensors[key].detach().flatten() for key in sorted(tensors)])
-            for tensors in (gradient, adapter_tensors(base))
-        )
-    return found
 
 
 def exchanged(accelerator: Accelerator) -> dict[str, Any]:

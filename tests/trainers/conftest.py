@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from third_party import files_of, install
 from tiny_runs import save_model
 
 
@@ -11,3 +14,14 @@ def place(tmp_path: Path) -> Path:
     """A folder with a tiny model in ``model``."""
     save_model(tmp_path / "model")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def site(root: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder on Python's path, with the package that the ``SECTION`` of CONTRIBUTING.md writes."""
+    folder = tmp_path_factory.mktemp("site")
+    install(folder, files_of(root / "CONTRIBUTING.md", request.module.SECTION))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        importlib.invalidate_caches()
+        yield folder

@@ -12,7 +12,6 @@ import torch
 from accelerate import Accelerator
 from architectures import COMPUTED, architecture
 from numpy.testing import assert_allclose
-from safetensors.torch import load_file
 from tiny_runs import (
     BOTH,
     model,
@@ -211,32 +210,6 @@ def test_an_output_learns_from_the_steps_that_its_column_names_alone(kind: str, 
     assert [len(one.target) for one in wanted.outputs] == [int(table.extra["segment"].sum()), len(table)]
     one, two = (gradient_of(critic, known, [high, targets[1]]) for high in (targets[0], other))
     assert all(torch.equal(one[name], two[name]) for name in one) and any(grad.any() for grad in one.values())
-
-
-@pytest.mark.parametrize(
-    ("recipe", "critic", "shape"),
-    [
-        pytest.param("vetta", {"kind": "truncated", "blocks": 1}, (2, 32), marks=pytest.mark.slow),
-        ("hiper", {"kind": "head"}, (2, 32)),
-        pytest.param("steppo", {"kind": "truncated"}, (1, 32), marks=pytest.mark.slow),
-    ],
-)
-def test_a_run_trains_every_output_and_goes_on_from_its_checkpoint(
-    place: Path, recipe: str, critic: dict[str, Any], shape: tuple[int, int]
-) -> None:
-    settings = {
-        "recipe": recipe, "iterations": 1, "checkpoint_every": 1, "evaluation.envs": [],
-        "prompt.plan": recipe == "hiper", "method": {"critic": {**critic, "lr": 0.01, "minibatches": 1}},
-    }  # fmt: skip
-    trained(place, **settings)
-    records = trained(place, "--resume", **{**settings, "iterations": 2})
-    assert [record["train/value_loss"] > 0 for record in records] == [True, True]
-    weights = load_file(place / "runs/tiny/checkpoints/iteration-00002/critic.safetensors")
-    (name,) = (name for name in weights if name.startswith("weights") and name.endswith("value.weight"))
-    assert tuple(weights[name].shape) == shape
-    assert all(row.any() for row in weights[name]), "each output has learnt"
-    if critic["kind"] == "truncated" and "blocks" in critic:
-        assert not any(".layers.1." in name for name in weights)
 
 
 # -- The critic

@@ -25,21 +25,15 @@ from trainers.steps.columns import ENTROPY, HINDSIGHT, SUCCESS
 fractions = st.sampled_from([0.0, 0.5, 0.95, 1.0])
 
 
-@given(step_tables(), fractions)
-def test_steppo_with_lambda_zero_is_the_temporal_difference(steps: StepTable, gamma: float):
-    values, value = StepPO(gamma=gamma, lam=0.0)(steps).per_step, steps.extra["value"]
+@given(step_tables(), fractions, fractions)
+def test_steppo_is_the_discounted_sum_of_temporal_differences(steps: StepTable, gamma: float, lam: float):
+    differences, value = StepPO(gamma=gamma, lam=0.0)(steps).per_step, steps.extra["value"]
     for row in range(len(steps)):
         after = np.flatnonzero((steps.episode_id == steps.episode_id[row]) & (steps.t == steps.t[row] + 1))
         following = value[after[0]] if len(after) else 0.0
-        assert values[row] == pytest.approx(steps.reward[row] + gamma * following - value[row], abs=1e-9)
-
-
-@given(step_tables(), fractions, fractions)
-def test_steppo_is_the_discounted_sum_of_temporal_differences(steps: StepTable, gamma: float, lam: float):
-    differences = steps.with_reward(StepPO(gamma=gamma, lam=0.0)(steps).per_step)
-    assert_allclose(
-        StepPO(gamma=gamma, lam=lam)(steps).per_step, discounted_returns(differences, gamma * lam), atol=1e-9
-    )
+        assert differences[row] == pytest.approx(steps.reward[row] + gamma * following - value[row], abs=1e-9)
+    summed = discounted_returns(steps.with_reward(differences), gamma * lam)
+    assert_allclose(StepPO(gamma=gamma, lam=lam)(steps).per_step, summed, atol=1e-9)
 
 
 @given(step_tables(), fractions)

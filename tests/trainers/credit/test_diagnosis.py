@@ -158,12 +158,6 @@ def test_the_variance_between_parts_is_estimated_without_bias(values: list[float
     assert found == pytest.approx(6 * np.var(apart))
 
 
-def test_decisive_steps_at_the_end_are_late() -> None:
-    early, late = (diagnose(of_world(corridor(10, (at,), 0.6, False), 60, 16)) for at in (0, 9))
-    assert value(early, "decisive_place") == pytest.approx(0.05, abs=0.1)
-    assert value(late, "decisive_place") == pytest.approx(0.95, abs=0.1)
-
-
 def diamond(rng: np.random.Generator) -> list[Row]:
     """Two ways to one room, in which a coin decides: the way does not matter."""
     way = str(rng.choice(["upper", "lower"]))

@@ -52,6 +52,8 @@ def computed(accelerator: Accelerator, cases: list[Case]) -> list[tuple[float, d
     for case in cases:
         base = model("qwen2", SIZE)  # tied embeddings
         if case.lora:
+            # Copies begin with the first process's adapter, whatever their own.
+            torch.manual_seed(0 if case.shard else accelerator.process_index)
             add_adapter(base, AdapterConfig(rank=4), "owner/base")
             torch.manual_seed(1)
             for name, parameter in base.named_parameters():

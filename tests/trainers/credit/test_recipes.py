@@ -44,32 +44,15 @@ def test_what_an_addition_rewards_comes_before_what_the_method_charges() -> None
     assert list(recipe("gigpo+scpo+spear").method["shapers"]) == ["scpo", "spear", "scale", "invalid_action_penalty"]
 
 
-def test_published_recipes_pay_ten_for_a_success_and_charge_a_tenth_for_an_invalid_action() -> None:
-    for name in ("grpo", "gigpo", "hgpo", "bipace", "gigpo+scpo"):
-        shapers = recipe(name).method["shapers"]
-        assert shapers["scale"] == {"factor": 10.0} and shapers["invalid_action_penalty"] == {"coef": 0.1}, name
-    assert recipe("spear").method["shapers"]["scale"] == {"factor": 1.0}, "its outcome is 1 or -1"
-
-
-def test_variants_are_what_a_paper_sets_for_one_benchmark_or_model() -> None:
+def test_variants_are_laid_over_their_recipe_and_every_one_can_be_read() -> None:
     whole = parse(["--recipe", "gigpo/webshop+scpo/webshop"]).config
-    assert whole.recipe == "gigpo/webshop+scpo/webshop"
+    assert whole.recipe == "gigpo/webshop+scpo/webshop" and whole.method.objective.entropy_coef == 0.001
     assert whole.method.options["compare"] == {"normalise": "mean"} and whole.method.shapers["scpo"]["alpha"] == 1.0
-    assert whole.method.objective.entropy_coef == 0.001
-    for name, alfworld, webshop in (("grpo", 256, 64), ("gigpo", 256, 64), ("hgpo", 256, 64), ("spear", 1024, 256)):
-        assert parse(["--recipe", f"{name}/alfworld"]).config.optim.minibatch_rows == alfworld, name
-        assert parse(["--recipe", f"{name}/webshop"]).config.optim.minibatch_rows == webshop, name
     assert whole.optim.minibatch_rows == 256, "SCPO's table 3 has one for both benchmarks"
-    assert [parse(["--recipe", f"spear/{name}"]).config.method.replay.warmup for name in ("alfworld", "webshop")] == [
-        100, 200,
-    ]  # fmt: skip
     assert parse(["--recipe", "tree_grpo"]).config.rollout.tree == TreeConfig(**recipe("tree_grpo").rollout["tree"])
     maths = parse(["--recipe", "dr_bot/mathematics+spear/mathematics"]).config
     assert (maths.method.objective.horizon, maths.method.replay.warmup, maths.optim.minibatch_rows) == (16384, 300, 64)
     assert maths.method.shapers["spear"] == {"decay": 200, "tools": ["python"]}
-    small, large = (parse(["--recipe", f"bipace/{size}"]).config.method for size in ("1.5b", "7b"))
-    assert small.options["layer"] == -12 and small.options["radius"] == 0.05
-    assert large.options["layer"] == -8 and large.options["radius"] == 0.10
     for name, entry in recipes().items():
         for variant in entry.variants:
             parse(["--recipe", f"{name}/{variant}"])
@@ -85,33 +68,14 @@ def test_variants_are_what_a_paper_sets_for_one_benchmark_or_model() -> None:
         (["--recipe", "gigpo+spear", "--method.shapers.scale.factor", "10"], ["spear pays 1 or -1", "factor: 1.0"]),
         (["--recipe", "bipace/1b"], ["variant of recipe bipace '1b'", "1.5b"]),
         (["--recipe", "remax+dr_bot"], ["option of estimator remax 'compare'"]),
-        (["--recipe", "rloo", "--method.options.compare.normalise", "std"], ["compare is", "without normalise"]),
-        (["--recipe", "gigpo", "--method.options.compare", "verlagent"], ["compare 'verlagent'", "'verl-agent'"]),
         (["--recipe", "opo+dr_bot"], ["dual_clip belongs to loss 'ppo'"]),
-        (["--recipe", "spear", "--rollout.group_size", "1"], ["rollout.group_size is 1"]),
-        (["--recipe", "spear", "--method.replay.size", "0"], ["size is 0"]),
-        (["--recipe", "spear", "--method.replay.sise", "9"], ["'sise'", "size"]),
-        (["--recipe", "dapo", "--method.filters.zero_variance.refill_rounds", "-1"], ["refill_rounds is -1"]),
-        (["--recipe", "dapo", "--method.filters", "{low_spred: {}}"], ["'low_spred'"]),
         (["--recipe", "dr_bot", "--method.filters", "{low_spread: {fractoin: 0.5}}"], ["filter low_spread 'fractoin'"]),
         (["--recipe", "reinforce_pp", "--method.objective.ratio", "step"], ["ratio 'step'", "reinforce_pp"]),
         (["--recipe", "grpo", "--method.shapers", "{kl_penalty: {per: token}}"], ["lost on estimator grpo"]),
         (["--recipe", "steppo", "--method.critic", "null"], ["steppo needs the column 'value', which a critic"]),
         (["--recipe", "grpo", "--method.critic", "{kind: head}"], ["method.critic is set, but grpo"]),
-        (["--recipe", "ppo", "--method.critic", "{kid: head}"], ["Nearest: 'kind'"]),
-        (["--recipe", "ppo", "--method.critic.lr", "0"], ["method.critic.lr is 0"]),
-        (["--recipe", "ppo", "--method.critic.epochs", "0"], ["method.critic.epochs is 0"]),
-        (["--recipe", "bipace", "--method.options.layer", "3"], ["layer is 3; it must be less"]),
         (["--recipe", "grpo", "--method.estimator", "hiper"], ["hiper needs the column 'value_high', which a critic"]),
-        (
-            ["--recipe", "oracle_mc", "--rollout.staleness", "1"],
-            ["rollout.staleness and a method with continuations (oracle_mc) do not go together"],
-        ),
         (["--recipe", "tree_grpo", "--rollout.tree.keep", "4"], ["1 rounds of 2 branches make a tree of 3"]),
-        (
-            ["--recipe", "tree_grpo", "--rollout.staleness", "1"],
-            ["rollout.tree and rollout.staleness do not go together"],
-        ),
         (
             ["--recipe", "tree_grpo", "--rollout.tree.trees", "1", "--rollout.tree.keep", "1"],
             ["compares the episodes of a group"],

@@ -238,11 +238,6 @@ def test_a_masked_token_has_no_weight_and_every_other_that_of_the_warm_up() -> N
     assert 0.05 < share < 0.5
 
 
-def test_what_is_imitated_is_better_than_the_median_of_the_groups() -> None:
-    batch = _imitated(2, mask=0.0)
-    assert (batch.advantage > 0.0).all() and set(batch.table.extra["iteration"].tolist()) == {1}
-
-
 def test_the_range_in_which_tokens_are_masked_is_measured_on_what_the_first_iteration_learns_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,9 +13,9 @@ import torch
 from accelerate import Accelerator
 from numpy.testing import assert_allclose
 from ranks import on_ranks
+from row_by_row import Largest
 from tiny_runs import model, step_table, tokenizer, trained, write_settings
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from envsuite.core.errors import UsageError
 from envsuite.prompting import TagsCodec, TemplateRenderer
@@ -161,24 +161,6 @@ def test_a_sharded_policy_gives_the_columns_of_one_process(adapted: bool) -> Non
         for rank, rows in enumerate((episode < 4, episode == 5)):
             assert_allclose(both[rank][column], alone[column][rows[row_of]], atol=1e-5)
     assert alone[1].any() and not both[1][1].any()
-
-
-class Largest(TorchDispatchMode):
-    """The most elements of one result with a number for each word of the vocabulary, weights aside."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        super().__init__()
-        self.words, self.elements = len(weight), 0
-        self._weight = weight.untyped_storage().data_ptr()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for value in out if isinstance(out, tuple | list) else (out,):
-            if not isinstance(value, torch.Tensor) or value.shape[-1:] != (self.words,):
-                continue
-            if value.untyped_storage().data_ptr() != self._weight:
-                self.elements = max(self.elements, value.numel())
-        return out
 
 
 @pytest.mark.slow

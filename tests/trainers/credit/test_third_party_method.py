@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 from numpy.testing import assert_allclose
 from step_tables import table_of
-from third_party import files_of, install
 from tiny_runs import save_model, trained
 
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.settings import checked
 
-
-@pytest.fixture(scope="module")
-def site(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder on Python's path, with the package of the page."""
-    folder = tmp_path_factory.mktemp("site")
-    install(folder, files_of(root / "CONTRIBUTING.md", "A method in another package"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        importlib.invalidate_caches()
-        yield folder
+SECTION = "A method in another package"
 
 
 def test_the_method_of_another_package_is_centred_on_the_median(site: Path) -> None:

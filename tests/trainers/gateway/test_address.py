@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -78,7 +76,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 INPUT = {"name": TOOL["name"], "input_schema": TOOL["parameters"]}
 MASKING: dict[str, tuple[str, dict[str, Any]]] = {
     "tool_choice": (CHAT, {"tool_choice": "required"}),
-    "response_format": (CHAT, {"response_format": {"type": "json_object"}}),
+    "response_format": (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}),
     "parallel_tool_calls": (CHAT, {"tools": [FUNCTION], "parallel_tool_calls": False}),
     "logit_bias": (CHAT, {"logit_bias": {"5": 1}}),
     "text.format": (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}),
@@ -90,8 +88,10 @@ MASKING: dict[str, tuple[str, dict[str, Any]]] = {
 }
 IGNORED: dict[str, tuple[dict[str, Any], set[str]]] = {
     CHAT: (
-        {"tools": [{"type": "function", "function": {**TOOL, "strict": True}}], "reasoning_effort": "low",
-         "repetition_penalty": 1.2, "min_tokens": 5, "max_tokens": 5, "max_completion_tokens": 5, "store": True},
+        {"tools": [{"type": "function", "function": {**TOOL, "strict": True}}], "tool_choice": "auto", "n": 1,
+         "parallel_tool_calls": True, "stop": ["Observation:"], "reasoning_effort": "low", "repetition_penalty": 1.2,
+         "stream": False, "min_tokens": 5,
+         "max_tokens": 5, "max_completion_tokens": 5, "store": True},
         {"strict", "reasoning_effort", "repetition_penalty", "min_tokens"},
     ),
     RESPONSES: (
@@ -105,64 +105,6 @@ IGNORED: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"strict", "thinking", "output_config.effort", "new\\x1b[2J"},
     ),
 }  # fmt: skip
-
-
-STRICT = [{"type": "function", "function": {**TOOL, "strict": True}}]
-FLAT = [{"type": "function", **TOOL, "strict": True}]
-SENT: dict[str, tuple[str, dict[str, Any], str]] = {
-    "openai-agents": (RESPONSES, {"tools": FLAT, "include": [], "stream": True}, ""),
-    "openai-agents, output_type": (RESPONSES, {"text": {"format": {"type": "json_schema"}}}, "text.format"),
-    "openai-agents, chat": (CHAT, {"tools": STRICT}, ""),
-    "langgraph": (CHAT, {"tools": [FUNCTION], "stream": False}, ""),
-    "langgraph, structured": (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-    "pydantic-ai": (CHAT, {"tools": STRICT, "tool_choice": "auto", "stream": False}, ""),
-    "pydantic-ai, output_type": (CHAT, {"tools": STRICT, "tool_choice": "required"}, "tool_choice"),
-    "mini-swe-agent, google-adk, agno": (CHAT, {"tools": [FUNCTION]}, ""),
-    "smolagents": (CHAT, {"tools": [FUNCTION], "tool_choice": "required", "stop": ["Observation:"]}, "tool_choice"),
-    "smolagents, code": (CHAT, {"stop": ["Observation:", "Calling tools:", "</code>"]}, ""),
-    "autogen, semantic-kernel": (CHAT, {"tools": [FUNCTION], "tool_choice": "auto", "stream": False}, ""),
-    "strands": (CHAT, {"tools": [FUNCTION], "stream": True, "stream_options": {"include_usage": True}}, ""),
-    "haystack": (CHAT, {"tools": [FUNCTION], "stream": False, "n": 1}, ""),
-    "llama-index": (CHAT, {"tools": [FUNCTION], "parallel_tool_calls": True, "temperature": 0.1, "stream": True}, ""),
-    "litellm": (MESSAGES, {"tools": [INPUT], "max_tokens": 30, "stream": True}, ""),
-    "crewai": (CHAT, {"tools": STRICT, "tool_choice": "auto"}, ""),
-    "crewai, output_pydantic": (CHAT, {"response_format": {"type": "json_schema"}, "stream": False}, "response_format"),
-    "camel": (CHAT, {"tools": STRICT}, ""),
-    "dspy": (CHAT, {"temperature": 1.0, "max_tokens": 50}, ""),
-    "dspy, JSONAdapter": (CHAT, {"response_format": {"type": "json_object"}, "max_tokens": 50}, "response_format"),
-}  # fmt: skip
-
-
-@pytest.mark.seconds
-@pytest.mark.parametrize("name", SENT)
-def test_what_agents_of_packages_send_is_served_or_refused_by_name(made: Made, name: str) -> None:
-    path, fields, refused = SENT[name]
-    for masking in ("refuse", "ignore"):
-        reply = ask(place := made(masking=masking), path, place.open().key, sent_to(path) | fields)
-        if refused and masking == "refuse":
-            assert reply.status_code == 400 and reply.json()["error"]["message"].startswith(f"{refused} would mask")
-        else:
-            assert reply.status_code == 200, reply.text
-
-
-@pytest.mark.seconds
-def test_requests_as_clients_send_them_are_answered_in_their_protocol(
-    numbered: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = ROOT.parent / "shared/cases/agents/wire.py"
-    if not file.exists():
-        pytest.skip(f"needs {file}")
-    monkeypatch.setitem(sys.modules, "bed", SimpleNamespace(Bed=None))
-    monkeypatch.setitem(sys.modules, "httpx", httpx2)
-    wire = runpy.run_path(str(file))
-    sent = [(CHAT, {"messages": wire["U"]} | more) for more in wire["chat"].values()]
-    sent += [(MESSAGES, wire["A"] | more) for more in wire["anth"].values()]
-    for path, fields in sent:
-        reply = ask(numbered, path, numbered.open().key, {"model": "policy"} | fields)
-        assert reply.status_code in (200, 400, 404), (fields, reply.text)
-        if reply.status_code >= 400:
-            error = reply.json()["error"]
-            assert error["message"] and set(error) == ({"type", "message"} if path == MESSAGES else ERROR)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -246,14 +188,8 @@ def test_the_operator_makes_sessions_gives_rewards_and_ends_them(made: Made) -> 
     session = place.open(None, {"task": "Look."})
     place.gateway.offer(session)
     given = ask(place, "/sessions", "secret", b"").json()
-    assert given == {
-        "id": 0,
-        "key": session.key,
-        "base_url": f"{place.url}/v1",
-        "model": "policy",
-        "task": "Look.",
-        "task_id": "task",
-    }
+    where = {"key": session.key, "base_url": f"{place.url}/v1", "model": "policy"}
+    assert given == {"id": 0, **where, "task": "Look.", "task_id": "task"}
     assert ask(place, CHAT, given["key"], body()).status_code == 200
     for reward in (True, 1e308, -1001, 1e999):  # the last one is infinite
         assert ask(place, "/sessions/0/reward", "secret", {"reward": reward}).status_code == 400
@@ -326,11 +262,9 @@ _json = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-_names = (
-    "model messages tools n stop max_tokens stream role content type function name tool_calls id tool_call_id metadata"
-)
-_names += " arguments parameters input_schema system tool_choice response_format reward text input tool_use_id thinking"
-_names += " output call_id summary instructions strict output_config format"
+_names = "model messages tools n stop max_tokens stream role content type function name tool_calls id tool_call_id"
+_names += " metadata arguments parameters input_schema system tool_choice response_format reward text input"
+_names += " tool_use_id thinking output call_id summary instructions strict output_config format"
 _fields = st.dictionaries(st.sampled_from(_names.split()), _json, max_size=4)
 _message = st.fixed_dictionaries(
     {
@@ -355,18 +289,8 @@ _shaped = st.fixed_dictionaries(
         "n": st.integers(-1, 3), "stream": st.booleans(), "tool_choice": _json,
     },
 )  # fmt: skip
-PATHS = (
-    CHAT,
-    RESPONSES,
-    MESSAGES,
-    f"{MESSAGES}/count_tokens",
-    "/v1/models",
-    "/v1/models/policy",
-    "/sessions",
-    "/sessions/0",
-    "/sessions/0/reward",
-    "/x",
-)
+PATHS = (CHAT, RESPONSES, MESSAGES, f"{MESSAGES}/count_tokens", "/v1/models", "/v1/models/policy", "/x")
+PATHS += ("/sessions", "/sessions/0", "/sessions/0/reward")
 
 
 @pytest.mark.seconds

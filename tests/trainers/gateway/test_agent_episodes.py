@@ -123,40 +123,27 @@ def _alone(manager: AgentManager) -> Episode:
     return episode
 
 
-def test_a_reward_that_is_returned_is_the_episodes(made: Callable[..., AgentManager]) -> None:
-    def play(task: AgentTask, client: Client) -> float:
-        asked(client, [Message("user", task.text)])
-        return 0.25
+def _returning(reward: float | None) -> Play:
+    """An agent that asks once, and returns this."""
 
-    episode = _alone(made(play))
+    def play(task: AgentTask, client: Client) -> float | None:
+        asked(client, [Message("user", task.text)])
+        return reward
+
+    return play
+
+
+def test_the_reward_that_an_agent_returns_is_its_episodes_and_without_one_the_episode_is_left_out(
+    made: Callable[..., AgentManager],
+) -> None:
+    episode = _alone(made(_returning(0.25)))
     assert [step.reward for step in episode.steps] == [0.25] and episode.error is None
     assert (episode.score, episode.success, episode.terminated) == (0.25, False, True)
-
-
-def test_a_reward_beyond_the_limit_fails_the_episode(made: Callable[..., AgentManager]) -> None:
-    def play(task: AgentTask, client: Client) -> float:
-        asked(client, [Message("user", task.text)])
-        return 1e308
-
-    assert "no finite number from -1000 to 1000" in str(_alone(made(play)).error)
-
-
-def test_without_a_reward_an_episode_is_left_out_and_not_zero(made: Callable[..., AgentManager]) -> None:
-    def play(task: AgentTask, client: Client) -> None:
-        asked(client, [Message("user", task.text)])
-
-    episode = _alone(made(play, environment=False))
-    assert episode.error is not None and episode.error.startswith("NoReward") and episode.unanswered
-    assert not len(StepTable.from_episodes([episode]))
-
-
-def test_an_agent_that_asks_nothing_or_fails_is_told(made: Callable[..., AgentManager]) -> None:
-    def fails(task: AgentTask, client: Client) -> float:
-        asked(client, [Message("user", task.text)])
-        raise ValueError("no such thing\nat all")
-
+    assert "no finite number from -1000 to 1000" in str(_alone(made(_returning(1e308))).error)
     assert "AgentSilent" in str(_alone(made(lambda task, client: 1.0)).error)
-    assert "agent.py:play raised ValueError: no such thing at all (in fails of " in str(_alone(made(fails)).error)
+    without = _alone(made(_returning(None), environment=False))
+    assert without.error is not None and without.error.startswith("NoReward") and without.unanswered
+    assert not len(StepTable.from_episodes([without]))
 
 
 def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., AgentManager]) -> None:
@@ -259,9 +246,16 @@ def test_a_function_that_is_not_there_is_named(place: str, told: str, tmp_path: 
     assert FunctionAgent(f"{tmp_path}/agent.py:play").function(None, None) == 1
 
 
-def test_an_agent_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"rollout\.agent\.run is missing: file\.py:function, a program"):
-        AgentConfig()
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, r"rollout\.agent\.run is missing: file\.py:function, a program"),
+        ({"run": "service", "models": {"policy": "http://h/v1"}}, "policy, which is the model that is trained"),
+    ],
+)
+def test_settings_of_an_agent_that_contradict_each_other_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        AgentConfig(**given)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "::1", ":80", "[]:80", "a:65536", "a:-1", "http://a:80", "[::1]"])
@@ -270,11 +264,6 @@ def test_what_is_no_address_with_a_port_is_refused(listen: str) -> None:
         assert AgentConfig(run="service", listen=right).address(2) == address
     with pytest.raises(ConfigError, match=r"rollout\.agent\.listen is .*; write an address and a port"):
         AgentConfig(run="service", listen=listen)
-
-
-def test_no_endpoint_takes_the_place_of_the_trained_model() -> None:
-    with pytest.raises(ConfigError, match="models names policy, which is the model that is trained"):
-        AgentConfig(run="service", models={"policy": "http://127.0.0.1:9/v1"})
 
 
 @pytest.mark.parametrize("kind", FAILURES)

@@ -26,7 +26,6 @@ from trainers.gateway.messages import Message, ParsedRequest
 from trainers.gateway.session import AnsweredRequest
 from trainers.rollout.config import AgentConfig
 
-CASES = Path(__file__).resolve().parents[4] / "shared/cases/agents"
 FACTORY = EnvFactory("counting_world:Counting-v0", {"max_episode_steps": 3})
 PLAN = EpisodePlan(0, 0, 0, "one")
 JUDGES = {
@@ -89,18 +88,6 @@ def test_a_judge_between_answer_and_action_earns_nothing(
     assert [step.valid for step in episode.steps] == [not invalid, True] * 3
     assert not {step.state_key for step in actor} & {step.state_key for step in judged}
     assert [step.state_key for step in actor] == (["0"] * 3 if invalid else ["0", "1", "2"])
-
-
-@pytest.mark.seconds
-@pytest.mark.parametrize(("name", "choices"), [("critic_agent", 1), ("n_agent", 4)])
-def test_the_cases_of_agents_are_credited(name: str, choices: int, address: Place) -> None:
-    if not CASES.exists():
-        pytest.skip(f"needs {CASES}")
-    numbers = itertools.count()
-    says = lambda prompt: "ok" if "Judge" in prompt else f"<action>go {next(numbers)}</action>"  # noqa: E731
-    steps = played(address, {"function": f"{CASES}/{name}.py:play"}, says).steps
-    assert sum(rewards(steps)) == 7.0 and [reward for reward in rewards(steps) if reward] == [1.0, 2.0, 4.0]
-    assert rewards(steps)[:: 2 if choices == 1 else choices] == [1.0, 2.0, 4.0]
 
 
 _ops = st.lists(

@@ -27,22 +27,6 @@ def _asked(place: Place, count: int) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_at_any_byte_of_the_answer_has_not_got_it(made: Made, stream: bool) -> None:
-    place = made()
-
-    def answered(count: int | None = None, but: int = 0) -> int:
-        session, wire = place.open(), Wire(place.url)
-        wire.send(raw(CHAT, session.key, body(stream=stream)))
-        wire.read(1)  # it is on its way
-        wire.read(count, but)
-        wire.close()
-        return len(recorded(session))
-
-    assert [answered(but=left) for left in (0, 1, 2)] == [1, 0, 0]
-    assert not any(answered(count) for count in range(1, 400, 37))
-
-
 def test_a_client_that_leaves_before_its_answer_gets_the_same_one_when_it_asks_again(made: Made) -> None:
     place = made()
     session = place.open()

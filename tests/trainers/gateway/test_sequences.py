@@ -153,18 +153,6 @@ def test_a_call_with_a_number_that_no_client_can_read_is_text(talk: Talk) -> Non
     assert not talk.steps[0].valid and "cannot be sent" in str(talk.steps[0].parse_error)
 
 
-def test_stop_texts_cut_tokens_and_text_alike(speaks: Any) -> None:
-    place = Place(speaks)
-    session: Session = place.open()
-    place.engine.answer = lambda request: place.engine.ids("one two three four")
-    _, asked = place.gateway.ask(session.key, ParsedRequest("policy", (USER,), stop=("four", "thr")))
-    place.gateway.pump(place.engine, 0.0)
-    (choice,) = asked.done.result()
-    assert (choice.message.text, choice.stopped, choice.finish_reason) == ("one two ", "thr", "stop")
-    assert place.engine.tokenizer.decode(choice.completion.token_ids) == "one two three"
-    assert len(choice.completion.experts[0]) == len(asked.prompt.ids) + len(choice.completion.token_ids) - 1
-
-
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", sorted({*BY_NAME} - {"FunctionGemma"}))  # its template wants names of results
 def test_nothing_that_an_agent_writes_becomes_a_control_token(smol: Any, name: str) -> None:
@@ -211,24 +199,28 @@ def test_every_message_of_a_request_is_shown_or_the_request_is_refused(smol: Any
 
 
 @pytest.mark.parametrize(
-    ("said", "stop", "text", "thought", "calls", "tokens"),
+    ("said", "stops", "text", "thought", "calls", "tokens"),
     [
-        (f"{CALL}\nObservation: snow", "Observation:", "", "", 1, f"{CALL}\nObservation:"),
-        ("<think>Hm.</think>Yes. STOP no", "STOP", "Yes.", "Hm.", 0, "<think>Hm.</think>Yes. STOP"),
-        ("<think>I look. STOP</think>Yes", "STOP", "", "<think>I look.", 0, "<think>I look. STOP"),
-        (CALL, "the <b>", CALL.partition("the <b>")[0], "", 0, CALL.partition("é")[0]),
+        ("one two three four", ("four", "thr"), "one two", "", 0, "one two three"),
+        (f"{CALL}\nObservation: snow", ("Observation:",), "", "", 1, f"{CALL}\nObservation:"),
+        ("<think>Hm.</think>Yes. STOP no", ("STOP",), "Yes.", "Hm.", 0, "<think>Hm.</think>Yes. STOP"),
+        ("<think>I look. STOP</think>Yes", ("STOP",), "", "<think>I look.", 0, "<think>I look. STOP"),
+        (CALL, ("the <b>",), CALL.partition("the <b>")[0], "", 0, CALL.partition("é")[0]),
     ],
 )
-def test_a_stop_text_cuts_before_thoughts_and_calls_are_read(
-    speaks: Any, said: str, stop: str, text: str, thought: str, calls: int, tokens: str
+def test_a_stop_text_cuts_tokens_and_text_alike_before_thoughts_and_calls_are_read(
+    speaks: Any, said: str, stops: tuple[str, ...], text: str, thought: str, calls: int, tokens: str
 ) -> None:
     place = Place(speaks)
     place.engine.answer = lambda request: place.engine.ids(said)
     session: Session = place.open()
-    _, asked = place.gateway.ask(session.key, ParsedRequest("policy", (USER,), (LOOK,), stop=(stop,)))
+    _, asked = place.gateway.ask(session.key, ParsedRequest("policy", (USER,), (LOOK,), stop=stops))
     place.gateway.pump(place.engine, 0.0)
     (choice,) = asked.done.result()
     message = choice.message
-    assert (message.text.strip(), message.thought, len(message.calls), choice.stopped) == (text, thought, calls, stop)
-    assert choice.finish_reason == ("tool_calls" if calls else "stop")
-    assert place.engine.tokenizer.decode(choice.completion.token_ids).startswith(tokens[:-6])
+    assert (message.text.strip(), message.thought, len(message.calls)) == (text, thought, calls)
+    assert (choice.stopped, choice.finish_reason) == (stops[-1], "tool_calls" if calls else "stop")
+    taken = choice.completion.token_ids
+    assert place.engine.tokenizer.decode(taken).startswith(tokens[:-6])
+    assert said != "one two three four" or place.engine.tokenizer.decode(taken) == tokens
+    assert len(choice.completion.experts[0]) == len(asked.prompt.ids) + len(taken) - 1

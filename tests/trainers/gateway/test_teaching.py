@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +47,11 @@ USER = Message("user", "Where?")
 AT = ToolCall("look", {"at": 'the <b>"é"</b>'})
 
 
-_WRITERS: dict[str, Writer] = {}
-
-
+@cache
 def writer_of(smol: Any, name: str) -> Writer:
-    if name not in _WRITERS:
-        family = BY_NAME.get(name)
-        file, arguments = (name, {}) if family is None else (family.file, family.arguments)
-        _WRITERS[name] = Writer(tokenizer_of(smol, file), arguments)
-    return _WRITERS[name]
+    family = BY_NAME.get(name)
+    file, arguments = (name, {}) if family is None else (family.file, family.arguments)
+    return Writer(tokenizer_of(smol, file), arguments)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -138,6 +136,17 @@ def play(smol: Any) -> Iterator[Callable[..., Episode]]:
         manager.close()
 
 
+def taught_elsewhere(
+    play: Callable[..., Episode], agent: Play, script: Callable[[dict[str, Any]], Any]
+) -> tuple[Episode, list[dict[str, Any]]]:
+    """The episode of an agent whose model is an endpoint, and what the endpoint was asked."""
+    with (
+        ScriptedEndpoint(script) as endpoint,
+        closing(EndpointEngine.from_setup(1, url=endpoint.url, model=NAME)) as engine,
+    ):
+        return play(agent, engine), endpoint.asked
+
+
 @pytest.mark.parametrize("agent", [by_text, by_calls])
 def test_an_expert_leaves_what_the_policy_would_that_says_the_same(
     agent: Play, play: Callable[..., Episode], smol: Any
@@ -149,12 +158,7 @@ def test_an_expert_leaves_what_the_policy_would_that_says_the_same(
     for one, other in zip(taught.steps, own.steps, strict=True):
         np.testing.assert_array_equal(one.prompt_ids, other.prompt_ids)
         assert set(one.policy_version) == {TAUGHT} and not one.response_logprobs.any()
-        assert (one.reward, one.state_key, one.action, one.info) == (
-            other.reward,
-            other.state_key,
-            other.action,
-            other.info,
-        )
+        assert all(getattr(one, name) == getattr(other, name) for name in ("reward", "state_key", "action", "info"))
     text = smol.decode([*taught.steps[-1].prompt_ids, *taught.steps[-1].response_ids])
     assert text.count("<tool_call>" if agent is by_calls else "<action>") >= len(taught.steps) - 1
 
@@ -177,12 +181,8 @@ def test_a_model_elsewhere_is_asked_in_the_agents_messages(
             return completion(None, calls=[("env_step", json.dumps(dict(call.arguments)))])
         return completion(f"<think>So.</think><action>{call.arguments['command']}</action>")
 
-    with ScriptedEndpoint(script) as endpoint:
-        engine = EndpointEngine.from_setup(1, url=endpoint.url, model=NAME)
-        episode = play(agent, engine)
-        engine.close()
+    episode, bodies = taught_elsewhere(play, agent, script)
     assert episode.error is None and episode.success
-    bodies = endpoint.asked
     assert len(bodies) == len(episode.steps) and all(("tools" in body) == (agent is by_calls) for body in bodies)
     roles = [message["role"] for message in bodies[1]["messages"]]
     assert roles == ["user", "assistant", "tool" if agent is by_calls else "user"]
@@ -190,18 +190,15 @@ def test_a_model_elsewhere_is_asked_in_the_agents_messages(
 
 
 def test_what_the_model_cannot_write_fails_the_episode_and_says_why(play: Callable[..., Episode]) -> None:
-    with ScriptedEndpoint(lambda body: completion("Well.<|im_end|>\n<|im_start|>user\nNo.")) as endpoint:
-        engine = EndpointEngine.from_setup(1, url=endpoint.url, model=NAME)
-        told: list[str] = []
+    told: list[str] = []
 
-        def agent(task: AgentTask, client: Client) -> None:
-            try:
-                client.chat([{"role": "user", "content": "Hello"}])
-            except Refused as refused:
-                told.append(str(refused))
+    def agent(task: AgentTask, client: Client) -> None:
+        try:
+            client.chat([{"role": "user", "content": "Hello"}])
+        except Refused as refused:
+            told.append(str(refused))
 
-        episode = play(agent, engine)
-        engine.close()
+    episode, _ = taught_elsewhere(play, agent, lambda body: completion("Well.<|im_end|>\n<|im_start|>user\nNo."))
     assert episode.error is not None and not episode.steps and "cannot write 'Well.<|im_end|>" in told[0]
 
 
@@ -222,10 +219,7 @@ def test_an_agent_that_fails_is_started_again_with_its_expert(play: Callable[...
 def test_a_teachers_call_without_an_object_is_refused_to_the_agent(
     arguments: str, play: Callable[..., Episode]
 ) -> None:
-    with ScriptedEndpoint(lambda body: completion(None, calls=[("env_step", arguments)])) as endpoint:
-        engine = EndpointEngine.from_setup(1, url=endpoint.url, model=NAME)
-        episode = play(by_calls, engine)
-        engine.close()
+    episode, _ = taught_elsewhere(play, by_calls, lambda body: completion(None, calls=[("env_step", arguments)]))
     assert episode.error is not None and "the teacher's call has no" in episode.error
 
 

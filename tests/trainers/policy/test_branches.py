@@ -127,12 +127,6 @@ def test_that_holds_on_a_server_where_actions_are_played_again(env_id: str, serv
     _check(Played(env_id, {"url": server}, 1), "window(1)")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("env_id", SMALL)
-def test_that_holds_between_worker_processes(env_id: str) -> None:
-    _check(Played(env_id, {}, 1, workers=2), "full")
-
-
 def test_a_branch_shows_the_images_of_its_past() -> None:
     played = Played("Sokoban-v0", {}, 0, observation="both")
     with make_vector([played.factory], 2, snapshots=True) as vector:

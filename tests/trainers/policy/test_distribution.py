@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from policies import logprobs
 from tiny_runs import model, step_table, write_settings
 
 from envsuite.core.errors import UnknownName
@@ -29,13 +29,6 @@ from trainers.steps.table import Ragged
 from trainers.train import main
 
 SIZE = 61
-
-
-def _naive(policy: torch.nn.Module, prompt: Sequence[int], response: Sequence[int], temperature: float) -> np.ndarray:
-    with torch.no_grad():
-        logits = policy(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1].double()
-    rows = (logits / temperature).log_softmax(-1)
-    return rows.gather(1, torch.tensor(list(response))[:, None])[:, 0].numpy()
 
 
 def _sampled(policy: torch.nn.Module, temperature: float, seed: int) -> StepTable:
@@ -59,7 +52,7 @@ def test_engine_and_policy_give_the_tempered_log_probabilities(temperature: floa
     policy = model("qwen2", SIZE)
     table = _sampled(policy, temperature, seed)
     naive = np.concatenate([
-        _naive(policy, table.prompt[row], table.response[row], temperature) for row in range(len(table))
+        logprobs(policy, table.prompt[row], table.response[row], temperature) for row in range(len(table))
     ])  # fmt: skip
     np.testing.assert_allclose(table.logprob.values, naive, atol=1e-5, rtol=1e-5)
     found = log_probabilities(Policy(policy, temperature=temperature), table, OptimConfig(tokens_per_microbatch=80))
@@ -96,7 +89,7 @@ def test_a_run_at_temperature_0_4_stores_and_compares_tempered_log_probabilities
     ]
     stored = np.concatenate([step.response_logprobs for step in steps])
     tempered, plain = (
-        np.concatenate([_naive(policy, step.prompt_ids, step.response_ids, temperature) for step in steps])
+        np.concatenate([logprobs(policy, step.prompt_ids, step.response_ids, temperature) for step in steps])
         for temperature in (0.4, 1.0)
     )
     assert np.abs(stored - tempered).max() < 1e-4

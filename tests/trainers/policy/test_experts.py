@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from episodes import step, token_table
+from episodes import token_table
 from numpy.typing import NDArray
 from row_by_row import batch_logprobs, row_logprobs, same_gradients, taken_gradients
 from test_update import rng
@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.families import VOCABULARY, built, families, shrunk
 from envsuite.core.errors import DataError
-from envsuite.playing.engine import Sampling
+from envsuite.playing.engine import Completion, Sampling
 from trainers.policy import accumulation
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import (
@@ -60,22 +60,29 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     return built(request.param)
 
 
+def _told(prompts: list[list[int]], answers: list[Completion]) -> StepTable:
+    """Rows of answers, with the experts that the engine tells of them."""
+    experts = np.empty(len(answers), object)
+    experts[:] = [answer.experts for answer in answers]
+    rows = [(prompt, answer.token_ids.tolist()) for prompt, answer in zip(prompts, answers, strict=True)]
+    return token_table(rows, experts=experts)
+
+
+def _updater(policy: Policy, **optim: Any) -> Updater:
+    sgd = torch.optim.SGD(policy.parameters(), 0.0)
+    return Updater(Accelerator(cpu=True), policy, sgd, OptimConfig(lr=1e-30, **optim), Objective())
+
+
 def _sampled(model: PreTrainedModel) -> tuple[StepTable, HFEngine]:
     """Rows of two turns each; the second prompt goes on from the first."""
     engine = HFEngine(model, max_batch=3)
     some = np.random.default_rng(3)
     start = some.integers(0, VOCABULARY, 40).tolist()
     prompts = [[*start, *some.integers(0, VOCABULARY, 3 + n).tolist()] for n in range(5)]
-    rows: list[tuple[list[int], list[int]]] = []
-    found = []
-    for turn in range(2):
-        answers = engine.generate(prompts, Sampling(max_tokens=9), seed=turn)
-        rows += [(prompt, answer.token_ids.tolist()) for prompt, answer in zip(prompts, answers, strict=True)]
-        found += [answer.experts for answer in answers]
-        prompts = [[*prompt, *answer, 7] for prompt, answer in rows]
-    experts = np.empty(len(rows), object)
-    experts[:] = found
-    return token_table(rows, experts=experts), engine
+    answers = engine.generate(prompts, Sampling(max_tokens=9), seed=0)
+    later = [[*prompt, *answer.token_ids.tolist(), 7] for prompt, answer in zip(prompts, answers, strict=True)]
+    answers += engine.generate(later, Sampling(max_tokens=9), seed=1)
+    return _told(prompts + later, answers), engine
 
 
 def _own(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
@@ -268,9 +275,7 @@ def test_in_bfloat16_the_engines_experts_narrow_the_gap(name: str) -> None:
     prompt = np.random.default_rng(0).integers(0, 512, 128).tolist()
     engine = HFEngine(model, max_batch=8, compute_dtype="bfloat16")
     answers = engine.generate([prompt] * 8, Sampling(max_tokens=32, ignore_eos=True), seed=0)
-    experts = np.empty(len(answers), object)
-    experts[:] = [answer.experts for answer in answers]
-    table = token_table([(prompt, answer.token_ids.tolist()) for answer in answers], experts=experts)
+    table = _told([prompt] * 8, answers)
     sampled = np.concatenate([answer.logprobs for answer in answers])
 
     def gaps(replay: bool) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -293,12 +298,11 @@ def test_an_update_tells_how_many_tokens_go_elsewhere() -> None:
     table, _ = _sampled(model)
 
     def told(table: StepTable, replay: bool) -> dict[str, float]:
-        accelerator = Accelerator(cpu=True)
-        policy = Policy(model, replay=replay)
-        updater = Updater(
-            accelerator, policy, torch.optim.SGD(policy.parameters(), 0.0), OptimConfig(lr=1e-30), Objective()
+        return (
+            _updater(Policy(model, replay=replay))
+            .update(Batch(table, np.ones(len(table.response.values))), rng())
+            .train
         )
-        return updater.update(Batch(table, np.ones(len(table.response.values))), rng()).train
 
     same = told(table, False)
     assert same["rerouted_tokens"] == same["rerouted_choices"] == 0.0
@@ -336,8 +340,7 @@ def test_the_balance_loss_is_that_of_all_rows_one_by_one(way: str, budget: int) 
         if way == "checkpointing":
             checkpoint_activations(model)
         policy = in_float64(Policy(model, balance_coef=coef))
-        config = OptimConfig(lr=1e-30, tokens_per_microbatch=budget)
-        updater = Updater(Accelerator(cpu=True), policy, torch.optim.SGD(policy.parameters(), 0.0), config, Objective())
+        updater = _updater(policy, tokens_per_microbatch=budget)
         if way == "parts":
             whole = accumulation._trees(policy, table, OptimConfig(), 1.0)
             assert len(whole) == 1
@@ -410,10 +413,7 @@ def test_the_engine_samples_experts_under_an_adapter_in_bfloat16() -> None:
         engine = HFEngine(model, max_batch=3, compute_dtype=dtype)
         prompts = [list(range(5, 25)), list(range(5, 20))]
         answers = engine.generate(prompts, Sampling(max_tokens=9), seed=1)
-        rows = [(prompt, answer.token_ids.tolist()) for prompt, answer in zip(prompts, answers, strict=True)]
-        experts = np.empty(2, object)
-        experts[:] = [answer.experts for answer in answers]
-        (tree,) = micro_batches(token_table(rows, experts=experts), 10_000, True)
+        (tree,) = micro_batches(_told(prompts, answers), 10_000, True)
         found = Policy(model, compute_dtype=dtype, replay=True)(tree).logprob
         told = np.concatenate([answer.logprobs for answer in answers])[tree.index]
         torch.testing.assert_close(found.detach(), torch.from_numpy(told), atol=near, rtol=0)
@@ -436,9 +436,7 @@ def test_a_minibatch_that_knows_no_experts_keeps_the_balance_loss_of_the_others(
     table = replace(table, experts=experts)
     advantage = np.random.default_rng(5).normal(size=len(table.response.values))
     for seed in range(3):  # different rows in each of four minibatches
-        policy = Policy(built("qwen3_moe"), balance_coef=0.5)
-        config = OptimConfig(lr=1e-30, minibatches=4)
-        updater = Updater(Accelerator(cpu=True), policy, torch.optim.SGD(policy.parameters(), 0.0), config, Objective())
+        updater = _updater(Policy(built("qwen3_moe"), balance_coef=0.5), minibatches=4)
         told = updater.update(Batch(table, advantage), np.random.default_rng(seed)).train
         assert told["balance_loss"] > 0.0
 
@@ -452,10 +450,6 @@ def test_the_balance_loss_is_transformers_own() -> None:
     assert balance_of(model.config) == 0.0
     model.config.output_router_logits, model.config.router_aux_loss_coef = True, 0.25
     assert Policy(model, balance_coef=None).balance_coef == 0.25 and Policy(model).balance_coef == 0.0
-
-
-def test_steps_with_the_same_tokens_are_equal_whatever_their_experts() -> None:
-    assert step() == replace(step(), experts=(np.zeros((3, 1, 2), np.uint8),))
 
 
 @pytest.mark.parametrize("name", ["dots1", "mixtral", "qwen3_next"])

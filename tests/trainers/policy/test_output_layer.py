@@ -12,8 +12,9 @@ from architectures import COMPUTED, architecture
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from policies import logprobs
+from row_by_row import Largest
 from tiny_runs import step_table
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CohereConfig, CohereForCausalLM
 
 from trainers.policy.model import Policy
@@ -85,24 +86,6 @@ def test_the_parts_of_a_micro_batch_give_what_the_whole_gives(name: str, compute
             assert float((ours - own).abs().max()) < near * scale
 
 
-class Largest(TorchDispatchMode):
-    """The most elements of one result whose rows are of the vocabulary; the output layer's weight is none."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        super().__init__()
-        self.elements = 0
-        self._weight = weight.untyped_storage().data_ptr()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for value in out if isinstance(out, tuple | list) else (out,):
-            if not isinstance(value, torch.Tensor) or value.shape[-1:] != (SIZE,):
-                continue
-            if value.untyped_storage().data_ptr() != self._weight:
-                self.elements = max(self.elements, value.numel())
-        return out
-
-
 def test_no_more_logits_exist_at_a_time_than_are_allowed() -> None:
     model, table = architecture("llama", SIZE), step_table(np.random.default_rng(3), SIZE)
     policy = Policy(model).train()
@@ -127,8 +110,6 @@ def test_logits_that_are_no_linear_function_of_the_states_are_the_models_own() -
     (batch,) = micro_batches(table, 10_000, False)
     logprob = policy(batch).logprob.detach()
     for row in range(3):
-        ids = torch.tensor([[*table.prompt[row], *table.response[row]]])
-        rows = model(ids).logits[0, len(table.prompt[row]) - 1 : -1].log_softmax(-1)
-        own = rows.gather(1, ids[0, len(table.prompt[row]) :, None])[:, 0]
         where = np.flatnonzero(np.isin(batch.index, np.flatnonzero(table.response.row_of == row)))
-        torch.testing.assert_close(logprob[where], own, rtol=1e-4, atol=1e-5)
+        own = logprobs(model, table.prompt[row], table.response[row])
+        np.testing.assert_allclose(logprob[where], own, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,6 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -16,7 +15,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from row_by_row import same_gradients, taken_gradients
-from tiny_runs import save_model, trained
 from transformers import PreTrainedModel
 
 from benchmarks.families import alone, built, some_tree
@@ -135,20 +133,6 @@ def test_in_float64_a_tree_differs_from_rows_by_rounding_alone(name: str, double
     assert off[0] < 1.5 * off[1] + 1e-7, off
 
 
-@pytest.mark.seconds
-@pytest.mark.parametrize("name", FAMILIES + ROWS)
-def test_other_tokens_in_a_sequence_change_no_other_sequence(name: str) -> None:
-    policy = Policy(built(name))
-    rng = np.random.default_rng(1)
-    begin = rng.integers(0, SIZE, 5)
-    sequences = [np.concatenate([begin, rng.integers(0, SIZE, length)]) for length in (4, 9, 1, 6)]
-    before = policy(forest(sequences)).logprob.detach()
-    sequences[1] = np.concatenate([begin, rng.integers(0, SIZE, 9)])
-    after = policy(forest(sequences)).logprob.detach()
-    changed = np.flatnonzero((after - before).abs().numpy() > 1e-5)
-    assert len(changed) and set(changed.tolist()) <= set(range(8, 8 + 13)), "only those of the second"
-
-
 @given(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=12), min_size=1, max_size=8))
 def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts: list[list[int]]) -> None:
     tree = forest([np.array(text) for text in texts])
@@ -172,14 +156,3 @@ def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts: list[
     assert np.array(last)[slice(None) if levels.kept is None else levels.kept.numpy()].tolist() == kept.tolist()
     assert sorted(seen) == list(range(len(tree))) and np.array(seen)[levels.order.numpy()].tolist() == sorted(seen)
     assert sum(runs.tokens.numel() for level in levels.levels for runs in level) < 2 * len(tree)
-
-
-@pytest.mark.seconds
-def test_a_hybrid_trains_in_a_tree_and_is_sampled_by_the_engine_of_all(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", "lfm2")
-    changes = {"iterations": 2, "method": {"critic": {"kind": "model", "lr": 0.01}}}
-    lines = [line for line in trained(tmp_path, recipe="ppo", **changes) if "train/loss" in line]
-    log = (tmp_path / "runs/tiny/run.log").read_text()
-    assert "row by row" not in log and "samples with transformers' cache" not in log
-    assert len(lines) == 2 and not any("train/row_cost" in line for line in lines)
-    assert all(line["train/logprob_gap"] < 1e-5 for line in lines), "engine and trainer agree"

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from row_by_row import same_gradients, taken_gradients
 from transformers import PreTrainedModel
 
-from trainers.credit.critic import ValueModel
 from trainers.policy import tree_plan
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
@@ -181,29 +180,6 @@ def test_everything_is_what_independent_sequences_give(
         torch.testing.assert_close(torch.from_numpy(last), states.detach(), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(torch.from_numpy(mean), inner.detach(), rtol=1e-5, atol=1e-5)
         same_gradients(taken_gradients(model), wanted, least=1.0)
-
-
-@settings(max_examples=5)
-@given(some=rows)
-def test_values_and_their_gradients_are_those_of_independent_sequences(some: list[tuple[list[int], list[int]]]) -> None:
-    table, backbone = _table(some), architecture("qwen3", SIZE).base_model
-    critic = ValueModel(backbone)
-    with torch.no_grad():
-        critic.value.weight.normal_()
-    naive = copy.deepcopy(critic)
-    naive.backbone.set_attn_implementation("eager")
-    expected = []
-    for row in range(len(table)):
-        prompt, response = table.prompt[row], table.response[row]
-        states = naive.backbone(torch.tensor([[*prompt, *response]]), use_cache=False).last_hidden_state
-        expected.append(naive.value(states[0, len(prompt) - 1 : -1])[:, 0])
-    value = torch.cat(expected)
-    (value**2).sum().backward()
-    for tree in micro_batches(table, 60, True):
-        found = critic(tree)[:, 0]
-        (found**2).sum().backward()
-        torch.testing.assert_close(found, value[torch.from_numpy(tree.index)].detach(), rtol=1e-5, atol=1e-5)
-    same_gradients(taken_gradients(critic), taken_gradients(naive), least=1.0)
 
 
 def test_what_is_gathered_is_not_kept_for_the_backward_pass() -> None:

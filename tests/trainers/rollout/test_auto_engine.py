@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 from trainers.planning.program import PLAN
 from trainers.policy.config import ModelConfig
 from trainers.rollout.config import RolloutConfig
-from trainers.rollout.engine import EngineSetup
+from trainers.rollout.engine import Engine, EngineSetup
 from trainers.rollout.engines import start_engine
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.vllm.engine import VLLMEngine
@@ -32,33 +33,33 @@ class OnGPU(EngineSetup):
         return torch.device("cuda", 0)
 
 
-def test_on_a_cpu_auto_is_hf_and_says_so_in_a_line(policy: PreTrainedModel) -> None:
+def _started(
+    policy: PreTrainedModel, options: dict[str, Any], kind: type[EngineSetup] = OnGPU
+) -> tuple[RolloutConfig, Engine, list[str]]:
+    """What ``auto`` makes of its options, the engine that it starts, and what it says."""
     told: list[str] = []
-    asked = RolloutConfig(engine="auto", engine_options={"arguments": {"max-model-len": 512}})
-    rollout, engine = start_engine(asked, EngineSetup(policy, tokenizer(), ModelConfig(), 4), told.append)
+    setup = kind(policy, tokenizer(), ModelConfig(), 4)
+    return *start_engine(RolloutConfig(engine="auto", engine_options=options), setup, told.append), told
+
+
+def test_on_a_cpu_auto_is_hf_and_says_so_in_a_line(policy: PreTrainedModel) -> None:
+    rollout, engine, told = _started(policy, {"arguments": {"max-model-len": 512}}, EngineSetup)
     assert isinstance(engine, HFEngine) and (rollout.engine, rollout.engine_options) == ("hf", {})
     assert told == ["rollout.engine auto: hf, not vllm: there is no CUDA, the device is cpu"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_on_a_gpu_where_vllm_does_not_start_auto_is_hf_with_the_reason(policy: PreTrainedModel) -> None:
-    told: list[str] = []
-    rollout, engine = start_engine(
-        RolloutConfig(engine="auto"), OnGPU(policy, tokenizer(), ModelConfig(), 4), told.append
-    )
-    assert isinstance(engine, HFEngine) and rollout.engine == "hf"
-    assert told[0].startswith("rollout.engine auto: hf, not vllm: ") and "has no vLLM" in told[0]
-    assert "\n" not in told[0]
+    rollout, engine, (told,) = _started(policy, {})
+    assert isinstance(engine, HFEngine) and rollout.engine == "hf" and "\n" not in told
+    assert told.startswith("rollout.engine auto: hf, not vllm: ") and "has no vLLM" in told
 
 
 def test_on_a_gpu_where_vllm_answers_auto_is_vllm_with_its_options(
     policy: PreTrainedModel, server: ProtocolServer, tmp_path: Path
 ) -> None:
-    told: list[str] = []
     options = {"urls": server.url, "weights_folder": str(tmp_path)}
-    rollout, engine = start_engine(
-        RolloutConfig(engine="auto", engine_options=options), OnGPU(policy, tokenizer(), ModelConfig(), 4), told.append
-    )
+    rollout, engine, told = _started(policy, options)
     assert isinstance(engine, VLLMEngine) and (rollout.engine, rollout.engine_options) == ("vllm", options)
     assert told == ["rollout.engine auto: vllm"]
     engine.close()

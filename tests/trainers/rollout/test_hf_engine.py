@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import NAMES, POSITIONS, VOCABULARY, greedy, plain_logprobs, tiny_model
+from tiny_models import NAMES, POSITIONS, VOCABULARY, check_plain, drained, greedy, tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from envsuite.core.errors import UsageError
@@ -26,21 +26,9 @@ def prompts_of(seed: int, lengths: tuple[int, ...]) -> list[list[int]]:
     return [rng.integers(VOCABULARY, size=length).tolist() for length in lengths]
 
 
-def check_plain(
-    model: PreTrainedModel, prompts: Iterable[Sequence[int]], done: Iterable[Completion], near=1e-4
-) -> None:
-    """Fails unless answers have the log-probabilities of a plain forward pass."""
+def check_all(model: PreTrainedModel, prompts: Iterable[Sequence[int]], done: Iterable[Completion], near=1e-4) -> None:
     for prompt, completion in zip(prompts, done, strict=True):
-        assert completion.error is None
-        plain = plain_logprobs(model, prompt, completion.token_ids)
-        np.testing.assert_allclose(completion.logprobs, plain, rtol=0, atol=near)
-
-
-def drained(engine: HFEngine) -> dict[int, Completion]:
-    done: dict[int, Completion] = {}
-    while engine.pending:
-        done.update((c.request_id, c) for c in engine.poll())
-    return done
+        check_plain(model, prompt, completion, near)
 
 
 @pytest.fixture(params=["compiled", "not compiled"])
@@ -58,7 +46,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass(name: str, kernel: None) -> 
     prompts = [first, first, first, second, first[:120] + third, third, [5], second, first]
     done = HFEngine(model, max_batch=5).generate(prompts, Sampling(max_tokens=25), seed=4)
     assert all(len(completion.token_ids) == 25 for completion in done)
-    check_plain(model, prompts, done)
+    check_all(model, prompts, done)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,7 +90,7 @@ def test_a_session_goes_on_from_what_it_has_computed_and_answers_the_same(name: 
         # Eight tokens a response, the last of which is computed with the next prompt: it and 11 new ones. The sixth
         # session finds its prompt stored, and computes the last token of it.
         assert sum(computed) == 9 * 7 + (100 + 90 + 80 + 1 if turn == 0 else 9 * 12)
-        check_plain(model, context.values(), [done[session] for session in context])
+        check_all(model, context.values(), [done[session] for session in context])
         for session, prompt in context.items():
             context[session] = [*prompt, *done[session].token_ids, *prompts_of(100 * turn + session, (11,))[0]]
 
@@ -146,7 +134,7 @@ def test_prompts_of_eight_thousand_tokens_with_room_for_less_than_one(kernel: No
     engine = HFEngine(model, max_batch=2, cache_tokens=4000)
     (long,) = prompts_of(0, (8000,))
     prompts = [long, [*long[:7990], 1, 2, 3], long[:100]]
-    check_plain(model, prompts, engine.generate(prompts, Sampling(max_tokens=4), seed=0))
+    check_all(model, prompts, engine.generate(prompts, Sampling(max_tokens=4), seed=0))
     assert engine.prompt_tokens.computed <= 8000 + 3 + 100
     assert engine._cache.pages.used * PAGE <= 4000
 
@@ -231,7 +219,7 @@ def test_an_engine_that_rests_gives_back_keys_values_and_rounded_weights() -> No
     assert [one.token_ids.tolist() for one in again] == [one.token_ids.tolist() for one in first]
 
 
-def test_a_prompt_that_cannot_be_served_is_answered_with_an_error() -> None:
+def test_a_prompt_that_cannot_be_served_is_answered_with_an_error_and_answers_end_where_they_must() -> None:
     engine = HFEngine(tiny_model("gpt2"), max_length=50)
     empty, long, foreign, good = engine.generate([[], [1] * 50, [1, VOCABULARY], [1] * 45], Sampling(max_tokens=9))
     assert empty.error == "the prompt is empty" and not len(empty.token_ids)
@@ -239,17 +227,9 @@ def test_a_prompt_that_cannot_be_served_is_answered_with_an_error() -> None:
     assert foreign.error is not None and str(VOCABULARY) in foreign.error
     assert [c.finish_reason for c in (empty, long, foreign)] == ["error", "context", "error"]
     assert good.error is None and len(good.token_ids) == 5 and good.finish_reason == "length"
-
-
-def test_the_longest_sequence_is_what_the_model_has_positions_for() -> None:
-    engine = HFEngine(tiny_model("gpt2"))
-    (done,) = engine.generate([[1] * (POSITIONS - 4)], Sampling(max_tokens=100))
-    assert len(done.token_ids) == 4
-
-
-def test_ignore_eos_goes_on_to_max_tokens() -> None:
-    stop = tuple(range(VOCABULARY))
-    sampling = Sampling(max_tokens=6, stop_ids=stop, ignore_eos=True)
+    (done,) = HFEngine(tiny_model("gpt2")).generate([[1] * (POSITIONS - 4)], Sampling(max_tokens=100))
+    assert len(done.token_ids) == 4, "the model has no further positions"
+    sampling = Sampling(max_tokens=6, stop_ids=tuple(range(VOCABULARY)), ignore_eos=True)
     assert len(HFEngine(tiny_model("llama")).generate([[1, 2]], sampling)[0].token_ids) == 6
 
 
@@ -291,7 +271,7 @@ def test_bf16_logprobs_are_within_bf16_of_the_forward_pass(kernel: None) -> None
     model.to(torch.bfloat16)
     try:
         prompts = prompts_of(3, (90, 5)) * 2
-        check_plain(model, prompts, HFEngine(model).generate(prompts, Sampling(max_tokens=10), seed=1), 0.5)
+        check_all(model, prompts, HFEngine(model).generate(prompts, Sampling(max_tokens=10), seed=1), 0.5)
     finally:
         model.to(torch.float32)
         tiny_model.cache_clear()

@@ -100,39 +100,6 @@ def test_success_usage_and_cost_are_measured_with_calls_and_with_text(
     assert len({body["seed"] for body in endpoint.asked}) == len(endpoint.asked)
 
 
-def test_an_episode_that_met_a_failure_is_played_again_and_is_no_failure_of_the_policy(
-    answers: Answers, options: Any, said: Any
-) -> None:
-    expert, refused = _expert(answers), [3]
-
-    def script(body: dict[str, Any]) -> Any:
-        if len(body["messages"]) > 3 and refused and refused.pop():
-            return 422, {"error": {"message": "this one not"}}, {}
-        return expert(body)
-
-    with ScriptedEndpoint(script) as endpoint:
-        ((result,), _) = said(options(endpoint))
-    assert result["strata"][0]["n"] == EPISODES and result["strata"][0]["success"] == 1.0
-    assert (result["failed"], result["unanswered"]) == (0, 0)
-
-
-@pytest.mark.slow
-def test_a_task_that_is_always_refused_is_counted_apart(answers: Answers, options: Any, said: Any) -> None:
-    expert, victims = _expert(answers), set[str]()
-
-    def script(body: dict[str, Any]) -> Any:
-        first = body["messages"][1]["content"]
-        if len(body["messages"]) == 4 and (not victims or first in victims):
-            victims.add(first)
-            return 422, {"error": {"message": "this one not"}}, {}
-        return expert(body)
-
-    with ScriptedEndpoint(script) as endpoint:
-        ((result,), err) = said(options(endpoint, concurrency=1), evaluate.INCOMPLETE)
-    assert result["strata"][0]["n"] == EPISODES - 1 and result["strata"][0]["success"] == 1.0
-    assert (result["failed"], result["unanswered"]) == (0, 1) and "1 episodes got no answer" in err
-
-
 def test_what_was_played_is_kept_when_the_budget_is_spent_and_is_not_paid_again(
     answers: Answers, options: Any, said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,18 +129,6 @@ def test_an_endpoint_that_answers_nothing_is_an_error_not_a_result(options: Any,
     with ScriptedEndpoint(lambda _: (503, {}, {})) as endpoint:
         (none, err) = said(options(endpoint), 1)
     assert none is None and "HTTP 503" in err
-
-
-@pytest.mark.seconds
-def test_an_answer_at_its_limit_is_a_step_cut_by_length(answers: Answers, options: Any, tmp_path: Path) -> None:
-    cut = completion("<think>Well, let me")
-    cut["choices"][0]["finish_reason"] = "length"
-    with ScriptedEndpoint(lambda _: cut) as endpoint:
-        assert evaluate.main([*options(endpoint), "--keep", str(tmp_path / "kept")]) == 0
-    for file in (tmp_path / "kept").rglob("*.parquet"):
-        (episode,) = read_episodes(file)
-        assert not episode.success and {step.finish_reason for step in episode.steps} == {"length"}
-        assert all(step.parse_error and not step.valid for step in episode.steps)
 
 
 def test_an_episode_is_cut_by_the_endpoints_count_of_tokens(options: Any, said: Any) -> None:

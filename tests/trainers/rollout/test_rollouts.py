@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tiny_runs import BOOK, model, tokenizer
 
 from envsuite.playing.dialog import TokenDialogs
-from envsuite.playing.engine import Request, Sampling
-from envsuite.playing.episode import EpisodePlan
+from envsuite.playing.engine import Completion, Request, Sampling
+from envsuite.playing.episode import EpisodeEnding, EpisodePlan, RunningEpisode
+from envsuite.playing.loop import step_seed
 from envsuite.playing.manager import RolloutManager
 from envsuite.playing.step import Episode
 from envsuite.prompting import PromptSpec, make_codec, make_memory
@@ -20,10 +23,13 @@ from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
 from envsuite.textcraft.world import NAMESPACE
 from envsuite.vector import EnvFactory, Vector, make_vector
+from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import Engine
+from trainers.rollout.environments import factory_of, make_manager, sampling_of
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.rollout.scripted import ScriptedEngine
+from trainers.settings import ConfigError
 from trainers.steps import StepTable
 
 ROUGH = EnvFactory("vector_worlds:Rough-v0")
@@ -127,29 +133,6 @@ def test_two_reasons_for_not_being_an_action_are_two_states() -> None:
     assert one.state_key != other.state_key and one.observation != other.observation
 
 
-@pytest.mark.parametrize("command", ["raise now", "exit 3", pytest.param("sleep 60", marks=pytest.mark.slow)])
-def test_an_environment_that_fails_loses_its_episode_only(command: str) -> None:
-    plans = [EpisodePlan(i, i // 2, 0, "abc"[i % 3]) for i in range(6)]
-    good = ["<action>go</action>", "<action>end</action>"]
-    bad = ["<action>go</action>", f"<action>{command}</action>"] * 2
-    script = Script(lambda episode: bad if episode == 2 else good)
-    workers = 0 if command.startswith("raise") else 6  # a worker that dies takes along every episode it holds
-    deadline = 2.0 if command.startswith("sleep") else 60.0
-    with make_vector([ROUGH], 6, workers, deadline=deadline) as vector:
-        manager = _manager(ScriptedEngine(script), vector)
-        episodes = manager.run(plans, SAMPLING, 0)
-    assert [episode.error is None for episode in episodes] == [True, True, False, True, True, True]
-    assert script.asked[2] == 4 and manager.timing.repeated == 1, "it is started twice"
-    written = [len(_written(line)) for line in bad]
-    assert manager.timing.dropped_tokens == sum(written), "both times it had sampled all of its tokens"
-    lost = episodes[2]
-    word = {"raise": "ZeroDivisionError", "exit": "WorkerCrashed", "sleep": "DeadlineExceeded"}[command.split()[0]]
-    assert lost.error is not None and lost.error.startswith(word)
-    assert len(lost.steps) == 1 and not lost.success and lost.task_id == "c"
-    assert all(episode.success for episode in episodes if episode is not lost)
-    assert 2 not in StepTable.from_episodes(episodes).episode_id
-
-
 @pytest.mark.parametrize("budget", [1, 40, 55])
 def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_than_is_left(budget: int) -> None:
     plans = _plans(4)
@@ -163,41 +146,11 @@ def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_tha
         assert episode.truncated and not episode.terminated and episode.error is None
 
 
-def test_a_task_that_does_not_exist_is_an_episode_that_failed() -> None:
-    plans = [EpisodePlan(0, 0, 0, "nowhere"), EpisodePlan(1, 1, 0, "a")]
-    lost, other = _run(Script(lambda _: ["<action>end</action>"]), plans, 1, factory=ROUGH)
-    assert lost.error is not None and "nowhere" in lost.error and not lost.steps
-    assert other.success
-
-
 @pytest.mark.parametrize(("memory", "said"), [("full", "leaves no room"), ("compact(9)", "raise the budget")])
 def test_a_task_that_context_or_memory_has_no_room_for_is_an_episode_that_failed(memory: str, said: str) -> None:
     engine = HFEngine(model("qwen2", len(tokenizer())), max_batch=2, max_length=30)
     episodes = _run(engine, _plans(2), 2, memory)
     assert all(episode.error is not None and said in episode.error for episode in episodes)
-
-
-def _played(engine: Engine, memory: str, groups: int = 3) -> list[Episode]:
-    plans = [EpisodePlan(i, i // 4, 0, _plans(groups)[i // 4].task_id) for i in range(4 * groups)]
-    factory = EnvFactory("TextCraft-v0", {**BOOK, "split": "test", "max_episode_steps": 8})
-    return _run(engine, plans, 4, memory, factory, sampling=Sampling(max_tokens=12))
-
-
-def test_an_episode_that_outgrows_the_context_is_truncated_and_keeps_its_steps() -> None:
-    policy = model("qwen2", len(tokenizer()))
-    whole = _played(HFEngine(policy, max_batch=4), "full")
-    cut = _played(HFEngine(policy, max_batch=4, max_length=110), "full")
-    assert not any(episode.context_truncated for episode in whole)
-    assert sum(episode.context_truncated for episode in cut) > len(cut) // 2
-    for one, other in zip(whole, cut, strict=True):
-        assert other.error is None and 0 < len(other.steps) <= len(one.steps)
-        if other.context_truncated:
-            assert other.truncated and not other.terminated and len(other.steps) < len(one.steps)
-            assert other.score == other.steps[-1].info["score"] and not other.success
-            steps = zip(one.steps[: len(other.steps) - 1], other.steps[:-1], strict=True)  # the last may be shorter
-            assert all(np.array_equal(a.response_ids, b.response_ids) and a.reward == b.reward for a, b in steps)
-    table = StepTable.from_episodes(cut)
-    assert set(table.episode_id) == {episode.episode_id for episode in cut}, "all of them are trained on"
 
 
 @pytest.mark.parametrize(("budget", "fits"), [(140, True), (95, False)])
@@ -210,29 +163,6 @@ def test_an_observation_that_the_memory_has_no_room_for_truncates_the_episode(bu
     assert episode.error is None and episode.context_truncated is not fits and episode.success is fits
     assert len(episode.steps) == (2 + len(solution) if fits else 2)
     assert episode.truncated is not fits and episode.terminated is fits
-
-
-def test_the_same_seed_gives_the_same_episodes_whatever_shares_the_batch() -> None:
-    engine = HFEngine(model("qwen2", len(tokenizer())), max_batch=4)
-    plans = [EpisodePlan(i, i // 2, 0, p.task_id) for i, p in enumerate(_plans(4))]
-    factory = EnvFactory("TextCraft-v0", {**BOOK, "split": "test", "max_episode_steps": 3})
-    played = []
-    for slots, seed in ((4, 1), (2, 1), (4, 2)):
-        episodes = _run(engine, plans, slots, "full", factory, sampling=Sampling(max_tokens=5), seed=seed)
-        played.append([[step.response_ids.tolist() for step in episode.steps] for episode in episodes])
-    assert played[0] == played[1] != played[2]
-
-
-def test_a_group_is_yielded_when_its_last_episode_ends_whatever_the_others_do() -> None:
-    plans = [EpisodePlan(i, i // 2, 0, "abc"[i // 2]) for i in range(6)]
-    steps = {0: 6, 1: 1, 2: 2, 3: 2, 4: 3, 5: 4}  # the first group ends last
-    script = Script(lambda episode: [*["<action>go</action>"] * (steps[episode] - 1), "<action>end</action>"])
-    found = []
-    with make_vector([ROUGH], 6) as vector:
-        for group in _manager(ScriptedEngine(script), vector).stream(plans, SAMPLING, 0):
-            found.append([episode.episode_id for episode in group])
-            assert script.asked[0] == {1: 3, 2: 5, 0: 6}[group[0].group_id]
-    assert found == [[2, 3], [4, 5], [0, 1]]
 
 
 def _synced_between(groups: Iterator[list[Episode]], engine: Engine) -> Iterator[list[Episode]]:
@@ -265,3 +195,195 @@ def test_the_sampler_goes_on_where_it_was_and_repeats_no_task_before_all_were_dr
     assert Counter(task for _, task in drawn) == {**dict.fromkeys("abcde", 3), **dict.fromkeys("vwxyz", 1)}
     other.load(sampler.state())
     assert [sampler.draw(7) for _ in range(3)] == [other.draw(7) for _ in range(3)]
+
+
+# -- what the manager asks an engine for, with an engine that notes its requests ---------------------------------------
+
+
+TASK = load("generated", BOOK["book_seed"], BOOK["goals"])[1].ids("test")[0]
+ONE = [EpisodePlan(0, 0, 0, TASK)]
+HORIZON = 3
+SEED = 11
+
+
+class Notes(ScriptedEngine):
+    """Answers "inventory", and notes requests, released sessions and how often it was polled."""
+
+    def __init__(self) -> None:
+        super().__init__(self._note)
+        self.asked: list[Request] = []
+        self.released: list[int] = []
+
+    def _note(self, request: Request) -> Sequence[int]:
+        self.asked.append(request)
+        return [*tokenizer().encode("<action>inventory</action>", add_special_tokens=False), 1]
+
+    def release(self, session: int) -> None:
+        self.released.append(session)
+
+
+def _made(engine: ScriptedEngine, slots: int = 2, **prompt: Any) -> RolloutManager:
+    env = EnvConfig("TextCraft-v0", "test", dict(BOOK), max_episode_steps=HORIZON)
+    plain = {"think": False, "instructions": False, "memory": "full"}
+    return make_manager(RolloutConfig(), PromptConfig(**{**plain, **prompt}), [env], slots, engine, tokenizer())
+
+
+def _play(
+    engine: ScriptedEngine, plans: Sequence[EpisodePlan] = ONE, sampling: Sampling | None = None, **prompt: Any
+) -> list[Episode]:
+    manager = _made(engine, **prompt)
+    with manager.vector:
+        return manager.run(plans, sampling or Sampling(), SEED)
+
+
+def test_each_step_is_sampled_with_a_seed_of_its_run_episode_and_number() -> None:
+    engine = Notes()
+    _play(engine, [EpisodePlan(7, 0, 0, TASK), EpisodePlan(8, 0, 0, TASK)])
+    seeds = {(request.session, request.seed) for request in engine.asked}
+    assert seeds == {(episode, step_seed(SEED, episode, t)) for episode in (7, 8) for t in range(HORIZON)}
+    assert len({seed for _, seed in seeds}) == 2 * HORIZON
+
+
+def test_a_greedy_plan_is_sampled_at_temperature_0_and_left_out_of_the_table() -> None:
+    engine = Notes()
+    plans = [EpisodePlan(0, 0, 0, TASK), EpisodePlan(1, 0, 0, TASK, greedy=True)]
+    episodes = _play(engine, plans, Sampling(temperature=0.7, top_p=0.9, max_tokens=50))
+    assert {(r.session, r.sampling.temperature) for r in engine.asked} == {(0, 0.7), (1, 0.0)}
+    assert {(r.sampling.top_p, r.sampling.max_tokens) for r in engine.asked} == {(0.9, 50)}
+    assert [episode.greedy for episode in episodes] == [False, True]
+    assert set(StepTable.from_episodes(episodes).episode_id) == {0}
+
+
+def test_an_episode_at_its_step_limit_is_truncated_and_says_which_state_each_step_answered() -> None:
+    (episode,) = _play(Notes())
+    assert (episode.truncated, episode.terminated, episode.success, episode.context_truncated) == (True, *[False] * 3)
+    assert (episode.env_id, episode.task_id, episode.split, len(episode.steps)) == ("TextCraft-v0", TASK, "test", 3)
+    keys = [step.state_key for step in episode.steps]
+    assert keys[0] != keys[1] == keys[2], "the first observation is the task, the others the same inventory"
+    assert keys[1] == episode.steps[0].info["state_key"], "the key after a step is that of what is answered next"
+
+
+def test_sessions_are_released_when_their_episodes_end() -> None:
+    engine = Notes()
+    manager = _made(engine, slots=1)
+    told: list[int] = []
+    plans = [EpisodePlan(5, 0, 0, TASK), EpisodePlan(6, 1, 0, TASK), EpisodePlan(7, 2, 0, TASK)]
+    with manager.vector:
+        for group in manager.stream(plans, Sampling(), SEED, lambda ended, waiting: told.append(ended)):
+            assert engine.released[-1] == group[0].episode_id
+    assert engine.released == [5, 6, 7]
+    assert sorted(set(told)) == [0, 1, 2, 3] == list(dict.fromkeys(told)), "and progress is told"
+
+
+class Failing(Notes):
+    """Answers the second request of an episode with an error, each time that the episode is started."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+        self.steps: Counter[int | None] = Counter()
+
+    def release(self, session: int) -> None:
+        super().release(session)
+        del self.steps[session]
+
+    def _complete(self, request: Request) -> Completion:
+        done = super()._complete(request)
+        self.steps[request.session] += 1
+        if self.steps[request.session] < 2:
+            return done
+        return Completion(request.request_id, [], [], self.reason, [], error="it is so")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("reason", "truncated"), [("context", True), ("error", False)])
+def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason: str, truncated: bool) -> None:
+    (episode,) = _play(Failing(reason))
+    assert len(episode.steps) == 1 and not episode.success and not episode.terminated
+    assert (episode.truncated, episode.context_truncated) == (truncated, truncated)
+    assert episode.error == (None if truncated else "it is so")
+    assert len(StepTable.from_episodes([episode])) == int(truncated)
+
+
+def test_a_truncated_episode_keeps_its_score_and_a_failed_one_has_none() -> None:
+    playing = RunningEpisode(EpisodePlan(0, 0, 0, TASK), "X-v0", dialogs={})  # type: ignore
+    playing.info = {"success": True, "score": 0.5, "task_type": "depth-2", "split": "test"}
+    ends = [
+        playing.finish(end)
+        for end in (EpisodeEnding(context_truncated=True), EpisodeEnding(terminated=True), EpisodeEnding(error="x"))
+    ]
+    assert [(e.success, e.score, e.truncated, e.terminated) for e in ends] == [
+        (True, 0.5, True, False), (True, 0.5, False, True), (False, 0.0, False, False),
+    ]  # fmt: skip
+
+
+def test_the_manager_is_made_as_the_settings_say() -> None:
+    env = EnvConfig("TextCraft-v0", "test", {**BOOK, "max_distractors": 1}, max_episode_steps=9)
+    assert factory_of(env) == EnvFactory(
+        "TextCraft-v0", {"split": "test", **BOOK, "max_distractors": 1, "max_episode_steps": 9}
+    )
+    assert factory_of(EnvConfig("X-v0", "dev", url="http://h")) == EnvFactory(
+        "X-v0", {"split": "dev", "url": "http://h"}
+    )
+    for instructions, commands in ((True, False), (False, True)):
+        prompt = PromptConfig(think=True, instructions=instructions, commands=commands, memory="window(3)")
+        rollout = RolloutConfig(episode_tokens=77, deadline=5.0)
+        manager = make_manager(rollout, prompt, [env], 2, Notes(), tokenizer())
+        with manager.vector:
+            assert isinstance(manager.make_dialog, TokenDialogs)
+            spec = manager.make_dialog.prompt
+            assert (spec.instructions, spec.commands, str(spec.memory)) == (instructions, commands, "window(3)")
+            assert (manager.episode_tokens, manager.vector.slots, manager.env_ids) == (77, 2, ("TextCraft-v0",))
+            assert vars(spec.codec).get("think") is True
+    assert sampling_of(SamplingConfig(0.3, 9), [5, 6]) == Sampling(0.3, 1.0, 0, 9, (5, 6))
+    assert sampling_of(EvalSamplingConfig(0.3, 9, top_p=0.8, top_k=4), [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
+
+
+def test_a_prompt_that_cannot_be_made_is_refused_before_an_environment_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("trainers.rollout.environments.make_vector", lambda *given: started.append(given))
+    prompt = PromptConfig(template="no-such-file.jinja")
+    with pytest.raises(ConfigError, match="no-such-file"):
+        make_manager(RolloutConfig(), prompt, [EnvConfig("TextCraft-v0", "test")], 2, Notes(), tokenizer())
+    assert not started
+
+
+def test_a_prompt_that_is_too_long_is_cut_on_the_left_or_ends_its_episode() -> None:
+    (whole,) = _play(Notes())
+    lengths = [len(step.prompt_ids) for step in whole.steps]
+    assert lengths[0] < lengths[1] < lengths[2]
+    (cut,) = _play(Notes(), max_tokens=lengths[1], truncate="left")
+    last = [step.prompt_ids[-lengths[1] :].tolist() for step in whole.steps]
+    assert [step.prompt_ids.tolist() for step in cut.steps] == last
+    (ended,) = _play(Notes(), max_tokens=lengths[1])
+    assert (len(ended.steps), ended.truncated, ended.context_truncated, ended.error) == (2, True, True, None)
+    (none,) = _play(Notes(), max_tokens=lengths[0] - 1)
+    assert none.error == f"the prompt takes {lengths[0]} tokens, at most {lengths[0] - 1} are allowed"
+
+
+def test_a_value_that_is_missing_in_a_step_fails_the_episode_with_file_and_line(tmp_path: Path) -> None:
+    file, engine = tmp_path / "mine.jinja", Notes()
+    file.write_text("{{ task }}\n{{ commands[0] }}")
+    (episode,) = _play(engine, memory="window(2)", template=str(file))
+    assert not engine.asked and episode.error is not None
+    assert episode.error.startswith(f"prompt file {file}, line 2: list object has no element 0")
+
+
+def test_generate_gives_each_prompt_a_seed_of_its_own() -> None:
+    engine = Notes()
+    engine.generate([[1], [2], [3]], Sampling(), seed=4)
+    assert [request.seed for request in engine.asked] == [4, 5, 6]
+    engine.generate([[1]], Sampling())
+    assert engine.asked[-1].seed is None
+
+
+def test_pools_get_their_share_by_weight_and_a_fraction_by_chance() -> None:
+    pools = [TaskPool(("a", "b"), 1.0), TaskPool(("c", "d", "e"), 2.0)]
+    drawn = [TaskSampler(pools, seed).draw(4) for seed in range(60)]
+    counts = [sum(pool == 1 for pool, _ in draw) for draw in drawn]
+    assert set(counts) == {2, 3} and 2.5 < sum(counts) / 60 < 2.85, "8 thirds on average"
+    assert any(draw[0][0] == 1 for draw in drawn) and any(draw[0][0] == 0 for draw in drawn), "in random order"
+
+
+def test_a_scripted_answer_beyond_max_tokens_is_cut_and_says_so() -> None:
+    (done,) = ScriptedEngine(lambda request: range(10)).generate([[0]], Sampling(max_tokens=4))
+    assert done.token_ids.tolist() == [0, 1, 2, 3] and len(done.logprobs) == 4 and done.finish_reason == "length"

@@ -104,10 +104,3 @@ def test_logits_that_are_not_finite_are_an_error_with_a_remedy(spoilt: float, te
     logits[1, 678] = spoilt
     with pytest.raises(DivergenceError, match=r"the model's logits are not finite.* lower optim\.lr"):
         sample(logits, [Sampling(temperature=temperature)] * 2, np.array([0.5, 0.5]))
-
-
-def test_logits_of_minus_infinity_are_tokens_that_are_never_drawn() -> None:
-    logits = torch.full((1, 5), -torch.inf)
-    logits[0, 3] = 2.0
-    ids, logprob = sample(logits, [Sampling()], np.array([0.1]))
-    assert ids.tolist() == [3] and logprob.tolist() == [0.0]

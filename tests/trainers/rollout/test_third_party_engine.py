@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from third_party import files_of, install
+from third_party import install
 from tiny_runs import BOOK, save_model, settings, tokenizer, write_settings
 
 from envsuite.core.errors import UnknownName, UsageError
@@ -29,23 +28,13 @@ from trainers.settings import checked
 from trainers.settings.registry import Registry
 from trainers.steps.parquet import write_episodes
 
+SECTION = "An engine in another package"
 CHANGES = {
     "evaluation.episodes": 8,
     "evaluation.repeats": 2,
     "evaluation.sampling": {"temperature": 0.3, "max_tokens": 64},
     "evaluation.envs": [{"id": "TextCraft-v0", "split": "test", "kwargs": dict(BOOK)}],
 }
-
-
-@pytest.fixture(scope="module")
-def site(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder on Python's path, with the package of the page."""
-    folder = tmp_path_factory.mktemp("site")
-    install(folder, files_of(root / "CONTRIBUTING.md", "An engine in another package"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        importlib.invalidate_caches()
-        yield folder
 
 
 def _recorded(place: Path) -> EvalResult:

@@ -131,27 +131,6 @@ def test_a_server_that_fails_for_a_moment_is_asked_again(server: ProtocolServer,
     assert not server.faults["/v1/completions"]
 
 
-def test_a_server_that_is_gone_ends_the_run_with_its_address(policy: PreTrainedModel, make: Made) -> None:
-    with ProtocolServer(policy) as server:
-        engine = make(server, patience=0.5)
-    with pytest.raises(EngineFailed, match=rf"{server.url}: POST /v1/completions: .*Is it running\?"):
-        engine.generate([[5, 6]], Sampling(max_tokens=5))
-
-
-def test_a_server_that_was_restarted_is_not_asked_for_tokens_of_weights_it_has_lost(
-    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
-) -> None:
-    engine.sync(policy.named_parameters(), 4)
-
-    def restarted() -> tuple[int, Any]:
-        server.about["version"] = None
-        return 0, None
-
-    server.faults["/v1/completions"] = [restarted]
-    with pytest.raises(EngineFailed, match=r"restarted and has lost the weights of version 4; go on with --resume"):
-        engine.generate([[5, 6]], Sampling(max_tokens=5))
-
-
 def test_what_the_server_refuses_is_an_error_of_that_request_alone(server: ProtocolServer, engine: Engine) -> None:
     server.faults["/v1/completions"] = [lambda: (400, {"error": {"message": "no such token"}})]
     answers = engine.generate([[5, 6], [5, 7]], Sampling(max_tokens=3))

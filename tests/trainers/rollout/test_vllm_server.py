@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,9 @@ def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_
 def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = wide_llama(tied=True)
     add_adapter(policy, AdapterConfig(rank=4, alpha=12), "base")
-    engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON)
     write, whole, sent = files.write_adapter, files.write_weights, []
-    monkeypatch.setattr(files, "write_weights", lambda *given: sent.append(1) or whole(*given))
-    try:
+    with closing(VLLMEngine.from_setup(_setup(policy), python=PYTHON)) as engine:
+        monkeypatch.setattr(files, "write_weights", lambda *given: sent.append(1) or whole(*given))
         engine.sync(merged_weights(policy), 0)
         for version in (1, 2):
             with torch.no_grad():
@@ -104,8 +104,6 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
         monkeypatch.setattr(files, "write_adapter", policies.corrupting(write))
         with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale"):
             engine.sync(merged_weights(policy), 3)
-    finally:
-        engine.close()
 
 
 def test_weights_that_stay_behind_stop_a_whole_run_with_a_checkpoint(
@@ -144,19 +142,15 @@ def test_packed_copies_that_an_update_does_not_reach_stop_the_run(
     monkeypatch.chdir(tmp_path)  # python -m imports from here
     policy = wide_llama(tied=True)
     arguments = {"worker-extension-cls": "packed_worker.TakesWeights"}
-    engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON, arguments=arguments)
-    try:
+    with closing(VLLMEngine.from_setup(_setup(policy), python=PYTHON, arguments=arguments)) as engine:
         change(policy, by=0.01)
         with pytest.raises(EngineFailed, match=r"not the trainer's in|log-probabilities of a probe differ"):
             engine.sync(policy.named_parameters(), 1)
-    finally:
-        engine.close()
 
 
 def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends_the_run() -> None:
     policy = wide_llama(tied=True)
-    engine = VLLMEngine.from_setup(_setup(policy, compute_dtype="bfloat16"), python=PYTHON)
-    try:
+    with closing(VLLMEngine.from_setup(_setup(policy, compute_dtype="bfloat16"), python=PYTHON)) as engine:
         change(policy, by=0.01)
         engine.sync(policy.named_parameters(), 1)
         answers = engine.generate(PROMPTS, Sampling(max_tokens=40, ignore_eos=True), seed=1)
@@ -171,8 +165,6 @@ def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends
         with pytest.raises(EngineFailed, match=r"it was killed by SIGKILL\nThe end of"):
             engine.poll()
         assert time.monotonic() - began < 10
-    finally:
-        engine.close()
 
 
 def test_a_server_that_does_not_start_says_why() -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
-import time
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from accelerate import Accelerator
 from episodes import episode as ended
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from virtual_time import Clock, VirtualEngine, VirtualVector, answer, manager_of, tokenizer, virtual
-from waiting import until
 
 from envsuite.playing.dialog import TokenDialogs
 from envsuite.playing.engine import Request, Sampling
@@ -25,14 +20,8 @@ from envsuite.playing.ledger import Ledger
 from envsuite.playing.manager import RolloutManager
 from envsuite.playing.timing import Stopwatch, Timing
 from envsuite.prompting import PromptSpec, make_codec, make_memory
-from envsuite.remote import transport
-from envsuite.serving.server import serving
-from envsuite.serving.settings import ServerSettings
 from envsuite.vector import EnvFactory, Vector, Wait, make_vector
 from trainers.rollout.scripted import ScriptedEngine
-from trainers.run import stopping
-from trainers.run.progress import RunProgress
-from trainers.run.stopping import Stopping
 from trainers.steps import StepTable
 
 SAMPLING = Sampling(max_tokens=64)
@@ -281,76 +270,6 @@ def test_a_hung_environment_is_named_and_takes_the_episodes_of_its_worker_along_
     assert str(episodes[1].error).startswith("DeadlineExceeded: step of slot") and asked[1] == 2
     named = [text for text in told if text.startswith("episode 1 (task b), step 1: step of slot")]
     assert named and all("worker 0, for" in text for text in named)
-
-
-@pytest.mark.slow  # the other server must answer within the deadline, however busy the machine is
-def test_a_server_that_does_not_answer_is_left_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        serving(ServerSettings((ROUGH,), port=0, workers=0)) as mute,
-        serving(ServerSettings((ROUGH,), port=0, workers=0)) as good,
-        make_vector([EnvFactory(ROUGH, {"url": [mute.url, good.url]})], 4, deadline=1.5) as vector,
-    ):
-        batch = mute.front.batch
-        ends = time.monotonic() + 8.0
-
-        def silent(calls: object) -> object:
-            time.sleep(max(0.0, ends - time.monotonic()))
-            return batch(calls)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(mute.front, "batch", silent)
-        manager, _ = _rough_manager(vector, lambda episode, number: "end")
-        told: list[str] = []
-        began = time.monotonic()
-        episodes = manager.run(
-            [EpisodePlan(i, i, 0, "a") for i in range(4)], SAMPLING, 0, lambda ended, wait: told.append(str(wait))
-        )
-        seconds = time.monotonic() - began
-    assert all(episode.success for episode in episodes) and 1 <= manager.timing.repeated <= 2 and seconds < 7.0
-    assert any(f"{ROUGH} at {mute.url}" in text and text.startswith("episode ") for text in told)
-
-
-def test_a_server_that_dies_in_the_middle_of_a_rollout_costs_no_episode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.5)
-    monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.1)
-    with (
-        serving(ServerSettings((ROUGH,), port=0, workers=0)) as dying,
-        serving(ServerSettings((ROUGH,), port=0, workers=0)) as other,
-        make_vector([EnvFactory(ROUGH, {"url": [dying.url, other.url]})], 4) as vector,
-    ):
-        requests = itertools.count(1)
-
-        def lines(episode: int, number: int) -> str:
-            if next(requests) == 6:
-                assert dying.front.sessions, "it plays some of them"
-                dying.stop()
-                until(lambda: dying._http._shut)
-            return "end" if number == 4 else "go"
-
-        manager, asked = _rough_manager(vector, lines)
-        episodes = manager.run([EpisodePlan(i, i // 2, 0, "abca"[i]) for i in range(4)], SAMPLING, 0)
-    assert all(episode.success and len(episode.steps) == 4 for episode in episodes)
-    assert asked == dict.fromkeys(range(4), 4), "episodes are played again on the other server, not sampled again"
-    assert (manager.timing.repeated, manager.timing.dropped_tokens) == (0, 0)
-
-
-@pytest.mark.seconds
-def test_the_display_names_what_a_rollout_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_SHOWN_SECONDS", 0.0)
-    progress = RunProgress(1, console=Console(quiet=True))
-    stop, seen = Stopping(Accelerator(cpu=True), progress), list[str]()
-    with make_vector([EnvFactory(ROUGH)], 1, 1, deadline=3.0) as vector:
-        manager, _ = _rough_manager(vector, lambda episode, number: "sleep 60" if number == 1 else "end")
-
-        def play(watch: Callable[[int, Wait | None], None]) -> object:
-            def watched(ended: int, wait: Wait | None) -> None:
-                watch(ended, wait)
-                seen.append(progress.state()["waiting"])
-
-            return manager.run([EpisodePlan(7, 0, 0, "a")], SAMPLING, 0, watched)
-
-        (episode,) = stop.phase("rollout", 1, play)  # type: ignore[misc]
-    assert episode.success  # type: ignore[attr-defined]
-    assert any(text.startswith("waiting for episode 7 (task a), step 1: step of slot 0") for text in seen)
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), draws=st.randoms(use_true_random=False))

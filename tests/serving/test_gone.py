@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from answering import answering
-from driving import answers, do, reset_all
+from driving import answers, do, reset_all, step_all
 from waiting import until
 
 from envsuite.core import WorkerLost
@@ -147,9 +147,7 @@ def test_a_vector_goes_on_at_the_only_one_of_three_servers_that_is_left(start: S
         reset_all(vector, task_id="a")
         assert [server.front.sessions for server in there] == [3, 3, 3]
         for count in range(1, 4):
-            for slot in range(9):
-                vector.step(slot, GO)
-            for event in answers(vector, 9).values():
+            for event in step_all(vector, GO).values():
                 assert event.error is None and event.observation and event.observation["text"] == f"a {count}"
             if count == 1:
                 gone(*there[:2])

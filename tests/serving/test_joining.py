@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import answers, reset_all
+from driving import answers, reset_all, step_all
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
@@ -71,9 +71,8 @@ def playing(vector: Vector, between: Callable[[int], object] = lambda episode: N
         for number, command in enumerate(COMMANDS):
             if number == 2:
                 between(episode)
-            for slot in range(vector.slots):
-                vector.step(slot, (ToolCall("env_step", {"command": command}),))
-            history.append([*dict(sorted(answers(vector, vector.slots).items())).values()])
+            events = step_all(vector, (ToolCall("env_step", {"command": command}),))
+            history.append([*dict(sorted(events.items())).values()])
     return history
 
 

@@ -150,9 +150,7 @@ def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_suc
     assert env_id != "TextCraft-v0" or all("\nInventory: [" in text for text, _ in history[1:])
 
 
-COMMAND = Tool(
-    "env_step", "", {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-)
+COMMAND = Tool.of_string("env_step", "", "command", "")
 
 
 def test_the_example_of_bipaces_textcraft_prompt_is_read_as_its_command(shared: Path) -> None:
@@ -164,10 +162,7 @@ def test_the_example_of_bipaces_textcraft_prompt_is_read_as_its_command(shared: 
 
 
 def test_the_calls_of_stepos_trajectory_are_read(shared: Path) -> None:
-    tools = tuple(
-        Tool(name, "", {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]})
-        for name, key in (("search", "query"), ("expand", "paper_id"))
-    )
+    tools = (Tool.of_string("search", "", "query", ""), Tool.of_string("expand", "", "paper_id", ""))
     trajectory = paper(shared, "steppo").partition("Paper Search Trajectory")[2]
     steps = re.split(r"=+ Step \d =+", trajectory)[1:]
     codec: Codec = make_codec("tools")

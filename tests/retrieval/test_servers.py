@@ -101,20 +101,12 @@ def test_where_no_server_runs_the_error_says_so() -> None:
     [
         (200, b"<html>"),
         (404, b'{"detail": "not found"}'),
-        (200, None),
-        (200, {"result": []}),
-        (200, {"result": [[{"document": {"id": "1"}}]]}),
-        (200, {"result": [[{"document": "1", "score": 1}]]}),
         (200, {"result": [[{"document": {"id": "1"}, "score": "high"}]]}),
         (200, b'{"result": [[{"document": {}, "score": 1e999}]]}'),
-        (200, b'{"result": [[{"document": {"id": "1"}, "score": NaN}]]}'),
-        (200, {"result": [[{"document": {"id": "1"}, "score": 1e39}]]}),
         (200, {"result": [[{"document": {"id": "1"}, "score": True}]]}),
         (200, {"result": [[{"document": [["id", "1"]], "score": 1}]]}),
-        (200, {"result": [[{"document": {"id": ["1"]}, "score": 1}]]}),
         (200, {"result": [[{"document": {"title": 3}, "score": 1}]]}),
         (200, {"result": [[{"document": {"id": "elsewhere"}, "score": 1}]]}),
-        (200, {"result": {"points": [{"id": 1, "score": 1}]}}),
     ],
 )
 def test_an_answer_of_another_form_is_an_error_that_names_the_server(serve: Serve, answer: tuple[int, object]) -> None:

@@ -24,40 +24,11 @@ EVALUATED = (
 )
 """Data sets of reasoning-gym whose scorers evaluate an answer."""
 JUNK = (
-    *("", " ", "\n", "0", "-1", "1e999", "nan", "NaN", "inf", "None", "True", "\x00", "\ud800", "🙂" * 99, "٣", "½"),
-    *(
-        "[",
-        "]",
-        "[]",
-        "[[",
-        "[5]",
-        "[1 2]",
-        "[1,1]",
-        "[a]",
-        "[-1]",
-        "[999999999999]",
-        "[up]",
-        "{",
-        "{}",
-        "()",
-        "(" * 999,
-    ),
-    *(
-        "x" * 100_000,
-        "9" * 5_000,
-        "1/0",
-        "9**9**9",
-        "import os",
-        "lambda: 0",
-        "exit()",
-        "'",
-        '"',
-        "\\",
-        "\\boxed{",
-        "%s",
-    ),
-    *(r"\boxed{}", r"\boxed{5}", r"\boxed{1/0}", r"\boxed{nan}", r"\frac{1}{0}", "<answer>", "</think>", "[1][2][3]"),
-    *("a,b", "1\n2\n3", "null", '{"a": [1]}', "[[1, 2], [3]]", "x**2 +", "Integral(x)", "[A B C]", "[cancel]", "[1-2]"),
+    *r"""0 -1 1e999 nan NaN inf None True ٣ ½ [ ] [] [[ [5] [1,1] [a] [-1] [999999999999] [up] { {} () 1/0 9**9**9
+    exit() ' " \ \boxed{ %s \boxed{} \boxed{5} \boxed{1/0} \boxed{nan} \frac{1}{0} <answer> </think> [1][2][3] a,b null
+    Integral(x) [cancel] [1-2]""".split(),
+    *("", " ", "\n", "\x00", "\ud800", "🙂" * 99, "(" * 999, "x" * 100_000, "9" * 5_000, "[1 2]", "import os"),
+    *("lambda: 0", "1\n2\n3", '{"a": [1]}', "[[1, 2], [3]]", "x**2 +", "[A B C]"),
 )
 PLACES = {"reasoning_gym": "answer", "textarena": "say", "gem": "say"}
 """Adapter -> the tool that says a text."""

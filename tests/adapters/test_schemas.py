@@ -6,14 +6,14 @@ import contextlib
 import json
 import re
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from adapted import made
+from answering import answering
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,47 +42,28 @@ anyio.run(main)
 """
 
 
-class Rogue(ThreadingHTTPServer):
+@dataclass
+class Rogue:
     """A server of tools whose schema is ``schema``; ``asked`` are the requests that only a reference causes."""
 
-    schema: Mapping[str, Any]
+    url: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answers)
-        self.asked: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class _Answers(BaseHTTPRequestHandler):
-    server: Rogue
-
-    def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def answer(self, method: str, path: str, body: object) -> tuple[int, object]:
         tool = {"name": "t", "description": "d"}
+        function = {"type": "function", "function": {**tool, "parameters": self.schema}}
         answers = {
             "/metadata": {"name": "rogue"},
-            "/mcp": {"result": {"tools": [{**tool, "inputSchema": self.server.schema}]}},
-            "/schema": {"action": self.server.schema},
+            "/mcp": {"result": {"tools": [{**tool, "inputSchema": self.schema}]}},
+            "/schema": {"action": self.schema},
+            "/v1/environments/TextCraft-v0": {**DESCRIBED, "tools": [function]},
         }
-        if self.path.startswith("/v1/environments/"):
-            told = dict(DESCRIBED)
-            told["tools"] = [{"type": "function", "function": {**tool, "parameters": self.server.schema}}]
-            answers[self.path] = told
-        if self.path in ("/list_environments",):
-            self.send_error(404)
-            return
-        if self.path not in answers:
-            self.server.asked.append(self.path)
-        body = json.dumps(answers.get(self.path, {"enum": [SECRET]})).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET
-
-    def log_message(self, *_: object) -> None:
-        """Logs nothing."""
+        if path == "/list_environments":
+            return 404, None
+        if path not in answers:
+            self.asked.append(path)
+        return 200, answers.get(path, {"enum": [SECRET]})
 
 
 def _described() -> dict[str, Any]:
@@ -100,10 +81,8 @@ DESCRIBED = _described()
 @pytest.fixture(scope="module")
 def rogue() -> Iterator[Rogue]:
     server = Rogue()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with answering(server.answer) as server.url:
+        yield server
 
 
 def outside(url: str, folder: Path) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from console import Terminal
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
@@ -144,10 +145,6 @@ def test_a_console_draws_its_own_colours_and_no_text_s(terminal: bool) -> None:
 
 
 def test_a_line_that_is_written_over_is_our_own_control_alone() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     out: Any = Terminal()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", out)

@@ -73,16 +73,6 @@ def test_the_tool_is_made_of_types_and_docstring(lock: str) -> None:
     )
 
 
-def test_an_episode_of_the_page(lock: str) -> None:
-    env = gymnasium.make(lock)
-    first, info = env.reset(options={"task_id": "test-0"})
-    assert (first["task"], first["text"], info["split"]) == ("Open the lock.", "The dial is at rest.", "test")
-    seen, reward, ended, _, info = env.step([ToolCall("turn", {"number": 3})])
-    assert (seen["text"], reward, ended, info["success"]) == ("Higher than 3.", 0.0, False, False)
-    seen, reward, ended, _, info = env.step([ToolCall("turn", {"number": 80})])
-    assert (seen["text"], reward, ended, info["success"], info["score"]) == ("It opens.", 1.0, True, True, 1.0)
-
-
 def test_processes_that_are_started_have_it(lock: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["eval", "run", lock, "--policy", "random", "--seeds", "1", "--sample", "4"]) == 0
     assert "4 of 4 episodes" in capsys.readouterr().err
@@ -202,11 +192,9 @@ def test_sampled_numbers_lie_around_zero() -> None:
         (HEAD.replace("[1, 2]", "[{'id': 1}, {'id': 1}]"), "two tasks have the id '1'; give each its own"),
     ],
 )
-def test_what_is_wrong_with_a_file(
-    text: str | None, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_a_file(text: str | None, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     if text is not None:
-        (tmp_path / "file.py").write_text(text)
+        Path("file.py").write_text(text)
     assert main(["envs", "tasks", "file.py"]) == 2
     assert re.search(re.escape(problem), capsys.readouterr().err)
     assert "file.py" not in ENVIRONMENTS and not os.environ[NAMED]
@@ -225,14 +213,9 @@ def test_a_file_farther_away_is_refused(tmp_path: Path) -> None:
     ("tool", "reward", "told"),
     [("return None", "None", "tool go returned None"), ("return 'a'", "False", "reward returned False; return None")],
 )
-def test_what_returns_nothing_or_a_truth_value_is_told(
-    tool: str, reward: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "thing.py").write_text(
-        f"from envsuite import Environment\nenv = Environment([1], goal='Go.')\n"
-        f"@env.tool\ndef go(world):\n    '''Go.'''\n    {tool}\n@env.reward\ndef reward(world):\n    return {reward}\n"
-    )
-    monkeypatch.chdir(tmp_path)
+def test_what_returns_nothing_or_a_truth_value_is_told(tool: str, reward: str, told: str) -> None:
+    paid = f"@env.reward\ndef reward(world):\n    return {reward}\n"
+    Path("thing.py").write_text(HEAD + TOOL.replace("return 'gone'", tool) + paid)
     register("thing.py")
     made = gymnasium.make("thing.py")
     made.reset(seed=0)
@@ -240,12 +223,8 @@ def test_what_returns_nothing_or_a_truth_value_is_told(
         made.step([ToolCall("go", {})])
 
 
-def test_a_split_for_training_alone_is_not_measured_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "only.py").write_text(
-        "from envsuite import Environment\nenv = Environment([1], goal='Go.')\n"
-        "@env.tool\ndef go(world):\n    '''Go.'''\n    return 'a'\n"
-    )
-    monkeypatch.chdir(tmp_path)
+def test_a_split_for_training_alone_is_not_measured_in_silence() -> None:
+    Path("only.py").write_text(HEAD + TOOL)
     register("only.py")
     made: Any = gymnasium.make("only.py").unwrapped
     with pytest.raises(UsageError, match="only train; name one: --split train"):

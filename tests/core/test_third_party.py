@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import subprocess
 import sys
@@ -11,19 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import gymnasium
 import pytest
 from console import Console
 from driving import answers
-from mcp import Client
 from third_party import files_of, install
-from websockets.asyncio.client import connect
 
 import envsuite
 from envsuite.core import ToolCall, UsageError
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec
-from envsuite.serving.bridges.server import bridging
 from envsuite.serving.bridges.settings import BridgeSettings as BridgeSettings
 from envsuite.serving.server import serving
 from envsuite.serving.settings import ServerSettings
@@ -93,37 +88,6 @@ def test_it_is_played_by_a_vector(dial: str, there: dict[str, Any], workers: int
         assert [events[slot].observation["text"] for slot in range(3)] == [
             "It opens.", "Invalid action: no call. Tools: turn.", "Higher than 48.",
         ]  # fmt: skip
-
-
-def test_it_is_played_by_clients_of_mcp_and_of_openenv(dial: str) -> None:
-    with bridging(BridgeSettings((dial,), port=0)) as bridge:
-
-        async def talk() -> None:
-            async with Client(f"{bridge.url}/mcp/{dial}") as client:
-                assert {tool.name for tool in (await client.list_tools()).tools} == {"reset", "turn"}
-                begun = await client.call_tool("reset", {"task_id": "lock-98"})
-                assert begun.structured_content["task_id"] == "lock-98"
-                told = (await client.call_tool("turn", {"number": 97})).structured_content
-                assert told["observation"] == "Higher than 97." and not told["terminated"]
-                told = (await client.call_tool("turn", {"number": 98})).structured_content
-                assert told["reward"] == 1.0 and told["observation"] == "It opens."
-
-        anyio.run(talk)
-
-        async def talk_openenv() -> None:
-            async with connect(f"{bridge.url}/openenv/{dial}/ws".replace("http", "ws")) as socket:
-
-                async def say(kind: str, **data: Any) -> dict[str, Any]:
-                    await socket.send(json.dumps({"type": kind, "data": data}))
-                    told: dict[str, Any] = json.loads(await socket.recv())["data"]
-                    return told
-
-                assert (await say("reset", seed=3))["observation"]["task"] == "Open the lock."
-                task = gymnasium.make(dial).reset(seed=3)[1]["task_id"]
-                told = await say("step", tool_name="turn", arguments={"number": int(task.removeprefix("lock-"))})
-                assert told["reward"] == 1.0 and told["observation"]["text"] == "It opens."
-
-        anyio.run(talk_openenv)
 
 
 def test_the_command_line_lists_it_and_its_tasks(dial: str, console: Console) -> None:

@@ -14,7 +14,7 @@ from envsuite.core.spaces import ToolCalls
 from envsuite.core.tools import check_action
 
 TOOLS = (SWITCH, LOOK)
-SAY = Tool("say", "Say it.", {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]})
+SAY = Tool.of_string("say", "Say it.", "text", "")
 
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

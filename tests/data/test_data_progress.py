@@ -5,13 +5,9 @@ import sys
 from itertools import count
 
 import pytest
+from console import Terminal
 
 from envsuite.data.progress import DownloadDisplay, format_size, track
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(("out", "live"), [(Terminal(), True), (io.StringIO(), False)], ids=["terminal", "file"])

@@ -119,13 +119,11 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "set.zip", "link or a device")
 
 
-def test_a_member_that_is_there_twice_is_refused(pack: Pack, tmp_path: Path) -> None:
+def test_what_is_there_twice_too_large_or_not_wanted_at_all_is_refused(pack: Pack, tmp_path: Path) -> None:
+    large = pack(tmp_path, {**FILES, "set/z/game.txt": bytes(100_000)})
+    assert not refused(large, r"unpacks to 98\.0 KiB; at most 9\.8 KiB").exists(), "before anything is written"
     refused(pack(tmp_path, FILES), "in it twice", replace(SPEC, strip=2))
-
-
-def test_an_archive_that_announces_too_much_is_refused_before_anything_is_written(pack: Pack, tmp_path: Path) -> None:
-    archive = pack(tmp_path, {**FILES, "set/z/game.txt": bytes(100_000)})
-    assert not refused(archive, r"unpacks to 98\.0 KiB; at most 9\.8 KiB").exists()
+    refused(pack(tmp_path, {"readme": b""}), r"has no member like set/\*/game\.txt")
 
 
 def test_an_archive_that_lies_about_its_size_is_cut(tmp_path: Path) -> None:
@@ -143,10 +141,6 @@ def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
         content[at + flags] |= 1
     archive.write_bytes(content)
     refused(archive, "is encrypted")
-
-
-def test_an_archive_without_a_wanted_member_is_refused(pack: Pack, tmp_path: Path) -> None:
-    refused(pack(tmp_path, {"readme": b""}), r"has no member like set/\*/game\.txt")
 
 
 @given(st.data())

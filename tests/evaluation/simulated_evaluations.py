@@ -20,13 +20,10 @@ from scipy.stats import binom, norm
 from envsuite.evaluation.statistics import (
     cluster_bootstrap_bounds,
     clustered_wilson_bounds,
-    paired_permutation,
     paired_rates_interval,
     paired_scores_bounds,
-    tasks_needed,
     wilson,
 )
-from envsuite.evaluation.statistics.power import Correlations
 
 Array = NDArray[np.float64]
 RESAMPLES = 1000
@@ -139,24 +136,3 @@ def exact_wilson(n: int, rate: float) -> float:
     """Coverage of Wilson's interval at one rate, exactly."""
     inside = [k for k in range(n + 1) if wilson(k, n)[0] <= rate <= wilson(k, n)[1]]
     return float(binom.pmf(inside, n, rate).sum())
-
-
-def detections(rng: np.random.Generator, rates: tuple[float, float] | None, regime: Regime, draws: int) -> float:
-    """Share of paired tests at 5 % that find a difference.
-
-    Args:
-        rng: Draws.
-        rates: Of the two policies, on as many tasks as ``tasks_needed`` says; ``None``: equal rates of the band.
-        regime: Of the evaluations.
-        draws: Number of evaluations.
-    """
-    one, two = (np.full(draws, p) for p in rates) if rates else [rng.uniform(*regime.band, draws)] * 2
-    tasks, seeds, correlation = regime.tasks, regime.seeds, regime.correlation
-    if rates is not None:
-        trial = paired_chances(rng, one[:1], two[:1], 200_000, correlation)
-        between = float(np.cov(trial[0][0], trial[1][0])[0, 1]) / np.sqrt(np.prod([p * (1 - p) for p in rates]))
-        correlations = Correlations(correlation, min(between, correlation))
-        tasks = tasks_needed(rates[0], rates[1] - rates[0], seeds, correlations, paired=True)
-    a, b = (rng.binomial(seeds, chance) for chance in paired_chances(rng, one, two, tasks, correlation))
-    p = [paired_permutation((y - x) / seeds) for x, y in zip(a, b, strict=True)]
-    return float(np.mean(np.array(p) <= 0.05))

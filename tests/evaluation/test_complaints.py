@@ -56,14 +56,6 @@ def test_seeds_differ_in_sampled_actions_and_not_in_the_panel(tmp_path: Path) ->
     assert len({r.conditions.panel for r in found.values()}) == 1
 
 
-def test_every_result_names_what_it_follows_from(tmp_path: Path) -> None:
-    for result in measured(tmp_path, *PLAIN, "--workers", 0).values():
-        conditions = result.conditions
-        assert len(conditions.panel) == 64 and (conditions.panel_size, conditions.sample) == (211, 5)
-        assert (conditions.budget, conditions.split, conditions.source) == (6, "test", "builtin")
-        assert conditions.versions["data"] and conditions.versions["envsuite"] and result.stratum.startswith("depth-")
-
-
 def test_the_panel_is_a_function_of_the_split_alone() -> None:
     """Not of a seed, nor of who makes the environment: WebShop's goals were shuffled by each worker's."""
     hashes = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from synthetic_results import draw, group, lost
+from synthetic_results import draw
 
 from envsuite.evaluation.groups import groups_of
 from envsuite.evaluation.tables import make_rows
@@ -27,19 +27,3 @@ def test_a_rate_is_weighted_by_episode_however_they_are_batched() -> None:
         (row,) = make_rows(groups_of([[r for batch in order for r in batch]]))
         rows.append((row.success, row.score, row.success_low, row.success_high))
     assert unweighted > 0.85 and {row[0] for row in rows} == {0.288} and len(set(rows)) == 1
-
-
-def test_a_rate_over_strata_of_different_size_is_no_mean_of_the_strata() -> None:
-    results = [replace(r, stratum="rare" if i < 3 else "common") for i, r in enumerate(draw(tasks=90, seeds=1))]
-    results = [replace(r, success=r.stratum == "rare", ending="done") for r in results]
-    whole, common, rare = make_rows([group(results)], "stratum")
-    assert (rare.success, common.success) == (1.0, 0.0) and whole.success == 3 / 90
-
-
-def test_what_the_infrastructure_broke_changes_no_rate() -> None:
-    results = draw(seeds=3)
-    broken = [replace(r, seed=9) for r in lost(results[:30])]
-    (sound,), (both,) = (make_rows([group(r)]) for r in (results, [*results, *broken]))
-    for name in ("success", "success_low", "success_high", "success_std", "score", "steps", "episodes", "tasks"):
-        assert getattr(sound, name) == getattr(both, name)
-    assert both.broken == 30 and not both.complete

@@ -9,7 +9,6 @@ import pytest
 from simulated_evaluations import (
     Regime,
     agreement_coverage,
-    detections,
     difference_coverage,
     exact_wilson,
     rate_coverage,
@@ -82,12 +81,3 @@ def test_near_the_ends_bootstraps_are_off_with_50_tasks_as_the_page_says_and_not
             for tasks in (50, 100)
         )
         assert least <= few <= most and 0.93 <= more <= 0.97, (name, few, more)
-
-
-@pytest.mark.slow
-def test_paired_tests_find_nothing_where_there_is_nothing_and_what_power_promises() -> None:
-    rng = np.random.default_rng(0)
-    for tasks, seeds, correlation in ((100, 1, 0.5), (100, 5, 0.5), (200, 3, 0.2)):
-        regime = Regime(tasks, seeds, (0.3, 0.7), correlation)
-        assert detections(rng, None, regime, 1000) <= 0.065, regime
-        assert 0.75 <= detections(rng, (0.6, 0.7), regime, 1000) <= 0.86, regime

@@ -14,15 +14,9 @@ from test_demonstrations import some_episode
 from envsuite.core import DataError, UnparsedAction
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations, write_demonstrations
 from envsuite.evaluation.demonstrations.arguments import make_tool_env
-from envsuite.evaluation.demonstrations.collecting import CollectionOrder, collect
 from envsuite.playing.step import Episode, Step
-from envsuite.textcraft.practice import texts as textcraft_texts
-from trainers.imitation.config import Architecture, ImitateConfig
 from trainers.imitation.demonstrations import demonstrations
-from trainers.imitation.training import new_model
-from trainers.imitation.vocabulary import word_tokenizer
 from trainers.programs.export_episodes import main as export_main
-from trainers.programs.imitate import main as imitate_main
 from trainers.steps.parquet import write_episodes
 
 FEW = {"source": "generated", "goals": 60, "max_distractors": 0}
@@ -46,29 +40,6 @@ def test_a_file_is_read_as_a_folder_of_episodes_is(tmp_path: Path) -> None:
         demonstrations(path, "ALFWorld-v0")
     with pytest.raises(DataError, match="no file or folder"):
         demonstrations(tmp_path / "other.jsonl", "TextCraft-v0")
-
-
-@pytest.mark.slow
-def test_a_model_imitates_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "some.jsonl"
-    collect(CollectionOrder("TextCraft-v0", 20, env_options=FEW), path)
-    tokenizer = word_tokenizer(textcraft_texts(), 2048)
-    new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer).save_pretrained(
-        tmp_path / "base"
-    )
-    tokenizer.save_pretrained(tmp_path / "base")
-    file = tmp_path / "config.yaml"
-    file.write_text(f"""
-output: {tmp_path / "model"}
-model: {{path: {tmp_path / "base"}}}
-prompt: {{think: false, memory: full}}
-max_tokens: 2000
-batch: 2
-warmup: 1
-stages: [{{steps: 3, lr: 0.02, lr_end: 0.02, games: [{{kwargs: {FEW}}}]}}]
-""")
-    assert imitate_main(["--config", str(file), "--from", str(path)]) == 0
-    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 def recorded(shown: Demonstration, number: int) -> Episode:

@@ -6,16 +6,12 @@ import io
 import logging
 
 import pytest
+from console import Terminal
 from hypothesis import given
 from hypothesis import strategies as st
 from test_results import BROKEN, result
 
 from envsuite.evaluation.progress import EvaluationDisplay, Notes
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def shown(out: io.StringIO, label: str, ended: int, waits: str | None = None) -> str:

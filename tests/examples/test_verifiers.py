@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from answering import answering
 from games import IDS, arguments, game
 
 from envsuite.prompting import TagsCodec
@@ -27,31 +26,14 @@ def model(replies: list[str]) -> Iterator[tuple[str, list[Any]]]:
     """An OpenAI-compatible endpoint that gives ``replies`` one after the other; its address, and what it was asked."""
     asked: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"])
-            said = sum(message["role"] == "assistant" for message in asked[-1])
-            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": replies[said]}}
-            answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(method: str, path: str, body: Any) -> tuple[int, object]:
+        asked.append(body["messages"])
+        said = sum(message["role"] == "assistant" for message in asked[-1])
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": replies[said]}}
+        return 200, {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(answer) as url:
+        yield f"{url}/v1", asked
 
 
 @pytest.mark.slow

@@ -8,10 +8,7 @@ from test_conversation import TOOL
 from envsuite.core import Tool, ToolCall
 from envsuite.prompting import BracketsCodec, TagsCodec
 
-SHOP = (
-    Tool("search", "", {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}),
-    Tool("click", "", {"type": "object", "properties": {"element": {"type": "string"}}, "required": ["element"]}),
-)
+SHOP = (Tool.of_string("search", "", "query", ""), Tool.of_string("click", "", "element", ""))
 LINES = st.text(st.characters(codec="ascii", categories=["L", "N", "Zs"]), min_size=1).filter(str.strip)
 
 

@@ -12,7 +12,7 @@ from envsuite.core.errors import UsageError
 from envsuite.prompting import Conversation, NativeCodec, PromptSpec, TagsCodec, TemplateRenderer, make_memory
 from envsuite.prompting.closing import closings
 
-TOOLS = (Tool("go", "Goes.", {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}),)
+TOOLS = (Tool.of_string("go", "Goes.", "to", ""),)
 PLAIN, TOOLS_ONLY = {"DeepSeek V3.2"}, {"Hermes 2 Pro"}
 """Families whose templates end the result of a call with plain text; that render nothing without tools."""
 SEEN: Any = {"task": "Find the key.", "text": "You are in the hall.", "commands": ()}

@@ -14,9 +14,9 @@ def schema(**properties):
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-COMMAND = Tool("act", "Act in the world.", schema(command={"type": "string"}))
+COMMAND = Tool.of_string("act", "Act in the world.", "command", "")
 SEARCH = Tool("search", "Search papers.", schema(query={"type": "string"}, limit={"type": "integer"}))
-CLICK = Tool("click", "Click an element.", schema(element={"type": "string"}))
+CLICK = Tool.of_string("click", "Click an element.", "element", "")
 TAGS, TOOLS, BRACKETS = TagsCodec(), ToolsCodec(), BracketsCodec()
 ANY_CODEC = pytest.mark.parametrize("codec", [TAGS, TOOLS, BRACKETS, SearchR1Codec()], ids=lambda codec: codec.name)
 CODEC = pytest.mark.parametrize("codec", [TAGS, TOOLS, BRACKETS], ids=["tags", "tools", "brackets"])
@@ -121,7 +121,6 @@ def test_what_is_not_an_action_in_tags_has_a_reason(completion, error):
     ("body", "error"),
     [
         ('{"name": "act", "arguments": {"command": "go"}', "not JSON"),
-        ("go", "not JSON"),
         ("", "not JSON"),
         ("null", "a call is"),
         ('{"name": "act"}', "a call is"),
@@ -133,7 +132,6 @@ def test_what_is_not_an_action_in_tags_has_a_reason(completion, error):
         ('{"name": "act", "arguments": {"x": ' + "9" * 5000 + "}}", "not JSON"),
         ('{"name": "act", "arguments": {"x": "\\ud800"}}', "not valid Unicode"),
         ('{"name": "act", "arguments": {"x": ' + "[" * 200 + "]" * 200 + "}}", "nested"),
-        ('{"name": "act", "arguments": {"x": ' + "[" * 100_000, "nested"),
         ('{"a":' * 50_000, "nested"),
     ],
 )
@@ -221,7 +219,7 @@ def test_codecs_are_made_by_name_and_an_unknown_name_lists_them():
 
 
 def test_a_call_with_one_string_is_written_as_tool_and_brackets():
-    tools = (CLICK, Tool("find", "Find.", schema(query={"type": "string"})))
+    tools = (CLICK, Tool.of_string("find", "Find.", "query", ""))
     for text in ("navy blue", "", "[x]", "a] b[", "{}", "buy now"):
         assert BRACKETS.write((ToolCall("click", {"element": text}),), tools=tools) == f"<action>click[{text}]</action>"
     assert BRACKETS.parse("<action> find [ red shoes ] </action>", tools, 1).action == (

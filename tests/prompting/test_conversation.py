@@ -17,11 +17,7 @@ from envsuite.prompting import (
     Window,
 )
 
-TOOL = Tool(
-    "act",
-    "Act in the world.",
-    {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
-)
+TOOL = Tool.of_string("act", "Act in the world.", "command", "")
 TAGS = TagsCodec()
 WORDS = st.sampled_from("you see a shelf door key 1 2 3 go take . , : \n".split(" "))
 TEXTS = st.lists(WORDS, min_size=1, max_size=12).map(" ".join)

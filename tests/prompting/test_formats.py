@@ -138,20 +138,15 @@ WRONG = {
         "<|python_tag|>act(count=2**9)",
     ],
     "olmo": [
-        f"<function_calls>{body}</function_calls>"
-        for body in (
-            "act(text=go)",
-            "act(**{})",
-            "act('go')",
-            "act(text='a' 'b', text='c')",
-            "x = act(text='go')",
-            "[act(text='go')]",
-            "1, 2",
-            "act(count=1e999)",
-            "[" * 90 + "]" * 90,
-        )
-    ]
-    + ["<function_calls>act(text='go')", "act(text='go')"],
+        *(
+            f"<function_calls>{body}</function_calls>"
+            for body in (
+                *("act(text=go)", "act(**{})", "act('go')", "act(text='a' 'b', text='c')", "x = act(text='go')"),
+                *("[act(text='go')]", "1, 2", "act(count=1e999)", "[" * 90 + "]" * 90),
+            )
+        ),
+        *("<function_calls>act(text='go')", "act(text='go')"),
+    ],
     "mistral-named": ["[TOOL_CALLS]act{}", "[TOOL_CALLS][ARGS]{}", "[TOOL_CALLS]act[ARGS][]"],
     "gemma": [
         '<|tool_call>call:act{text:"go"}<tool_call|>',

@@ -150,28 +150,7 @@ def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_suc
     assert env_id != "TextCraft-v0" or all("\nInventory: [" in text for text, _ in history[1:])
 
 
-def test_bipace_and_hgpo_prompt_alfworld_and_webshop_alike(shared: Path) -> None:
-    for env in ("ALFWorld", "WebShop"):
-        texts = [re.sub(r"[\s.\u2019']+", "", part(paper(shared, name), env)).lower() for name, part in BOTH.items()]
-        assert texts[0].replace("ofthecurrent", "forthecurrent") == texts[1].replace("ofthecurrent", "forthecurrent")
-
-
-BOTH = {"bipace": bipace, "hgpo": hgpo}
-COMMAND = Tool(
-    "env_step", "", {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-)
-
-
-def test_the_first_well_formed_body_is_the_action_as_bipace_says(shared: Path) -> None:
-    assert "first well-formed body inside<action>...</action>" in re.sub(r"\\(.)", r"\1", paper(shared, "bipace"))
-    codec = make_codec("tags")
-    for answer in (
-        "<action><action>a</action><action>go</action><action>b</action>",
-        "<action> </action><action>go</action>",
-    ):
-        assert [dict(call.arguments) for call in codec.parse(answer, (COMMAND,), 1).action or ()] == [{"command": "go"}]
-    for answer in ("go", "<action>go", "<think>go</think>", "<action></action>"):
-        assert codec.parse(answer, (COMMAND,), 1).action is None
+COMMAND = Tool.of_string("env_step", "", "command", "")
 
 
 def test_the_example_of_bipaces_textcraft_prompt_is_read_as_its_command(shared: Path) -> None:
@@ -183,10 +162,7 @@ def test_the_example_of_bipaces_textcraft_prompt_is_read_as_its_command(shared: 
 
 
 def test_the_calls_of_stepos_trajectory_are_read(shared: Path) -> None:
-    tools = tuple(
-        Tool(name, "", {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]})
-        for name, key in (("search", "query"), ("expand", "paper_id"))
-    )
+    tools = (Tool.of_string("search", "", "query", ""), Tool.of_string("expand", "", "paper_id", ""))
     trajectory = paper(shared, "steppo").partition("Paper Search Trajectory")[2]
     steps = re.split(r"=+ Step \d =+", trajectory)[1:]
     codec: Codec = make_codec("tools")

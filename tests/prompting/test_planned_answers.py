@@ -8,7 +8,7 @@ from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting import make_codec
 from envsuite.prompting.plan import BLOCKS, read_plan
 
-COMMAND = [Tool("act", "Act.", {"type": "object", "properties": {"command": {"type": "string"}}})]
+COMMAND = [Tool.of_string("act", "Act.", "command", "")]
 ANSWER = "<think>so</think><switch>SWITCH</switch><subgoal>find a mug</subgoal><action>look</action>"
 pieces = st.lists(
     st.sampled_from(

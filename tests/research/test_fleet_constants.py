@@ -123,11 +123,8 @@ def test_the_json_is_a_function_of_settings_and_seed(console: Console) -> None:
     ("option", "value", "said"),
     [
         ("--staleness", "one", "--staleness one"),
-        ("--server", "64", "--server 64"),
         ("--failures", "{hangs: 1}", "hung"),
-        ("--failures", "{hung: 2}", "hung is 2"),
         ("--failures", "[1", "--failures"),
-        ("--env-cores", "0", "--env-cores 0"),
         ("--network", "-1", "--network -1"),
         ("--steps", "90", "--steps 90"),
         ("--constants", "missing.json", "missing.json"),

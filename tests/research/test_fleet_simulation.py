@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from math import factorial
 
@@ -343,12 +342,3 @@ def test_as_many_cores_are_found_as_keep_the_loss_within_two_percent() -> None:
     assert found.servers_for_cores == -(-found.cores // 4)
     assert found.servers_for_memory == -(-(found.cores * 1024 + 32) // 4096)
     assert list(found.tried) == sorted(found.tried)
-
-
-@pytest.mark.slow
-def test_a_fleet_of_1024_gpus_is_simulated_in_well_under_a_minute() -> None:
-    many = Workload(2048, 8, Lognormal(18, 0.5), 50, 900.0, 0.0, Lognormal(128, 0.5), 512)
-    fleet = Fleet(1024, 128, True, 1024, cores=256, cores_per_server=64, network=1e-3)
-    began = time.process_time()
-    Simulation(many, STEADY, engines(), UPDATE, fleet).run(2)
-    assert time.process_time() - began < 30.0

@@ -32,7 +32,7 @@ def _built(folder: Path, *documents: Document, tasks: tuple[dict[str, object], .
     return Corpus(build(InMemory("test", documents, tasks), folder / "test.corpus"))
 
 
-def test_documents_are_numbered_by_date_and_hold_everything(tmp_path: Path) -> None:
+def test_documents_are_numbered_by_date_hold_everything_and_are_linked_both_ways(tmp_path: Path) -> None:
     corpus = _built(tmp_path, *PAPERS, tasks=({"id": "q", "gold": ["new"]},))
     assert [corpus.key(i) for i in range(len(corpus))] == ["undated", "old", "mid", "new"]
     assert [_unordered(corpus.document(i)) for i in (3, 1, 2, 0)] == [*map(_unordered, PAPERS)]
@@ -41,23 +41,15 @@ def test_documents_are_numbered_by_date_and_hold_everything(tmp_path: Path) -> N
     assert corpus.title(3) == "Graph search"
     assert corpus.tasks() == [{"gold": ["new"], "id": "q"}]
     assert corpus.source == "test"
+    assert [corpus.links(i).tolist() for i in range(4)] == [[3], [], [1], [1, 2]] and corpus.links(3).dtype == np.uint32
+    assert [corpus.linked_by(i).tolist() for i in range(4)] == [[], [2, 3], [3], [0]]
+    dates = (0, 19981231, 19990101, 20100614, 20240229, 20240301, 99991231)
+    assert list(map(corpus.stop, dates)) == [1, 1, 2, 2, 3, 4, 4], "a date that cuts off is a bound on numbers"
 
 
 def _unordered(document: Document) -> tuple[object, ...]:
     """Returns the fields of a document, its links as a set: a corpus keeps them in the order of their dates."""
     return document.key, document.title, document.text, document.date, {*document.links}, document.facts
-
-
-def test_links_lead_both_ways(tmp_path: Path) -> None:
-    corpus = _built(tmp_path, *PAPERS)
-    assert [corpus.links(i).tolist() for i in range(4)] == [[3], [], [1], [1, 2]] and corpus.links(3).dtype == np.uint32
-    assert [corpus.linked_by(i).tolist() for i in range(4)] == [[], [2, 3], [3], [0]]
-
-
-def test_a_cut_off_date_is_a_bound_on_numbers(tmp_path: Path) -> None:
-    corpus = _built(tmp_path, *PAPERS)
-    dates = (0, 19981231, 19990101, 20100614, 20240229, 20240301, 99991231)
-    assert list(map(corpus.stop, dates)) == [1, 1, 2, 2, 3, 4, 4]
 
 
 @given(

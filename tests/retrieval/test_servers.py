@@ -6,18 +6,17 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
+from answering import Answer, answering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envsuite.retrieval import servers
 from envsuite.retrieval.servers import JsonServer, SearchR1, ServerError
 
-Answer = Callable[[str, str, Any], tuple[int, bytes]]
 Serve = Callable[[Answer], str]
 DOCUMENTS = 60
 
@@ -28,47 +27,19 @@ def number_of(key: str) -> int | None:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Starts a server on a socket, which answers by a function of method, path and body; returns its address."""
+    """Starts a server that answers by a function; returns its address."""
     monkeypatch.setattr(servers, "PAUSE", 0.01)
-    running = []
-
-    def start(answer: Answer) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def answered(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                status, content = answer(self.command, self.path, json.loads(self.rfile.read(length) or b"null"))
-                with contextlib.suppress(BrokenPipeError):  # of a client that has stopped waiting
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(content)))
-                    self.end_headers()
-                    self.wfile.write(content)
-
-            do_GET = do_POST = answered
-
-            def log_message(self, *_: object) -> None: ...
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        running.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in running:
-        server.shutdown()
-        server.server_close()
-
-
-def ok(content: object) -> tuple[int, bytes]:
-    return 200, json.dumps(content).encode()
+    with contextlib.ExitStack() as stack:
+        yield lambda answer: stack.enter_context(answering(answer))
 
 
 def search_r1(ranking: list[dict[str, Any]]) -> Answer:
     """A server of Search-R1's protocol that finds the same for every query."""
 
-    def answer(method: str, path: str, body: Any) -> tuple[int, bytes]:
+    def answer(method: str, path: str, body: Any) -> tuple[int, object]:
         assert (method, path) == ("POST", "/retrieve") and body["return_scores"] is True
         rows = [{"document": document, "score": 1 - i / 1000} for i, document in enumerate(ranking[: body["topk"]])]
-        return ok({"result": [rows for _ in body["queries"]]})
+        return (200, {"result": [rows for _ in body["queries"]]})
 
     return answer
 
@@ -97,8 +68,8 @@ def test_search_r1_asks_for_more_until_enough_are_before_the_cut_off(serve: Serv
 def test_a_request_is_tried_again_while_the_server_is_busy(serve: Serve) -> None:
     left = [503, 429, 500]
 
-    def busy(*_: object) -> tuple[int, bytes]:
-        return (left.pop(), b"busy") if left else ok({"result": [[]]})
+    def busy(*_: object) -> tuple[int, object]:
+        return (left.pop(), b"busy") if left else (200, {"result": [[]]})
 
     assert SearchR1(JsonServer(serve(busy)), number_of).search("q", 5)[0].tolist() == []
     left = [503] * 9
@@ -109,9 +80,9 @@ def test_a_request_is_tried_again_while_the_server_is_busy(serve: Serve) -> None
 def test_silence_ends_at_the_limit(serve: Serve) -> None:
     answered = threading.Event()
 
-    def silent(*_: object) -> tuple[int, bytes]:
+    def silent(*_: object) -> tuple[int, object]:
         answered.wait(60)
-        return ok({})
+        return (200, {})
 
     began = time.monotonic()
     with pytest.raises(ServerError, match="timed out; 2 tries"):
@@ -130,23 +101,15 @@ def test_where_no_server_runs_the_error_says_so() -> None:
     [
         (200, b"<html>"),
         (404, b'{"detail": "not found"}'),
-        ok(None),
-        ok({"result": []}),
-        ok({"result": [[{"document": {"id": "1"}}]]}),
-        ok({"result": [[{"document": "1", "score": 1}]]}),
-        ok({"result": [[{"document": {"id": "1"}, "score": "high"}]]}),
+        (200, {"result": [[{"document": {"id": "1"}, "score": "high"}]]}),
         (200, b'{"result": [[{"document": {}, "score": 1e999}]]}'),
-        (200, b'{"result": [[{"document": {"id": "1"}, "score": NaN}]]}'),
-        ok({"result": [[{"document": {"id": "1"}, "score": 1e39}]]}),
-        ok({"result": [[{"document": {"id": "1"}, "score": True}]]}),
-        ok({"result": [[{"document": [["id", "1"]], "score": 1}]]}),
-        ok({"result": [[{"document": {"id": ["1"]}, "score": 1}]]}),
-        ok({"result": [[{"document": {"title": 3}, "score": 1}]]}),
-        ok({"result": [[{"document": {"id": "elsewhere"}, "score": 1}]]}),
-        ok({"result": {"points": [{"id": 1, "score": 1}]}}),
+        (200, {"result": [[{"document": {"id": "1"}, "score": True}]]}),
+        (200, {"result": [[{"document": [["id", "1"]], "score": 1}]]}),
+        (200, {"result": [[{"document": {"title": 3}, "score": 1}]]}),
+        (200, {"result": [[{"document": {"id": "elsewhere"}, "score": 1}]]}),
     ],
 )
-def test_an_answer_of_another_form_is_an_error_that_names_the_server(serve: Serve, answer: tuple[int, bytes]) -> None:
+def test_an_answer_of_another_form_is_an_error_that_names_the_server(serve: Serve, answer: tuple[int, object]) -> None:
     url = serve(lambda *_: answer)
     with pytest.raises(ServerError, match=url):
         SearchR1(JsonServer(url), number_of).search("q", 3)

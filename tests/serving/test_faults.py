@@ -14,7 +14,7 @@ import gymnasium
 import psutil
 import pytest
 from cutting import cutting
-from driving import answers, do, reset_all
+from driving import do, reset_all, step_all
 from folders import SUPPORT
 from waiting import until
 
@@ -121,9 +121,7 @@ def test_a_lost_answer_to_a_batch_takes_each_step_once(start: Start) -> None:
         reset_all(vector, task_id="a")
         for count in range(1, 5):
             proxy.cut = 1
-            for slot in range(5):
-                vector.step(slot, do("go"))
-            for event in answers(vector, 5).values():
+            for event in step_all(vector, do("go")).values():
                 assert event.error is None and event.observation and event.observation["text"] == f"a {count}"
         assert proxy.lost >= 3
 
@@ -195,9 +193,7 @@ def test_a_thousand_sessions_at_once(start: Start) -> None:
         for _ in range(2):
             assert not [event.error for event in events.values() if event.error is not None]
             assert running.front.sessions == 1000
-            for slot in range(1000):
-                vector.step(slot, act("inventory"))
-            events = answers(vector, 1000)
+            events = step_all(vector, act("inventory"))
     assert running.front.sessions == 0
 
 

@@ -8,14 +8,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
-from driving import answers, do, reset_all
+from answering import answering
+from driving import answers, do, reset_all, step_all
 from waiting import until
 
-from envsuite.core import ToolCall, WorkerLost
+from envsuite.core import WorkerLost
 from envsuite.remote import RemoteEnv, session, transport
 from envsuite.serving.server import EnvServer
 from envsuite.vector import EnvFactory, make_vector, remote
@@ -75,34 +75,24 @@ def seconds() -> Iterator[list[float]]:
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("env_id", "servers", "slots"), [*((ROUGH, n, 24) for n in (1, 2, 3)), ("TextCraft-v0", 2, 64)]
+)
 def test_a_vector_whose_servers_are_all_gone_says_so_for_all_slots_within_the_patience(
-    start: Start, slept: defaultdict[int, float], servers: int
+    start: Start, slept: defaultdict[int, float], env_id: str, servers: int, slots: int
 ) -> None:
-    there = [start(ROUGH) for _ in range(servers)]
-    with make_vector([EnvFactory(ROUGH, {"url": [server.url for server in there]})], 24) as vector:
-        assert all(event.error is None for event in reset_all(vector, task_id="a").values())
+    there = [start(env_id) for _ in range(servers)]
+    with make_vector([EnvFactory(env_id, {"url": [server.url for server in there]})], slots) as vector:
+        assert all(event.error is None for event in reset_all(vector, seed=0).values())
         gone(*there)
         for again in range(2):  # a step, and the reset that whoever plays will try next
             slept.clear()
             with seconds() as took:
-                for slot in range(24):
-                    vector.reset(slot, 0, task_id="a") if again else vector.step(slot, GO)
-                events = answers(vector, 24).values()
-            assert len(events) == 24 and all("does not answer" in str(event.error) for event in events)
+                for slot in range(slots):
+                    vector.reset(slot, 0, seed=0) if again else vector.step(slot, GO)
+                events = answers(vector, slots).values()
+            assert len(events) == slots and all("does not answer" in str(event.error) for event in events)
             assert max(slept.values(), default=0) < LATEST and (again or took[0] > 0.9 * PATIENCE / servers)
-
-
-@pytest.mark.seconds
-def test_calls_of_one_request_wait_for_a_server_together(start: Start, slept: defaultdict[int, float]) -> None:
-    there = [start(), start()]
-    with make_vector([EnvFactory("TextCraft-v0", {"url": [server.url for server in there]})], 64) as vector:
-        assert all(event.error is None for event in reset_all(vector, seed=0).values())
-        gone(*there)
-        for slot in range(64):
-            vector.step(slot, (ToolCall("env_step", {"command": "inventory"}),))
-        assert all("does not answer" in str(event.error) for event in answers(vector, 64).values())
-    assert max(slept.values()) < LATEST
 
 
 @pytest.mark.seconds
@@ -157,9 +147,7 @@ def test_a_vector_goes_on_at_the_only_one_of_three_servers_that_is_left(start: S
         reset_all(vector, task_id="a")
         assert [server.front.sessions for server in there] == [3, 3, 3]
         for count in range(1, 4):
-            for slot in range(9):
-                vector.step(slot, GO)
-            for event in answers(vector, 9).values():
+            for event in step_all(vector, GO).values():
                 assert event.error is None and event.observation and event.observation["text"] == f"a {count}"
             if count == 1:
                 gone(*there[:2])
@@ -258,14 +246,6 @@ def test_the_last_second_before_a_deadline_counts() -> None:
 
 
 def test_an_answer_that_is_no_problem_document_raises_the_question_who_answers() -> None:
-    class Other(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(404)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        there = transport.RemoteServer(f"http://127.0.0.1:{other.server_port}")
-        with pytest.raises(transport.RequestRefused) as refused:
-            there.ask("GET", "/v1/environments")
-        other.shutdown()
+    with answering(lambda *_: (404, b"<html>")) as url, pytest.raises(transport.RequestRefused) as refused:
+        transport.RemoteServer(url).ask("GET", "/v1/environments")
     assert refused.value.detail == "HTTP 404 without a problem document: is it `envsuite serve http`?"

@@ -48,34 +48,10 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def _serve_http(tmp_path: Any, smol: Any) -> Iterator[Running]:
-    with environments(ServerSettings(("TextCraft-v0",), port=0, workers=0, token=TOKEN)) as server:
-        yield Running(server.url, "/v1/environments", upload="/v1/batch")
-
-
-@contextlib.contextmanager
-def _interpreter(tmp_path: Any, smol: Any) -> Iterator[Running]:
-    with interpreting(InterpreterSettings(interpreter="unisolated", port=0, token=TOKEN)) as server:
-        yield Running(server.url, "/healthz", needs_token=False, upload="/v1/sessions")
-
-
-@contextlib.contextmanager
-def _report(tmp_path: Any, smol: Any) -> Iterator[Running]:
-    with reporting(ServeSettings(tmp_path, port=0, token=TOKEN)) as server:
-        yield Running(server.url, "/now", upload="/login")
-
-
-@contextlib.contextmanager
-def _bridge(tmp_path: Any, smol: Any) -> Iterator[Running]:
-    with bridging(BridgeSettings(("TextCraft-v0",), port=0, token=TOKEN)) as server:
-        yield Running(server.url, "/openenv/TextCraft-v0/health", upload="/mcp/TextCraft-v0")
-
-
-@contextlib.contextmanager
-def _gateway(tmp_path: Any, smol: Any) -> Iterator[Running]:
+def _gateway(tmp_path: Any, smol: Any) -> Iterator[Place]:
     place = Place(tokenizer_of(smol, "smollm2"))
     with place.open_at_an_address(token=TOKEN):
-        yield Running(place.url, "/v1/models", upload="/v1/chat/completions")
+        yield place
 
 
 @contextlib.contextmanager
@@ -84,15 +60,25 @@ def _page(tmp_path: Any, smol: Any) -> Iterator[Running]:
     app.before_request(lambda: check_request(("localhost",)))
     app.add_url_rule("/", "show", lambda: "page", methods=["GET", "POST"])
     socket_ = open_socket("127.0.0.1", 0)
-    thread = threading.Thread(target=serve, args=(app, socket_), daemon=True)
-    thread.start()
-    yield Running(f"http://127.0.0.1:{socket_.getsockname()[1]}", "/", needs_token=False)
+    threading.Thread(target=serve, args=(app, socket_), daemon=True).start()
+    yield Running(f"http://127.0.0.1:{socket_.getsockname()[1]}", "/")
 
 
-SERVERS: dict[str, Callable[[Any, Any], Any]] = {
-    "serve http": _serve_http, "serve interpreter": _interpreter, "report --serve": _report, "serve bridge": _bridge,
-    "gateway": _gateway, "play --browser": _page,
-}  # fmt: skip
+HTTP = ServerSettings(("TextCraft-v0",), port=0, workers=0, token=TOKEN)
+BRIDGE = BridgeSettings(("TextCraft-v0",), port=0, token=TOKEN)
+INTERPRETER = InterpreterSettings(interpreter="unisolated", port=0, token=TOKEN)
+SERVERS: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
+    "serve http": (lambda *_: environments(HTTP), ("/v1/environments", True, "/v1/batch")),
+    "serve interpreter": (lambda *_: interpreting(INTERPRETER), ("/healthz", False, "/v1/sessions")),
+    "report --serve": (
+        lambda folder, _: reporting(ServeSettings(folder, port=0, token=TOKEN)),
+        ("/now", True, "/login"),
+    ),
+    "serve bridge": (lambda *_: bridging(BRIDGE), ("/openenv/TextCraft-v0/health", True, "/mcp/TextCraft-v0")),
+    "gateway": (_gateway, ("/v1/models", True, "/v1/chat/completions")),
+    "play --browser": (_page, ("/", False)),
+}
+"""How each is started, and the fields of ``Running`` after its address."""
 
 
 @pytest.fixture(params=SERVERS)
@@ -102,8 +88,9 @@ def running(request: Any, tmp_path: Any, smol: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(listening, "BODY_SECONDS", 1.5)
     monkeypatch.setattr(listening, "MAINTENANCE_SECONDS", 0.2)
     monkeypatch.setattr(listening, "connections_limit", lambda: 100)
-    with SERVERS[request.param](tmp_path, smol) as server:
-        yield server
+    make, fields = SERVERS[request.param]
+    with make(tmp_path, smol) as server:
+        yield Running(server.url, *fields)
 
 
 def asked(running: Running, token: str | None = TOKEN, method: str = "GET", **headers: str) -> int:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import answers, reset_all
+from driving import answers, reset_all, step_all
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
@@ -76,9 +71,8 @@ def playing(vector: Vector, between: Callable[[int], object] = lambda episode: N
         for number, command in enumerate(COMMANDS):
             if number == 2:
                 between(episode)
-            for slot in range(vector.slots):
-                vector.step(slot, (ToolCall("env_step", {"command": command}),))
-            history.append([*dict(sorted(answers(vector, vector.slots).items())).values()])
+            events = step_all(vector, (ToolCall("env_step", {"command": command}),))
+            history.append([*dict(sorted(events.items())).values()])
     return history
 
 
@@ -318,31 +312,6 @@ def test_an_environment_begins_its_next_episode_at_a_server_that_is_named(start:
     until(lambda: second.url not in env._session.places.now())
     env.step((ToolCall("env_step", {"command": "inventory"}),))
     env.close()
-
-
-@pytest.mark.slow
-def test_a_server_process_that_is_killed_costs_no_episode(tmp_path: Path, expected: list[list[VectorEvent]]) -> None:
-    with ExitStack() as stack:
-        programs = []
-        for number in range(2):
-            command = [sys.executable, "-m", "envsuite.cli", "serve", "http", "TextCraft-v0", "--port", "0"]
-            log = (tmp_path / f"{number}.log").open("w")
-            programs.append(stack.enter_context(subprocess.Popen(command, stderr=log, stdout=log)))
-            stack.callback(programs[-1].kill)
-            until(lambda name=log.name: "http://" in Path(name).read_text())
-        urls = [Path(tmp_path / f"{n}.log").read_text().split(": TextCraft")[0].split()[-1] for n in range(2)]
-        file = File(tmp_path / "servers.txt")
-        file.name(urls[0])
-        with make_vector([EnvFactory("TextCraft-v0", {"url": file.url})], SLOTS) as vector:
-
-            def change(episode: int) -> None:
-                if episode == 0:
-                    file.name(*urls)
-                    noticed(vector, urls)
-                if episode == 1:
-                    os.kill(programs[0].pid, signal.SIGKILL)
-
-            assert playing(vector, change) == expected
 
 
 # -- what is named -----------------------------------------------------------------------------------------------------

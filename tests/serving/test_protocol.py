@@ -8,7 +8,7 @@ import orjson
 import pytest
 from raw import ask, command, connect, everything, is_problem, new
 
-from envsuite.core import ToolCall, UsageError
+from envsuite.core import UsageError
 from envsuite.remote import transport
 from envsuite.serving.bridges.settings import BridgeSettings
 from envsuite.serving.server import EnvServer
@@ -16,21 +16,6 @@ from envsuite.serving.settings import ServerSettings
 from envsuite.textcraft.env import TextCraft
 
 Start = Callable[..., EnvServer]
-
-
-def test_a_session_is_played_as_the_environment_is(server: str) -> None:
-    session, env = new(server), TextCraft()
-    begun = ask(server, "POST", f"{session}/reset", {"number": 1, "seed": 3}).body
-    observation, info = env.reset(seed=3)
-    assert begun == orjson.loads(orjson.dumps({"number": 1, "observation": observation, "info": info}))
-    stepped = ask(server, "POST", f"{session}/step", {"number": 2, "calls": command("get 1 string")}).body
-    observation, reward, terminated, truncated, info = env.step([ToolCall("env_step", {"command": "get 1 string"})])
-    assert stepped["observation"] == {"text": observation["text"], "commands": []}
-    assert (stepped["reward"], stepped["terminated"], stepped["truncated"]) == (reward, terminated, truncated)
-    assert stepped["info"].items() <= orjson.loads(orjson.dumps(info)).items()
-    assert ask(server, "GET", session).body["next"] == 3
-    assert ask(server, "DELETE", session).status == 204
-    assert is_problem(ask(server, "DELETE", session), 410, "session-ended", "session")
 
 
 def test_the_listings_say_what_there_is(server: str) -> None:

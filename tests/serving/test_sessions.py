@@ -89,35 +89,26 @@ def test_paths_are_sources_only_below_folders_that_were_opened(start: Start, tmp
         assert told(opened, tmp_path / name, "refused", "arguments")
 
 
-def test_a_session_that_is_being_called_is_not_idle_however_long_the_call_takes(
+def test_a_session_that_is_called_lives_however_long_the_call_takes_while_one_that_is_not_ends(
     start: Start, leap: Callable[[float], None], tmp_path: Path
 ) -> None:
     running = start(ROUGH)
-    busy, idle = begun(running.url), begun(running.url)
+    busy, used, idle = (begun(running.url) for _ in range(3))
     call = {"number": 2, "calls": do(f"wait {tmp_path / 'file'}")}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, running.url, "POST", f"{busy}/step", call)
         until((tmp_path / "file.begun").exists)
-        leap(1000.0)
-        until(lambda: running.front.sessions < 2)
+        leap(500.0)
+        assert ask(running.url, "POST", f"{used}/step", {"number": 2, "calls": do("go")}).status == 200
+        assert running.front.sessions == 3
+        leap(500.0)
+        expired = f'envsuite_sessions_expired_total{{environment="{ROUGH}"}} 1\n'
+        until(lambda: expired in metrics(running.url))
         (tmp_path / "file").touch()
-    assert is_problem(ask(running.url, "GET", idle), 410, "session-ended", "session")
-    assert answer.result().status == 200
-    assert ask(running.url, "POST", f"{busy}/step", {"number": 3, "calls": do("go")}).status == 200
-
-
-def test_a_session_that_is_called_lives_while_one_that_is_not_ends(start: Start, leap: Callable[[float], None]) -> None:
-    running = start(ROUGH)
-    used, idle = begun(running.url), begun(running.url)
-    leap(500.0)
-    assert ask(running.url, "POST", f"{used}/step", {"number": 2, "calls": do("go")}).status == 200
-    assert running.front.sessions == 2
-    leap(500.0)
-    expired = f'envsuite_sessions_expired_total{{environment="{ROUGH}"}} 1\n'
-    until(lambda: expired in metrics(running.url))
     reply = ask(running.url, "GET", idle)
     assert is_problem(reply, 410, "session-ended", "session") and "nobody called it" in reply.body["detail"]
-    assert ask(running.url, "GET", used).body["next"] == 3
+    assert answer.result().status == 200
+    assert [ask(running.url, "GET", session).body["next"] for session in (busy, used)] == [3, 3]
 
 
 def metrics(url: str) -> str:
@@ -260,15 +251,19 @@ def test_sessions_are_spread_over_workers_and_places_are_given_back(start: Start
     assert [worker.sessions for worker in running._pool.workers] == [0, 0]
 
 
-def test_a_session_keeps_its_last_snapshots_only(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_keeps_its_last_snapshots_only_and_another_environment_s_takes_none(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(host, "SNAPSHOTS", 2)
-    url = start().url
+    url = start("TextCraft-v0", ROUGH).url
     path = begun(url, "TextCraft-v0")
     first, second, third = (ask(url, "POST", f"{path}/snapshot").body["snapshot"] for _ in range(3))
     gone = ask(url, "POST", f"{path}/restore", {"number": 2, "snapshot": first})
     assert is_problem(gone, 410, "unknown-snapshot", "snapshot")
     for number, snapshot in ((2, second), (3, third)):
         assert ask(url, "POST", f"{path}/restore", {"number": number, "snapshot": snapshot}).status == 200
+    reply = ask(url, "POST", f"{begun(url)}/restore", {"number": 2, "snapshot": third})
+    assert is_problem(reply, 422, "invalid", "snapshot")
 
 
 def test_a_snapshot_brings_back_how_many_steps_were_taken_and_a_reset_begins_anew(start: Start) -> None:
@@ -287,14 +282,6 @@ def test_a_snapshot_brings_back_how_many_steps_were_taken_and_a_reset_begins_ane
     assert [step(6), step(7)] == [False, True]
     ask(url, "POST", f"{path}/reset", {"number": 8})
     assert [step(9), step(10), step(11)] == [False, False, True]
-
-
-def test_a_snapshot_of_another_environment_is_refused(start: Start) -> None:
-    url = start("TextCraft-v0", ROUGH).url
-    other = begun(url, "TextCraft-v0")
-    snapshot = ask(url, "POST", f"{other}/snapshot").body["snapshot"]
-    reply = ask(url, "POST", f"{begun(url)}/restore", {"number": 2, "snapshot": snapshot})
-    assert is_problem(reply, 422, "invalid", "snapshot")
 
 
 def test_a_generator_that_cannot_be_is_refused(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,13 @@ import pytest
 from envsuite.cli import main as envsuite
 
 Main = Callable[[Sequence[str] | None], Any]
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Console:

@@ -12,7 +12,7 @@ from envsuite.core import Outcome, TaskSet, Tool, ToolCall, ToolEnv
 
 
 class Counting(ToolEnv):
-    tools = (Tool("do", "Do something.", {**COMMAND, "properties": {"command": {"type": "string"}}}),)
+    tools = (Tool("do", "Do something.", COMMAND),)
 
     def __init__(self, split="train", render_mode=None):
         super().__init__(

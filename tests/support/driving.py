@@ -39,6 +39,12 @@ def reset_all(vector, env=0, **options):
     return answers(vector, vector.slots)
 
 
+def step_all(vector, action):
+    for slot in range(vector.slots):
+        vector.step(slot, action)
+    return answers(vector, vector.slots)
+
+
 def pids(vector):
     return [worker.child.process.pid for worker in vector._workers if worker is not None]
 

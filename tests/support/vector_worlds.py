@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
+from bandit_world import COMMAND
 
 from envsuite.core import Outcome, TaskSet, Tool, ToolCall, ToolEnv
 from envsuite.core.options import EnvOptions, option
 
 TASKS = TaskSet("Rough-v0", "builtin", "1", {"train": ("a", "b", "c")}, dict.fromkeys("abc", "plain"))
-COMMAND = {
-    "type": "object",
-    "properties": {"command": {"type": "string"}},
-    "required": ["command"],
-    "additionalProperties": False,
-}
 
 
 @dataclass(frozen=True, kw_only=True)

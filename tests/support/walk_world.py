@@ -8,18 +8,13 @@ from __future__ import annotations
 from functools import cache
 
 import gymnasium
+from bandit_world import COMMAND
 
 from envsuite.core import Outcome, TaskSet, Tool, ToolCall, ToolEnv
 
 PLACES, LIMIT, COST = 3, 6, 0.1
 RIGHT = 0.7
 """Probability of going right, of the policy whose values are known."""
-COMMAND = {
-    "type": "object",
-    "properties": {"command": {"type": "string"}},
-    "required": ["command"],
-    "additionalProperties": False,
-}
 
 
 class Walk(ToolEnv):

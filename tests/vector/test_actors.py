@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from driving import ROUGH, answers, do, one, reset_all
+from driving import ROUGH, do, one, reset_all, step_all
 from safetensors.torch import load_file
 
 from envsuite.core import ToolCall, UsageError
@@ -58,9 +58,7 @@ def played(vector: Vector) -> list[list[VectorEvent]]:
     for seed in range(2):
         history.append(reset_all(vector, seed=seed))
         for command in COMMANDS:
-            for slot in range(vector.slots):
-                vector.step(slot, (ToolCall("env_step", {"command": command}),))
-            history.append(answers(vector, vector.slots))
+            history.append(step_all(vector, (ToolCall("env_step", {"command": command}),)))
     return [[events[slot] for slot in range(vector.slots)] for events in history]
 
 
@@ -89,9 +87,7 @@ def test_an_actor_that_is_killed_costs_its_own_episodes_and_another_takes_its_pl
         reset_all(vector, task_id="a")
         pid, _ = process_of(vector, 0)
         os.kill(pid, signal.SIGKILL)
-        for slot in range(4):
-            vector.step(slot, do("go"))
-        events = answers(vector, 4)
+        events = step_all(vector, do("go"))
         assert [events[slot].error for slot in (1, 3)] == [None, None]
         assert all("worker 0 is lost (ActorDiedError" in str(events[slot].error) for slot in (0, 2))
         assert one(vector, 0, lambda: vector.reset(0, 0, task_id="b")).error is None

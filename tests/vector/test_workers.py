@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from driving import ROUGH, answers, descriptors, do, gone, one, pids, reset_all
+from driving import ROUGH, answers, descriptors, do, gone, one, pids, reset_all, step_all
 from folders import SUPPORT
 from waiting import until
 
@@ -54,9 +54,7 @@ def test_a_crashed_worker_loses_its_own_episodes_only_and_is_replaced(command, e
 def test_slots_are_dealt_to_workers_in_turn_and_no_worker_is_without_a_slot():
     with WorkerVector([ROUGH], slots=5, workers=2) as vector:
         reset_all(vector)
-        for slot in range(5):
-            vector.step(slot, do("state"))
-        events = answers(vector, 5)
+        events = step_all(vector, do("state"))
         process = [int(events[slot].observation["text"].split()[0]) for slot in range(5)]
         assert process == [pids(vector)[slot % 2] for slot in range(5)]
     with WorkerVector([ROUGH], slots=1, workers=3) as vector:
@@ -204,9 +202,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_of_its_episode():
 def test_an_action_of_a_megabyte_goes_through_in_both_directions():
     with WorkerVector([ROUGH], slots=8, workers=1) as vector:
         reset_all(vector)
-        for slot in range(8):
-            vector.step(slot, do("x" * 1_000_000))
-        assert all(event.error is None for event in answers(vector, 8).values())
+        assert all(event.error is None for event in step_all(vector, do("x" * 1_000_000)).values())
 
 
 def test_a_forgotten_vector_ends_its_workers():

@@ -56,6 +56,11 @@ if "Patient-v0" not in gymnasium.registry:
     gymnasium.register("Patient-v0", entry_point=Patient, max_episode_steps=20)
 
 
+def at(bridge: Bridge, env_id: str = "TextCraft-v0") -> str:
+    """Where OpenEnv's clients find an environment."""
+    return f"{bridge.url}/openenv/{env_id}"
+
+
 def plain(value: Any) -> Any:
     return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
 

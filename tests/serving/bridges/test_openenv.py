@@ -10,17 +10,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from talk import empty, example, played, run
+from talk import at, empty, example, played, run
 from websockets.asyncio.client import ClientConnection, connect
 
 from envsuite.serving.bridges.server import Bridge
 from envsuite.textcraft.env import TextCraft
 
 Start = Callable[..., Bridge]
-
-
-def at(bridge: Bridge, env_id: str = "TextCraft-v0") -> str:
-    return f"{bridge.url}/openenv/{env_id}"
 
 
 async def say(socket: ClientConnection, message: Any) -> dict[str, Any]:

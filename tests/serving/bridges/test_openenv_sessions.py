@@ -11,17 +11,13 @@ import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talk import EACH, empty, played
+from talk import EACH, at, empty, played
 from websockets.asyncio.client import ClientConnection, connect
 
 from envsuite.serving.bridges.server import Bridge
 
 Start = Callable[..., Bridge]
 CREATE, CLOSE = "openenv/session/create", "openenv/session/close"
-
-
-def at(bridge: Bridge, env_id: str = "TextCraft-v0") -> str:
-    return f"{bridge.url}/openenv/{env_id}"
 
 
 def ask(url: str, method: str, **params: Any) -> dict[str, Any]:

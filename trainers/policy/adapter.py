@@ -383,9 +383,9 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         from peft import PeftModel
     except ImportError as error:
         raise MissingExtra(f"model.path {folder} is an adapter: pip install 'envsuite[lora]'") from error
-    trained_names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     try:
         _untie(model, folder)
+        trained_names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         with _quietly():
             whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload(safe_merge=True)
     except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:

@@ -21,10 +21,14 @@ PROGRAM = ("-m", "envsuite.cli", "train")
 
 def _page(capsys: pytest.CaptureFixture[str], *words: str) -> set[str]:
     """The settings on a page of the help."""
+    return {*re.findall(r"^  (?:--)?([\w.\[\]]+) \(", _printed(capsys, *words), re.MULTILINE)}
+
+
+def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with pytest.raises(SystemExit) as ended:
         parse(words, TRAIN)
     assert not ended.value.code
-    return {*re.findall(r"^  (?:--)?([\w.\[\]]+) \(", capsys.readouterr().out, re.MULTILINE)}
+    return capsys.readouterr().out
 
 
 def test_the_first_page_has_the_settings_that_people_change_and_others_have_the_rest(
@@ -32,6 +36,11 @@ def test_the_first_page_has_the_settings_that_people_change_and_others_have_the_
 ) -> None:
     assert _page(capsys, "--help") == {*MAIN} and len(MAIN) <= 35
     assert _page(capsys, "--help-all") == {*PATHS}
+    text = " ".join(_printed(capsys, "--help-all").split())
+    for said in ("--optim.lr (float > 0; default: 1.0e-06) Peak learning rate.", "--resume", "accelerate launch"):
+        assert said in text, said
+    listed = _printed(capsys, "--list-recipes")
+    assert all(name in listed for name in ("gigpo", "dr_grpo", "rloo", "grpo"))
     assert _page(capsys, "--help", "optim") == {path for path in PATHS if path.startswith("optim.")}
     assert _page(capsys, "--help", "rollout.sampling") == {
         path for path in PATHS if path.startswith("rollout.sampling.")

@@ -87,6 +87,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_what_differs(run: Any,
     run("--out", str(tmp_path / "out"), "--seeds", "1")
     _, err = run("--out", str(tmp_path / "out"), "--seeds", "1", "--prompt.codec", "brackets", status=1)
     assert "prompt" in err and "name another folder" in err
+    assert "evaluation.envs is empty" in run("--evaluation.envs", "[]", status=2)[1]
 
 
 def test_results_of_a_model_that_was_trained_again_in_its_folder_are_not_continued(run: Any, tmp_path: Path) -> None:

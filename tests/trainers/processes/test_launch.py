@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from accelerate.commands.config.config_args import load_config_from_file
 from tiny_runs import ROOT, environment
 
 from trainers.processes.distributed import check_launch
-from trainers.settings import ConfigError
 
 FOLDER = ROOT / "configs/accelerate"
 PROCESSES = {"cpu1": [1], "cpu2": [2], "gpu1": [1], "gpu2": [2], "gpu8": [8], "gpu2x8": [8, 8]}
@@ -66,9 +64,3 @@ def test_so_many_processes_start_that_know_of_each_other(name: str, tmp_path: Pa
         assert int(each.get("WORLD_SIZE", 1)) == count
         assert int(each.get("LOCAL_WORLD_SIZE", 1)) == PROCESSES[name][0], "what model.shard: hybrid goes by"
         check_launch(each)
-
-
-@pytest.mark.parametrize("kind", ["DEEPSPEED", "FSDP"])
-def test_what_shards_otherwise_is_refused_with_the_setting_that_does_the_same(kind: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{kind}=true.*distributed_type: MULTI_GPU.*model.shard: full"):
-        check_launch({**os.environ, f"ACCELERATE_USE_{kind}": "true"})

@@ -184,24 +184,6 @@ def test_an_error_of_the_code_ends_the_run(place: Path, error: str, tries: int) 
     assert len(_restarts(place / "runs/tiny")) == tries - 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes, status, text",
-    [
-        ({"rollout.sampling.temperature": -1}, 2, "temperature"),
-        ({"model.path": "nowhere"}, 1, "nowhere"),
-        ({"prompt.max_tokens": 4096}, 2, "max_tokens"),
-    ],
-)
-def test_settings_and_data_that_cannot_work_are_said_once(
-    place: Path, changes: dict[str, Any], status: int, text: str
-) -> None:
-    found = train("--config", str(write_settings(place, **changes)), program=ALONE, timeout=300)
-    assert found.returncode == status, found.stderr
-    said = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1 and text in said[0] and not _restarts(place / "runs/tiny"), found.stderr
-
-
 def _begun(config: Path, *more: str) -> tuple[subprocess.Popen[str], Path]:
     """A run of one process, with torch's agent, that has metrics of its second iteration."""
     words = [*ALONE, "--config", str(config), *more]

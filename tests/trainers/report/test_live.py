@@ -297,11 +297,7 @@ def test_without_a_token_only_this_machine_is_served(growing: Growing) -> None:
     ],
 )
 def test_what_cannot_be_served_is_refused(
-    growing: Growing,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
+    growing: Growing, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "token").write_text("secret\n")
     arguments = [str(tmp_path / "token") if one == "TOKEN" else one for one in arguments]

@@ -130,11 +130,11 @@ def test_a_living_run_loses_nothing_to_a_second_start_beside_it(place: Path) -> 
                 assert first.poll() is None
                 time.sleep(0.1)
             for more in ([], ["--resume"]):
-                second = train("--config", config, *more, timeout=300)
+                second = train("--config", config, *more)
                 assert second.returncode == 2 and f"(pid {first.pid} on " in second.stderr
                 assert len(second.stderr.splitlines()) == 1
         finally:
             first.kill()
-    assert train("--config", str(write_settings(place, iterations=6)), "--resume", timeout=300).returncode == 0
+    assert train("--config", str(write_settings(place, iterations=6)), "--resume").returncode == 0
     done = [record["iteration"] for record in without_times(place / "runs" / "tiny")]
     assert done == sorted(done) and set(done) == set(range(max(done) + 1))

@@ -39,8 +39,7 @@ def play(task, client):
 
 
 def _trained(folder: Path, *words: str, **changes: Any) -> list[dict[str, Any]]:
-    done = train("--config", str(write_settings(folder, **changes)), *words)
-    assert done.returncode == 0, done.stderr[-3000:]
+    train("--config", str(write_settings(folder, **changes)), *words, status=0)
     return [record for record in read_metrics(folder / "runs/tiny/metrics.jsonl") if "train/loss" in record]
 
 
@@ -79,8 +78,7 @@ def test_consumption_goes_back_with_the_checkpoint_and_ends_with_the_pool(tmp_pa
     config = write_settings(tmp_path, **changes)
     done = train("--config", str(config))
     assert done.returncode != 0 and "0 whole groups of 3 are left that pool.take finds" in done.stderr
-    done = train("--config", str(config), "--resume", "--iterations", "3")
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = train("--config", str(config), "--resume", "--iterations", "3", status=0)
     files = sorted((tmp_path / "runs/tiny/episodes").glob("iteration-*.parquet"))
     seen = [tuple(step.response_ids.tolist()) for file in files for e in read_episodes(file) for step in e.steps]
     with Pool(pool["folder"]) as stored:

@@ -63,11 +63,12 @@ def test_every_shipped_shape_can_be_made(name: str) -> None:
     assert sum(p.numel() for p in on_meta(shape_of("", name)).parameters()) > 1e9
 
 
-def test_full_training_in_float32_holds_sixteen_bytes_a_weight() -> None:
+def test_full_training_in_float32_holds_sixteen_bytes_a_weight_and_moments_of_eight_bits_a_quarter() -> None:
     sizes = dry().sizes
     count = sum(p.numel() for p in on_meta(shape()).parameters())
     assert sizes.parameters == sizes.trained == count
     assert (sizes.weights, sizes.gradients, sizes.moments) == (4 * count, 4 * count, 8 * count)
+    assert dry(state="8bit").sizes.moments == pytest.approx(sizes.moments / 4, rel=0.1)
 
 
 @pytest.mark.seconds
@@ -87,15 +88,8 @@ def test_sharding_divides_weights_gradients_and_moments_and_nothing_else() -> No
     assert four.sizes.parameters == one.sizes.parameters
     assert four.sizes.copied == one.sizes.copied
     assert four.update.kinds["activations"] == pytest.approx(one.update.kinds["activations"], rel=0.1)
-
-
-def test_hybrid_sharding_divides_by_the_processes_of_a_machine() -> None:
-    trial = MemoryTrial(shape(), ModelConfig(shard="hybrid"), OptimConfig(), 4, 2, ROWS)
-    assert trial.run().sizes.weights == pytest.approx(dry().sizes.weights / 2, rel=0.01)
-
-
-def test_eight_bit_moments_take_about_a_quarter() -> None:
-    assert dry(state="8bit").sizes.moments == pytest.approx(dry().sizes.moments / 4, rel=0.1)
+    hybrid = MemoryTrial(shape(), ModelConfig(shard="hybrid"), OptimConfig(), 4, 2, ROWS).run()
+    assert hybrid.sizes.weights == pytest.approx(one.sizes.weights / 2, rel=0.01), "by the processes of a machine"
 
 
 @pytest.mark.seconds

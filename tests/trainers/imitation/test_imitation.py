@@ -90,13 +90,6 @@ def _written(
     return one, game.success
 
 
-def _imitated(config: ImitateConfig, tokenizer):
-    torch.manual_seed(config.seed)
-    model = new_model(config, tokenizer) if config.start is None else load_start(config.start, tokenizer)
-    imitate(config, model, tokenizer)
-    return model
-
-
 @dataclass(frozen=True)
 class World:
     """An environment whose player is imitated: with which mistakes, and how often it wins at least."""
@@ -381,8 +374,12 @@ def test_a_head_of_the_delta_rule_recalls_what_stood_after_the_token_before(toke
 @pytest.mark.seconds
 def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
     config = replace(TINY, stages=[Stage(3), Stage(4, GAMES)], batch=2, prompt=BARE)
-    first, second = _imitated(config, tokenizer), _imitated(config, tokenizer)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    models = []
+    for _ in range(2):
+        torch.manual_seed(config.seed)
+        models.append(new_model(config, tokenizer))
+        imitate(config, models[-1], tokenizer)
+    assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models), strict=True))
 
 
 def test_the_expected_time_is_told_first_and_changes_nothing(

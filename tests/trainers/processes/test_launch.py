@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
-from tiny_runs import ROOT, environment
+from tiny_runs import LAUNCH, ROOT, begin
 
 from trainers.processes.distributed import check_launch
 
@@ -44,16 +42,8 @@ def test_so_many_processes_start_that_know_of_each_other(name: str, tmp_path: Pa
     launchers = []
     for rank in range(machines):
         where = ["--machine_rank", str(rank), "--main_process_port", port] if machines > 1 else []
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(FOLDER / f"{name}.yaml")]
-        launchers.append(
-            subprocess.Popen(
-                [*command, *where, str(tmp_path / "say.py"), str(tmp_path / "said")],
-                env=environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+        command = [*LAUNCH, "--config_file", str(FOLDER / f"{name}.yaml"), *where]
+        launchers.append(begin(*command, str(tmp_path / "say.py"), str(tmp_path / "said")))
     for launcher in launchers:
         said = launcher.communicate(timeout=240)[0]
         assert launcher.returncode == 0, said

@@ -20,7 +20,6 @@ from waiting import until
 
 from trainers.processes.distributed import check_world, run_guarded
 from trainers.settings import ConfigError
-from trainers.steps.parquet import read_episodes
 
 
 @pytest.mark.slow
@@ -85,26 +84,6 @@ def test_every_method_gives_the_credit_that_was_recorded(credit: Path) -> None:
     for name, figures in before.items():
         again = f"{name}; after a change that is meant, record anew: python tests/support/recorded_credit.py"
         assert found[name] == pytest.approx(figures, rel=1e-5, abs=1e-5), again
-
-
-@pytest.mark.slow
-def test_two_launched_processes_train_one_run_and_resume_it(place: Path) -> None:
-    run = train("--config", str(write_settings(place)), program=(*BOTH, "-m", "trainers.train"), status=0)
-    assert "Abort" not in run.stderr and "SIGABRT" not in run.stderr
-    folder = place / "runs" / "tiny"
-    assert "2 process(es) work together; this is number 0" in (folder / "run.log").read_text()
-    assert "2 process(es) work together; this is number 1" in (folder / "run.rank1.log").read_text()
-    records = without_times(folder)
-    assert [record["iteration"] for record in records] == [0, 1, 2, 2, 3, 4, 4]
-    assert records[1]["train/episodes"] == 6 and records[1]["train/groups"] == 2
-    episodes = read_episodes(folder / "episodes" / "iteration-00001.parquet")
-    assert [episode.episode_id for episode in episodes] == list(range(6)), "both played their groups"
-    whole = write_settings(place, output=str(place / "alone"))
-    train("--config", str(whole), status=0)
-    other = without_times(place / "alone" / "tiny")
-    assert records[0] == other[0] and records[1].keys() == other[1].keys()
-    for name in ("train/success", "train/response_length", "train/return", "train/groups", "train/steps"):
-        assert records[1][name] == pytest.approx(other[1][name]), f"the same episodes in the first iteration: {name}"
 
 
 @pytest.mark.slow

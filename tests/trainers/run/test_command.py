@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_runs import save_model, train, write_settings
+from tiny_runs import train, write_settings
 
 from envsuite.core.errors import UnknownName
 from trainers.run.cli import TRAIN, parse
@@ -81,14 +81,6 @@ def test_an_error_on_two_processes_is_one_line(tmp_path: Path, words: tuple[str,
     config = write_settings(tmp_path)
     run = train("--processes", "2", "--config", str(config), *words, program=_program())
     assert run.returncode == 2 and run.stderr.startswith(said) and run.stderr.count("\n") == 1, run.stderr
-
-
-@pytest.mark.slow
-def test_two_processes_train(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", "llama")
-    config = write_settings(tmp_path, iterations=1)
-    run = train("--config", str(config), "--processes", "2", program=_program(), status=0)
-    assert "2 process(es)" in run.stdout and (tmp_path / "runs/tiny/metrics.jsonl").is_file()
 
 
 def test_a_process_of_a_launcher_takes_no_number_of_processes(tmp_path: Path) -> None:

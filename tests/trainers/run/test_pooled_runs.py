@@ -19,8 +19,6 @@ from tiny_runs import ROOT, environment, save_model, train, write_settings
 from envsuite.playing.step import Episode
 from trainers.pool import Pool
 from trainers.report.metrics import read_metrics
-from trainers.run.cli import parse
-from trainers.settings import ConfigError
 from trainers.steps.parquet import read_episodes
 
 pytestmark = pytest.mark.seconds
@@ -142,16 +140,3 @@ def test_a_gateway_that_is_killed_at_any_moment_loses_no_episode_that_it_trained
         starts = {session.session.split("/")[1] for session in sessions}
         assert all(session.ended and not session.bare and session.steps for session in sessions), "each is whole"
     assert not Counter(map(str, taken)) - there and len(starts) > 9, "what the run's files have is in the pool"
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"rollout.tree": {}}, "rollout.tree and pool do not go together"),
-        ({"pool.take": {"min_score": 2}}, "pool.take.min_score"),
-    ],
-)
-def test_settings_that_play_and_take_are_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    file = write_settings(tmp_path, **{"pool.folder": "pool", **changes})
-    with pytest.raises(ConfigError, match=told):
-        parse(["--config", str(file)])

@@ -59,7 +59,12 @@ def test_two_iterations_on_images_train_the_text_and_leave_the_tower(tmp_path: P
     assert [step.shown for step in steps] == [1] * len(steps) and {len(step.images) for step in steps} == {1, 2, 3}
     assert all(images_of(step.prompt_ids).max() == len(step.images) - 1 for step in steps)
     checkpoint = max((run / "checkpoints").glob("iteration-*"))
-    assert (checkpoint / "processor_config.json").is_file(), "a checkpoint is a model that takes images"
+    tiny_runs.train(
+        "--config", str(tmp_path / "config.yaml"), "--model.path", str(checkpoint), "--name", "again",
+        "--iterations", "1", "--model.adapter", "{rank: 4}", "--prompt.memory", "full", status=0,
+    )  # fmt: skip
+    assert (checkpoint / "processor_config.json").is_file(), "a checkpoint is a model for the next run"
+    assert (tmp_path / "runs/again/checkpoints/iteration-00001/adapter_model.safetensors").is_file()
 
 
 @pytest.mark.slow
@@ -71,18 +76,6 @@ def test_a_critic_learns_from_steps_with_images(tmp_path: Path, kind: str) -> No
     tiny_runs.train("--config", str(file), "--recipe", "ppo", status=0)
     (record,) = [one for one in read_metrics(tmp_path / "runs/tiny/metrics.jsonl") if "train/grad_norm" in one]
     assert record["train/grad_norm"] > 0.0
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_a_run_on_images_is_a_model_for_the_next(tmp_path: Path) -> None:
-    vision_models.save("smolvlm", tmp_path / "model")
-    tiny_runs.train("--config", str(settings(tmp_path)), status=0)
-    checkpoint = tmp_path / "runs/tiny/checkpoints/iteration-00002"
-    tiny_runs.train(
-        "--config", str(tmp_path / "config.yaml"), "--model.path", str(checkpoint), "--name", "again",
-        "--iterations", "1", "--model.adapter", "{rank: 4}", "--prompt.memory", "full", status=0
-    )  # fmt: skip
-    assert (tmp_path / "runs/again/checkpoints/iteration-00001/adapter_model.safetensors").is_file()
 
 
 @pytest.mark.slow

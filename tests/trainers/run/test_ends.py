@@ -155,3 +155,10 @@ def test_a_launch_setting_that_is_not_followed_is_refused_by_name(variable: str,
     with pytest.raises(ConfigError) as refused:
         check_launch({variable: value})
     assert not lacks(str(refused.value), f"{variable}={value.lower()} … {told}"), refused.value
+
+
+def test_what_accelerate_sets_by_itself_is_not_refused() -> None:
+    check_launch({
+        "ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_CPU": "True",
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1", "ACCELERATE_USE_FSDP": "false",
+    })  # fmt: skip

@@ -42,10 +42,6 @@ def _work(accelerator: Accelerator, how: str, struck: int) -> int:
             if rank == 1:
                 raise DataError("no such file")
             all_gather_object(accelerator, 1), all_gather_object(accelerator, 2)
-    if how == "sharded":
-        _sharded(accelerator, signal.SIGKILL)
-    if how == "sharded-stopped":
-        _sharded(accelerator, signal.SIGSTOP)
     if how == "disk":
         on_main(accelerator, _full)
     if how == "late":
@@ -54,23 +50,6 @@ def _work(accelerator: Accelerator, how: str, struck: int) -> int:
         return 0
     all_gather_object(accelerator, rank)
     return 0
-
-
-def _sharded(accelerator: Accelerator, kind: signal.Signals) -> None:
-    """The second process ends between two passes of a sharded policy, the first waits for its part of the weights."""
-    from tiny_runs import model
-
-    from trainers.policy.config import ModelConfig
-    from trainers.policy.model import Policy
-    from trainers.policy.sharding import shard
-    from trainers.policy.tree import one_token
-
-    policy = Policy(model("qwen2", 31))
-    shard(policy, ModelConfig(shard="full"), accelerator)
-    policy(one_token()).logprob.sum().backward()
-    if accelerator.process_index == 1:
-        os.kill(os.getpid(), kind)
-    policy(one_token()).logprob.sum().backward()
 
 
 def _full() -> None:
@@ -87,7 +66,7 @@ def strike(rank: int, ranks: int, port: int, how: str, struck: int, folder: str)
     }  # fmt: skip
     if how == "foreign":  # as if each process ran on a machine of its own
         socket.gethostname = lambda: f"machine-{rank}"
-    minutes = {"hangs": 0.12, "stopped": 0.2, "sharded-stopped": 0.15}.get(how, 30.0)
+    minutes = {"hangs": 0.12, "stopped": 0.2}.get(how, 30.0)
 
     def work() -> int:
         accelerator = make_accelerator(minutes)

@@ -146,13 +146,22 @@ def environment(**more: str) -> dict[str, str]:
     return {**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", **more}
 
 
-def train(*arguments: str, timeout: float = 120.0, program: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """``python -m trainers.train`` in a process of its own."""
-    command = program or (sys.executable, "-m", "trainers.train")
-    words = [*command, *arguments]
-    return subprocess.run(
+def train(
+    *arguments: str, timeout: float = 300.0, program: Sequence[str] = (), status: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """``python -m trainers.train`` in a process of its own, which has to end with ``status`` if that is given."""
+    words = [*(program or (sys.executable, "-m", "trainers.train")), *arguments]
+    done = subprocess.run(
         words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
     )
+    assert status in (None, done.returncode), f"{done.returncode}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done
+
+
+def begin(*words: str) -> subprocess.Popen[str]:
+    """A process in the repository's folder, all of whose words come out of one pipe."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(words, cwd=ROOT, env=environment(), text=True, **pipes)
 
 
 def without_times(run: Path) -> list[dict[str, Any]]:

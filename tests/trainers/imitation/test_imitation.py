@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import string
@@ -22,7 +23,6 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from envsuite.alfworld.env import ALFWorld
-from envsuite.alfworld.practice import texts as alfworld_texts
 from envsuite.bifurcation.env import Bifurcation
 from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import DataError, UnknownName, UsageError
@@ -88,13 +88,6 @@ def _written(
     game = transcribe(env, task, player, conversation, steps, rng)
     (one,) = game.transcripts
     return one, game.success
-
-
-def _imitated(config: ImitateConfig, tokenizer):
-    torch.manual_seed(config.seed)
-    model = new_model(config, tokenizer) if config.start is None else load_start(config.start, tokenizer)
-    imitate(config, model, tokenizer)
-    return model
 
 
 @dataclass(frozen=True)
@@ -219,8 +212,12 @@ def test_every_word_of_what_is_made_is_known(name: str, words: int, texts: Calla
         assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 
-def test_an_action_survives_tokenising_decoding_and_a_reload_beside_a_model(tokenizer, tmp_path: Path) -> None:
+def test_a_start_has_a_model_and_a_tokenizer_which_tokenises_an_action_as_before(tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"start .*no config\.json there"):
+        load_start(str(tmp_path), tokenizer)
     new_model(TINY, tokenizer).save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=r"start .*no tokenizer_config\.json there"):
+        load_start(str(tmp_path), tokenizer)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     text = "<action>craft 4 oak planks using 1 oak logs, 12 string</action>"
@@ -266,17 +263,22 @@ def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(to
 
 
 @pytest.mark.seconds
-def test_a_model_of_another_family_learns_and_goes_on_from_its_folder(tokenizer, tmp_path: Path) -> None:
+def test_a_model_of_another_family_learns_from_the_player_of_an_id_and_goes_on_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     first, second = tmp_path / "first", tmp_path / "second"
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({
-        "output": str(first), "max_tokens": 560, "batch": 2, "warmup": 0, "prompt": {"think": False, "memory": "full"},
-        "architecture": asdict(HYBRID), "stages": [{"steps": 2, "games": [{"kwargs": KWARGS}]}],
+        "output": str(first), "env": "ALFWorld-v0", "batch": 1, "warmup": 0, "architecture": asdict(HYBRID),
+        "stages": [{"steps": 2, "games": [
+            {"kwargs": {"source": "builtin", "games": 18}, "player": {"rash": 0.2, "careless": 0.5}}
+        ]}],
     }))  # fmt: skip
     assert main(["--config", str(file)]) == 0
     assert main(["--config", str(file), "--start", str(first), "--output", str(second)]) == 0
     torch.manual_seed(0)
-    models = [new_model(ImitateConfig(architecture=HYBRID), tokenizer)]
+    models = [new_model(ImitateConfig(architecture=HYBRID), AutoTokenizer.from_pretrained(first))]
     models += [load_model(ModelConfig(path=str(folder))) for folder in (first, second)]
     assert all(model.config.model_type == "qwen3_5_text" and model.config.hidden_size == 32 for model in models)
     assert all(model.get_output_embeddings().weight is model.get_input_embeddings().weight for model in models)
@@ -286,29 +288,38 @@ def test_a_model_of_another_family_learns_and_goes_on_from_its_folder(tokenizer,
     assert rows_reason(models[2]) is None, "in a tree of tokens"
 
 
+SHAPES = [
+    ({"model_type": "quen3_5_text"}, "unknown architecture.model_type 'quen3_5_text'. Nearest: 'qwen3_5_text'"),
+    ({"model_type": "qwen3_5"}, "qwen3_5 is not for text alone"),
+    ({"fields": {"linear_key_heads": 2}}, "unknown field of qwen3_5_text 'linear_key_heads'. Nearest: 'linear_"),
+    ({"fields": {"linear_num_key_heads": "two"}}, "expected int, got str"),
+    ({"fields": {"layer_types": ["some", "other"]}}, "`layer_types` entries must be in"),
+    ({"fields": {"linear_value_head_dim": -200}}, "no qwen3_5_text can be made of these fields"),
+    ({"fields": {"dtype": "float33"}}, "no qwen3_5_text can be made of these fields"),
+    ({"fields": {"vocab_size": 3}}, "architecture.fields: vocab_size comes from the vocabulary; leave it out"),
+    ({"heads": 2, "key_heads": 4}, "2 heads do not share 4 key_heads evenly"),
+    ({"look_back": [[1, 0, 1]]}, "look_back: (1, 0, 1) is neither"),
+    ({"look_back": [[0, 0, 4]]}, "look_back: (0, 0, 4) is neither"),
+    ({"look_back": [[7, 0, 1]]}, "look_back: (7, 0, 1) is neither"),
+    ({"look_back": [[0, -1, 1]]}, "architecture.look_back[0][1] is -1"),
+]
+SETTINGS = [
+    ({"model": {"path": "one"}, "start": "two"}, "model.path is one and start two"),
+    ({"model": {"path": "one"}, "stages": [{"steps": 3}]}, "without games"),
+    ({"model": {"path": "/nowhere"}, "stages": []}, "there is no such folder"),
+    ({"prompt": {"memory": "summary(2)"}, "stages": []}, "prompt.memory is 'summary(2)'"),
+    ({"stages": [{"steps": 3, "lr": math.nan}]}, "stages[0].lr is nan"),
+]
+
+
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"model_type": "quen3_5_text"}, "unknown architecture.model_type 'quen3_5_text'. Nearest: 'qwen3_5_text'"),
-        ({"model_type": "qwen3_5"}, "qwen3_5 is not for text alone"),
-        ({"fields": {"linear_key_heads": 2}}, "unknown field of qwen3_5_text 'linear_key_heads'. Nearest: 'linear_"),
-        ({"fields": {"linear_num_key_heads": "two"}}, "expected int, got str"),
-        ({"fields": {"layer_types": ["some", "other"]}}, "`layer_types` entries must be in"),
-        ({"fields": {"linear_value_head_dim": -200}}, "no qwen3_5_text can be made of these fields"),
-        ({"fields": {"dtype": "float33"}}, "no qwen3_5_text can be made of these fields"),
-        ({"fields": {"vocab_size": 3}}, "architecture.fields: vocab_size comes from the vocabulary; leave it out"),
-        ({"heads": 2, "key_heads": 4}, "2 heads do not share 4 key_heads evenly"),
-        ({"look_back": [[1, 0, 1]]}, "look_back: (1, 0, 1) is neither"),
-        ({"look_back": [[0, 0, 4]]}, "look_back: (0, 0, 4) is neither"),
-        ({"look_back": [[7, 0, 1]]}, "look_back: (7, 0, 1) is neither"),
-        ({"look_back": [[0, -1, 1]]}, "architecture.look_back[0][1] is -1"),
-    ],
+    ("settings", "said"), [*(({"architecture": asdict(HYBRID) | shape}, said) for shape, said in SHAPES), *SETTINGS]
 )
-def test_fields_that_make_no_model_are_named_in_one_line(
+def test_settings_that_cannot_work_are_named_in_one_line(
     settings: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump({"output": str(tmp_path), "architecture": asdict(HYBRID) | settings}))
+    file.write_text(yaml.safe_dump({"output": str(tmp_path), **settings}))
     assert main(["--config", str(file)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
@@ -340,7 +351,8 @@ def test_a_model_that_is_started_from_knows_its_words_in_another_vocabulary(tied
          for word in "abcd"}
         for model, tokenizer in ((old, first), (new, second))
     )  # fmt: skip
-    assert after == pytest.approx(before, abs=1e-5)
+    assert after == pytest.approx(before, abs=1e-5) and new.config.vocab_size == len(second) != len(first)
+    assert (new.get_output_embeddings().weight is new.get_input_embeddings().weight) == tied
 
 
 @pytest.mark.parametrize("distance", [1, 2])
@@ -362,8 +374,12 @@ def test_a_head_of_the_delta_rule_recalls_what_stood_after_the_token_before(toke
 @pytest.mark.seconds
 def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
     config = replace(TINY, stages=[Stage(3), Stage(4, GAMES)], batch=2, prompt=BARE)
-    first, second = _imitated(config, tokenizer), _imitated(config, tokenizer)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    models = []
+    for _ in range(2):
+        torch.manual_seed(config.seed)
+        models.append(new_model(config, tokenizer))
+        imitate(config, models[-1], tokenizer)
+    assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models), strict=True))
 
 
 def test_the_expected_time_is_told_first_and_changes_nothing(
@@ -390,61 +406,18 @@ def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_wi
         practice_of("CraftText-v0")
 
 
-def test_where_every_transcript_is_too_long_it_says_so_and_does_not_play_for_ever(tokenizer) -> None:
-    config = ImitateConfig(max_tokens=40, batch=2, prompt=BARE)
-    source = Transcripts(config, tokenizer)
-    with pytest.raises(UsageError, match=r"max_tokens=40: 200 of 200 .* raise max_tokens"):
-        next(source.batches(Stage(1, GAMES)))
-
-
-def test_a_start_that_holds_no_model_is_refused(tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"start .*no config\.json there"):
-        load_start(str(tmp_path), tokenizer)
-    new_model(TINY, tokenizer).save_pretrained(tmp_path)
-    with pytest.raises(DataError, match=r"start .*no tokenizer_config\.json there"):
-        load_start(str(tmp_path), tokenizer)
-
-
-def test_a_setting_that_cannot_work_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--epochs", "0", "--stages", "[{steps: 3, lr: .nan}]"]) == 2
-    said = capsys.readouterr().err
-    assert "epochs is 0" in said and "stages[0].lr is nan" in said
-
-
-def test_words_that_two_vocabularies_share_keep_their_embeddings(tokenizer, tmp_path: Path) -> None:
-    old_words = word_tokenizer(textcraft_texts(), 64)
-    old = new_model(TINY, old_words)
-    old.save_pretrained(tmp_path)
-    old_words.save_pretrained(tmp_path)
-    new_words = word_tokenizer(alfworld_texts(), 64)
-    new = _imitated(ImitateConfig(start=str(tmp_path), stages=[]), new_words)
-    assert new.config.vocab_size == len(new_words) != len(old_words)
-    known, wanted = old_words.get_vocab(), new_words.get_vocab()
-    for word in ("<action>", "<|end|>", "7", "."):
-        assert torch.equal(new.model.embed_tokens.weight[wanted[word]], old.model.embed_tokens.weight[known[word]])
-    assert torch.equal(new.model.layers[0].mlp.up_proj.weight, old.model.layers[0].mlp.up_proj.weight)
-    assert new.lm_head.weight is new.model.embed_tokens.weight, "tied as before"
-
-
-def test_training_goes_on_from_the_start_that_is_named(tokenizer, tmp_path: Path) -> None:
-    config = replace(TINY, stages=[Stage(1, lr=0.0)], batch=2)
-    model = _imitated(config, tokenizer)
-    with torch.no_grad():
-        model.model.norm.weight.fill_(3.0)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    again = _imitated(ImitateConfig(start=str(tmp_path), stages=[Stage(1, lr=0.0, lr_end=0.0)], batch=2), tokenizer)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-
-
-def test_keys_and_invented_words_of_papers_are_put_together_again_and_other_words_are_whole() -> None:
-    here = practice_of("PaperSearch-v0")
-    tokenizer = word_tokenizer(here.texts(), 64, here.spelling)
-    assert tokenizer.tokenize("P3166267 Lobretor 2023 (Mantle)") == (
-        "P ##3 ##16 ##62 ##67 l ##o ##br ##e ##tor 20 ##23 ( mantle )".split()
-    )
-    for text in ("P0012345", "P3166267", "lobretor simulators", "vutiosel", "expand [ P0000001 ]"):
-        assert tokenizer.decode(tokenizer.encode(text)) == text
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (ImitateConfig(max_tokens=40, prompt=BARE), r"max_tokens=40: 200 of 200 .* raise max_tokens"),
+        (ImitateConfig(prompt=PromptConfig(memory="compact(20)")), r"compact\(20\).*no room for the first prompts"),
+    ],
+)
+def test_where_no_transcript_fits_it_says_so_and_does_not_play_for_ever(
+    tokenizer, config: ImitateConfig, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        next(Transcripts(replace(config, batch=2), tokenizer).batches(Stage(1, GAMES)))
 
 
 def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were() -> None:
@@ -462,35 +435,25 @@ def test_a_vocabulary_with_parts_of_words_splits_any_word_or_number_and_joins_it
     assert PARTS.unk_token_id not in PARTS.encode(word)
 
 
-def test_a_word_is_split_into_the_longest_parts_and_a_number_keeps_its_commas() -> None:
-    assert PARTS.tokenize("Artarin of Ara") == ["Ar", "##ta", "##rin", "of", "Ar", "##a"]
-    assert PARTS.tokenize("503,213, 1979") == ["50", "##3", "##,", "##21", "##3", ",", "19", "##79"]
-    assert PARTS.decode(PARTS.encode("503,213")) == "503,213"
+def test_words_are_split_into_the_longest_parts_and_they_numbers_keys_and_codes_are_put_together_again() -> None:
+    here = practice_of("PaperSearch-v0")
+    papers = word_tokenizer(here.texts(), 64, here.spelling)
+    codes = word_tokenizer(["gh12kd 1044 .05 usb-c 3xl , click [ ]"], 64, Spelling(codes=True))
+    assert PARTS.tokenize("Artarin of Ara") == "Ar ##ta ##rin of Ar ##a".split()
+    assert PARTS.tokenize("503,213, 1979") == "50 ##3 ##, ##21 ##3 , 19 ##79".split()
+    wanted = "P ##3 ##16 ##62 ##67 l ##o ##br ##e ##tor 20 ##23 ( mantle )".split()
+    assert papers.tokenize("P3166267 Lobretor 2023 (Mantle)") == wanted
+    for text in ("P0012345", "P3166267", "lobretor simulators", "vutiosel", "expand [ P0000001 ]"):
+        assert papers.decode(papers.encode(text)) == text
+    for text in ("gh12kd", "usb-c", "3xl", "1044", "click [ gh12kd ]"):
+        assert codes.decode(codes.encode(text.upper())) == text
+    assert PARTS.decode(PARTS.encode("503,213")) == "503,213" and codes.unk_token_id not in codes.encode("1012")
 
 
 @pytest.mark.parametrize("other", [{"codes": True}, {"splits": "x"}])
 def test_a_spelling_has_parts_or_codes(other: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="either parts, or codes and splits"):
         Spelling(parts=("ta",), **other)
-
-
-def test_codes_are_put_together_again_as_they_were() -> None:
-    loose = word_tokenizer(["gh12kd 1044 .05 usb-c 3xl , click [ ]"], 64, Spelling(codes=True))
-    for text in ("gh12kd", "usb-c", "3xl", "1044", "click [ gh12kd ]"):
-        assert loose.decode(loose.encode(text.upper())) == text
-    assert loose.unk_token_id not in loose.encode("1012")
-
-
-def test_a_model_of_alfworld_s_player_is_made_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    file = tmp_path / "tiny.yaml"
-    file.write_text(
-        f"output: {tmp_path / 'model'}\nenv: ALFWorld-v0\nbatch: 1\n"
-        "architecture: {layers: 2, width: 32}\n"
-        "stages: [{steps: 2, games: [{kwargs: {source: builtin, games: 18}, player: {rash: 0.2, careless: 0.5}}]}]\n"
-    )
-    assert main(["--config", str(file)]) == 0
-    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 # -- models that others have trained ---------------------------------------------------------------------------------
@@ -556,15 +519,6 @@ stages: [{{steps: 12, lr: 0.02, lr_end: 0.02, max_steps: 3, games: [{{kwargs: {K
     batch = next(source.batches(Stage(1, GAMES, max_steps=3)))
     before, after = (loss_of(Policy(model), batch, 0.0)[1] for model in (base, learnt))
     assert after < before - 0.1  # the embeddings, which are random here, stay
-
-
-def test_settings_of_a_model_that_contradict_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model.path", "one", "--start", "two"]) == 2
-    assert "model.path is one and start two" in capsys.readouterr().err
-    assert main(["--model.path", "one", "--stages", "[{steps: 3}]"]) == 2
-    assert "without games" in capsys.readouterr().err
-    assert main(["--model.path", str(tmp_path / "none"), "--stages", "[]"]) == 2
-    assert "there is no such folder" in capsys.readouterr().err
 
 
 # -- What is imitated stands in the prompts that a rollout builds
@@ -662,14 +616,3 @@ def test_an_answer_that_a_rollout_would_refuse_is_not_transcribed(tokenizer, mon
     monkeypatch.setattr(CraftPlanner, "turns", lambda *_: iter([Move("", (look, look))]))
     with pytest.raises(UsageError, match=r"prompt: the player's answer '<action>.* invalid in a rollout: 2 calls"):
         _transcribed(PROMPTS["full"], tokenizer, _world().tasks.ids("train")[0])
-
-
-def test_settings_of_prompts_that_contradict_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--prompt.memory", "summary(2)", "--stages", "[]"]) == 2
-    assert "prompt.memory is 'summary(2)'" in capsys.readouterr().err
-
-
-def test_where_no_first_prompt_has_room_it_says_so_and_does_not_play_for_ever(tokenizer) -> None:
-    config = ImitateConfig(prompt=PromptConfig(memory="compact(20)"), batch=2)
-    with pytest.raises(UsageError, match=r"prompt.memory compact\(20\).*no room for the first prompts"):
-        next(Transcripts(config, tokenizer).batches(Stage(1, GAMES)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -30,19 +31,18 @@ from trainers.settings.shipped import shipped_configs
 
 CONFIG = "configs/quickstart.yaml"
 SIZES = {
-    "one node of 8 GPUs": ["--nodes", "1", "--gpus-per-node", "8"],
-    "four nodes of 8 GPUs": ["--nodes", "4", "--gpus-per-node", "8"],
-    "four nodes of 8 GPUs, servers": ["--nodes", "4", "--gpus-per-node", "8", "--servers", "6"],
-    "vLLM on nodes of its own": ["--nodes", "2", "--gpus-per-node", "8", "--rollout.engine", "vllm", "--vllm", "12"],
-    "vLLM on the nodes that train": [
-        *("--nodes", "2", "--gpus-per-node", "8", "--rollout.engine", "vllm"),
-        *("--vllm", "4", "--vllm-on", "shared", "--servers", "2"),
-    ],
-    "CPU only": ["--nodes", "2", "--processes", "2", "--servers", "2"],
+    "one node of 8 GPUs": "--nodes 1 --gpus-per-node 8",
+    "four nodes of 8 GPUs": "--nodes 4 --gpus-per-node 8",
+    "four nodes of 8 GPUs, servers": "--nodes 4 --gpus-per-node 8 --servers 6",
+    "vLLM on nodes of its own": "--nodes 2 --gpus-per-node 8 --rollout.engine vllm --vllm 12",
+    "vLLM on the nodes that train": (
+        "--nodes 2 --gpus-per-node 8 --rollout.engine vllm --vllm 4 --vllm-on shared --servers 2"
+    ),
+    "CPU only": "--nodes 2 --processes 2 --servers 2",
 }
 ELSEWHERE = replace(TRAIN, elsewhere=True)
 """Reads settings whose servers and folders are another machine's."""
-sizes = pytest.mark.parametrize("words", SIZES.values(), ids=SIZES)
+sizes = pytest.mark.parametrize("words", [words.split() for words in SIZES.values()], ids=SIZES)
 
 
 @pytest.fixture(autouse=True)
@@ -102,12 +102,6 @@ def test_settings_that_are_shortened_are_the_same_settings() -> None:
 
 
 @sizes
-def test_bash_accepts_the_batch_script(words: list[str]) -> None:
-    checked = subprocess.run(["bash", "-n"], input=files("slurm", *words)["job.sbatch"], text=True, capture_output=True)
-    assert checked.returncode == 0 and not checked.stderr, checked.stderr
-
-
-@sizes
 def test_slurm_would_start_the_job(words: list[str]) -> None:
     if shutil.which("sbatch") is None or subprocess.run(["scontrol", "ping"], capture_output=True).returncode:
         pytest.skip("no SLURM here; docs/clusters.md says how these scripts were tried")
@@ -133,23 +127,20 @@ def test_kubernetes_accepts_the_manifests(words: list[str]) -> None:
 
 
 @sizes
-def test_roles_have_the_same_commands_everywhere(words: list[str]) -> None:
+def test_bash_the_trainer_and_kubernetes_get_the_same_commands_which_they_accept(words: list[str]) -> None:
     script = files("slurm", *words)["job.sbatch"]
-    there = {command.removeprefix("export PORT=$((PORT + SLURM_PROCID)); ") for command in commands(script)}
-    containers = {pod["containers"][0]["command"][2] for pod in pods(*words)}
-    assert {one.replace("/data/runs", f"{Path.cwd()}/runs") for one in containers} == there
-
-
-@sizes
-def test_the_trainer_takes_the_settings_that_are_written(words: list[str]) -> None:
-    written = files("slurm", *words)
-    command = commands(written["job.sbatch"])[-1]
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+    assert checked.returncode == 0 and not checked.stderr, checked.stderr
+    command = commands(script)[-1]
     assert command.endswith("echo --resume)") and "--config launch/quickstart/settings.yaml" in command
     config = settings()
     assert config.iterations == 18 and len(config.envs) == 2
     options = command.partition("$(")[0].replace("$HEAD", "there").replace("$JOB", "1").split()[3:]
     known = {text.split()[0] for text in TRAIN.options} | {"--config"}
     assert {option for option in options if option.startswith("--")} <= known
+    there = {one.removeprefix("export PORT=$((PORT + SLURM_PROCID)); ") for one in commands(script)}
+    containers = {pod["containers"][0]["command"][2] for pod in pods(*words)}
+    assert {one.replace("/data/runs", f"{Path.cwd()}/runs") for one in containers} == there
 
 
 def test_servers_take_their_environment_and_the_settings_name_them() -> None:
@@ -166,7 +157,7 @@ def test_servers_take_their_environment_and_the_settings_name_them() -> None:
 
 
 def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on() -> None:
-    script = files("slurm", *SIZES["vLLM on nodes of its own"], "--servers", "3")["job.sbatch"]
+    script = files("slurm", *SIZES["vLLM on nodes of its own"].split(), "--servers", "3")["job.sbatch"]
     lines = "\n".join(line for line in script.splitlines() if line.startswith(("for i", "PORT=")))
     nodes = "nodes=(a b c d); PORT=100; folder=launch/quickstart; "
     subprocess.run(["bash", "-c", nodes + lines], check=True)
@@ -192,11 +183,8 @@ def test_a_job_whose_time_is_up_is_queued_again_where_the_run_was_stopped(status
 @pytest.mark.parametrize("name", ["2025", "null", "1e3", "_", "A run, with a long name: of the 28th of November"])
 def test_any_name_of_a_run_gives_names_that_kubernetes_takes(name: str) -> None:
     env = "[{id: WebShop-v0, split: dev}]"
-    made = list(
-        yaml.safe_load_all(
-            "---\n".join(manifests(renamed(name, "--servers", "2", "--evaluation.envs", env), "runs", "2025").values())
-        )
-    )
+    job = renamed(name, "--servers", "2", "--evaluation.envs", env)
+    made = [one for text in manifests(job, "runs", "2025").values() for one in yaml.safe_load_all(text)]
     for one in made:
         most = 52 if one["kind"] == "StatefulSet" else 63
         assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", label := one["metadata"]["name"]) and len(label) <= most
@@ -241,7 +229,7 @@ def test_only_pods_of_the_run_reach_its_pods() -> None:
 
 def test_a_server_of_several_gpus_takes_them_from_its_node() -> None:
     options = "{arguments: {tensor-parallel-size: 4, max-model-len: 4096}, memory: 0.8, python: there/bin/python}"
-    words = [*SIZES["vLLM on nodes of its own"][:-1], "2", "--rollout.engine_options", options]
+    words = [*SIZES["vLLM on nodes of its own"].split()[:-1], "2", "--rollout.engine_options", options]
     script = files("slurm", *words)["job.sbatch"]
     assert "#SBATCH --nodes=3\n" in script and "--ntasks-per-node=2" in script and "--gpus-per-task=4" in script
     assert "exec there/bin/python -m vllm.entrypoints.openai.api_server" in script
@@ -251,7 +239,7 @@ def test_a_server_of_several_gpus_takes_them_from_its_node() -> None:
 
 
 def test_the_trainers_processes_have_the_gpus_that_vllm_leaves() -> None:
-    words = SIZES["vLLM on the nodes that train"]
+    words = SIZES["vLLM on the nodes that train"].split()
     script = files("slurm", *words)["job.sbatch"]
     assert "--processes 6 " in script and "--exact --gpus-per-node=6" in script and "#SBATCH --nodes=2\n" in script
     (trainer,) = of_kind("Job", *words)
@@ -268,33 +256,27 @@ def test_a_dry_run_prints_the_files_and_writes_none(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "words, said",
     [
-        ([], "one of --slurm, --kubernetes and --local"),
-        (["--slurm", "--kubernetes"], "one of --slurm, --kubernetes and --local"),
-        (["--slurm", "yes please"], "--slurm yes please: it takes no value"),
-        (["--slurm", "--nodes", "0"], "--nodes 0: it must be a whole number of at least 1"),
-        (["--slurm", "--image", "mine:1"], "only --kubernetes takes an image"),
-        (["--local", "2", "--nodes", "2"], "on this machine alone"),
-        (["--local", "2", "--processes", "4"], "--local says how many"),
-        (["--local", "2", "--gpus-per-node", "8"], "--gpus-per-node 8: --local says how many"),
-        (["--slurm", "--gpus-per-node", "8", "--processes", "4"], "--gpus-per-node says how many"),
-        (["--slurm", "--vllm", "2"], "--vllm 2: rollout.engine is hf, which asks no vLLM server"),
-        (["--slurm", "--vllm", "2", "--vllm-on", "both"], "--vllm-on both: it is own or shared"),
+        ("", "one of --slurm, --kubernetes and --local"),
+        ("--slurm --kubernetes", "one of --slurm, --kubernetes and --local"),
+        ("--slurm 'yes please'", "--slurm yes please: it takes no value"),
+        ("--slurm --nodes 0", "--nodes 0: it must be a whole number of at least 1"),
+        ("--slurm --image mine:1", "only --kubernetes takes an image"),
+        ("--local 2 --nodes 2", "on this machine alone"),
+        ("--local 2 --processes 4", "--local says how many"),
+        ("--local 2 --gpus-per-node 8", "--gpus-per-node 8: --local says how many"),
+        ("--slurm --gpus-per-node 8 --processes 4", "--gpus-per-node says how many"),
+        ("--slurm --vllm 2", "--vllm 2: rollout.engine is hf, which asks no vLLM server"),
+        ("--slurm --vllm 2 --vllm-on both", "--vllm-on both: it is own or shared"),
         (
-            ["--slurm", "--vllm", "2", "--rollout.engine", "vllm", "--rollout.engine_options.urls", "http://a:8000"],
+            "--slurm --vllm 2 --rollout.engine vllm --rollout.engine_options.urls http://a:8000",
             "rollout.engine_options.urls names servers that run",
         ),
-        (
-            ["--slurm", "--vllm", "2", "--rollout.engine", "vllm", "--rollout.engine_options.place", "process"],
-            "place is process",
-        ),
-        (
-            [*("--slurm", "--rollout.engine", "vllm", "--gpus-per-node", "2"), *("--vllm", "2", "--vllm-on", "shared")],
-            "leaves GPUs that train",
-        ),
+        ("--slurm --vllm 2 --rollout.engine vllm --rollout.engine_options.place process", "place is process"),
+        ("--slurm --rollout.engine vllm --gpus-per-node 2 --vllm 2 --vllm-on shared", "leaves GPUs that train"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config", CONFIG, *words]) == 2
+def test_what_cannot_be_is_refused_in_one_line(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", CONFIG, *shlex.split(words)]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1, error
 
@@ -313,10 +295,8 @@ def test_pods_have_no_rights_are_bounded_and_write_to_the_volume_alone(words: li
             assert variables[TOKEN_VARIABLE]["valueFrom"]["secretKeyRef"] == {"name": "quickstart", "key": "token"}
             assert container["envFrom"] == [{"secretRef": {"name": "quickstart-env", "optional": True}}]
         (container,) = pod["containers"]
-        assert {"cpu", "memory"} <= {
-            **container["resources"].get("limits", {}),
-            **container["resources"].get("requests", {}),
-        }.keys()
+        resources = container["resources"]
+        assert {"cpu", "memory"} <= {*resources.get("limits", {}), *resources.get("requests", {})}
         shared = next(one["emptyDir"] for one in pod["volumes"] if one["name"] == "shm")
         assert shared["medium"] == "Memory"
 

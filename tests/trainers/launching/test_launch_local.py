@@ -7,11 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from torch.distributed.launcher.api import LaunchConfig
+from waiting import ended, until
 
 from trainers.programs.launching.local import ServerEnded, ServerNotReady, commands, free_ports, run, wait_for
 from trainers.programs.launching.roles import ClusterJob, ServerRole
@@ -44,9 +44,8 @@ def answers(port: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("status", [0, 1, 2, 3])
-def test_the_status_is_that_of_the_trainer(status: int) -> None:
-    assert run(job(f"exit {status}"), {}) == status
+def test_the_status_is_that_of_the_trainer() -> None:
+    assert [run(job(f"exit {status}"), {}) for status in range(4)] == [0, 1, 2, 3]
     assert run(job("kill -TERM $$"), {}) == 128 + signal.SIGTERM
 
 
@@ -75,11 +74,8 @@ def test_what_a_server_has_started_ends_with_it() -> None:
     found = ports("role0")
     assert run(job("exit 0", f"sleep 600 & echo $! > child$PORT; {SERVER}"), found) == 0
     for port in found["role0"]:
-        child = Path(f"/proc/{Path(f'child{port}').read_text().strip()}/stat")
-        until = time.monotonic() + 10
-        while child.exists() and child.read_text().split()[2] != "Z" and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not child.exists() or child.read_text().split()[2] == "Z"
+        child = int(Path(f"child{port}").read_text())
+        until(lambda child=child: ended(child), 10)
 
 
 def test_what_is_started_is_written_down() -> None:
@@ -117,7 +113,7 @@ def test_a_server_that_does_not_answer_in_time_is_named() -> None:
 
 TRAINER = "trap 'touch checkpoint; exit 143' TERM; touch started; while true; do sleep 0.1; done"
 PROGRAM = """
-import sys; sys.path.insert(0, sys.argv[1])
+import sys; sys.path[:0] = sys.argv[1:]
 from test_launch_local import SERVER, TRAINER, job, ports, run
 sys.exit(run(job(TRAINER, SERVER), ports("role0")))
 """
@@ -125,10 +121,8 @@ sys.exit(run(job(TRAINER, SERVER), ports("role0")))
 
 @pytest.mark.seconds
 def test_sigterm_is_the_trainers_whose_status_ends_all() -> None:
-    started = subprocess.Popen([sys.executable, "-c", PROGRAM, str(Path(__file__).parent)])
-    until = time.monotonic() + 60
-    while not Path("started").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    started = subprocess.Popen([sys.executable, "-c", PROGRAM, *map(str, Path(__file__).parents[:3])])
+    until(Path("started").exists, 60)
     os.kill(started.pid, signal.SIGTERM)
     assert started.wait(30) == 143 and Path("checkpoint").exists()
 

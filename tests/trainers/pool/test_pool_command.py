@@ -34,7 +34,7 @@ def _names(folder: Path) -> list[str]:
         return [one.session for one in pool.sessions()]
 
 
-def test_list_and_show_print_what_is_stored(folder: Path, console: Console) -> None:
+def test_list_and_show_print_what_is_stored_with_whole_names_and_as_json(folder: Path, console: Console) -> None:
     out, _ = console(f"pool list {folder}")
     assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["s0", "s1", "s2", "s3", "s9"]
     assert out.endswith("list: 5 sessions\n")
@@ -42,17 +42,13 @@ def test_list_and_show_print_what_is_stored(folder: Path, console: Console) -> N
     assert " s2 " in out and out.endswith("list: 1 session\n")
     out, _ = console(f"pool show {folder} s3")
     assert "step 1 (2 + 2 tokens, reward 1)\nA [red] door\n> open it\n" in out and "success: True, score: 0.75" in out
-
-
-def test_list_has_whole_names_and_json(folder: Path, console: Console) -> None:
     name, task = f"run/{'a' * 90}/1", "dark_oak_" + "b" * 90
     with PoolWriter(folder) as pool:
         pool.open_session(name, source="gateway", task_id=task, tags=["new"])
     assert name in (out := console(f"pool list {folder}")[0]) and task in out
-    rows = json.loads(console(f"pool list {folder} --json")[0])
-    assert [row["session"] for row in rows] == [*_names(folder)] and rows[3]["score"] == 0.75
-    (row,) = [row for row in rows if row["session"] == name]
-    assert (row["task"], row["success"], row["steps"], row["tags"]) == (task, "open", 0, ["new"])
+    rows = {row["session"]: row for row in json.loads(console(f"pool list {folder} --json")[0])}
+    assert [*rows] == _names(folder) and rows["s3"]["score"] == 0.75
+    assert [rows[name][key] for key in ("task", "success", "steps", "tags")] == [task, "open", 0, ["new"]]
 
 
 def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,25 +65,19 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float, float
     forget()
 
 
-@pytest.mark.parametrize(("bfloat16", "warned"), [(1.1e9, True), (40e9, False), (200e9, False)])
+@pytest.mark.parametrize(
+    ("dtype", "speed", "warned"),
+    [("bfloat16", 1.1e9, True), ("bfloat16", 40e9, False), ("bfloat16", 200e9, False), ("float32", 1.1e9, False)],
+)
 def test_a_model_in_bfloat16_on_a_cpu_that_is_slow_in_it_is_warned_of_once_with_the_setting(
-    measured: Callable[[float, float], None], caplog: pytest.LogCaptureFixture, bfloat16: float, warned: bool
+    measured: Callable[[float, float], None], caplog: pytest.LogCaptureFixture, dtype: Any, speed: float, warned: bool
 ) -> None:
-    measured(49e9, bfloat16)
+    measured(49e9, speed)
     for _ in range(2):
-        load_model(ModelConfig(compute_dtype="bfloat16"))
+        load_model(ModelConfig(compute_dtype=dtype))
     told = [record.getMessage() for record in caplog.records if record.name == "trainers.processes.cpu"]
-    assert len(told) == warned and all(
-        "--model.compute_dtype float32" in line and "1.1 GFLOP/s" in line for line in told
-    )
-
-
-def test_a_model_in_float32_is_not_measured(
-    measured: Callable[[float, float], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    measured(49e9, 1.1e9)
-    load_model(ModelConfig())
-    assert not [record for record in caplog.records if record.name == "trainers.processes.cpu"]
+    assert len(told) == warned
+    assert all("--model.compute_dtype float32" in line and "1.1 GFLOP/s" in line for line in told)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
-from tiny_runs import ROOT, environment
+from tiny_runs import LAUNCH, ROOT, begin
 
 from trainers.processes.distributed import check_launch
-from trainers.settings import ConfigError
 
 FOLDER = ROOT / "configs/accelerate"
 PROCESSES = {"cpu1": [1], "cpu2": [2], "gpu1": [1], "gpu2": [2], "gpu8": [8], "gpu2x8": [8, 8]}
@@ -46,16 +42,8 @@ def test_so_many_processes_start_that_know_of_each_other(name: str, tmp_path: Pa
     launchers = []
     for rank in range(machines):
         where = ["--machine_rank", str(rank), "--main_process_port", port] if machines > 1 else []
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(FOLDER / f"{name}.yaml")]
-        launchers.append(
-            subprocess.Popen(
-                [*command, *where, str(tmp_path / "say.py"), str(tmp_path / "said")],
-                env=environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+        command = [*LAUNCH, "--config_file", str(FOLDER / f"{name}.yaml"), *where]
+        launchers.append(begin(*command, str(tmp_path / "say.py"), str(tmp_path / "said")))
     for launcher in launchers:
         said = launcher.communicate(timeout=240)[0]
         assert launcher.returncode == 0, said
@@ -66,9 +54,3 @@ def test_so_many_processes_start_that_know_of_each_other(name: str, tmp_path: Pa
         assert int(each.get("WORLD_SIZE", 1)) == count
         assert int(each.get("LOCAL_WORLD_SIZE", 1)) == PROCESSES[name][0], "what model.shard: hybrid goes by"
         check_launch(each)
-
-
-@pytest.mark.parametrize("kind", ["DEEPSPEED", "FSDP"])
-def test_what_shards_otherwise_is_refused_with_the_setting_that_does_the_same(kind: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{kind}=true.*distributed_type: MULTI_GPU.*model.shard: full"):
-        check_launch({**os.environ, f"ACCELERATE_USE_{kind}": "true"})

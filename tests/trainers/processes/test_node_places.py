@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.processes import interface
-from trainers.processes.interface import VARIABLE, address_towards, choose_interface, interface_to
+from trainers.processes.interface import VARIABLE, choose_interface, interface_to
 from trainers.programs import nodes, train
 from trainers.programs.nodes import FIRST_PORT, PORTS, place_of
 from trainers.settings import ConfigError
@@ -156,8 +156,3 @@ def test_one_machine_and_a_choice_of_ones_own_are_left_alone(environment: dict[s
     before = dict(environment)
     choose_interface(environment)
     assert environment == before
-
-
-def test_a_node_that_nothing_leads_to_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"finds no way to nowhere\.invalid"):
-        address_towards("nowhere.invalid")

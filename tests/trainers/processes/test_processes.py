@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import credit_of_ranks
@@ -17,11 +15,11 @@ import torch
 from accelerate import Accelerator
 from folders import SUPPORT
 from safetensors.torch import load_file
-from tiny_runs import BOTH, LAUNCH, ROOT, environment, gradient_cases, train, without_times, write_settings
+from tiny_runs import BOTH, LAUNCH, begin, gradient_cases, train, without_times, write_settings
+from waiting import until
 
 from trainers.processes.distributed import check_world, run_guarded
 from trainers.settings import ConfigError
-from trainers.steps.parquet import read_episodes
 
 
 @pytest.mark.slow
@@ -29,8 +27,7 @@ from trainers.steps.parquet import read_episodes
 def test_two_processes_have_the_gradient_of_one_however_the_rows_are_spread(tmp_path: Path, name: str) -> None:
     script = str(SUPPORT / "gradient_of_ranks.py")
     for program in ((*BOTH, script), (sys.executable, script)):
-        run = train(str(tmp_path), name, program=program, timeout=300)
-        assert run.returncode == 0, run.stderr
+        train(str(tmp_path), name, program=program, status=0)
     for case in gradient_cases():
         one, two = (load_file(tmp_path / f"{case}-{count}.safetensors") for count in (1, 2))
         assert one.keys() == two.keys()
@@ -46,41 +43,39 @@ def credit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _alike(folder: Path, count: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every method, and its credit on one process, which is that on ``count``, as is the gradient."""
+    cases = sorted(path.name.removesuffix("-1.safetensors") for path in folder.glob("*-1.safetensors"))
+    assert len(cases) > 20
+    for name in cases:
+        one, many = (load_file(folder / f"{name}-{n}.safetensors") for n in (1, count))
+        assert one.keys() == many.keys()
+        for key in one:
+            near = 1e-12 * float(one[key].abs().max()) if one[key].numel() else 0.0
+            torch.testing.assert_close(many[key], one[key], rtol=0.0, atol=near, msg=f"{name}: {key}")
+        yield name, one["credit"]
+
+
 @pytest.mark.seconds
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_method_gives_the_same_credit_and_gradient_on_any_number_of_processes(count: int, credit: Path) -> None:
     script = str(SUPPORT / "credit_of_ranks.py")
-    run = train(str(credit), program=(*BOTH, "--num_processes", str(count), script), timeout=300)
-    assert run.returncode == 0, run.stderr
-    cases = sorted(path.name.removesuffix("-1.safetensors") for path in credit.glob("*-1.safetensors"))
-    assert len(cases) > 20
-    for name in cases:
-        one, many = (load_file(credit / f"{name}-{n}.safetensors") for n in (1, count))
-        assert one.keys() == many.keys()
-        assert bool(one["credit"][:, 4].any()), f"{name}: no advantage"
-        for key in one:
-            near = 1e-12 * float(one[key].abs().max()) if one[key].numel() else 0.0
-            torch.testing.assert_close(many[key], one[key], rtol=0.0, atol=near, msg=f"{name}: {key}")
+    train(str(credit), program=(*BOTH, "--num_processes", str(count), script), status=0)
+    for name, found in _alike(credit, count):
+        assert bool(found[:, 4].any()), f"{name}: no advantage"
 
 
 @pytest.mark.slow
 def test_every_method_credits_a_team_alike_on_one_process_and_on_two(credit: Path, tmp_path: Path) -> None:
     script = (str(SUPPORT / "credit_of_ranks.py"), str(tmp_path), "team")
     for program in ((sys.executable, *script), (*BOTH, *script)):
-        run = train(program=program, timeout=300)
-        assert run.returncode == 0, run.stderr
-    cases = sorted(path.name.removesuffix("-1.safetensors") for path in tmp_path.glob("*-1.safetensors"))
-    assert len(cases) > 20
-    for name in cases:
-        one, two = (load_file(tmp_path / f"{name}-{n}.safetensors") for n in (1, 2))
+        train(program=program, status=0)
+    for name, found in _alike(tmp_path, 2):
         for turn in (0, 1):
-            assert bool(one["credit"][one["credit"][:, 1] % 2 == turn, 4].any()), f"{name}: an agent has no advantage"
+            assert bool(found[found[:, 1] % 2 == turn, 4].any()), f"{name}: an agent has no advantage"
         alone = load_file(credit / f"{name}-1.safetensors")["credit"]
         if name != "rft":  # whose accepted episodes weigh alike, whoever earned what
-            assert not torch.equal(one["credit"], alone), f"{name}: as if one had played"
-        for key in one:
-            near = 1e-12 * float(one[key].abs().max()) if one[key].numel() else 0.0
-            torch.testing.assert_close(two[key], one[key], rtol=0.0, atol=near, msg=f"{name}: {key}")
+            assert not torch.equal(found, alone), f"{name}: as if one had played"
 
 
 def test_every_method_gives_the_credit_that_was_recorded(credit: Path) -> None:
@@ -93,48 +88,18 @@ def test_every_method_gives_the_credit_that_was_recorded(credit: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_launched_processes_train_one_run_and_resume_it(place: Path) -> None:
-    run = train("--config", str(write_settings(place)), program=(*BOTH, "-m", "trainers.train"), timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert "Abort" not in run.stderr and "SIGABRT" not in run.stderr
-    folder = place / "runs" / "tiny"
-    assert "2 process(es) work together; this is number 0" in (folder / "run.log").read_text()
-    assert "2 process(es) work together; this is number 1" in (folder / "run.rank1.log").read_text()
-    records = without_times(folder)
-    assert [record["iteration"] for record in records] == [0, 1, 2, 2, 3, 4, 4]
-    assert records[1]["train/episodes"] == 6 and records[1]["train/groups"] == 2
-    episodes = read_episodes(folder / "episodes" / "iteration-00001.parquet")
-    assert [episode.episode_id for episode in episodes] == list(range(6)), "both played their groups"
-    whole = write_settings(place, output=str(place / "alone"))
-    alone = train("--config", str(whole))
-    assert alone.returncode == 0, alone.stderr
-    other = without_times(place / "alone" / "tiny")
-    assert records[0] == other[0] and records[1].keys() == other[1].keys()
-    for name in ("train/success", "train/response_length", "train/return", "train/groups", "train/steps"):
-        assert records[1][name] == pytest.approx(other[1][name]), f"the same episodes in the first iteration: {name}"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_launcher_leaves_a_checkpoint_that_both_resume(place: Path, kind: signal.Signals) -> None:
     config = write_settings(place, iterations=400)
-    launcher = subprocess.Popen(
-        [*BOTH, "-m", "trainers.train", "--config", str(config)],
-        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    metrics = place / "runs/tiny/metrics.jsonl"
-    end = time.monotonic() + 120
-    while not (metrics.is_file() and len(metrics.read_bytes().splitlines()) > 2):
-        assert time.monotonic() < end and launcher.poll() is None, launcher.communicate()[0]
-        time.sleep(0.2)
-    os.kill(launcher.pid, kind)
+    launcher, metrics = begin(*BOTH, "-m", "trainers.train", "--config", str(config)), place / "runs/tiny/metrics.jsonl"
+    until(lambda: launcher.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") > 2))
+    launcher.send_signal(kind)
     said = launcher.communicate(timeout=90)[0]
     assert launcher.returncode not in (0, None)
     assert "go on with --resume" in said, said
     done = len({r["iteration"] for r in without_times(place / "runs/tiny")}) - 1
     config = write_settings(place, iterations=done + 1)
-    run = train("--config", str(config), "--resume", program=(*BOTH, "-m", "trainers.train"), timeout=300)
-    assert run.returncode == 0, run.stderr
+    run = train("--config", str(config), "--resume", program=(*BOTH, "-m", "trainers.train"), status=0)
     assert f"resuming after iteration {done}" in run.stdout
 
 

@@ -105,26 +105,19 @@ def test_a_line_of_metrics_that_is_cut_waits_for_its_rest(growing: Growing) -> N
     assert run.state()["problems"] == [] and run.state()["metrics"]["train/success"]["x"] == [1, 2, 3]
 
 
-def test_a_file_of_episodes_that_is_not_whole_is_told_and_shown_when_it_is(growing: Growing) -> None:
+def test_a_file_of_episodes_that_is_not_whole_is_told_and_a_shard_waited_for(growing: Growing) -> None:
     folder = growing(2)
     path = folder / "episodes" / "iteration-00002.parquet"
-    content, run = path.read_bytes(), LiveRun(folder)
+    content, episodes, run = path.read_bytes(), read_episodes(path), LiveRun(folder)
     path.write_bytes(content[: len(content) // 2])
     assert labels(run) == ["iteration 1"] and "iteration-00002.parquet" in run.state()["problems"][0]
     path.write_bytes(content)
     assert labels(run) == ["iteration 1", "iteration 2"] and run.state()["problems"] == []
-
-
-def test_a_shard_that_is_not_there_yet_is_waited_for(growing: Growing) -> None:
-    folder = growing(2)
-    path = folder / "episodes" / "iteration-00002.parquet"
-    episodes, run = read_episodes(path), LiveRun(folder)
     path.unlink()
     write_episodes(shard_of(path, 0, 2), episodes[:3])
     assert labels(run) == ["iteration 1"]
     write_episodes(shard_of(path, 1, 2), episodes[3:])
-    assert labels(run) == ["iteration 1", "iteration 2"]
-    assert run.part("episodes", "iteration-00002") is not None
+    assert labels(run) == ["iteration 1", "iteration 2"] and run.part("episodes", "iteration-00002") is not None
 
 
 def test_parts_are_those_of_the_report(growing: Growing) -> None:
@@ -161,12 +154,12 @@ def test_the_activity_of_a_run_and_how_it_ended_are_told(growing: Growing) -> No
         assert (found["state"], found["stage"], found["total"]) == ("running", "rollout", 16)
         assert len(found["processes"]) == 1 and "rollout" in found["processes"][0]
     assert run.now()["activity"]["state"] == "finished"
-    with pytest.raises(ValueError), ActivityFile(folder, progress):
-        raise ValueError("the weights are gone")
-    assert run.now()["activity"]["state"] == "failed" and run.now()["activity"]["error"] == "the weights are gone"
-    with pytest.raises(Interrupted), ActivityFile(folder, progress):
-        raise Interrupted(signal.SIGINT, folder)
-    assert run.now()["activity"]["state"] == "interrupted"
+    ends = {"failed": ValueError("the weights are gone"), "interrupted": Interrupted(signal.SIGINT, folder)}
+    for state, error in ends.items():
+        with pytest.raises(type(error)), ActivityFile(folder, progress):
+            raise error
+        found = run.now()["activity"]
+        assert (found["state"], found["error"]) == (state, str(error))
     os.utime(folder / "activity.json", (time.time() - 60, time.time() - 60))
     assert run.now()["activity"]["state"] == "interrupted"
     with ActivityFile(folder, progress, interval=60):
@@ -297,11 +290,7 @@ def test_without_a_token_only_this_machine_is_served(growing: Growing) -> None:
     ],
 )
 def test_what_cannot_be_served_is_refused(
-    growing: Growing,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
+    growing: Growing, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "token").write_text("secret\n")
     arguments = [str(tmp_path / "token") if one == "TOKEN" else one for one in arguments]

@@ -220,9 +220,6 @@ def test_a_sparkline_is_never_wider_than_asked(values: list[float], width: int, 
     assert line.isascii() or not ascii_only
 
 
-def test_a_sparkline_rises_with_its_values() -> None:
+def test_a_sparkline_rises_with_its_values_and_a_time_has_hours_where_there_are_some() -> None:
     assert sparkline([0.0, 0.3, 0.6, 1.0, math.nan], 10) == "▁▃▅█ "
-
-
-def test_clock_text() -> None:
     assert [clock_text(s) for s in (0, 59.6, 3599, 3600, 90061)] == ["0:00", "1:00", "59:59", "1:00:00", "25:01:01"]

@@ -67,10 +67,7 @@ def test_nodes_and_edges_are_those_of_the_state_graph_and_means_those_of_the_est
             assert picture.mean(picture.edges[0], {}) is None
 
 
-@given(
-    count=st.integers(1, 25),
-    links=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 24)), max_size=60),
-)
+@given(count=st.integers(1, 25), links=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 24)), max_size=60))
 def test_layers_are_distances_and_no_two_nodes_of_one_are_on_each_other(
     count: int, links: list[tuple[int, int]]
 ) -> None:

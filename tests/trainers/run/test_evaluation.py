@@ -142,11 +142,8 @@ def test_episodes_that_outgrow_the_context_are_counted_and_not_solved() -> None:
 def test_the_engine_of_a_run_has_room_for_the_episodes_that_are_played_at_a_time(
     place: Path, episodes: int, rows: int
 ) -> None:
-    changes = {
-        "rollout.slots": 16,
-        "evaluation.episodes": episodes,
-        "evaluation.repeats": episodes // 2,
-    }  # 2 tasks of 3 episodes
+    # 2 tasks of 3 episodes
+    changes = {"rollout.slots": 16, "evaluation.episodes": episodes, "evaluation.repeats": episodes // 2}
     with RunProgress(1, console=Console(quiet=True)) as progress:
         run = Run(checked(TrainConfig, settings(place, **changes)), Accelerator(cpu=True), progress)
         with closing(run.rollouts), closing(run.engine):

@@ -87,6 +87,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_what_differs(run: Any,
     run("--out", str(tmp_path / "out"), "--seeds", "1")
     _, err = run("--out", str(tmp_path / "out"), "--seeds", "1", "--prompt.codec", "brackets", status=1)
     assert "prompt" in err and "name another folder" in err
+    assert "evaluation.envs is empty" in run("--evaluation.envs", "[]", status=2)[1]
 
 
 def test_results_of_a_model_that_was_trained_again_in_its_folder_are_not_continued(run: Any, tmp_path: Path) -> None:
@@ -124,51 +125,40 @@ def test_a_model_that_is_no_checkpoint_says_nothing_of_its_origin(tmp_path: Path
     assert origin_of(str(tmp_path)) is None and origin_of("HuggingFaceTB/none") is None
 
 
-def test_an_endpoints_broken_episodes_are_in_no_rate_and_played_again(run: Any, tmp_path: Path) -> None:
-    refused = [True]
+def _priced(url: str, **prices: float) -> tuple[str, ...]:
+    """Words that play on an endpoint, one request at a time."""
+    options = {"url": url, "model": NAME, "concurrency": 1, "prices": prices}
+    return ("--rollout.engine", "openai", "--rollout.engine_options", json.dumps(options))
 
-    def script(body: dict[str, Any]) -> Any:
-        bad = refused[0] and body["messages"][-1]["content"] == first[0]
-        first[:] = first or [body["messages"][-1]["content"]]
+
+def test_an_endpoints_broken_episodes_are_in_no_rate_and_played_again(run: Any, tmp_path: Path) -> None:
+    asked, refuses = 0, True
+
+    def script(_: dict[str, Any]) -> Any:
+        nonlocal asked
+        asked += 1
+        bad = refuses and asked > 2  # after the first episode, which has two steps
         return (422, {"error": {"message": "not this"}}, {}) if bad else completion("<action>inventory</action>")
 
-    first: list[str] = []
     with ScriptedEndpoint(script) as server:
-        options = {"url": server.url, "model": NAME, "concurrency": 1, "prices": {"input": 1, "output": 2}}
-        words = [
-            "--rollout.engine",
-            "openai",
-            "--rollout.engine_options",
-            json.dumps(options),
-            "--out",
-            str(tmp_path / "o"),
-        ]
-        words += [
-            "--evaluation.sampling.temperature",
-            "0",
-            "--evaluation.episodes",
-            "3",
-            "--prompt.memory",
-            "window(0)",
-        ]
-        refused[0] = False
-        run(*words)
-        results = played(tmp_path / "o")
-        assert len(results) == 3 and not any(r.broken for r in results.values()), "one seed where nothing is drawn"
-        assert all((r.prompt_tokens, r.answer_tokens, r.cost) == (20, 10, 40e-6) for r in results.values())
-        assert {r.conditions.kind for r in results.values()} == {"endpoint"}
+        words = "--evaluation.sampling.temperature 0 --evaluation.episodes 3 --prompt.memory window(0)".split()
+        words += [*_priced(server.url, input=1, output=2), "--out", str(tmp_path / "o")]
+        ((summary,), err) = run(*words, status=3)
+        assert "2 failed, and are not counted" in err and summary["strata"][0]["n"] == 1
+        refuses = False
+        ((summary,), _) = run(*words)
+    results = played(tmp_path / "o").values()
+    assert len(results) == 3 == summary["strata"][0]["n"] and asked == 2 + 2 * 2 + 2 * 2, "the whole one not again"
+    found = {(r.broken, r.prompt_tokens, r.answer_tokens, r.cost, r.conditions.kind) for r in results}
+    assert found == {(None, 20, 10, 40e-6, "endpoint")}
 
 
 def test_cached_tokens_have_a_price_of_their_own_and_answers_without_counts_no_cost(run: Any, tmp_path: Path) -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 8}}
     for name, counts, cost in (("counted", usage, 2 * 14e-6), ("uncounted", None, None)):
         with ScriptedEndpoint(lambda body, told=counts: completion("<action>inventory</action>", usage=told)) as server:
-            prices = {"input": 1, "cached": 0.25, "output": 2}
-            options = json.dumps({"url": server.url, "model": NAME, "prices": prices})
-            run(
-                "--rollout.engine", "openai", "--rollout.engine_options", options, "--out", str(tmp_path / name),
-                "--evaluation.episodes", "1", "--seeds", "1",
-            )  # fmt: skip
+            words = _priced(server.url, input=1, cached=0.25, output=2)
+            run(*words, "--out", str(tmp_path / name), "--evaluation.episodes", "1", "--seeds", "1")
         (result,) = played(tmp_path / name).values()
         assert result.steps == 2 and result.cost == (None if cost is None else pytest.approx(cost))
 

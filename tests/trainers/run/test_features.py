@@ -114,8 +114,7 @@ def test_two_features_train_together_and_go_on_from_a_checkpoint_to_the_same_end
     settings["output"] = str(ends[1].parent)
     for iterations, more in ((1, ()), (2, ("--resume",))):
         assert main(["--config", str(write_settings(tmp_path, iterations=iterations, **settings)), *more]) == 0
-    if not {"rollout.staleness", "rollout.agent", "workers"} & {
-        *pair
-    }:  # what is computed together depends on the moment
+    # What is computed together depends on the moment.
+    if not {"rollout.staleness", "rollout.agent", "workers"} & {*pair}:
         assert without_times(ends[1]) == whole
         assert weights(ends[0] / "checkpoints/iteration-00002") == weights(ends[1] / "checkpoints/iteration-00002")

@@ -48,10 +48,8 @@ def test_every_command_says_in_one_line_that_the_disk_is_full(
     assert line.startswith(f"error: {full}/runs/tiny: cannot be written ([Errno 28] No space left on device")
     assert imitate(["--output", str(full / "model")]) == 2
     assert capfd.readouterr().err.splitlines()[0].startswith(f"error: {full}/model: cannot be written ([Errno 28]")
-    assert (
-        envsuite(["eval", "run", "TextCraft-v0", "--policy", "expert", "--workers", "0", "--out", str(full / "out")])
-        == 2
-    )
+    words = "eval run TextCraft-v0 --policy expert --workers 0 --out".split()
+    assert envsuite([*words, str(full / "out")]) == 2
     *_, line = capfd.readouterr().err.splitlines()
     assert line.startswith("envsuite: a file could not be written ([Errno 28] No space left on device: ")
     assert f"{full}/out/TextCraft-v0" in line and line.endswith("make room and run it again")

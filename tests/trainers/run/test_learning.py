@@ -43,14 +43,8 @@ def test_a_bandit_learns_to_pull_the_rewarded_arm(tmp_path: Path, recipe: str) -
     _indifferent(tmp_path / "model")
     bandit = [{"id": "bandit_world:Bandit-v0"}]
     changes = {"recipe": recipe, "envs": bandit, "evaluation.envs": bandit, "iterations": 12, "optim.lr": 5e-3}
-    changes |= {"optim.minibatches": 1, "optim.schedule": "constant", "episodes_every": 0}
-    changes |= {
-        "rollout.group_size": 16,
-        "evaluation.episodes": None,
-        "evaluation.repeats": 20,
-        "evaluation.every": 0,
-        "checkpoint_every": 50,
-    }
+    changes |= {"optim.minibatches": 1, "optim.schedule": "constant", "episodes_every": 0, "rollout.group_size": 16}
+    changes |= {"evaluation.episodes": None, "evaluation.repeats": 20, "evaluation.every": 0, "checkpoint_every": 50}
     assert main(["--config", str(write_settings(tmp_path, **changes))]) == 0
     records = read_metrics(tmp_path / "runs/tiny/metrics.jsonl")
     before, after = records[0]["eval/success"], records[-1]["eval/success"]

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 import pytest
 from tiny_runs import ROOT, environment, train, without_times, write_settings
+from waiting import until
 
 from trainers.programs.imitate import main as imitate
 from trainers.run.lock import CLAIM, NAME, SILENT_SECONDS, hold_folder
@@ -126,15 +127,12 @@ def test_a_living_run_loses_nothing_to_a_second_start_beside_it(place: Path) -> 
     words = [sys.executable, "-m", "trainers.train", "--config", config]
     with subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL) as first:
         try:
-            while not (metrics.is_file() and len(metrics.read_bytes().splitlines()) > 4):
-                assert first.poll() is None
-                time.sleep(0.1)
+            until(lambda: first.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") > 4))
             for more in ([], ["--resume"]):
-                second = train("--config", config, *more, timeout=300)
-                assert second.returncode == 2 and f"(pid {first.pid} on " in second.stderr
-                assert len(second.stderr.splitlines()) == 1
+                (line,) = train("--config", config, *more, status=2).stderr.splitlines()
+                assert f"(pid {first.pid} on " in line
         finally:
             first.kill()
-    assert train("--config", str(write_settings(place, iterations=6)), "--resume", timeout=300).returncode == 0
+    train("--config", str(write_settings(place, iterations=6)), "--resume", status=0)
     done = [record["iteration"] for record in without_times(place / "runs" / "tiny")]
     assert done == sorted(done) and set(done) == set(range(max(done) + 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ranks import on_ranks
 from safetensors.torch import load_file
 from sharding_cases import CASES, computed
 from tiny_runs import ROOT, save_model, weights, write_settings
+from waiting import until
 
 from trainers.report.events import read_events
 
@@ -44,13 +45,6 @@ def started(nodes: Nodes, folder: Path, *words: str, only: int | None = None) ->
 def said(folder: Path) -> list[str]:
     """What each node's launcher and processes have said."""
     return [(folder / f"{number}.log").read_text() for number in range(2)]
-
-
-def until(reached: Callable[[], bool], seconds: float = 600.0) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -105,16 +99,11 @@ def iterations(nodes: Nodes) -> int:
 def test_a_link_that_is_cut_for_half_a_minute_ends_no_run(
     process_timeout: float, restarts: int, nodes: Nodes, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {
-        "iterations": 12,
-        "evaluation.every": 0,
-        "checkpoint_every": 2,
-        "process_timeout": process_timeout,
-    }
-    settings["model.shard"] = "full" if restarts else "none"
+    settings: dict[str, Any] = {"iterations": 12, "evaluation.every": 0, "checkpoint_every": 2}
+    settings |= {"process_timeout": process_timeout, "model.shard": "full" if restarts else "none"}
     file = write_settings(nodes[0].shared, **settings)
     launched = started(nodes, tmp_path, "--config", str(file), "--max-restarts", "5")
-    until(lambda: iterations(nodes) >= 3 or any(each.poll() is not None for each in launched))
+    until(lambda: iterations(nodes) >= 3 or any(each.poll() is not None for each in launched), 600)
     nodes[1].cut()
     time.sleep(2.0)
     before = iterations(nodes)
@@ -134,7 +123,7 @@ def test_a_node_that_is_killed_and_comes_back_costs_no_run_and_changes_nothing(n
         words = ("--config", str(write_settings(nodes[0].shared, **settings)), "--max-restarts", "9")
         launched, run = started(nodes, tmp_path, *words), nodes[0].shared / "runs" / name
         if name == "killed":
-            until(lambda run=run: (run / "checkpoints" / "iteration-00004").exists())  # type: ignore[misc]
+            until(lambda run=run: (run / "checkpoints" / "iteration-00004").exists(), 600)  # type: ignore[misc]
             nodes[1].power_off()
             time.sleep(5.0)
             nodes[1].boot()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from ranks import on_ranks
 from safetensors.torch import load_file, save_file
 from tiny_runs import model, save_model, tokenizer
 
-from trainers.policy.adapter import add_adapter, keep_reference, save_adapter, set_adapter_tensors
+from trainers.policy.adapter import adapter_tensors, add_adapter, keep_reference, save_adapter, set_adapter_tensors
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model, load_outline
 from trainers.policy.model import Policy
@@ -77,7 +76,7 @@ def test_an_adapter_begins_as_in_one_process_on_weights_that_are_read_in_parts(t
     path = str(save_model(tmp_path / "model"))
     trained = model("qwen2", len(tokenizer()))
     add_adapter(trained, LORA, path)
-    set_adapter_tensors(trained, {n: torch.randn_like(t) for n, t in _adapter(trained).items()})
+    set_adapter_tensors(trained, {n: torch.randn_like(t) for n, t in adapter_tensors(trained).items()})
     (tmp_path / "adapter").mkdir()
     save_adapter(trained, tmp_path / "adapter")
     tokenizer().save_pretrained(tmp_path / "adapter")
@@ -89,12 +88,6 @@ def test_an_adapter_begins_as_in_one_process_on_weights_that_are_read_in_parts(t
     ]
     merged = "an adapter is merged into it"
     assert on_ranks(begun, ranks, configs) == [["", "", "", merged]] * ranks
-
-
-def _adapter(policy: Any) -> dict[str, torch.Tensor]:
-    from trainers.policy.adapter import adapter_tensors
-
-    return adapter_tensors(policy)
 
 
 def test_files_that_cannot_be_read_in_parts_are_loaded_by_the_first_process_and_say_why(tmp_path: Path) -> None:

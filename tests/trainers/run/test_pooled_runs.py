@@ -19,8 +19,6 @@ from tiny_runs import ROOT, environment, save_model, train, write_settings
 from envsuite.playing.step import Episode
 from trainers.pool import Pool
 from trainers.report.metrics import read_metrics
-from trainers.run.cli import parse
-from trainers.settings import ConfigError
 from trainers.steps.parquet import read_episodes
 
 pytestmark = pytest.mark.seconds
@@ -39,8 +37,7 @@ def play(task, client):
 
 
 def _trained(folder: Path, *words: str, **changes: Any) -> list[dict[str, Any]]:
-    done = train("--config", str(write_settings(folder, **changes)), *words)
-    assert done.returncode == 0, done.stderr[-3000:]
+    train("--config", str(write_settings(folder, **changes)), *words, status=0)
     return [record for record in read_metrics(folder / "runs/tiny/metrics.jsonl") if "train/loss" in record]
 
 
@@ -79,8 +76,7 @@ def test_consumption_goes_back_with_the_checkpoint_and_ends_with_the_pool(tmp_pa
     config = write_settings(tmp_path, **changes)
     done = train("--config", str(config))
     assert done.returncode != 0 and "0 whole groups of 3 are left that pool.take finds" in done.stderr
-    done = train("--config", str(config), "--resume", "--iterations", "3")
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = train("--config", str(config), "--resume", "--iterations", "3", status=0)
     files = sorted((tmp_path / "runs/tiny/episodes").glob("iteration-*.parquet"))
     seen = [tuple(step.response_ids.tolist()) for file in files for e in read_episodes(file) for step in e.steps]
     with Pool(pool["folder"]) as stored:
@@ -144,16 +140,3 @@ def test_a_gateway_that_is_killed_at_any_moment_loses_no_episode_that_it_trained
         starts = {session.session.split("/")[1] for session in sessions}
         assert all(session.ended and not session.bare and session.steps for session in sessions), "each is whole"
     assert not Counter(map(str, taken)) - there and len(starts) > 9, "what the run's files have is in the pool"
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"rollout.tree": {}}, "rollout.tree and pool do not go together"),
-        ({"pool.take": {"min_score": 2}}, "pool.take.min_score"),
-    ],
-)
-def test_settings_that_play_and_take_are_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    file = write_settings(tmp_path, **{"pool.folder": "pool", **changes})
-    with pytest.raises(ConfigError, match=told):
-        parse(["--config", str(file)])

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from even_tokens import EvenTokens
 from folders import SUPPORT
 from safetensors.numpy import load_file
-from tiny_runs import BOTH, model, save_model, step_table, train, weights, without_times, write_settings
+from tiny_runs import BOTH, model, save_model, step_table, train, trained, weights, without_times, write_settings
 
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import OptimConfig
@@ -54,6 +54,7 @@ def test_the_buffer_fills_is_imitated_once_and_is_empty_again(reference: Path) -
     records = without_times(reference / "runs/tiny")[1:-1]
     updates = [record["replay/updates"] for record in records]
     assert 1.0 in updates and updates[0] == 0.0
+    assert any(0.0 < record["replay/fill"] < 1.0 for record in records[:3]), "of a checkpoint of the stopped runs"
     for before, record in zip([None, *records], records, strict=False):
         stored = 0.0 if before is None else before["replay/stored"]
         assert record["replay/updates"] == float(stored >= 3), "when it was full before the iteration (Algorithm 1)"
@@ -97,16 +98,11 @@ def test_a_run_stopped_while_its_buffer_fills_and_resumed_equals_one_that_was_no
     assert (last[0] / "replay.safetensors").read_bytes() == (last[1] / "replay.safetensors").read_bytes()
 
 
-def test_some_checkpoint_of_those_runs_was_written_with_the_buffer_half_full(reference: Path) -> None:
-    assert any(0.0 < record["replay/fill"] < 1.0 for record in without_times(reference / "runs/tiny")[1:4])
-
-
 @pytest.mark.slow
 def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: Path) -> None:
     script = str(SUPPORT / "even_tokens.py")
     config = _settings(reference, output=str(tmp_path / "runs"), checkpoint_every=1, keep_checkpoints=9)
-    run = train("--config", config, program=(*BOTH, script), timeout=300)
-    assert run.returncode == 0, run.stderr
+    train("--config", config, program=(*BOTH, script), status=0)
     alone, both = without_times(reference / "runs/tiny"), without_times(tmp_path / "runs/tiny")
     assert [record["iteration"] for record in both] == [record["iteration"] for record in alone]
     told = [name for name in alone[1] if name.startswith(("replay/", "shape/"))]
@@ -115,8 +111,7 @@ def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: 
     assert any(record["replay/updates"] == 1.0 for record in both[1:-1])
     for later in (tmp_path / "runs/tiny/checkpoints").glob("iteration-0000[2-5]"):
         later.rename(tmp_path / later.name)
-    again = train("--config", config, "--resume", program=(*BOTH, script), timeout=300)
-    assert again.returncode == 0, again.stderr
+    train("--config", config, "--resume", program=(*BOTH, script), status=0)
     assert without_times(tmp_path / "runs/tiny")[:3] == both[:3]
     resumed, whole = (
         load_file(folder / "iteration-00005/replay.safetensors")
@@ -129,9 +124,7 @@ def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: 
 def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place: Path) -> None:
     method = {"filters": {"zero_variance": {"refill_rounds": 2}}}
     changes = {"recipe": "dapo", "method": method, "evaluation.every": 0, "iterations": 2}
-    assert main(["--config", str(write_settings(place, **changes))]) == 0
-    records = without_times(place / "runs/tiny")[1:-1]
-    for record in records:
+    for record in trained(place, **changes)[1:-1]:
         assert record["filter/refill_rounds"] == 2.0, "a random model solves nothing"
         assert record["filter/refill_groups"] == 4.0 and record["filter/refill_lacking"] == 2.0
         assert record["train/groups"] == 6.0 and record["train/episodes"] == 18.0, "all that was played is measured"
@@ -142,8 +135,7 @@ def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place
 def test_a_full_batch_needs_no_further_round(place: Path) -> None:
     method = {"filters": {"zero_variance": {"refill_rounds": 3}}, "shapers": {"even_tokens": {}}}
     changes = {"recipe": "dapo", "method": method, "evaluation.every": 0, "iterations": 1, "rollout.group_size": 6}
-    assert main(["--config", str(write_settings(place, **changes))]) == 0
-    record = without_times(place / "runs/tiny")[1]
+    record = trained(place, **changes)[1]
     assert record["filter/refill_lacking"] == 0.0 and record["filter/refill_rounds"] < 3
     assert record["train/groups"] == 2.0 + record["filter/refill_groups"]
 
@@ -153,8 +145,7 @@ def test_divergence_from_the_start_is_charged_in_the_reward(place: Path, per: st
     recipe = "reinforce_pp" if per == "token" else "grpo"
     changes = {"recipe": recipe, "method": {"shapers": {"kl_penalty": {"coef": 1.0, "per": per}}}}
     changes |= {"evaluation.every": 0, "iterations": 2}
-    assert main(["--config", str(write_settings(place, **changes))]) == 0
-    first, second = without_times(place / "runs/tiny")[1:-1]
+    first, second = trained(place, **changes)[1:-1]
     assert first["shape/kl"] == pytest.approx(0.0, abs=1e-5), "the first iteration is played by the reference"
     assert second["shape/kl"] > 1e-4 or second["shape/kl"] < -1e-4
     charged = second["train/return"] - second["train/shaped_return"]
@@ -167,8 +158,7 @@ def test_in_bfloat16_the_policy_of_the_start_pays_nothing_for_rounding_but_with_
 ) -> None:
     changes = {"recipe": "grpo", "method": {"shapers": {"kl_penalty": {"coef": 1.0, "estimator": "abs"}}}}
     changes |= {"evaluation.envs": [], "iterations": 1, "model.compute_dtype": "bfloat16", "optim.old_logprobs": old}
-    assert main(["--config", str(write_settings(place, **changes))]) == 0
-    (record,) = (line for line in without_times(place / "runs/tiny") if "shape/kl" in line)
+    (record,) = (line for line in trained(place, **changes) if "shape/kl" in line)
     assert record["shape/kl"] == 0.0 if old == "auto" else record["shape/kl"] > 1e-5
 
 

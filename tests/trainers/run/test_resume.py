@@ -120,7 +120,6 @@ def test_a_second_interrupt_stops_at_once(place: Path) -> None:
         "MetricsWriter.write = twice\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    run = train("--config", str(config), program=(sys.executable, "-c", script))
-    assert run.returncode == 130
+    run = train("--config", str(config), program=(sys.executable, "-c", script), status=130)
     assert "interrupted" in run.stderr and "Traceback" not in run.stderr
     assert not any((place / "runs/tiny/checkpoints").iterdir())

@@ -66,8 +66,7 @@ def _trained(team: Path, folder: Path, name: str, program: tuple[str, ...]) -> P
     changes: dict[str, Any] = {"recipe": name, "iterations": 2, "checkpoint_every": 1, "optim.lr": 1e-3}
     changes |= {"rollout.group_size": 8, "envs": [{**env, "max_episode_steps": 6}], "model.path": str(team / "model")}
     changes |= {"evaluation.envs": [{**env, "max_episode_steps": 6, "split": "test"}], "evaluation.episodes": 2}
-    run = train("--config", str(write_settings(folder, **changes)), program=program, timeout=300)
-    assert run.returncode == 0, run.stderr
+    train("--config", str(write_settings(folder, **changes)), program=program, status=0)
     return folder / "runs" / "tiny"
 
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from tiny_runs import BOOK, BOTH, ROOT, environment, write_settings
+from tiny_runs import BOOK, BOTH, begin, write_settings
 
 from envsuite.playing import activity
 from envsuite.playing.activity import ACTIVITY, ActivityState
@@ -87,9 +87,7 @@ def _wait_for(file: Path, pattern: str, process: subprocess.Popen[str], seconds:
 def textcraft() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A TextCraft server in a process of its own, and its address."""
     command = [sys.executable, "-m", "envsuite.cli", "serve", "http", "TextCraft-v0", "--port", "0", "--workers", "0"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = begin(*command)
     assert process.stdout is not None
     try:
         url = next(found[0] for line in process.stdout if (found := re.search(r"http://[0-9.]+:[0-9]+", line)))
@@ -107,10 +105,7 @@ def test_a_run_whose_environment_hangs_says_which_server_and_since_when_and_goes
     server, url = textcraft
     env = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": url}
     config = write_settings(place, envs=[env], **{"evaluation.episodes": None, "evaluation.envs": []})
-    run = subprocess.Popen(
-        [sys.executable, "-c", IMPATIENT, "--config", str(config), "--iterations", "30"],
-        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    run = begin(sys.executable, "-c", IMPATIENT, "--config", str(config), "--iterations", "30")
     try:
         _wait_for(place / "runs/tiny/metrics.jsonl", '"iteration":1,', run)
         server.send_signal(signal.SIGSTOP)
@@ -144,10 +139,7 @@ def test_a_launched_run_that_loses_a_rank_ends_with_its_name_and_a_whole_checkpo
     config = write_settings(
         place, iterations=4000, checkpoint_every=1, process_timeout=0.25, **{"rollout.tasks": ranks, **changes}
     )
-    launcher = subprocess.Popen(
-        [*BOTH, "--num_processes", str(ranks), "-m", "trainers.train", "--config", str(config)],
-        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    launcher = begin(*BOTH, "--num_processes", str(ranks), "-m", "trainers.train", "--config", str(config))
     folder = place / "runs/tiny"
     pid = 0
     try:

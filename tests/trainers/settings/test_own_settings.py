@@ -77,20 +77,14 @@ def _run(site: Path, *words: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
-def test_a_small_model_trains_an_iteration_with_the_settings_for_ones_own(site: Path, name: str) -> None:
-    model = str(save_model(site / "model"))
-    _run(site, "trainers.train", "--config", name, "--model.path", model, "--output", str(site / "runs"), *SMALL)
+def test_with_the_settings_for_ones_own_a_small_model_trains_and_smollm2_is_shown_instructions_and_planned(
+    site: Path, name: str, smol: object
+) -> None:
+    small, own = str(save_model(site / "model")), ("--config", name, "--model.path", SMOL)
+    _run(site, "trainers.train", "--config", name, "--model.path", small, "--output", str(site / "runs"), *SMALL)
     folder = site / "runs" / Path(name).stem
     assert (folder / "metrics.jsonl").read_text(encoding="utf-8").count("train/loss") == 1
     assert (folder / "report.html").is_file()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OWN)
-def test_smollm2_is_shown_prompts_with_instructions_and_planned_with_the_settings_for_ones_own(
-    site: Path, name: str, smol: object
-) -> None:
-    shown = _run(site, "envsuite.cli", "show-prompt", "--config", name, "--model.path", SMOL, "--player", "nothing")
+    shown = _run(site, "envsuite.cli", "show-prompt", *own, "--player", "nothing")
     assert "<action>your command</action>" in shown or '"number"' in shown
-    planned = _run(site, "envsuite.cli", "plan", "--config", name, "--model.path", SMOL, "--gpus", "H100")
-    assert "H100" in planned
+    assert "H100" in _run(site, "envsuite.cli", "plan", *own, "--gpus", "H100")

@@ -60,14 +60,14 @@ class Outer:
 @pytest.mark.parametrize(
     "key, allowed, refused",
     [
-        ("count", [0, 1, 2**31 - 1], [-1, 2**31, 0.5, math.nan]),
+        ("count", [0, 1, 2**31 - 1], [-1, 2**31, 0.5, math.nan, True]),
         ("least", [1], [0]),
         ("decay", [0, 0.999], [-0.001, 1]),
         ("fraction", [0, 1], [-0.001, 1.001]),
         ("share", [0.001, 1], [0, 1.001]),
         ("weight", [0, 3], [-0.001, math.inf]),
         ("folder", ["a", "a b", "é"], ["", ".", "..", "a/b", "a\\b", ".a", "a\n", "a" * 201]),
-        ("plain", [-1, 1e300, "2"], [math.nan, -math.inf, "nan", "x", 10**400]),
+        ("plain", [-1, 1e300, "2"], [math.nan, -math.inf, "nan", "x", 10**400, False]),
         ("whole", [-(2**63), 2**63 - 1], [2**63, -(2**63) - 1, "x"]),
     ],
 )

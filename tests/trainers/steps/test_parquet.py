@@ -38,12 +38,8 @@ def test_episodes_come_back_exactly_as_they_were_written(tmp_path_factory: pytes
 @pytest.fixture
 def batch() -> list[Episode]:
     steps = [step(t, action=(ToolCall("craft", {"n": 1}),), info={"valid": True}) for t in range(2)]
-    return [
-        episode(3, *steps),
-        episode(1, steps[0], error="crashed"),
-        episode(2, error="no reset"),
-        episode(0, steps[0]),
-    ]
+    failed = [episode(1, steps[0], error="crashed"), episode(2, error="no reset")]
+    return [episode(3, *steps), *failed, episode(0, steps[0])]
 
 
 def test_an_advantage_array_is_in_the_row_order_of_the_step_table(tmp_path: Path, batch: list[Episode]) -> None:
@@ -55,23 +51,20 @@ def test_an_advantage_array_is_in_the_row_order_of_the_step_table(tmp_path: Path
     assert [row["advantage"] for row in kept] == [0.1, 0.2, 0.3]
 
 
-def test_files_from_before_greedy_episodes_were_marked_are_read(tmp_path: Path, batch: list[Episode]) -> None:
+def test_files_of_version_1_and_from_before_greedy_episodes_were_marked_are_read(
+    tmp_path: Path, batch: list[Episode]
+) -> None:
+    """Those of version 1 have one policy version a step, and log-probabilities as float64."""
     path = tmp_path / "old.parquet"
     write_episodes(path, batch)
-    pq.write_table(pq.read_table(path).drop_columns(["greedy"]), path)
-    assert read_episodes(path) == batch
-    assert read_table(path).schema.names == SCHEMA.names
-
-
-def test_files_of_version_1_are_read(tmp_path: Path, batch: list[Episode]) -> None:
-    """They have one policy version a step, and log-probabilities as float64."""
-    path = tmp_path / "old.parquet"
-    write_episodes(path, batch)
-    table = pq.read_table(path).drop_columns(["context_truncated"])
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["greedy"]), path)
+    assert read_episodes(path) == batch and read_table(path).schema.names == SCHEMA.names
+    table = table.drop_columns(["context_truncated"])
     versions = pa.array([None if t < 0 else 7 for t in table["t"].to_pylist()], pa.int64())
-    table = table.set_column(table.schema.names.index("policy_version"), "policy_version", versions)
     numbers = table["response_logprobs"].cast(pa.list_(pa.float64()))
-    table = table.set_column(table.schema.names.index("response_logprobs"), "response_logprobs", numbers)
+    for name, column in {"policy_version": versions, "response_logprobs": numbers}.items():
+        table = table.set_column(table.schema.names.index(name), name, column)
     pq.write_table(table.replace_schema_metadata({FORMAT: b"1"}), path)
     found = read_episodes(path)
     assert [len(episode.steps) for episode in found] == [2, 1, 0, 1]
@@ -113,16 +106,6 @@ def test_any_parquet_reader_sees_typed_columns(tmp_path: Path, batch: list[Episo
     assert schema.field("reward").type == pa.float64()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_truncated_file_is_reported_by_name(tmp_path: Path, batch: list[Episode], share: float) -> None:
-    path = tmp_path / "iteration-00007.parquet"
-    write_episodes(path, batch)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(DataError, match=r"iteration-00007\.parquet"):
-        read_episodes(path)
-
-
 @given(st.data())
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_a_damaged_file_raises_no_other_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -138,7 +121,14 @@ def test_a_damaged_file_raises_no_other_error(tmp_path_factory: pytest.TempPathF
         assert "x.parquet" in str(error)
 
 
-def test_a_foreign_parquet_file_and_a_missing_one_are_reported(tmp_path: Path) -> None:
+def test_a_truncated_file_a_foreign_one_and_a_missing_one_are_reported(tmp_path: Path, batch: list[Episode]) -> None:
+    path = tmp_path / "iteration-00007.parquet"
+    write_episodes(path, batch)
+    content = path.read_bytes()
+    for share in (0.0, 0.3, 0.99):
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(DataError, match=r"iteration-00007\.parquet"):
+            read_episodes(path)
     pq.write_table(pa.table({"weather": ["rain"]}), tmp_path / "other.parquet")
     with pytest.raises(DataError, match=r"other\.parquet.*not one of episodes.*weather"):
         read_episodes(tmp_path / "other.parquet")

@@ -19,23 +19,20 @@ def test_equal_actions_have_equal_texts_whatever_their_mappings_and_an_answer_wi
     assert first == second == '[["go", {"by": {"foot": true}, "to": "hall"}]]' != third and none is None
 
 
-def test_the_text_of_a_step_holds_the_observation_that_it_led_to():
+def test_the_text_of_a_step_is_what_an_agent_says_and_sees_and_a_step_that_changes_nothing_has_none():
     first, second, third = (step(t, action=(ToolCall("act", {"command": "open"}),)) for t in range(3))
+    both = (ToolCall("click", {"id": 3, "twice": True}), ToolCall("say", {"text": "done"}))
+    look = step(1, action=(ToolCall("act", {"command": "look"}),), observation="a hall", state_key="hall")
     batch = [
         episode(0, first, replace(second, observation="a chest", valid=False), replace(third, observation="x")),
         episode(1, first, error="crashed"),
         episode(2, first, success=True),
+        episode(3, step(0, action=both), look, replace(look, t=2, observation="the same hall")),
     ]
-    texts = StepTable.from_episodes(batch).extra["step_text"].tolist()
-    assert texts == ["open\na chest", None, "open\nend", "open\nsuccess"]
-
-
-def test_the_text_of_a_step_is_what_an_agent_says_and_a_step_that_changes_nothing_has_none():
-    both = (ToolCall("click", {"id": 3, "twice": True}), ToolCall("say", {"text": "done"}))
-    look = step(1, action=(ToolCall("act", {"command": "look"}),), observation="a hall", state_key="hall")
-    steps = [step(0, action=both), look, replace(look, t=2, observation="the same hall")]
-    texts = StepTable.from_episodes([episode(0, *steps)])
-    assert texts.extra["step_text"].tolist() == ["click(id=3, twice=True); done\na hall", None, "look\nend"]
+    assert StepTable.from_episodes(batch).extra["step_text"].tolist() == [
+        *("open\na chest", None, "open\nend", "open\nsuccess"),
+        *("click(id=3, twice=True); done\na hall", None, "look\nend"),
+    ]
 
 
 def test_token_columns_follow_their_rows():

@@ -211,9 +211,9 @@ def _logprobs(table: StepTable) -> np.ndarray:
     return np.linspace(-3.0, -0.1, len(table.response.values))
 
 
-def _imitated(iteration: int, mask: float, **settings: object) -> Batch:
+def _imitated(iteration: int, **settings: object) -> Batch:
     """What a buffer that was filled in one iteration gives in another."""
-    imitation = SelfImitation(ReplayConfig(size=1, warmup=8, **settings), Accelerator(cpu=True), seed=0, mask=mask)
+    imitation = SelfImitation(ReplayConfig(size=1, warmup=8, **settings), Accelerator(cpu=True), seed=0)
     assert imitation.advance(_credit(1), 1, _logprobs)[0] is None
     batch, _ = imitation.advance(_credit(iteration), iteration, _logprobs)
     assert batch is not None and batch.factor is not None and len(batch.factor) == len(batch.table.response.values)

@@ -20,7 +20,7 @@ from trainers.credit.estimators.groups import (
     group_statistics,
 )
 from trainers.credit.estimators.returns import episode_returns
-from trainers.settings import AtLeastOne, Count
+from trainers.settings import AtLeastOne, Count, Fraction
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import ITERATION
 
@@ -54,6 +54,8 @@ class ReplayConfig:
     warmup: Count = 100
     """T_warm-up: iterations over which the weight of self-imitation rises to 1 (ALFWorld 100, WebShop 200,
     mathematics 300)."""
+    mask: Fraction = 0.02
+    """λ: share of an episode's tokens that covariance clipping masks; 0 turns it off."""
     cov: tuple[float, float] | None = None
     """ω_lb and ω_ub: covariances between them are clipped; by default the means of the first iteration's greatest 2 %
     and 0.02 % (Table 8: 2 and 60)."""

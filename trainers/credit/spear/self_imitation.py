@@ -21,8 +21,6 @@ from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
 
-MASK = 0.02
-"""λ (Table 8)."""
 LOW_SHARE, HIGH_SHARE = 0.02, 0.0002
 """Shares of the first iteration's greatest covariances whose means are the range that is masked, by default."""
 
@@ -68,18 +66,12 @@ class SelfImitation:
         accelerator: The run's accelerator.
         seed: The run's seed; draws the tokens that are masked.
         reference: Supplies the reference policy's log-probabilities, where the loss needs them.
-        mask: λ: share of an episode's tokens that covariance clipping masks; 0 turns it off.
     """
 
     def __init__(
-        self,
-        config: ReplayConfig,
-        accelerator: Accelerator,
-        seed: int,
-        reference: Provider | None = None,
-        mask: float = MASK,
+        self, config: ReplayConfig, accelerator: Accelerator, seed: int, reference: Provider | None = None
     ) -> None:
-        self.config, self.mask = config, mask
+        self.config = config
         self.reference = reference
         self.accelerator = accelerator
         self.seed = seed
@@ -104,7 +96,7 @@ class SelfImitation:
         every_group = all_gather_object(self.accelerator, group_means(credit.table))
         ids, means = (np.concatenate(part) for part in zip(*every_group, strict=True))
         self.buffer.enter_means(means[np.argsort(ids, kind="stable")])
-        if self.bounds is None and self.mask > 0.0:
+        if self.bounds is None and self.config.mask > 0.0:
             self.bounds = self._measure_bounds(credit)
         evictions = self.buffer.forget(iteration)
         count = sum(all_gather_object(self.accelerator, self.buffer.useful_count))
@@ -135,13 +127,13 @@ class SelfImitation:
             return None, sums
         per_token = np.repeat(advantage, table.response.lengths)
         factor = np.full(len(per_token), float(cosine_rise(iteration, self.config.warmup)))
-        if self.mask > 0.0 and self.bounds is not None:
+        if self.config.mask > 0.0 and self.bounds is not None:
             logprob = logprobs(table)
             moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, per_token)), TokenMoments())
             covariance = covariances(logprob, per_token, moments)
             episode = group_codes(table.episode_id)[table.response.row_of]
             draws = token_draws(table, self.seed, iteration)
-            mask = clipped_tokens(covariance, episode, *self.bounds, self.mask, draws)
+            mask = clipped_tokens(covariance, episode, *self.bounds, self.config.mask, draws)
             factor[mask] = 0.0
             sums["masked"] = float(mask.sum())
             low, high = self.bounds

@@ -175,8 +175,8 @@ def critics(accelerator: Accelerator, folder: str, sharding: Sharding) -> Critic
     """A critic that learns for two epochs, and another one that goes on from its state."""
     first, second = (
         Critic(
-            CriticConfig(kind="model", path=folder, lr=0.01, epochs=2, minibatches=2), accelerator,
-            model("qwen2", SIZE), ModelConfig(shard=sharding), OptimConfig(tokens_per_microbatch=60),
+            CriticConfig(kind="model", lr=0.01, epochs=2, minibatches=2), accelerator,
+            model("qwen2", SIZE), ModelConfig(path=folder, shard=sharding), OptimConfig(tokens_per_microbatch=60),
             [CriticValue(per="token")], seed=1,
         )
         for _ in range(2)

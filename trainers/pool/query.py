@@ -13,7 +13,7 @@ from trainers.settings import AtLeastOne, Fraction, Text
 
 @dataclass(frozen=True)
 class SessionConditions:
-    """Conditions that a session must meet, all of them."""
+    """Conditions that a session must meet, all of them, and the order in which sessions are taken."""
 
     source: Text | None = None
     """Who played."""
@@ -26,11 +26,13 @@ class SessionConditions:
     """Least score."""
     success: bool | None = None
     """Whether it solved its task."""
+    order: Literal["random", "oldest", "newest"] = "random"
+    """Order of sessions, or of groups: by the seed, by their beginning, or the last one first."""
 
 
 @dataclass(frozen=True)
 class Query(SessionConditions):
-    """What is wanted, how many, and in which order."""
+    """What is wanted, and how many."""
 
     group_size: AtLeastOne | None = None
     """Whole groups alone: of each group with at least so many sessions that are wanted, the first ones."""
@@ -38,8 +40,6 @@ class Query(SessionConditions):
     """Most sessions."""
     per_task: AtLeastOne | None = None
     """Most sessions of one task; a group that goes beyond is left out."""
-    order: Literal["random", "oldest", "newest"] = "random"
-    """Order of sessions, or of groups: by the seed, by their beginning, or the last one first."""
 
 
 _CONDITIONS = {

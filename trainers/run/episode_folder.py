@@ -20,7 +20,7 @@ from trainers.steps.parquet import read_episodes, write_episodes
 _SETTINGS = "settings.json"
 _PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "prices")
 """Options of an engine that change no answer."""
-_AGENT = ("function", "command", "service", "test", "environment", "masking", "requests", "tokens", "seconds")
+_AGENT = ("run", "test", "environment", "masking", "requests", "tokens", "seconds")
 """Settings of an agent that change its episodes."""
 
 

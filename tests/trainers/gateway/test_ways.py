@@ -71,7 +71,7 @@ def test_the_agents_of_packages_are_found_from_any_folder(tmp_path: Path, monkey
 def test_the_agent_of_the_page_trains(tmp_path: Path) -> None:
     for name, text in files_of(ROOT / "docs/your-agent.md", "A function").items():
         (tmp_path / name).write_text(text)
-    words = ["--config", "configs/agent.yaml", "--rollout.agent.function", "my_agent.py:play", "--output", "runs"]
+    words = ["--config", "configs/agent.yaml", "--rollout.agent.run", "my_agent.py:play", "--output", "runs"]
     words += [word for pair in SMALL.items() for word in pair]
     took = ["--name", "taken", "--iterations", "1", "--pool.take.source", "agent", "--evaluation.envs", "[]"]
     for more in ([], took):  # the second trains on what the first stored, and evaluates nothing

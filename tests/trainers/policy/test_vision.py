@@ -303,7 +303,7 @@ def test_branches_before_between_and_after_images_of_any_shape_are_the_model_s_o
         for tree in micro_batches(steps, 1000, True, rows=how == "rows"):
             stats = policy(replace(tree, part=7) if how == "parts" else tree)  # parts end within images
             stats.logprob.sum().backward()
-            assert (stats.logprob - own[torch.from_numpy(tree.index)]).abs().max() < 1e-5
+            assert (stats.logprob - own[torch.from_numpy(tree.index)]).abs().max() < 2e-5
         same_gradients(taken_gradients(model), wanted)
         moved(model)  # embeddings of the weights before are not used again
 

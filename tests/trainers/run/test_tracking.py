@@ -129,7 +129,7 @@ def test_a_run_that_was_killed_is_resumed_in_every_tracker(place: Path, monkeypa
     assert steps == [("train/success", i) for i in (1, 2, 3, 4)] + [("eval/success", i) for i in (0, 2, 4)]
     for name, found in shown.items():
         named = Counter((tag, step) for tag, step, _ in found.elements() if tag in ("train/success", "eval/success"))
-        if name == "wandb":  # its own process loses what it has not written when the run is killed
+        if name != "tensorboard":  # what the last second had is lost when the run is killed, here maybe all of it
             assert named <= Counter(steps) and named["train/success", 4] == named["eval/success", 4] == 1
         else:
             assert named == Counter(steps), name

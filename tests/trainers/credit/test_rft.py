@@ -27,6 +27,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.loss import Objective
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
+from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError, checked
 from trainers.steps import StepTable
 from trainers.train import main
@@ -113,7 +114,9 @@ def test_a_run_learns_from_rounds_and_goes_on_from_a_checkpoint_to_the_same_end(
     assert weights(ends[0] / "checkpoints/iteration-00002") == weights(ends[1] / "checkpoints/iteration-00002")
 
 
-def test_rounds_are_for_rft_alone() -> None:
+def test_rounds_are_for_rft_alone_which_needs_a_filter() -> None:
+    with pytest.raises(ConfigError, match="rft would imitate every episode"):
+        checked(TrainConfig, {"method": {"estimator": "rft"}})
     for estimator, rules in (("grpo", "rounds"), ("rft", "paper")):
         with pytest.raises(ConfigError, match="rft takes rounds, other methods paper or code"):
             checked(MethodConfig, {"estimator": estimator, "replay": {"rules": rules}})

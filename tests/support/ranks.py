@@ -43,6 +43,15 @@ def on_ranks(function: Callable[..., R], ranks: int, *arguments: Any, timeout: f
     Raises:
         AssertionError: One of them failed, or did not finish in time; the message holds its traceback.
     """
+    while True:
+        try:
+            return _on_ranks(function, ranks, *arguments, timeout=timeout)
+        except AssertionError as error:  # somebody may take the port between its choice and its use
+            if "EADDRINUSE" not in str(error):
+                raise
+
+
+def _on_ranks(function: Callable[..., R], ranks: int, *arguments: Any, timeout: float) -> list[R]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

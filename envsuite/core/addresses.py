@@ -70,8 +70,10 @@ def open_socket(host: str, port: int) -> socket.socket:
     """Opens a socket that listens at an address.
 
     Raises:
-        UsageError: The address is in use, forbidden, or not of this machine; the message says what to do.
+        UsageError: The address is in use, forbidden, not of this machine, or none; the message says what to do.
     """
+    if not 0 <= port < 65536:
+        raise UsageError(f"cannot listen at {host}:{port}: ports are 0 to 65535; 0 is any that is free")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # TCP by name: only then asyncio sends short messages immediately, and not 40 ms later.
@@ -84,7 +86,7 @@ def open_socket(host: str, port: int) -> socket.socket:
             listening.close()
             raise
         return listening
-    except (OSError, UnicodeError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number == errno.EADDRINUSE:
             why = "something listens there already; give another port, or 0 for any that is free"

@@ -1,4 +1,4 @@
-"""No message about an address says its password."""
+"""What is wrong with an address is said, and no message says its password."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.core.addresses import address, redact_address
+from envsuite.core.addresses import address, open_socket, redact_address
 from envsuite.core.errors import UsageError
 from envsuite.data.catalog import data_sets
 from envsuite.data.manager import fetch
@@ -74,3 +74,23 @@ def test_what_is_shown_is_the_address_without_secrets() -> None:
     assert redact_address("http://me:hush@host:1/v1?key=hush") == "http://host:1/v1"
     assert redact_address("http://host:1/v1") == "http://host:1/v1"
     assert redact_address("localhost:8000") == "localhost:8000"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "advice"),
+    [
+        ("127.0.0.1", 65536, "ports are 0 to 65535"),
+        ("127.0.0.1", -1, "ports are 0 to 65535"),
+        ("203.0.113.1", 0, "give an address of this machine"),
+        ("no host", 0, "give an address of this machine"),
+        ("a" * 64, 0, "give an address of this machine"),
+    ],
+)
+def test_where_nothing_can_listen_the_message_says_what_to_give(host: str, port: int, advice: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot listen at {host}:{port}: .*{advice}"):
+        open_socket(host, port)
+
+
+def test_a_taken_port_is_refused() -> None:
+    with open_socket("127.0.0.1", 0) as taken, pytest.raises(UsageError, match="give another port"):
+        open_socket("127.0.0.1", taken.getsockname()[1])

@@ -64,8 +64,6 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         check_token(self.token)
-        if not 0 <= self.port < 65536:
-            raise UsageError(f"--port {self.port}: give 0 to 65535")
         if self.token is None and not self.local:
             raise UsageError(
                 f"--host {self.host} lets other machines connect: give a token, which readers must then send, with "

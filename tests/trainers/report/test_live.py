@@ -283,7 +283,7 @@ def test_without_a_token_only_this_machine_is_served(growing: Growing) -> None:
     [
         (["--host", "0.0.0.0"], "give a token"),
         (["--host", "0.0.0.0", "--token-file", "/nowhere/token"], "cannot be read"),
-        (["--port", "70000"], "give 0 to 65535"),
+        (["--port", "70000"], "ports are 0 to 65535"),
         (["--host", "203.0.113.1", "--token-file", "TOKEN"], "cannot listen at 203.0.113.1"),
         (["another-run"], "--serve follows one run"),
         (["--advantages", "grpoo"], "grpoo"),

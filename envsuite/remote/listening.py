@@ -41,6 +41,7 @@ IDLE_SECONDS = 10.0
 """Seconds that a connection has waited for a further request when it may make room for another one."""
 MAINTENANCE_SECONDS = 1.0
 MAX_HEADER = 32 * 1024
+_LONG_HEADER = HttpProblem(431, "too-large", f"the header has more than {MAX_HEADER} bytes")
 _TICK = 0.1  # uvicorn's
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -92,8 +93,7 @@ class Connection(HttpToolsProtocol):
         if self._in_header:
             self._unparsed += len(data)
             if self._unparsed > 2 * MAX_HEADER:
-                self._header_size = self._unparsed
-                self.send_400_response("")
+                self._refuse(_LONG_HEADER)
 
     def on_message_begin(self) -> None:
         """Begins to wait for a header."""
@@ -130,11 +130,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answers what is no request."""
-        if self._header_size > MAX_HEADER:
-            problem = HttpProblem(431, "too-large", f"the header has more than {MAX_HEADER} bytes")
-        else:
-            problem = HttpProblem(400, "malformed", msg)
-        self._refuse(problem)
+        self._refuse(_LONG_HEADER if self._header_size > MAX_HEADER else HttpProblem(400, "malformed", msg))
 
     def _refuse(self, problem: HttpProblem) -> None:
         """Answers, and reads the rest: else the system would answer it with a reset, and the client see no reason."""

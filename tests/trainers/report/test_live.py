@@ -234,7 +234,9 @@ def test_no_request_reads_another_file_or_breaks_the_server(
     served: tuple[Path, FlaskClient], method: str, path: str, headers: dict[str, str], body: bytes
 ) -> None:
     answer = served[1].open(f"/{path}", method=method, headers=headers, data=body)
-    assert answer.status_code in (200, 308, 400, 401, 404, 405, 413, 415)
+    if answer.request.host != "localhost":  # the client takes what follows // for a host
+        assert answer.status_code == 421
+    assert answer.status_code in (200, 308, 400, 401, 404, 405, 413, 415, 421)
     assert SECRET.encode() not in answer.data
     if answer.status_code == 200 and method in ("GET", "HEAD"):
         asked = answer.request.path

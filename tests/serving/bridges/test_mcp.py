@@ -14,6 +14,7 @@ import anyio
 import httpx2
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from talk import EACH, OPEN, called, empty, example, opened, played
@@ -67,13 +68,18 @@ async def test_an_episode_by_mcp_is_the_local_one_step_for_step(bridge: Bridge, 
 
 
 @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])
-async def test_an_episode_over_stdio_is_the_local_one_with_and_without_handshake(mode: str, root: Path) -> None:
+async def test_an_episode_over_stdio_is_the_local_one_with_and_without_handshake(
+    mode: str, root: Path, tmp_path: Path
+) -> None:
     server = json.loads(example("json", root))["mcpServers"]["textcraft"]
     assert server.pop("command") == "envsuite"
     command = StdioServerParameters(command=sys.executable, args=["-m", "envsuite.cli", *server.pop("args")])
 
-    async with Client(command, mode=mode) as client:
-        await play(client, "TextCraft-v0", 2)
+    with (tmp_path / "errors").open(
+        "w"
+    ) as errors:  # the server writes there: under mutmut standard error has no number
+        async with Client(stdio_client(command, errors), mode=mode) as client:
+            await play(client, "TextCraft-v0", 2)
 
 
 async def test_tools_and_what_cannot_be_done_are_told_to_the_model(bridge: Bridge) -> None:

@@ -1,4 +1,4 @@
-"""Column providers: they compute the columns that a method needs beyond the rollout's, once an iteration."""
+"""Column providers: they compute the columns that a method needs beyond the rollout's."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Provider(ABC):
 
     @abstractmethod
     def columns(self, steps: StepTable) -> StepTable:
-        """Returns ``steps``, those of this process, with the columns added."""
+        """Returns ``steps``, those of this process, with the columns added; refills of an iteration ask again."""
 
     def learn(self, steps: StepTable, rng: np.random.Generator) -> dict[str, float]:
-        """Trains on the credited steps; returns metrics by their names under ``train/``.
+        """Trains on the credited steps, once an iteration; returns metrics by their names under ``train/``.
 
         Args:
             steps: Steps of this process that :meth:`columns` has seen, with the columns of the estimator.

@@ -81,10 +81,10 @@ def test_every_method_credits_a_team_alike_on_one_process_and_on_two(credit: Pat
 def test_every_method_gives_the_credit_that_was_recorded(credit: Path) -> None:
     found = recorded_credit.read(credit)
     before = orjson.loads(recorded_credit.FILE.read_bytes())
-    assert found.keys() == before.keys()
+    again = "after a change that is meant, record anew: python tests/support/recorded_credit.py"
+    assert found.keys() == before.keys(), again
     for name, figures in before.items():
-        again = f"{name}; after a change that is meant, record anew: python tests/support/recorded_credit.py"
-        assert found[name] == pytest.approx(figures, rel=1e-5, abs=1e-5), again
+        assert found[name] == pytest.approx(figures, rel=1e-5, abs=1e-5), f"{name}; {again}"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError, unknown
+from envsuite.data.files import file_errors
 
 FAMILIES = (
     "look_at_obj_in_light",
@@ -47,10 +48,8 @@ def read_game(path: Path) -> GameFile:
     Raises:
         DataError: The file is missing, truncated, or not a game.
     """
-    try:
+    with file_errors(path, remedy=REMEDY):
         content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). {REMEDY}") from error
     return parse_game(path, content)
 
 

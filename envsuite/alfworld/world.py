@@ -13,6 +13,7 @@ from envsuite.alfworld.game_file import REMEDY, read_game
 from envsuite.alfworld.pddl import MalformedPDDL
 from envsuite.alfworld.rendering import render
 from envsuite.core.errors import DataError, UsageError
+from envsuite.data.files import file_errors
 
 VERSION = "1"
 """Increased with every change of what a game answers."""
@@ -128,10 +129,8 @@ class NativeEngine:
         Raises:
             DataError: The file is missing, truncated, or not such a game; the message names file and remedy.
         """
-        try:
+        with file_errors(path, remedy=REMEDY):
             stat = path.stat()
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}). {REMEDY}") from error
         if stat.st_size > MAX_BYTES:
             raise DataError(f"{path}: has {stat.st_size:,} bytes, more than any game ({MAX_BYTES:,}). {REMEDY}")
         key = (str(path), stat.st_mtime_ns, stat.st_size)

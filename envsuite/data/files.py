@@ -8,6 +8,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from envsuite.core.errors import DataError
+
+
+@contextmanager
+def file_errors(path: Path, fate: str = "read", remedy: str = "") -> Iterator[None]:
+    """Makes an error of the system in the block a :class:`DataError` that names ``path``.
+
+    Args:
+        path: The file or folder that the block uses.
+        fate: What the block does with it: ``"read"`` or ``"written"``.
+        remedy: What to do, as the end of the message.
+    """
+    try:
+        yield
+    except OSError as error:
+        end = f". {remedy}" if remedy else ""
+        raise DataError(f"{path}: cannot be {fate} ({error.strerror or error}){end}") from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file as :func:`write_atomically` does.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    with file_errors(path, "written"):
+        write_atomically(path, content)
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes ``content`` to ``path``; an interrupted write leaves the old file.

@@ -18,6 +18,7 @@ from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, RemoteFile, Unpack
 from envsuite.data.connection import Patience
 from envsuite.data.download import download
+from envsuite.data.files import file_errors
 from envsuite.data.part import PartFile, sha256_of, shape_trouble
 from envsuite.data.places import WRITABLE, data_root
 from envsuite.data.progress import ProgressReceiver, SilentProgress
@@ -87,7 +88,7 @@ def fetch(
         if not mirror.startswith("file:"):
             address(mirror, "--mirror", "https://example.org/folder", "name an address without")
     folder = (root if root is not None else data_root()) / data.folder
-    try:
+    with file_errors(folder, "written", WRITABLE):
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder, patience, progress):
             if state(data, root).state == "complete":
@@ -96,8 +97,6 @@ def fetch(
                     progress.note(f"{data.name}: all right, in {folder}")
                     return folder
             _fetch(data, folder, mirrors, keep_archives, patience, progress)
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written ({error.strerror or error}). {WRITABLE}") from error
     return folder
 
 

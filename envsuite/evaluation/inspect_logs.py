@@ -10,7 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from envsuite.core.errors import DataError, MissingExtra
+from envsuite.core.errors import MissingExtra
+from envsuite.data.files import file_errors
 from envsuite.evaluation.results import Conditions, EpisodeResult
 
 
@@ -40,11 +41,9 @@ def write_inspect_logs(results: Sequence[EpisodeResult], folder: Path, time: dat
     files = []
     for key, group in groupby(sorted(results, key=_file_stem), key=_file_stem):
         file = folder / f"{key}.eval"
-        try:
+        with file_errors(file, "written"):
             folder.mkdir(parents=True, exist_ok=True)
             write_eval_log(_log(list(group), when), str(file))
-        except OSError as error:
-            raise DataError(f"{file}: cannot be written ({error})") from error
         files.append(file)
     return files
 

@@ -8,8 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsuite.core.errors import DataError, MissingExtra, UsageError
-from envsuite.data.files import write_atomically
+from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.data.files import write_file
 from envsuite.evaluation.tables import TableRow
 from envsuite.evaluation.writers import visible
 
@@ -78,10 +78,7 @@ def draw_comparison(rows: Sequence[TableRow], path: Path) -> None:
             _draw_cost(cost_axes, own, policies)
         content = BytesIO()
         figure.savefig(content, format=path.suffix[1:].lower(), facecolor="white", dpi=160)
-    try:
-        write_atomically(path, content.getvalue())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error})") from error
+    write_file(path, content.getvalue())
 
 
 def _shorten_name(name: str) -> str:

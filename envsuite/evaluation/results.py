@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 import orjson
 
 from envsuite.core.errors import DataError, UsageError
+from envsuite.data.files import file_errors
 from envsuite.data.locks import try_locked
 
 Ending = Literal["done", "budget", "context", "tokens", "broken"]
@@ -209,10 +210,8 @@ def _outcome(result: EpisodeResult) -> tuple[Any, ...]:
 
 
 def _lines(file: Path) -> Iterator[EpisodeResult]:
-    try:
+    with file_errors(file):
         content = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error})") from error
     whole, _, _ = content.rpartition(b"\n")
     for number, line in enumerate(whole.split(b"\n") if whole else (), 1):
         try:

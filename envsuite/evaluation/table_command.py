@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from envsuite.core.errors import DataError, UsageError
-from envsuite.data.files import write_atomically
+from envsuite.core.errors import UsageError
+from envsuite.data.files import write_file
 from envsuite.evaluation.groups import load_groups
 from envsuite.evaluation.sheets import make_sheets, make_wide_sheets
 from envsuite.evaluation.tables import DIVISIONS, make_rows
@@ -67,7 +67,4 @@ def deliver(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text)
         return
-    try:
-        write_atomically(out, text.encode())
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error})") from error
+    write_file(out, text.encode())

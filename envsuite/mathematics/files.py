@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError
+from envsuite.data.files import file_errors
 from envsuite.mathematics.answers import extract_answer
 from envsuite.mathematics.problem import MathProblem
 
@@ -35,17 +36,14 @@ def read(path: Path) -> Iterator[tuple[int, MathProblem, str]]:
     Raises:
         DataError: The file cannot be read, or a line has no question or no answer; the message names the line.
     """
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(MOST_BYTES + 1):
-                number += 1
-                if len(line) > MOST_BYTES:
-                    raise DataError(f"{path}, line {number}: longer than {MOST_BYTES:,} bytes; give a line to each")
-                if line.strip():
-                    yield number, *_problem(line, f"{path}, line {number}")
-    except OSError as error:
-        raise DataError(f"{path}: the file of problems cannot be read: {error.strerror}") from error
+    with file_errors(path), path.open("rb") as file:
+        number = 0
+        while line := file.readline(MOST_BYTES + 1):
+            number += 1
+            if len(line) > MOST_BYTES:
+                raise DataError(f"{path}, line {number}: longer than {MOST_BYTES:,} bytes; give a line to each")
+            if line.strip():
+                yield number, *_problem(line, f"{path}, line {number}")
 
 
 def _problem(line: bytes, where: str) -> tuple[MathProblem, str]:

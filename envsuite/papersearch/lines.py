@@ -13,6 +13,8 @@ from typing import Any, BinaryIO, ClassVar
 import orjson
 
 from envsuite.core.errors import DataError
+from envsuite.data.files import file_errors
+from envsuite.data.part import sha256_of
 from envsuite.retrieval.documents import Document, DocumentProblems
 
 LONGEST_LINE = 2**24
@@ -87,11 +89,8 @@ def digest_of(paths: Sequence[Path], reader: str) -> str:
     """
     total = hashlib.sha256(reader.encode())
     for path in paths:
-        try:
-            with path.open("rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        with file_errors(path):
+            total.update(bytes.fromhex(sha256_of(path)))
     return total.hexdigest()
 
 

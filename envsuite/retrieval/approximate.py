@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, MissingExtra
-from envsuite.data.files import atomic_file
+from envsuite.data.files import atomic_file, file_errors
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.retrieval.documents import Found
 from envsuite.retrieval.vectors import Vectors, best
@@ -106,12 +106,9 @@ def _trailer(path: Path) -> tuple[bytes, bytes]:
     Raises:
         DataError: It cannot be read, or is no index, or one of an earlier version.
     """
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TRAILER.size))
-            end = file.read(_TRAILER.size)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}). {_REMEDY}") from error
+    with file_errors(path, remedy=_REMEDY), path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - _TRAILER.size))
+        end = file.read(_TRAILER.size)
     if len(end) < _TRAILER.size or end[-len(_MAGIC) :] != _MAGIC:
         raise DataError(f"{path} is no index, a truncated one, or one without a checksum, as before. {_REMEDY}")
     identity, digest, _ = _TRAILER.unpack(end)
@@ -125,16 +122,13 @@ def _digest(path: Path) -> bytes:
         DataError: It cannot be read.
     """
     hasher = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            bytes_left = file.seek(0, 2) - (_TRAILER.size - 32)
-            file.seek(0)
-            while bytes_left > 0:
-                content = file.read(min(bytes_left, 1 << 20))
-                hasher.update(content)
-                bytes_left -= len(content) or bytes_left
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}). {_REMEDY}") from error
+    with file_errors(path, remedy=_REMEDY), path.open("rb") as file:
+        bytes_left = file.seek(0, 2) - (_TRAILER.size - 32)
+        file.seek(0)
+        while bytes_left > 0:
+            content = file.read(min(bytes_left, 1 << 20))
+            hasher.update(content)
+            bytes_left -= len(content) or bytes_left
     return hasher.digest()
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError
 from envsuite.data.arrays import Arrays
+from envsuite.data.files import file_errors
 from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.documents import Document, Found
 from envsuite.retrieval.index import Index
@@ -154,13 +155,10 @@ def _begin(path: Path) -> int:
     Raises:
         DataError: The file does not end as a corpus does.
     """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TRAILER.size))
-            end = file.read(TRAILER.size)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). {REMEDY}") from error
+    with file_errors(path, remedy=REMEDY), path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TRAILER.size))
+        end = file.read(TRAILER.size)
     if len(end) < TRAILER.size or end[: len(MAGIC)] != MAGIC:
         raise DataError(f"{path} is no corpus, or a truncated one. {REMEDY}")
     begin: int = TRAILER.unpack(end)[1]

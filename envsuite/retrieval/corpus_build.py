@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from envsuite.core.errors import DataError, EnvsuiteError
 from envsuite.data import WRITABLE, cache_root
 from envsuite.data.arrays import ArrayWriter
-from envsuite.data.files import write_atomically
+from envsuite.data.files import file_errors, write_atomically
 from envsuite.data.locks import hold_lock
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import GENERATED, bound_generated
@@ -363,8 +363,5 @@ def _lock(out: Path) -> Iterator[None]:
     Raises:
         DataError: The folder cannot be written.
     """
-    try:
-        with hold_lock(out.parent / f".{out.name}.lock"):
-            yield
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error}). {WRITABLE}") from error
+    with file_errors(out, "written", WRITABLE), hold_lock(out.parent / f".{out.name}.lock"):
+        yield

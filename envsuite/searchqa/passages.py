@@ -14,6 +14,7 @@ from typing import IO, Any
 import orjson
 
 from envsuite.core.errors import DataError
+from envsuite.data.files import file_errors
 from envsuite.retrieval.documents import LONGEST_KEY, DocumentProblems
 
 MOST_BYTES = 2**26
@@ -87,10 +88,8 @@ def open_file(path: Path) -> IO[bytes]:
     Raises:
         DataError: The file cannot be opened.
     """
-    try:
+    with file_errors(path):
         return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def rows(path: Path, problems: DocumentProblems) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 from envsuite.core.draws import Draw
 from envsuite.core.errors import DataError
 from envsuite.data import data_root
+from envsuite.data.files import file_errors
 from envsuite.sokoban.generate import LevelKind, generate
 from envsuite.sokoban.level import SYMBOLS, Level, read_level
 
@@ -190,10 +191,8 @@ def _split(path: Path) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    try:
+    with file_errors(path):
         return path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise DataError(f"{path}: the level file cannot be read: {error.strerror}") from error
 
 
 def _boards(text: str) -> Iterator[str]:

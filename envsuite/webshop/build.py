@@ -16,6 +16,7 @@ import orjson
 
 from envsuite.core.errors import DataError
 from envsuite.data import WRITABLE, cache_root
+from envsuite.data.files import file_errors
 from envsuite.data.locks import hold_lock
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import bound_generated
@@ -128,10 +129,8 @@ def _fingerprint(files: CatalogueFiles) -> str:
     facts: list[object] = [FORMAT]
     for path in (files.products, files.attributes, files.human):
         if path is not None:
-            try:
+            with file_errors(path):
                 stat = path.stat()
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read ({error.strerror})") from error
             facts += [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
     return hashlib.sha256(orjson.dumps(facts)).hexdigest()[:12]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from envsuite.core.errors import DataError
+from envsuite.data.files import file_errors
 
 PIECE = 1 << 22
 """Number of characters read at a time."""
@@ -62,10 +63,8 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _open_text(path: Path) -> IO[str]:
-    try:
+    with file_errors(path):
         return path.open(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 class _JsonText:

@@ -13,6 +13,8 @@ import orjson
 
 from envsuite.core.errors import DataError
 from envsuite.data import data_root
+from envsuite.data.files import file_errors
+from envsuite.data.part import sha256_of
 from envsuite.webshop.json_stream import elements, members
 from envsuite.webshop.products import Review
 
@@ -129,15 +131,11 @@ class CatalogueFiles:
         """
         total = hashlib.sha256()
         for path in (self.products, self.attributes, self.human):
-            file_hash = hashlib.sha256()
-            if path is not None:
-                try:
-                    with path.open("rb") as file:
-                        while piece := file.read(1 << 22):
-                            file_hash.update(piece)
-                except OSError as error:
-                    raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-            total.update(file_hash.digest())
+            if path is None:
+                total.update(hashlib.sha256().digest())
+            else:
+                with file_errors(path):
+                    total.update(bytes.fromhex(sha256_of(path)))
         return total.hexdigest()
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import orjson
 
-from envsuite.core.errors import DataError, UsageError
+from envsuite.core.errors import UsageError
 from envsuite.core.naming import resolve_id
-from envsuite.data.files import write_atomically
+from envsuite.data.files import write_file
 from envsuite.data.progress import DownloadDisplay
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
 from envsuite.evaluation.demonstrations.arguments import options_of
@@ -102,8 +102,5 @@ def _convert(source: Path, arguments: argparse.Namespace) -> int:
 def _write_trajectories(demonstrations: list[Demonstration], folder: Path) -> None:
     for number, demonstration in enumerate(demonstrations, 1):
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", demonstration.task_id)[:80]
-        path = folder / f"{number:05}-{name}.json"
-        try:
-            write_atomically(path, orjson.dumps(trajectory_of(demonstration), option=orjson.OPT_INDENT_2))
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error})") from error
+        content = orjson.dumps(trajectory_of(demonstration), option=orjson.OPT_INDENT_2)
+        write_file(folder / f"{number:05}-{name}.json", content)

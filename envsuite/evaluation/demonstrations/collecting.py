@@ -16,7 +16,7 @@ from envsuite.core.draws import Draw
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.players import Player
-from envsuite.data.files import write_atomically
+from envsuite.data.files import file_errors, write_atomically
 from envsuite.data.locks import try_locked
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.evaluation.demonstrations.arguments import make_tool_env
@@ -181,26 +181,22 @@ class _Partial:
 
     def finish(self) -> None:
         """Writes the file and its card, and removes what is not needed any more."""
-        try:
+        with file_errors(self.path, "written"):
             write_atomically(self.path, b"".join(self._lines))
             card = card_of(self.path.name, read_demonstrations(self.path), self.order.form)
             write_atomically(self.path.with_suffix(".md"), card.encode())
             self._name.unlink()
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be written ({error})") from error
 
     def _write(self, body: dict[str, Any]) -> None:
-        try:
+        with file_errors(self._name, "written", "What was played before is there"):
             self._file.write(orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE))
             self._file.flush()
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise DataError(f"{self._name}: cannot be written ({error}); what was played before is there") from error
         if "task" in body:
             self.played[body["task"]] = body["fate"]
 
     def __enter__(self) -> _Partial:
-        try:
+        with file_errors(self._name, "read or written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = try_locked(self._name)
             if lock is None:
@@ -210,8 +206,6 @@ class _Partial:
                 self._file = stack.enter_context(self._name.open("r+b"))
                 self._read()
                 self._opened = stack.pop_all()
-        except OSError as error:
-            raise DataError(f"{self._name}: cannot be read or written ({error})") from error
         return self
 
     def __exit__(self, *raised: object) -> None:

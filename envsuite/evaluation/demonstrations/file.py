@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError
-from envsuite.data.files import write_atomically
+from envsuite.data.files import file_errors, write_file
 from envsuite.data.locks import hold_lock
 from envsuite.evaluation.demonstrations.demonstration import Demonstration
 from envsuite.evaluation.demonstrations.messages import FORMS, Form, messages_of
@@ -66,14 +66,7 @@ def write_demonstrations(
     Raises:
         DataError: The file cannot be written.
     """
-    _write(path, b"".join(line_of(demonstration, form, commands) for demonstration in demonstrations))
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error})") from error
+    write_file(path, b"".join(line_of(demonstration, form, commands) for demonstration in demonstrations))
 
 
 def add_demonstration(path: Path, demonstration: Demonstration) -> int:
@@ -92,7 +85,7 @@ def add_demonstration(path: Path, demonstration: Demonstration) -> int:
         rows = [row for row, old in old_rows if _identity(old) != _identity(demonstration)]
         form: Form = next((row["form"] for row in rows if row.get("form") in FORMS), "native")
         lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
-        _write(path, b"".join((*lines, line_of(demonstration, form))))
+        write_file(path, b"".join((*lines, line_of(demonstration, form))))
         return len(lines) + 1
 
 
@@ -104,10 +97,8 @@ def _identity(demonstration: Demonstration) -> tuple[str, ...]:
 def _exclusive(path: Path) -> Iterator[None]:
     """Keeps two programs from adding to a file at once, where one would undo the other's addition."""
     with ExitStack() as stack:
-        try:
+        with file_errors(path, "written"):
             stack.enter_context(hold_lock(path.with_name(f".{path.name}.lock")))
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error})") from error
         yield
 
 
@@ -117,10 +108,8 @@ def read_rows(path: Path) -> list[tuple[dict[str, Any], Demonstration]]:
     Raises:
         DataError: The file is missing, or a line of it is not a demonstration; the message has its number.
     """
-    try:
+    with file_errors(path):
         lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -16,14 +16,12 @@ import gymnasium
 import orjson
 
 from envsuite.core import ToolEnv, UsageError
-from envsuite.core.errors import DataError
 from envsuite.core.naming import resolve_id, spec_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.settings import read_option
-from envsuite.data.files import write_atomically
 from envsuite.evaluation.panels.computing import panel_of
 from envsuite.evaluation.panels.exports import TARGETS, export
-from envsuite.evaluation.panels.files import read_panel, shipped_panel, shipped_splits
+from envsuite.evaluation.panels.files import read_panel, shipped_panel, shipped_splits, write_content
 from envsuite.evaluation.panels.panel import Panel, PanelTask
 
 SHOWN = 60
@@ -204,14 +202,7 @@ def _export(panel: Panel, target: str, out: Path | None) -> int:
     if out is None:
         sys.stdout.write(content.decode())
         return 0
-    if out.suffix == ".gz":
-        import gzip
-
-        content = gzip.compress(content, 9, mtime=0)
-    try:
-        write_atomically(out, content)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error.strerror})") from error
+    write_content(content, out)
     sys.stderr.write(f"{out}: {len(panel.tasks)} tasks of {panel.env_id} {panel.split}, hash {panel.hash[:12]}\n")
     return 0
 

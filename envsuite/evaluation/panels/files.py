@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError, UnknownTask, unknown
-from envsuite.data.files import write_atomically
+from envsuite.data.files import file_errors, write_file
 from envsuite.evaluation.panels.panel import Panel, PanelTask
 
 FORMAT = 1
@@ -98,10 +98,8 @@ def read_panel(path: Path) -> Panel:
     Raises:
         DataError: The file is missing, truncated, changed, or not a panel.
     """
-    try:
+    with file_errors(path):
         content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     return from_bytes(content, str(path))
 
 
@@ -111,11 +109,16 @@ def write_panel(panel: Panel, path: Path) -> None:
     Raises:
         DataError: The file cannot be written.
     """
-    content = to_bytes(panel)
-    try:
-        write_atomically(path, gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+    write_content(to_bytes(panel), path)
+
+
+def write_content(content: bytes, path: Path) -> None:
+    """Writes a file; one whose name ends in ``.gz`` compressed.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    write_file(path, gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
 
 
 @cache

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import weakref
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypedDict
 
 from envsuite.alfworld.engine import GameTurn
 from envsuite.alfworld.game_file import read_game
 from envsuite.alfworld.pool import ReferencePool, ReferenceWorker
-from envsuite.core.errors import DataError, MissingExtra, UsageError, WorkerLost
+from envsuite.core.errors import DataError, UsageError, WorkerLost, require_extra
 
 
 class Token(TypedDict):
@@ -195,10 +195,5 @@ class TextWorldGame:
 
 @cache
 def _versions() -> str:
-    try:
+    with require_extra("ALFWorld-v0 with engine='textworld' needs textworld and alfworld", "alfworld-reference"):
         return ", ".join(f"{package} {version(package)}" for package in ("textworld", "alfworld"))
-    except PackageNotFoundError as error:
-        raise MissingExtra(
-            f"ALFWorld-v0 with engine='textworld' needs the package {error.name}: "
-            'pip install "envsuite[alfworld-reference]"'
-        ) from error

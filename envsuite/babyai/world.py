@@ -11,13 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.babyai.text import explain_refusal
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import require_extra
 
-try:
+with require_extra("BabyAI-v0 needs minigrid", "babyai"):
     import minigrid  # noqa: F401  (registers the levels)
     from minigrid.envs.babyai.core import roomgrid_level, verifier
-except ImportError as error:
-    raise MissingExtra('BabyAI-v0 needs the package minigrid: pip install "envsuite[babyai]"') from error
 
 # A world that minigrid draws again is a line on the standard output, which a server may speak its protocol on.
 vars(roomgrid_level)["print"] = lambda *values: None

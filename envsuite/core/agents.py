@@ -20,15 +20,13 @@ import gymnasium
 import numpy as np
 
 from envsuite.core.env import Observation, ToolEnv
-from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.errors import UsageError, require_extra
 from envsuite.core.spaces import ToolCalls
 from envsuite.core.tools import Action, ToolCall
 
-try:
+with require_extra("envsuite.core.agents needs PettingZoo", "agents"):
     from pettingzoo import AECEnv, ParallelEnv
     from pettingzoo.utils.conversions import turn_based_aec_to_parallel
-except ModuleNotFoundError as error:
-    raise MissingExtra(f"envsuite.core.agents needs PettingZoo ({error}): pip install 'envsuite[agents]'") from error
 
 _DRAWS = 100
 """Draws of a random call until it is one of the agent's tools."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class EnvsuiteError(Exception):
@@ -37,6 +38,20 @@ class MissingExtra(EnvsuiteError, ImportError):
 
 class WorkerLost(EnvsuiteError, RuntimeError):
     """A worker process that died or hung; its episode is lost, others are not."""
+
+
+@contextmanager
+def require_extra(what: str, extra: str) -> Iterator[None]:
+    """Makes an import that fails in the block a :class:`MissingExtra`.
+
+    Args:
+        what: What needs which package, e.g. ``"plots need matplotlib"``.
+        extra: The extra of envsuite that installs it, e.g. ``"plots"``.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(f"{what} ({error}): pip install 'envsuite[{extra}]'") from error
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:

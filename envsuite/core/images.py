@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core.errors import DataError, MissingExtra
+from envsuite.core.errors import DataError, require_extra
 from envsuite.core.spaces import UnboundedSpace
 
 Pixels = NDArray[np.uint8]
@@ -98,8 +98,6 @@ def from_png(data: bytes) -> Pixels:
 
 
 def _pillow() -> Any:
-    try:
+    with require_extra("images outside this process need Pillow", "images"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingExtra("images outside this process need Pillow: pip install 'envsuite[images]'") from error
     return Image

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from envsuite.core.errors import DataError, MissingExtra, UsageError
+from envsuite.core.errors import DataError, UsageError, require_extra
 from envsuite.core.naming import resolve_id
 from envsuite.core.settings import read_json, read_option
 from envsuite.evaluation.evaluate import EvaluationOutcome, Machinery, evaluate
@@ -229,10 +229,8 @@ def _engine(
     """
     if setting.endpoint is None:
         return None
-    try:
+    with require_extra("endpoints need httpx2", "endpoints"):
         from envsuite.playing.endpoint import EndpointEngine
-    except ImportError as error:
-        raise MissingExtra(f"endpoints need {error.name}: pip install 'envsuite[endpoints]'") from error
     key = orjson.dumps(setting.endpoint, option=orjson.OPT_SORT_KEYS)
     if key not in engines:
         options = EndpointOptions(**setting.endpoint, prefix="--")

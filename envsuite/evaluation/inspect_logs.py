@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import require_extra
 from envsuite.data.files import file_errors
 from envsuite.evaluation.results import Conditions, EpisodeResult
 
@@ -33,10 +33,8 @@ def write_inspect_logs(results: Sequence[EpisodeResult], folder: Path, time: dat
         MissingExtra: inspect_ai is not installed.
         DataError: The folder cannot be written.
     """
-    try:
+    with require_extra("logs of inspect_ai need it", "inspect"):
         from inspect_ai.log import write_eval_log
-    except ImportError as error:
-        raise MissingExtra(f"logs of inspect_ai need {error.name}: pip install 'envsuite[inspect]'") from error
     when = (datetime.now(UTC) if time is None else time).isoformat(timespec="seconds")
     files = []
     for key, group in groupby(sorted(results, key=_file_stem), key=_file_stem):

@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.errors import UsageError, require_extra
 from envsuite.data.files import write_file
 from envsuite.evaluation.tables import TableRow
 from envsuite.evaluation.writers import visible
@@ -56,12 +56,10 @@ def draw_comparison(rows: Sequence[TableRow], path: Path) -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: the name of a plot ends with {', '.join(SUFFIXES)}")
-    try:
+    with require_extra("plots need matplotlib", "plots"):
         import matplotlib as mpl
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("plots need matplotlib; install it with: pip install 'envsuite[plots]'") from error
     splits = list(dict.fromkeys((row.env_id, row.split) for row in rows))
     policies = list(dict.fromkeys(row.policy for row in rows))
     most = max(sum((row.env_id, row.split) == split for row in rows) for split in splits)

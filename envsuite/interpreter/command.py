@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import require_extra
 from envsuite.core.escaping import log_to_stderr
 from envsuite.interpreter.base import Limits
 from envsuite.interpreter.registry import NAMES
@@ -30,10 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         EnvsuiteError: The server cannot start.
     """
-    try:
+    with require_extra("envsuite serve interpreter needs Flask and uvicorn", "serve"):
         from envsuite.interpreter.server import InterpreterSettings, serve
-    except ImportError as error:
-        raise MissingExtra(f"envsuite serve interpreter needs {error.name}: pip install 'envsuite[serve]'") from error
     log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     settings = InterpreterSettings(
         interpreter=arguments.interpreter,

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from envsuite.core.errors import MissingExtra, WorkerLost
+from envsuite.core.errors import WorkerLost, require_extra
 from envsuite.interpreter.confined import PATIENCE, CodeFailed, ConfinedProcess, LoadedCode, ProcessLost, origin
 
 SECONDS = 2.0
@@ -30,13 +30,8 @@ def version() -> str:
     Raises:
         MissingExtra: It is not installed.
     """
-    try:
+    with require_extra("PythonMath-v0 checks answers with math-verify", "mathematics"):
         return metadata.version("math-verify")
-    except metadata.PackageNotFoundError:
-        raise MissingExtra(
-            "PythonMath-v0 checks answers with math-verify, which is not installed; type: "
-            "pip install 'envsuite[mathematics]'"
-        ) from None
 
 
 def same_expression(right: str, answer: str, prose: bool = False) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envsuite.core.errors import DataError, MissingExtra
+from envsuite.core.errors import DataError, require_extra
 from envsuite.papersearch.prompts import judgement
 from envsuite.papersearch.question import Scorer
 
@@ -28,13 +28,9 @@ def scorer_of(folder: Path) -> Scorer:
         MissingExtra: torch or transformers is not installed.
         DataError: The folder has no such model.
     """
-    try:
+    with require_extra("a model as selector needs torch and transformers", "train"):
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as error:
-        raise MissingExtra(
-            f"a model as selector needs torch and transformers ({error}): pip install 'envsuite[train]'"
-        ) from error
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", truncation_side="left")

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.errors import UsageError, require_extra
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
@@ -70,10 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _in_browser(env_id, arguments)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("play needs a terminal; run it in one, without pipes")
-    try:
+    with require_extra("`envsuite play` needs Textual", "play"):
         from envsuite.play.app import Play
-    except ImportError as error:
-        raise MissingExtra("`envsuite play` needs Textual: pip install 'envsuite[play]'") from error
     with ThreadPoolExecutor(1, "environment") as thread:  # environments are used in one thread
         session = thread.submit(_session, env_id, arguments).result()
         try:

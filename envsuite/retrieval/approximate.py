@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core.errors import DataError, MissingExtra
+from envsuite.core.errors import DataError, require_extra
 from envsuite.data.files import atomic_file, file_errors
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.retrieval.documents import Found
@@ -196,8 +196,6 @@ class Approximate:
 
 
 def _faiss() -> Any:
-    try:
+    with require_extra("approximate search needs faiss", "faiss"):
         import faiss
-    except ImportError as error:
-        raise MissingExtra(f"approximate search needs faiss ({error}): pip install 'envsuite[faiss]'") from error
     return faiss

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import require_extra
 from envsuite.data.arrays import Arrays
 from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.bm25 import contributions, length_factors, weight
@@ -284,8 +284,6 @@ def _add_numpy(scores: Doubles, documents: NDArray[np.uint32], pairs: NDArray[An
 def _adder(engine: Engine, documents: int) -> Adder:
     if engine == "numpy" or (engine == "auto" and (documents < _LARGE or util.find_spec("numba") is None)):
         return _add_numpy
-    try:
+    with require_extra("engine 'numba' needs numba", "fast"):
         from envsuite.retrieval.fast import add
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"engine 'numba' needs numba ({error}): pip install 'envsuite[fast]'") from error
     return add

@@ -13,11 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core.errors import DataError, MissingExtra
+from envsuite.core.errors import DataError, require_extra
 from envsuite.data.arrays import ArrayWriter
 from envsuite.retrieval.encoders import Role, unit
 
-_REMEDY = "pip install 'envsuite[embeddings]'"
 _BATCH = 32
 
 
@@ -75,10 +74,8 @@ def _load(path: Path, dtype: str) -> Any:
     """Returns the model in ``path``."""
     if not (path / "config.json").is_file():
         raise DataError(f"{path} has no model: it must be a folder with config.json, as save_pretrained writes it")
-    try:
+    with require_extra("models as encoders need sentence-transformers", "embeddings"):
         import sentence_transformers
-    except ImportError as error:
-        raise MissingExtra(f"models as encoders need sentence-transformers ({error}): {_REMEDY}") from error
     try:
         return sentence_transformers.SentenceTransformer(
             str(path), local_files_only=True, trust_remote_code=False, model_kwargs={"dtype": dtype}

@@ -7,7 +7,7 @@ import logging
 import os
 from pathlib import Path
 
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import require_extra
 from envsuite.core.escaping import log_to_stderr
 from envsuite.core.naming import resolve_id
 from envsuite.core.registration import ENVIRONMENTS
@@ -60,11 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         EnvsuiteError: The server cannot start.
     """
-    try:
+    with require_extra("envsuite serve http needs Flask and uvicorn", "serve"):
         from envsuite.serving.server import serve
         from envsuite.serving.settings import ServerSettings
-    except ImportError as error:
-        raise MissingExtra(f"envsuite serve http needs {error.name}: pip install 'envsuite[serve]'") from error
     log_to_stderr(logging.INFO, "%(asctime)s %(name)s %(message)s")
     settings = ServerSettings(
         environments=tuple(map(resolve_id, arguments.environments or ENVIRONMENTS)),

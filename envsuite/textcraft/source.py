@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.core.errors import DataError, MissingExtra
+from envsuite.core.errors import DataError, require_extra
 from envsuite.data import data_root
 from envsuite.textcraft.world import NAMESPACE, CraftRecipe, Ingredient, RecipeBook
 
@@ -57,13 +57,8 @@ def _data(path: Path) -> Any:
 
 def _minecraft(name: str) -> Any:
     """Reads a file of ``minecraft-data`` for :data:`GAME_VERSION`; importing the package would read far more."""
-    try:
+    with require_extra("TextCraft-v0 with source='builtin' or 'generated' needs minecraft-data", "textcraft"):
         import minecraft_data
-    except ImportError as error:
-        raise MissingExtra(
-            "TextCraft-v0 with source='builtin' or 'generated' needs the package minecraft-data: "
-            'pip install "envsuite[textcraft]"'
-        ) from error
     root = Path(minecraft_data.__path__[0])
     return _data(root / "data" / "data" / "pc" / GAME_VERSION / name)
 

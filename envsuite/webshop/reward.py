@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import require_extra
 from envsuite.webshop.goals import Option, ShoppingGoal
 from envsuite.webshop.products import Product
 
-try:
+with require_extra("WebShop-v0 needs rapidfuzz", "webshop"):
     from rapidfuzz.fuzz import token_set_ratio
     from rapidfuzz.utils import default_process
-except ImportError as error:
-    raise MissingExtra("WebShop-v0 needs rapidfuzz: pip install 'envsuite[webshop]'") from error
 
 ALIKE = 85
 """Token-set ratio, in whole percent, above which two texts match."""

@@ -254,4 +254,4 @@ def test_without_textual_the_message_is_the_command_that_mends_it_and_nothing_el
         "sys.exit(envsuite.cli.main(['play', 'TextCraft-v0']))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 2 and "needs Textual: pip install 'envsuite[play]'" in run.stderr
+    assert run.returncode == 2 and "needs Textual (" in run.stderr and "): pip install 'envsuite[play]'" in run.stderr

@@ -161,7 +161,7 @@ def test_a_corrupt_recipe_is_named(tmp_path: Path, body: str) -> None:
 
 def test_a_missing_package_is_answered_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minecraft_data", None)
-    with pytest.raises(MissingExtra, match=r"pip install \"envsuite\[textcraft\]\""):
+    with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[textcraft\]'"):
         source._minecraft("items.json")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.core.errors import EnvsuiteError, MissingExtra, UnknownTask, UsageError
+from envsuite.core.errors import EnvsuiteError, UnknownTask, UsageError, require_extra
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page.exports import as_csv, bibtex
@@ -21,15 +21,11 @@ from envsuite.papersearch.page.state import paper_details, pool_documents, state
 from envsuite.papersearch.page.visits import PageTasks, Visit
 from envsuite.remote.pages.visitors import Visitors
 
-try:
+with require_extra("`envsuite play papersearch --browser` needs Flask and uvicorn", "serve"):
     from flask import Flask, Response, abort, request
     from werkzeug.exceptions import HTTPException
 
     from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve
-except ImportError as error:
-    raise MissingExtra(
-        "`envsuite play papersearch --browser` needs Flask and uvicorn: pip install 'envsuite[serve]'"
-    ) from error
 
 __all__ = ["create_app", "serve"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 
-from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.errors import UsageError, require_extra
 from envsuite.core.escaping import log_to_stderr
 from envsuite.core.naming import resolve_id
 from envsuite.core.registration import ENVIRONMENTS
@@ -40,10 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         EnvsuiteError: The bridge cannot start.
     """
-    try:
+    with require_extra("envsuite serve bridge needs mcp, starlette and uvicorn", "bridges"):
         from envsuite.serving.bridges import mcp, server
-    except ImportError as error:
-        raise MissingExtra(f"envsuite serve bridge needs {error.name}: pip install 'envsuite[bridges]'") from error
     from envsuite.serving.bridges.players import offer
     from envsuite.serving.bridges.settings import BridgeSettings
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from importlib.resources import files
 from urllib.parse import quote
 
-from envsuite.core.errors import EnvsuiteError, MissingExtra
+from envsuite.core.errors import EnvsuiteError, require_extra
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.page.customers import Customer, Customers, option_of
 from envsuite.webshop.page.pictures import picture, remote
@@ -20,15 +20,11 @@ from envsuite.webshop.products import Product
 from envsuite.webshop.tasks import HORIZON
 from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SEARCH, SHOWN, SUB_PAGES
 
-try:
+with require_extra("`envsuite play webshop --browser` needs Flask and uvicorn", "webshop-play"):
     from flask import Flask, Response, abort, make_response, redirect, render_template, request
     from werkzeug.exceptions import HTTPException
 
     from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve
-except ImportError as error:
-    raise MissingExtra(
-        "`envsuite play webshop --browser` needs Flask and uvicorn: pip install 'envsuite[webshop-play]'"
-    ) from error
 
 __all__ = ["LARGEST_BODY", "create_app", "serve"]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
+
+import gymnasium
 
 from envsuite.alfworld.placement import probability
 from envsuite.alfworld.seeking import Seeker
@@ -13,9 +15,6 @@ from envsuite.alfworld.tasks import ENV_ID
 from envsuite.core.env import Observation, ToolEnv
 from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, ToolCall
-
-if TYPE_CHECKING:
-    import gymnasium
 
 __all__ = ["ALFWorldExpert", "Seeker", "SentenceGoal", "probability"]
 

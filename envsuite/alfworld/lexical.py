@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.alfworld.prompts import GOAL
 from envsuite.alfworld.tasks import ENV_ID
 from envsuite.core.env import Observation
 from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, ToolCall
-
-if TYPE_CHECKING:
-    import gymnasium
 
 _WORD = re.compile(r"[a-z]+")
 _SMALL = frozenset("a an and at find from go in it look on put some the them to two under with".split())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
@@ -13,9 +15,6 @@ from envsuite.alfworld.sentences import SentenceGoal
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, Move, ToolCall
-
-if TYPE_CHECKING:
-    import gymnasium
 
 LABELS = "ABCDEF"
 """Labels of the places in a plan, which names at most so many."""

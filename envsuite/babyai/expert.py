@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import gymnasium
 from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError
 
 from envsuite.babyai.env import BabyAI
@@ -12,9 +13,6 @@ from envsuite.babyai.world import COMMANDS, BabyAIWorld
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
-
-if TYPE_CHECKING:
-    import gymnasium
 
 SEARCHES = 100
 """Searches for a path after which the bot has no plan for a step: it may plan forever, and seldom needs ten."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.babyai import text
 from envsuite.babyai.env import BabyAI
@@ -17,9 +19,6 @@ from envsuite.core.players import unwrap_local_env
 from envsuite.core.practice import Practice
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.prompting.phrases import phrases
-
-if TYPE_CHECKING:
-    import gymnasium
 
 
 class BabyAIWalker:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.bifurcation.env import ENV_ID, Bifurcation
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
-
-if TYPE_CHECKING:
-    import gymnasium
 
 
 class BifurcationExpert:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import gymnasium
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
-
-if TYPE_CHECKING:
-    import gymnasium
-
-    from envsuite.core.tools import Action
+from envsuite.core.tools import Action
 
 World = TypeVar("World", bound=ToolEnv)
 

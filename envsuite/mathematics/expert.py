@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.tasks import ENV_ID
-
-if TYPE_CHECKING:
-    import gymnasium
-
 
 _NUMBER = re.compile(r"-?[0-9]+(?:[./][0-9]+)?")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.env import Observation
 from envsuite.core.players import unwrap_env
@@ -12,9 +14,6 @@ from envsuite.papersearch.prompts import NO_PAPERS, TEAM
 from envsuite.papersearch.reading import is_searched, papers_of, query_of
 from envsuite.papersearch.tasks import ENV_ID, TEAM_ID
 from envsuite.retrieval.analysis import analyze
-
-if TYPE_CHECKING:
-    import gymnasium
 
 _CANDIDATES = re.compile(r"^Candidates \(\d+\):\n", re.MULTILINE)
 SHARE = 0.5

@@ -6,7 +6,9 @@ import random
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_env
@@ -15,9 +17,6 @@ from envsuite.papersearch.literature import PAIRS
 from envsuite.papersearch.reading import is_searched, papers_of, query_of
 from envsuite.papersearch.tasks import ENV_ID
 from envsuite.papersearch.vocabulary import table
-
-if TYPE_CHECKING:
-    import gymnasium
 
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
@@ -10,9 +12,6 @@ from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.expert import next_calls
 from envsuite.papersearch.tasks import TEAM_ID
 from envsuite.papersearch.team import PaperSearchTeam
-
-if TYPE_CHECKING:
-    import gymnasium
 
 
 class TeamExpert:

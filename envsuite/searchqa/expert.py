@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
@@ -11,9 +13,6 @@ from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import CANNOT_BE_ANSWERED
 from envsuite.searchqa.tasks import ENV_ID
 from envsuite.searchqa.world import LONGEST_QUERY, QuestionSearch
-
-if TYPE_CHECKING:
-    import gymnasium
 
 
 class SearchQAExpert:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.env import Observation
 from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.searchqa.tasks import ENV_ID
-
-if TYPE_CHECKING:
-    import gymnasium
 
 _QUESTION = re.compile(r"^Question: (.*)", re.MULTILINE | re.DOTALL)
 _PASSAGE = re.compile(r"^\[([^\n]*?)\] (.*)$", re.MULTILINE)

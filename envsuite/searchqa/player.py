@@ -6,7 +6,9 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
@@ -17,9 +19,6 @@ from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import CANNOT_BE_ANSWERED
 from envsuite.searchqa.tasks import ENV_ID
 from envsuite.searchqa.world import QuestionSearch
-
-if TYPE_CHECKING:
-    import gymnasium
 
 _PRONOUNS = {
     **{"He": "He|She", "he": "he|she", "His": "His|Her", "his": "his|her"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
@@ -12,9 +14,6 @@ from envsuite.sokoban.level import Level
 from envsuite.sokoban.solver import solve
 from envsuite.sokoban.tasks import ENV_ID
 from envsuite.sokoban.world import Sokoban
-
-if TYPE_CHECKING:
-    import gymnasium
 
 _SEARCHES = ((50_000, 1.0), (50_000, 3.0), (400_000, 10.0))
 """States that searches may look at, one after the other, and how greedy each is."""

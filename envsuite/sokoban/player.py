@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
@@ -12,9 +14,6 @@ from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.sokoban.expert import SokobanExpert
 from envsuite.sokoban.level import DIRECTIONS
 from envsuite.sokoban.world import Sokoban
-
-if TYPE_CHECKING:
-    import gymnasium
 
 
 class Pusher:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.env import Observation
 from envsuite.core.players import unwrap_env
 from envsuite.core.tools import Action, ToolCall
 from envsuite.textcraft.tasks import ENV_ID
 from envsuite.textcraft.world import EMPTY
-
-if TYPE_CHECKING:
-    import gymnasium
 
 _LISTED = re.compile(r"^(craft \d+ (.+) using (.+))$", re.MULTILINE)
 _GOAL = re.compile(r"Goal: craft (.+)\.")

@@ -6,16 +6,15 @@ import random
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.textcraft.planning import Choices, choices
 from envsuite.textcraft.world import CraftRecipe, Ingredient, RecipeBook, spoken_name
-
-if TYPE_CHECKING:
-    import gymnasium
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
@@ -16,9 +18,6 @@ from envsuite.webshop.goals import ShoppingGoal
 from envsuite.webshop.products import Product
 from envsuite.webshop.reward import options_matched
 from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SHOWN, SUB_PAGES, ShopVisit
-
-if TYPE_CHECKING:
-    import gymnasium
 
 WORDS = 40
 """Maximum number of words in the expert's queries."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
@@ -17,9 +19,6 @@ from envsuite.webshop.expert import click, plan, reachable, search
 from envsuite.webshop.goals import NO_LIMIT, ShoppingGoal
 from envsuite.webshop.products import Card
 from envsuite.webshop.world import BUY, PREVIOUS, ShopVisit
-
-if TYPE_CHECKING:
-    import gymnasium
 
 PIECE = 2
 """Number of characters by which the player names a product."""

@@ -14,6 +14,7 @@ from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import SentenceGoal
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_env
+from envsuite.core.practice import FallibleTeacher
 from envsuite.core.tools import Action, Move, ToolCall
 
 LABELS = "ABCDEF"
@@ -101,36 +102,29 @@ class Talker(Seeker):
         return self._plan
 
 
-@dataclass(eq=False)
-class ALFWorldPlanner:
+@dataclass(frozen=True)
+class ALFWorldPlanner(FallibleTeacher):
     """A player that states where it will search, what it has found and what it will do with it.
 
     ``find cup: A fridge 1, B countertop 2, C cabinet 4`` is followed by exactly these visits, each but the first
     announced by ``cup none. B``, until ``cup 2`` is seen; ``cup 2: clean in sinkbasin 1, put in shelf 1`` by the steps
     stated. So each decision is stated where it is made, and the next command can be derived from a thought or from the
     latest text of the game. Mistakes, a careless plan included, are marked as slips; the player continues after them.
-
-    Args:
-        rash: Probability that the player states no plans in an episode: it searches at random, and puts the first
-            object that it finds in the target, untreated and only one, whatever the goal demands.
-        careless: Probability that a plan names places at random.
-        idle: Probability, at each step, of a command without use: ``look``, ``inventory`` or ``examine``.
-        hasty: Probability, at each step, of a random admissible command.
-        clumsy: Probability, at each step, of a command that is not admissible: one with a wrong number.
-        dreamy: Probability, at each step with empty hands, of taking the object from where it is not.
     """
 
     rash: float = 0.0
+    """Probability that the player states no plans in an episode: it searches at random, and puts the first object that
+    it finds in the target, untreated and only one, whatever the goal demands."""
     careless: float = 0.0
+    """Probability that a plan names places at random."""
     idle: float = 0.0
+    """Probability, at each step, of a command without use: ``look``, ``inventory`` or ``examine``."""
     hasty: float = 0.0
+    """Probability, at each step, of a random admissible command."""
     clumsy: float = 0.0
+    """Probability, at each step, of a command that is not admissible: one with a wrong number."""
     dreamy: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
+    """Probability, at each step with empty hands, of taking the object from where it is not."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``, here or on a server; the caller steps ``env`` in between.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -16,23 +17,18 @@ from envsuite.babyai.tasks import ENV_ID
 from envsuite.babyai.world import COMMANDS
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
-from envsuite.core.practice import Practice
+from envsuite.core.practice import FallibleTeacher, Practice
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.prompting.phrases import phrases
 
 
-class BabyAIWalker:
-    """Makes the expert's moves, and others now and then; goes anywhere once the expert has no plan.
+@dataclass(frozen=True)
+class BabyAIWalker(FallibleTeacher):
+    """Makes the expert's moves, and others now and then; goes anywhere once the expert has no plan."""
 
-    Args:
-        stray: Probability that a move is any that changes something, instead of the expert's: a slip, which is context
-            for imitation and not its target.
-    """
-
-    def __init__(self, stray: float = 0.0) -> None:
-        if not 0.0 <= stray <= 1.0:
-            raise UsageError(f"stray={stray} is not a probability; give a number from 0 to 1")
-        self.stray = stray
+    stray: float = 0.0
+    """Probability that a move is any that changes something, instead of the expert's: a slip, which is context for
+    imitation and not its target."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""

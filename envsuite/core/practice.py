@@ -25,6 +25,20 @@ class Teacher(Protocol):
 
 
 @dataclass(frozen=True)
+class FallibleTeacher:
+    """A teacher that makes mistakes, whose probabilities are its fields.
+
+    Raises:
+        UsageError: One is not from 0 to 1.
+    """
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
+
+
+@dataclass(frozen=True)
 class Spelling:
     """How words are cut into tokens; by default each is one.
 

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
-from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
+from envsuite.core.practice import FallibleTeacher
 from envsuite.core.tools import Action, Move, ToolCall
 
 
-class Calculator:
+@dataclass(frozen=True)
+class Calculator(FallibleTeacher):
     """Runs the code of a generated problem and answers what it printed; now and then it guesses, or forgets to print.
 
     Problems from files have no code; their right answers are given at once.
-
-    Args:
-        rash: Probability that the player answers an episode at once with a number of about the right size, which it has
-            not calculated.
-        careless: Probability that its first code has no ``print``: a slip, which is context for imitation and not its
-            target.
     """
 
-    def __init__(self, rash: float = 0.0, careless: float = 0.0) -> None:
-        for name, value in (("rash", rash), ("careless", careless)):
-            if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
-        self.rash = rash
-        self.careless = careless
+    rash: float = 0.0
+    """Probability that the player answers an episode at once with a number of about the right size, which it has not
+    calculated."""
+    careless: float = 0.0
+    """Probability that its first code has no ``print``: a slip, which is context for imitation and not its target."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import gymnasium
 
-from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_env
+from envsuite.core.practice import FallibleTeacher
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.papersearch.literature import PAIRS
 from envsuite.papersearch.reading import is_searched, papers_of, query_of
@@ -21,26 +22,21 @@ from envsuite.papersearch.vocabulary import table
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
 
 
-class Scholar:
+@dataclass(frozen=True)
+class Scholar(FallibleTeacher):
     """Searches the query's subject, then expands the first paper shown that is not expanded, one a step.
 
     The subject is the query without the words of its sentence around it: ``signal detection in fracture mines`` of
     ``Which papers deal with signal detection in fracture mines?``. Where no paper is left to expand it searches the
     title of one. It sees what an agent sees, and nothing else.
-
-    Args:
-        rash: Probability that the player follows no citation in an episode: at each step it searches a part of the
-            subject, such as ``fracture mines``, whether it has done so before or not.
-        careless: Probability, at each step, of such a search, or of the expansion of any paper shown, whose id may be
-            misread: a slip, which is context for imitation and not its target.
     """
 
-    def __init__(self, rash: float = 0.0, careless: float = 0.0) -> None:
-        for name, value in (("rash", rash), ("careless", careless)):
-            if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
-        self.rash = rash
-        self.careless = careless
+    rash: float = 0.0
+    """Probability that the player follows no citation in an episode: at each step it searches a part of the subject,
+    such as ``fracture mines``, whether it has done so before or not."""
+    careless: float = 0.0
+    """Probability, at each step, of such a search, or of the expansion of any paper shown, whose id may be misread: a
+    slip, which is context for imitation and not its target."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``, here or on a server; the caller steps ``env`` in between.

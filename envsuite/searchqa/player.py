@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
+from envsuite.core.practice import FallibleTeacher
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.searchqa import prompts
 from envsuite.searchqa.entities import LINKED, table
@@ -65,7 +67,8 @@ def _pattern(template: str) -> str:
     return "".join(part if place % 2 else re.escape(part) for place, part in enumerate(parts))
 
 
-class Reader:
+@dataclass(frozen=True)
+class Reader(FallibleTeacher):
     """Searches the page of what the question names, reads a fact there, searches the page it leads to, and so on.
 
     Before the first search it states which facts it needs, in their order, ``founder, spouse``; then, with each page,
@@ -74,19 +77,13 @@ class Reader:
 
     From the question's formula it takes the relations and where they start, which the question says in words, and
     nothing else that an agent cannot see.
-
-    Args:
-        rash: Probability that the player is in a hurry in an episode: it states, reads and answers the first fact only.
-        hasty: Probability, at each search, of searching a part of the name first: a slip, which is context for
-            imitation and not its target.
     """
 
-    def __init__(self, rash: float = 0.0, hasty: float = 0.0) -> None:
-        for name, value in (("rash", rash), ("hasty", hasty)):
-            if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
-        self.rash = rash
-        self.hasty = hasty
+    rash: float = 0.0
+    """Probability that the player is in a hurry in an episode: it states, reads and answers the first fact only."""
+    hasty: float = 0.0
+    """Probability, at each search, of searching a part of the name first: a slip, which is context for imitation and
+    not its target."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between.

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
+from envsuite.core.practice import FallibleTeacher
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.sokoban.expert import SokobanExpert
 from envsuite.sokoban.level import DIRECTIONS
 from envsuite.sokoban.world import Sokoban
 
 
-class Pusher:
-    """Makes the expert's moves, and others now and then; plans again after these, and goes anywhere once it is lost.
+@dataclass(frozen=True)
+class Pusher(FallibleTeacher):
+    """Makes the expert's moves, and others now and then; plans again after these, and goes anywhere once it is lost."""
 
-    Args:
-        stray: Probability that a move is any that is not blocked, instead of the expert's: a slip, which is context for
-            imitation and not its target, as are the moves when the level is lost.
-        rash: Probability that the player does so in half of its moves, for a whole episode, all of which are targets.
-    """
-
-    def __init__(self, stray: float = 0.0, rash: float = 0.0) -> None:
-        for name, value in (("stray", stray), ("rash", rash)):
-            if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
-        self.stray = stray
-        self.rash = rash
+    stray: float = 0.0
+    """Probability that a move is any that is not blocked, instead of the expert's: a slip, which is context for
+    imitation and not its target, as are the moves when the level is lost."""
+    rash: float = 0.0
+    """Probability that the player does so in half of its moves, for a whole episode, all of which are targets."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""

@@ -12,6 +12,7 @@ import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
+from envsuite.core.practice import FallibleTeacher
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.textcraft.planning import Choices, choices
 from envsuite.textcraft.world import CraftRecipe, Ingredient, RecipeBook, spoken_name
@@ -101,26 +102,21 @@ def say(plan: list[tuple[PlanPart, list[PlanPart]]]) -> str:
     return ". ".join([f"{spoken_name(goal.item)}: {goal.label} {goal.recipe.text if goal.recipe else ''}", *parts])
 
 
-class CraftPlanner:
+@dataclass(frozen=True)
+class CraftPlanner(FallibleTeacher):
     """States its :func:`outline`, works through it from the last label to A, and plans again when something fails.
 
     Before each round of getting and crafting it states the current label, and how often it has come. It never
     calculates within an action: every amount that it writes occurs in a recipe.
-
-    Args:
-        rash: Probability that the player states no plan in an episode, and tries the goal's recipe until the end as if
-            all ingredients were base items.
-        careless: Probability that a plan mistakes a part which must be crafted for a base item.
-        hasty: Probability that an ingredient is not obtained before a craft.
     """
 
-    def __init__(self, rash: float = 0.0, careless: float = 0.0, hasty: float = 0.0) -> None:
-        for name, value in (("rash", rash), ("careless", careless), ("hasty", hasty)):
-            if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
-        self.rash = rash
-        self.careless = careless
-        self.hasty = hasty
+    rash: float = 0.0
+    """Probability that the player states no plan in an episode, and tries the goal's recipe until the end as if all
+    ingredients were base items."""
+    careless: float = 0.0
+    """Probability that a plan mistakes a part which must be crafted for a base item."""
+    hasty: float = 0.0
+    """Probability that an ingredient is not obtained before a craft."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
 from envsuite.core.errors import UsageError
 from envsuite.core.players import unwrap_local_env
+from envsuite.core.practice import FallibleTeacher
 from envsuite.core.tools import Action, Move
 from envsuite.webshop.assortment import facets, kind_of
 from envsuite.webshop.catalogue import ENV_ID
@@ -25,7 +27,8 @@ PIECE = 2
 _PRICE = re.compile(r"\$(\d+)")
 
 
-class Shopper:
+@dataclass(frozen=True)
+class Shopper(FallibleTeacher):
     """Searches for the whole instruction, opens the first product within the price limit, chooses options, and buys.
 
     Its query is the words of the instruction and, after a semicolon, the options: ``long sleeve men's t-shirt; brown``.
@@ -34,21 +37,15 @@ class Shopper:
     stated where it is made, and each word of it occurs in the instruction or on the page.
 
     From the goal it takes the shop's words for an attribute, and nothing else that an agent cannot see.
-
-    Args:
-        rash: Probability that the player is in a hurry in an episode: it searches for the kind of product only, buys
-            the first product found, and states and chooses nothing.
-        hasty: Probability, at each step, of a random click other than buying.
-        dreamy: Probability, at each step on the page of a product, of a click on a wrong value of an option.
     """
 
-    def __init__(self, rash: float = 0.0, hasty: float = 0.0, dreamy: float = 0.0) -> None:
-        for name, value in (("rash", rash), ("hasty", hasty), ("dreamy", dreamy)):
-            if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
-        self.rash = rash
-        self.hasty = hasty
-        self.dreamy = dreamy
+    rash: float = 0.0
+    """Probability that the player is in a hurry in an episode: it searches for the kind of product only, buys the first
+    product found, and states and chooses nothing."""
+    hasty: float = 0.0
+    """Probability, at each step, of a random click other than buying."""
+    dreamy: float = 0.0
+    """Probability, at each step on the page of a product, of a click on a wrong value of an option."""
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between.

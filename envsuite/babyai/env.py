@@ -12,8 +12,9 @@ from envsuite.babyai import text
 from envsuite.babyai.tasks import ENV_ID, MOST, load, parse_task_id
 from envsuite.babyai.world import COMMANDS, LEVELS, BabyAIWorld
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import unknown
 from envsuite.core.options import EnvOptions, option
+from envsuite.core.players import require_episode
 from envsuite.core.tools import Action, Tool, ToolCall
 
 VIEWS = {"agent": text.describe_view, "full": text.full}
@@ -66,9 +67,7 @@ class BabyAI(ToolEnv):
         Raises:
             UsageError: No episode has been started.
         """
-        if self._world is None:
-            raise UsageError(f"{ENV_ID} has no episode; call reset() first")
-        return self._world
+        return require_episode(self._world, ENV_ID)
 
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task.

@@ -11,7 +11,7 @@ from envsuite.babyai.env import BabyAI
 from envsuite.babyai.tasks import ENV_ID, parse_task_id
 from envsuite.babyai.world import COMMANDS, BabyAIWorld
 from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_local_env
+from envsuite.core.players import unwrap_episode
 from envsuite.core.tools import Action, ToolCall
 
 SEARCHES = 100
@@ -40,9 +40,7 @@ class BabyAIExpert:
         Raises:
             UsageError: ``env`` is another environment, has no running episode, or is where the bot has no plan.
         """
-        inner = unwrap_local_env(env, ENV_ID, BabyAI)
-        if inner.done:
-            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
+        inner = unwrap_episode(env, ENV_ID, BabyAI)
         task, commands = inner.episode["task_id"], inner.world.played
         if task != self._task or self._world.played != commands[: len(self._world.played)]:
             self._task, self._world = task, BabyAIWorld(*parse_task_id(task))

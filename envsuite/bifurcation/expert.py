@@ -9,8 +9,7 @@ from typing import Any
 import gymnasium
 
 from envsuite.bifurcation.env import ENV_ID, Bifurcation
-from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_local_env
+from envsuite.core.players import unwrap_episode
 from envsuite.core.tools import Action, Move, ToolCall
 
 
@@ -23,9 +22,7 @@ class BifurcationExpert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = unwrap_local_env(env, ENV_ID, Bifurcation)
-        if inner.done:
-            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
+        inner = unwrap_episode(env, ENV_ID, Bifurcation)
         right = None if inner.state.astray else inner.walk.right(inner.state.place)
         door = inner.chance % len(inner.commands) if right is None else right
         return (ToolCall("take", {"command": inner.commands[door]}),)

@@ -10,6 +10,7 @@ from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action
 
+T = TypeVar("T")
 World = TypeVar("World", bound=ToolEnv)
 
 
@@ -58,3 +59,26 @@ def unwrap_local_env(env: gymnasium.Env[Any, Action], env_id: str, kind: type[Wo
     if not isinstance(inner, kind):
         raise UsageError(f"this needs the state of {env_id} itself, which a server does not give; make it without url=")
     return inner
+
+
+def unwrap_episode(env: gymnasium.Env[Any, Action], env_id: str, kind: type[World]) -> World:
+    """Returns what :func:`unwrap_local_env` does, for players that act in a running episode.
+
+    Raises:
+        UsageError: ``env`` is another environment, is on a server, or has no running episode.
+    """
+    inner = unwrap_local_env(env, env_id, kind)
+    if inner.done:
+        raise UsageError(f"{env_id} has no running episode to act in; call reset() first")
+    return inner
+
+
+def require_episode(world: T | None, env_id: str) -> T:
+    """Returns the world of the current episode.
+
+    Raises:
+        UsageError: It is ``None``: no episode has been started.
+    """
+    if world is None:
+        raise UsageError(f"{env_id} has no episode; call reset() first")
+    return world

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError, WorkerLost
+from envsuite.core.errors import WorkerLost
 from envsuite.core.options import SEED, EnvOptions, option, source
+from envsuite.core.players import require_episode
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.interpreter import Interpreter, InterpreterSession, Limits, open_interpreter
 from envsuite.interpreter.registry import ISOLATED
@@ -122,9 +123,7 @@ class PythonMathEnv(ToolEnv):
         Raises:
             UsageError: No episode has been started.
         """
-        if self._problem is None:
-            raise UsageError("PythonMath-v0 has no episode; call reset() first")
-        return self._problem
+        return require_episode(self._problem, "PythonMath-v0")
 
     @property
     def ran(self) -> tuple[str, ...]:

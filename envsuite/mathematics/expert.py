@@ -7,8 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_local_env
+from envsuite.core.players import unwrap_episode
 from envsuite.core.tools import Action, ToolCall
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.tasks import ENV_ID
@@ -28,9 +27,7 @@ class MathExpert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = unwrap_local_env(env, ENV_ID, PythonMathEnv)
-        if inner.done:
-            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
+        inner = unwrap_episode(env, ENV_ID, PythonMathEnv)
         problem = inner.problem
         if not problem.code:
             return (ToolCall("answer", {"text": problem.answer}),)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError
 from envsuite.core.options import SEED, EnvOptions, option, source
+from envsuite.core.players import require_episode
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.papersearch import prompts
 from envsuite.papersearch.question import Scorer
@@ -121,9 +121,7 @@ class PaperSearchEnv(ToolEnv):
         Raises:
             UsageError: No episode has been started.
         """
-        if self._session is None:
-            raise UsageError(f"{ENV_ID} has no episode; call reset() first")
-        return self._session
+        return require_episode(self._session, ENV_ID)
 
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task.

@@ -6,8 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_local_env
+from envsuite.core.players import unwrap_episode
 from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.tasks import ENV_ID
@@ -26,9 +25,7 @@ class PaperSearchExpert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = unwrap_local_env(env, ENV_ID, PaperSearchEnv)
-        if inner.done:
-            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
+        inner = unwrap_episode(env, ENV_ID, PaperSearchEnv)
         return next_calls(inner.session, inner.max_calls)
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_local_env
+from envsuite.core.players import unwrap_episode
 from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.expert import next_calls
 from envsuite.papersearch.tasks import TEAM_ID
@@ -23,9 +22,7 @@ class TeamExpert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = unwrap_local_env(env, TEAM_ID, PaperSearchTeam)
-        if inner.done:
-            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
+        inner = unwrap_episode(env, TEAM_ID, PaperSearchTeam)
         team = inner.team
         if not team.candidates:
             return next_calls(team, inner.max_calls)

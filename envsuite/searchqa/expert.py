@@ -6,8 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_local_env
+from envsuite.core.players import unwrap_episode
 from envsuite.core.tools import Action, ToolCall
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import CANNOT_BE_ANSWERED
@@ -27,9 +26,7 @@ class SearchQAExpert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = unwrap_local_env(env, ENV_ID, SearchQAEnv)
-        if inner.done:
-            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
+        inner = unwrap_episode(env, ENV_ID, SearchQAEnv)
         session = inner.session
         keys = set(session.keys())
         for key in session.question.support:

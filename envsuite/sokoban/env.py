@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
 from envsuite.core.options import SEED, EnvOptions, option, source
+from envsuite.core.players import require_episode
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.sokoban import prompts
 from envsuite.sokoban.generate import LevelKind
@@ -110,9 +110,7 @@ class SokobanEnv(ToolEnv):
         Raises:
             UsageError: No episode has been started.
         """
-        if self._world is None:
-            raise UsageError("Sokoban-v0 has no episode; call reset() first")
-        return self._world
+        return require_episode(self._world, "Sokoban-v0")
 
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task in the style ``symbols``, whichever the environment writes.

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 
 from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_local_env
+from envsuite.core.players import unwrap_episode
 from envsuite.core.tools import Action, ToolCall
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.level import Level
@@ -37,9 +37,7 @@ class SokobanExpert:
             UsageError: ``env`` is another environment, has no running episode, or is in a position from which no
                 solution was found.
         """
-        inner = unwrap_local_env(env, ENV_ID, SokobanEnv)
-        if inner.done:
-            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
+        inner = unwrap_episode(env, ENV_ID, SokobanEnv)
         moves = self.moves(inner.world)[: min(self.calls, inner.max_calls)]
         return tuple(ToolCall("move", {"direction": direction}) for direction in moves)
 

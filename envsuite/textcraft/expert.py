@@ -6,8 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_local_env
+from envsuite.core.players import unwrap_episode
 from envsuite.core.tools import Action, ToolCall
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.planning import Choices, choices, plan
@@ -25,9 +24,5 @@ class TextCraftExpert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        inner = unwrap_local_env(env, ENV_ID, TextCraft)
-        world = inner.world
-        commands = [] if inner.done else plan(world.book, world.goal, world.inventory)
-        if not commands:
-            raise UsageError(f"{type(self).__name__}.act called before reset; call reset() first")
-        return (ToolCall("env_step", {"command": commands[0]}),)
+        world = unwrap_episode(env, ENV_ID, TextCraft).world
+        return (ToolCall("env_step", {"command": plan(world.book, world.goal, world.inventory)[0]}),)

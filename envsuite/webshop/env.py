@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from envsuite.core.env import Outcome, ToolEnv
-from envsuite.core.errors import UsageError
 from envsuite.core.options import SEED, EnvOptions, option, source
+from envsuite.core.players import require_episode
 from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.webshop import pages, prompts
@@ -116,9 +116,7 @@ class WebShop(ToolEnv):
         Raises:
             UsageError: No episode has been started.
         """
-        if self._session is None:
-            raise UsageError("WebShop has no session before reset; call reset() first")
-        return self._session
+        return require_episode(self._session, "WebShop-v0")
 
     def goal(self, task_id: str) -> str:
         """Returns the instruction of a task.

@@ -9,8 +9,7 @@ from typing import Any
 import gymnasium
 
 from envsuite.core.env import Observation
-from envsuite.core.errors import UsageError
-from envsuite.core.players import unwrap_env, unwrap_local_env
+from envsuite.core.players import unwrap_env, unwrap_episode
 from envsuite.core.tools import Action, ToolCall
 from envsuite.webshop.catalogue import ENV_ID
 from envsuite.webshop.env import WebShop
@@ -36,9 +35,7 @@ class WebShopExpert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        session = unwrap_local_env(env, ENV_ID, WebShop).session
-        if session.done:
-            raise UsageError("the episode has ended; call reset() first")
+        session = unwrap_episode(env, ENV_ID, WebShop).session
         target = session.catalogue.product(session.goal.asin)
         state = session.state
         if state.page == "search":

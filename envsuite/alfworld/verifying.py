@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -46,12 +47,10 @@ def play_game(path: Path, walkthrough: Sequence[str]) -> Played:
         if isinstance(error.__cause__, GoalUnreachable):
             return "lost"
         raise
-    try:
+    with closing(game):
         if walkthrough and _follows(game, walkthrough):
             return "walkthrough"
         return _seek(game)
-    finally:
-        game.close()
 
 
 def _follows(game: ALFWorldGame, commands: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import fields
 from textwrap import fill
 from typing import Any
@@ -123,10 +124,7 @@ def _task_set(env_id: str, source: str | None) -> TaskSet:
     """
     env_id = spec_of(env_id).id
     choice: dict[str, Any] = {"split": None} | ({} if source is None else {"source": source})
-    env = gymnasium.make(env_id, disable_env_checker=True, **choice)
-    try:
+    with closing(gymnasium.make(env_id, disable_env_checker=True, **choice)) as env:
         if not isinstance(env.unwrapped, ToolEnv):
             raise UsageError(f"{env_id} is registered by something else: it is not one of envsuite's environments")
         return env.unwrapped.tasks
-    finally:
-        env.close()

@@ -30,9 +30,8 @@ from envsuite.evaluation.protocol import (
     ProtocolSetting,
     check_policy,
     evaluated_env,
-    make_env,
     measured_splits,
-    tool_env,
+    open_env,
 )
 from envsuite.playing.player import RANDOM
 from envsuite.prompting.endpoints import EndpointOptions
@@ -212,11 +211,9 @@ def _endpoint(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _splits(env_id: str, source: str | None, options: Mapping[str, Any]) -> list[str]:
-    env = make_env(EnvFactory(env_id, {"split": None, **options, **({} if source is None else {"source": source})}))
-    try:
-        return measured_splits(tool_env(env, env_id))
-    finally:
-        env.close()
+    given = {} if source is None else {"source": source}
+    with open_env(EnvFactory(env_id, {"split": None, **options, **given})) as env:
+        return measured_splits(env)
 
 
 def _engine(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -132,40 +133,29 @@ def evaluated_env(setting: ProtocolSetting) -> EvaluatedEnv:
     budget = setting.steps or horizon_of(setting.env_id, setting.factory.kwargs)
     if budget is None:
         raise UsageError(f"{setting.env_id} has no horizon; set the most steps of an episode with --steps")
-    env = make_env(setting.factory)
-    try:
-        inner = tool_env(env, setting.env_id)
-        panel = panel_of(inner, setting.split)
+    with open_env(setting.factory) as env:
+        panel = panel_of(env, setting.split)
         if not panel.tasks:
             raise UsageError(f"split {setting.split!r} of {setting.env_id} has no task")
-        return EvaluatedEnv(panel, dict(inner.versions), tuple(inner.tools), inner.max_calls, budget)
-    finally:
-        env.close()
+        return EvaluatedEnv(panel, dict(env.versions), tuple(env.tools), env.max_calls, budget)
 
 
-def make_env(factory: EnvFactory) -> gymnasium.Env[Any, Any]:
-    """Makes an environment.
+@contextmanager
+def open_env(factory: EnvFactory) -> Iterator[ToolEnv]:
+    """Makes an environment for the duration of the block.
 
     Raises:
-        UsageError: It does not take its arguments.
-        EnvsuiteError: As the environment says.
+        UsageError: It cannot be made with these arguments, or is not a :class:`ToolEnv`.
     """
     try:
-        return factory.make()
+        env = factory.make()
     except (TypeError, ValueError, gymnasium.error.Error) as error:
         raise UsageError(f"{factory.env_id} cannot be made: {error}") from error
-
-
-def tool_env(env: gymnasium.Env[Any, Any], env_id: str) -> ToolEnv:
-    """Returns the environment inside its wrappers.
-
-    Raises:
-        UsageError: It is not a ToolEnv.
-    """
-    inner = env.unwrapped
-    if not isinstance(inner, ToolEnv):
-        raise UsageError(f"{env_id} is not a ToolEnv ({type(inner).__name__})")
-    return inner
+    with closing(env):
+        inner = env.unwrapped
+        if not isinstance(inner, ToolEnv):
+            raise UsageError(f"{factory.env_id} is not a ToolEnv ({type(inner).__name__})")
+        yield inner
 
 
 def measured_splits(env: ToolEnv) -> list[str]:

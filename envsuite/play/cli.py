@@ -14,9 +14,9 @@ from envsuite.core.errors import UsageError, require_extra
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
-from envsuite.evaluation.demonstrations.arguments import make_tool_env, options_of
+from envsuite.evaluation.demonstrations.arguments import options_of
 from envsuite.play.session import PlaySession
-from envsuite.remote.making import horizon_of
+from envsuite.remote.making import horizon_of, make
 from envsuite.remote.pages import address
 
 EXAMPLES = """examples:
@@ -93,7 +93,7 @@ def _in_browser(env_id: str, arguments: argparse.Namespace) -> int:
         if value is not None:
             raise UsageError(f"{option} is for play in a terminal, without --browser")
     options = options_of(arguments)
-    return int(pages[env_id].run(arguments, lambda: make_tool_env(env_id, **options, split=arguments.split)))
+    return int(pages[env_id].run(arguments, lambda: make(env_id, **options, split=arguments.split)))
 
 
 def _steps(text: str) -> int:
@@ -106,7 +106,7 @@ def _session(env_id: str, arguments: argparse.Namespace) -> PlaySession:
     """Makes the environment, and begins the first episode."""
     options = options_of(arguments)
     where: dict[str, Any] = {} if arguments.url is None else {"url": arguments.url}
-    env = make_tool_env(env_id, **options, **where, split=arguments.split)
+    env = make(env_id, **options, **where, split=arguments.split)
     try:
         horizon = horizon_of(env_id, options) if arguments.steps is None else arguments.steps or None
         seed, save = arguments.seed or 0, arguments.save

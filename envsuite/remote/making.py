@@ -12,7 +12,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from envsuite.core import Player, ToolEnv
-from envsuite.core.errors import unknown
+from envsuite.core.errors import UsageError, unknown
 from envsuite.core.naming import spec_of
 from envsuite.core.practice import Practice
 from envsuite.core.registration import ENVIRONMENTS, Default
@@ -23,13 +23,15 @@ def make(env_id: str, url: str | Sequence[str] | None = None, **arguments: Any) 
     """Makes environment ``env_id`` in this process or, with ``url``, on a server, with the same behaviour.
 
     Args:
-        env_id: One of :data:`~envsuite.core.registration.ENVIRONMENTS`.
+        env_id: Its id, or another name as of :func:`~envsuite.core.naming.resolve_id`.
         url: Address of an ``envsuite serve http``, e.g. ``"http://127.0.0.1:8080"``, or several of them.
         arguments: Arguments of the environment.
 
     Raises:
-        UnknownName: The environment has no such argument.
+        UnknownName: There is no such environment, or it has no such argument.
+        UsageError: It is not a :class:`ToolEnv`.
     """
+    env_id = spec_of(env_id).id
     if url is not None:
         return RemoteEnv(url, env_id, **arguments)
     kind = load_env_creator(ENVIRONMENTS[env_id].entry_point)
@@ -38,7 +40,9 @@ def make(env_id: str, url: str | Sequence[str] | None = None, **arguments: Any) 
         for name in arguments:
             if name not in parameters:
                 raise unknown(f"argument of {env_id}", name, (*parameters, "url"))
-    env: ToolEnv = kind(**arguments)  # type: ignore[assignment]
+    env = kind(**arguments)
+    if not isinstance(env, ToolEnv):
+        raise UsageError(f"{env_id} is a {type(env).__name__}, not a ToolEnv")
     return env
 
 

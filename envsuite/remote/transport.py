@@ -189,8 +189,7 @@ class RemoteServer:
         if method == "POST":
             head += f"Content-Length: {len(body or b'')}\r\n"
         connection.sendall(head.encode("latin-1") + b"\r\n" + (body or b""))
-        response = http.client.HTTPResponse(connection, method=method)
-        try:
+        with contextlib.closing(http.client.HTTPResponse(connection, method=method)) as response:
             response.begin()
             answer = response.read(MOST_BYTES + 1)
             if len(answer) > MOST_BYTES:
@@ -200,8 +199,6 @@ class RemoteServer:
             if response.will_close:
                 connection.close()
             return response.status, response.headers, answer
-        finally:
-            response.close()
 
     @contextlib.contextmanager
     def _connection(self, until: float) -> Iterator[tuple[socket.socket, bool]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -87,16 +88,13 @@ class JsonServer:
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=self._seconds)
-        try:
+        with closing(kind(self._host, self._port, timeout=self._seconds)) as connection:
             connection.request(method, self._prefix.rstrip("/") + path, body, self._headers)
             response = connection.getresponse()
             answer = response.read(_LARGEST + 1)
             if len(answer) > _LARGEST:
                 raise ServerError(f"{self.url}{path} answered more than {_LARGEST:,} bytes")
             return response.status, answer
-        finally:
-            connection.close()
 
 
 def _excerpt(answer: bytes) -> str:

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,8 +140,7 @@ class SessionHost:
         return problem.status, problem.document()
 
     def _describe(self, call: Mapping[str, Any]) -> Answer:
-        env = make_env(call["environment"], call.get("arguments", {}))
-        try:
+        with closing(make_env(call["environment"], call.get("arguments", {}))) as env:
             tasks = env.tasks
             body = {
                 "environment": call["environment"],
@@ -163,8 +163,6 @@ class SessionHost:
                 },
             }
             return 200, orjson.dumps(body)
-        finally:
-            env.close()
 
     def _create(self, call: Mapping[str, Any]) -> Answer:
         if call["session"] not in self._sessions:

@@ -26,13 +26,12 @@ from envsuite.evaluation.demonstrations import (
     read_demonstrations,
     replay,
 )
-from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.evaluation.demonstrations.collecting import CollectionOrder, collect
 from envsuite.evaluation.demonstrations.file import COLUMNS, add_demonstration, line_of, read_rows
 from envsuite.evaluation.demonstrations.messages import messages_of
 from envsuite.evaluation.demonstrations.playing import take_step
 from envsuite.prompting import make_codec
-from envsuite.remote.making import horizon_of, make_player
+from envsuite.remote.making import horizon_of, make, make_player
 
 IDS = [spec.id for spec in builtin()]
 Worlds = dict[str, tuple[ToolEnv, ToolEnv]]
@@ -43,10 +42,7 @@ FEW = {"ALFWorld-v0": {"source": "builtin", "games": 18}}
 @pytest.fixture(scope="module")
 def worlds(data_folder: Path) -> Worlds:
     """Two environments of each id."""
-    return {
-        env_id: (make_tool_env(env_id, **FEW.get(env_id, {})), make_tool_env(env_id, **FEW.get(env_id, {})))
-        for env_id in IDS
-    }
+    return {env_id: (make(env_id, **FEW.get(env_id, {})), make(env_id, **FEW.get(env_id, {}))) for env_id in IDS}
 
 
 def some_episode(env: ToolEnv, task_id: str | None = None, seed: int = 0, wild: int = 0) -> Demonstration:
@@ -142,7 +138,7 @@ def test_thoughts_are_said_before_the_calls(worlds: Worlds) -> None:
 
 
 def test_images_are_refused() -> None:
-    env = make_tool_env("Sokoban-v0", observation="both")
+    env = make("Sokoban-v0", observation="both")
     with pytest.raises(UsageError, match="shows images"):
         some_episode(env)
 

@@ -13,8 +13,8 @@ from test_demonstrations import some_episode
 
 from envsuite.core import DataError, UnparsedAction
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations, write_demonstrations
-from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.playing.step import Episode, Step
+from envsuite.remote.making import make
 from trainers.imitation.demonstrations import demonstrations
 from trainers.programs.export_episodes import main as export_main
 from trainers.steps.parquet import write_episodes
@@ -24,7 +24,7 @@ FEW = {"source": "generated", "goals": 60, "max_distractors": 0}
 
 def test_a_file_is_read_as_a_folder_of_episodes_is(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
-    env = make_tool_env("TextCraft-v0")
+    env = make("TextCraft-v0")
     shown = [some_episode(env, task, 0, wild) for task, wild in zip(env.tasks.ids("train"), (0, 4, 4), strict=False)]
     failed = replace(shown[0], success=False)
     write_demonstrations(path, [*shown, failed])
@@ -60,7 +60,7 @@ def recorded(shown: Demonstration, number: int) -> Episode:
 
 
 def test_episodes_of_a_run_become_the_demonstrations_that_they_are(tmp_path: Path, console: Console) -> None:
-    env, out = make_tool_env("TextCraft-v0", **FEW), tmp_path / "out.jsonl"
+    env, out = make("TextCraft-v0", **FEW), tmp_path / "out.jsonl"
     shown = [some_episode(env, task, 1, wild) for task, wild in zip(env.tasks.ids("train"), (0, 5), strict=False)]
     lost = replace(some_episode(env, env.tasks.ids("train")[2], 0, 0), success=False)
     write_episodes(tmp_path / "run" / "episodes.parquet", [recorded(one, n) for n, one in enumerate([*shown, lost])])

@@ -12,9 +12,9 @@ import envsuite  # noqa: F401
 from envsuite.core import Tool, ToolCall, UnparsedAction
 from envsuite.core.registration import ENVIRONMENTS, Profile
 from envsuite.core.tools import check_action
-from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.play.lines import completions, is_incomplete, read_action, read_line, write_action, write_call
 from envsuite.play.profiles import profile_of
+from envsuite.remote.making import make
 
 PROFILES = [spec.profile for spec in ENVIRONMENTS.values()]
 
@@ -36,7 +36,7 @@ TWO = (
 @pytest.mark.seconds
 @pytest.mark.parametrize("env_id", IDS)
 def test_every_call_can_be_typed(env_id: str) -> None:
-    env = make_tool_env(env_id, **FEW.get(env_id, {}))
+    env = make(env_id, **FEW.get(env_id, {}))
     env.reset(seed=0)
     profile = profile_of(env_id, env.tools)
     env.action_space.seed(0)
@@ -119,7 +119,7 @@ def test_lines_that_are_no_action_say_why(line: str, said: str) -> None:
 
 
 def test_commands_of_the_shop_are_clicks_and_lines_of_mathematics_are_code() -> None:
-    shop, sums = make_tool_env("WebShop-v0"), make_tool_env("PythonMath-v0")
+    shop, sums = make("WebShop-v0"), make("PythonMath-v0")
     profile = profile_of("WebShop-v0", shop.tools)
     assert read_line("buy now", shop.tools, profile, ["buy now"]) == (ToolCall("click", {"element": "buy now"}),)
     assert isinstance(read_line("buy now", shop.tools, profile, []), UnparsedAction)
@@ -142,7 +142,7 @@ def test_completions_come_from_commands_tools_and_schemas() -> None:
         assert completions(begun, TWO, Profile()) == found
     moves = gymnasium.make("Sokoban-v0").unwrapped.tools  # type: ignore[attr-defined]
     assert completions("", moves, profile_of("Sokoban-v0", moves)) == ["up", "down", "left", "right"]
-    house = make_tool_env("TextCraft-v0").tools
+    house = make("TextCraft-v0").tools
     commands = ("go to shelf 1", "go to desk 1", "open shelf 1")
     for begun, found in (("go", ["go to shelf 1", "go to desk 1"]), ("shelf", ["go to shelf 1", "open shelf 1"])):
         assert completions(begun, house, profile_of("ALFWorld-v0", house), commands) == found

@@ -12,10 +12,9 @@ import pytest
 from envsuite.core import Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv, UnknownTask, UsageError, WorkerLost
 from envsuite.core.registration import builtin
 from envsuite.evaluation.demonstrations import read_demonstrations, replay
-from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.play.session import PlaySession
 from envsuite.remote import transport
-from envsuite.remote.making import horizon_of
+from envsuite.remote.making import horizon_of, make
 from envsuite.serving.server import serving
 from envsuite.serving.settings import ServerSettings
 
@@ -28,9 +27,7 @@ FEW = {"ALFWorld-v0": {"source": "builtin", "games": 18}}
 
 def begun(env_id: str, task: str | None = None, save: Path | None = None, **options: Any) -> PlaySession:
     options = options or FEW.get(env_id, {})
-    session = PlaySession(
-        make_tool_env(env_id, **options), "train", horizon=horizon_of(env_id), env_options=options, save=save
-    )
+    session = PlaySession(make(env_id, **options), "train", horizon=horizon_of(env_id), env_options=options, save=save)
     session.start(task)
     return session
 
@@ -71,7 +68,7 @@ def test_steps_are_taken_back_one_by_one_to_the_beginning(session: PlaySession) 
 
 
 def test_the_budget_of_steps_ends_the_episode_and_undo_gives_them_back() -> None:
-    session = PlaySession(make_tool_env("Sokoban-v0"), "train", horizon=2)
+    session = PlaySession(make("Sokoban-v0"), "train", horizon=2)
     session.start()
     session.act(())
     session.act(())
@@ -82,7 +79,7 @@ def test_the_budget_of_steps_ends_the_episode_and_undo_gives_them_back() -> None
         session.hint()
     session.undo()
     assert not session.over and session.steps_left == 1
-    endless = PlaySession(make_tool_env("Sokoban-v0"), "train")
+    endless = PlaySession(make("Sokoban-v0"), "train")
     endless.start()
     for _ in range(50):
         endless.act(())
@@ -108,14 +105,14 @@ def test_tasks_follow_in_order_by_type_and_at_random() -> None:
         session.start("no such item")
     assert session.env.observation["task"] == session.first["task"]  # the episode goes on
     again = (
-        PlaySession(make_tool_env("TextCraft-v0"), "train", seed=3),
-        PlaySession(make_tool_env("TextCraft-v0"), "train", seed=3),
+        PlaySession(make("TextCraft-v0"), "train", seed=3),
+        PlaySession(make("TextCraft-v0"), "train", seed=3),
     )
     for one in again:
         one.random()
     assert again[0].task_id == again[1].task_id
     with pytest.raises(UsageError, match="no task"):
-        PlaySession(make_tool_env("Sokoban-v0", tasks=["boxes-1/test#0"]), "train")
+        PlaySession(make("Sokoban-v0", tasks=["boxes-1/test#0"]), "train")
 
 
 class Tally(ToolEnv):

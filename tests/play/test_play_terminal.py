@@ -10,7 +10,7 @@ from terminal import playing
 from test_play_session import FEW, IDS
 
 from envsuite.evaluation.demonstrations import read_demonstrations, replay
-from envsuite.evaluation.demonstrations.arguments import make_tool_env
+from envsuite.remote.making import make
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,7 +33,7 @@ def test_an_environment_is_solved_with_hints_saved_and_left(env_id: str, tmp_pat
         terminal.press("C-q")
         assert "1 of 1 tasks solved, 1 saved" in terminal.see("ended with 0")
     (shown,) = read_demonstrations(path)
-    env = make_tool_env(env_id, **shown.env_options, split=shown.split)
+    env = make(env_id, **shown.env_options, split=shown.split)
     assert shown.success and replay(env, shown) == shown
     env.close()
 

@@ -16,10 +16,11 @@ from envsuite.core import ToolEnv, UnparsedAction
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.naming import spec_of
 from envsuite.evaluation.demonstrations import FORMS, Demonstration, write_demonstrations
-from envsuite.evaluation.demonstrations.arguments import add_arguments, make_tool_env, options_of
+from envsuite.evaluation.demonstrations.arguments import add_arguments, options_of
 from envsuite.evaluation.demonstrations.playing import take_step
 from envsuite.exits import status_of
 from envsuite.playing.step import Episode
+from envsuite.remote.making import make
 from trainers.imitation.demonstrations import episodes_in, thought_of
 from trainers.steps.parquet import read_episodes
 
@@ -71,7 +72,7 @@ def collect_demonstrations(
     if not selection:
         what = "none of which solved its task; --unsolved takes the others" if mine else "and those of others"
         raise UsageError(f"{source}: {len(mine)} episodes of {env_id}, {what}")
-    env = make_tool_env(env_id, **env_options, split=split)
+    env = make(env_id, **env_options, split=split)
     try:
         return [_replay(env, episode, env_options) for episode in selection], len(mine)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ from envsuite.core.players import Player
 from envsuite.data.files import file_errors, write_atomically
 from envsuite.data.locks import try_locked
 from envsuite.data.progress import ProgressReceiver, SilentProgress
-from envsuite.evaluation.demonstrations.arguments import make_tool_env
 from envsuite.evaluation.demonstrations.demonstration import Demonstration
 from envsuite.evaluation.demonstrations.file import card_of, line_of, read_demonstrations
 from envsuite.evaluation.demonstrations.messages import Form
 from envsuite.evaluation.demonstrations.playing import demonstrate
-from envsuite.remote.making import horizon_of, make_player
+from envsuite.remote.making import horizon_of, make, make_player
 
 
 @dataclass(frozen=True)
@@ -78,13 +77,10 @@ def collect(order: CollectionOrder, path: Path, progress: ProgressReceiver | Non
         if file.exists():
             raise UsageError(f"{file} exists; remove it, or name another file")
     player = make_player(order.env_id, order.player)
-    env = make_tool_env(order.env_id, **order.env_options, split=order.split)
-    try:
+    with closing(make(order.env_id, **order.env_options, split=order.split)) as env:
         tasks = _tasks(env, order)
         with _Partial(path, order) as partial:
             return _play(env, player, order, tasks, partial, progress or SilentProgress())
-    finally:
-        env.close()
 
 
 def _tasks(env: ToolEnv, order: CollectionOrder) -> list[str]:

@@ -8,21 +8,22 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import orjson
 
-from envsuite.core import ToolEnv, UsageError
-from envsuite.core.naming import resolve_id, spec_of
+from envsuite.core import ToolEnv
+from envsuite.core.naming import resolve_id
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.settings import read_option
 from envsuite.evaluation.panels.computing import panel_of
 from envsuite.evaluation.panels.exports import TARGETS, export
 from envsuite.evaluation.panels.files import read_panel, shipped_panel, shipped_splits, write_content
 from envsuite.evaluation.panels.panel import Panel, PanelTask
+from envsuite.remote.making import make
 
 SHOWN = 60
 """Characters of a value in a message."""
@@ -210,11 +211,9 @@ def _export(panel: Panel, target: str, out: Path | None) -> int:
 def _verify(file: Path, source: str | None, options: list[str]) -> int:
     panel = read_panel(file)
     env = _make_env(panel.env_id, source if source is not None else panel.source, options)
-    try:
+    with closing(env):
         mismatches = differences(panel, env)
         here = None if mismatches else panel_of(env, panel.split)
-    finally:
-        env.close()
     about = f"{panel.env_id} {panel.split}, source {env.tasks.source}, version {env.tasks.version}"
     if here is None:
         sys.stdout.writelines(f"{difference.task_id}: {difference.what}\n" for difference in mismatches)
@@ -237,11 +236,8 @@ def _panel(env_id: str, split: str, source: str | None, options: list[str]) -> P
     env_id = resolve_id(env_id)
     if source is None and not options and env_id in shipped_splits():
         return shipped_panel(env_id, split)
-    env = _make_env(env_id, source, options)
-    try:
+    with closing(_make_env(env_id, source, options)) as env:
         return panel_of(env, split)
-    finally:
-        env.close()
 
 
 def _make_env(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
@@ -251,14 +247,7 @@ def _make_env(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
         UnknownName: The environment does not exist.
         UsageError: It does not take the options.
     """
-    env_id = spec_of(env_id).id
     arguments = {"source": "builtin" if source is None else source, "split": None} | dict(map(read_option, options))
     if arguments["source"] not in ("builtin", "generated", "official"):
         arguments["source"] = os.path.expanduser(arguments["source"])
-    try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **arguments).unwrapped
-    except TypeError as error:
-        raise UsageError(f"{env_id} cannot be made with {arguments}: {error}") from error
-    if not isinstance(env, ToolEnv):
-        raise UsageError(f"{env_id} is registered by something else: it is not one of envsuite's environments")
-    return env
+    return make(env_id, **arguments)

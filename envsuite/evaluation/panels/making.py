@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-
-import gymnasium
+from contextlib import closing
 
 import envsuite  # noqa: F401  (registers the environments)
 from envsuite.core.errors import DataError
@@ -17,6 +16,7 @@ from envsuite.core.registration import builtin
 from envsuite.evaluation.panels.computing import panel_of
 from envsuite.evaluation.panels.files import read_panel, shipped_file, write_panel
 from envsuite.evaluation.panels.panel import Panel
+from envsuite.remote.making import make
 
 
 def builtin_panels(env_id: str, splits: Iterable[str] | None = None) -> Iterator[Panel]:
@@ -25,12 +25,9 @@ def builtin_panels(env_id: str, splits: Iterable[str] | None = None) -> Iterator
     Raises:
         MissingExtra: The environment needs packages that are not installed.
     """
-    env = gymnasium.make(env_id, disable_env_checker=True, source="builtin", split=None)
-    try:
-        for split in splits or env.unwrapped.tasks.splits:  # type: ignore[attr-defined]
+    with closing(make(env_id, source="builtin", split=None)) as env:
+        for split in splits or env.tasks.splits:
             yield panel_of(env, split)
-    finally:
-        env.close()
 
 
 def main() -> None:

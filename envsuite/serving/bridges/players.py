@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -97,14 +98,11 @@ def offer(env_id: str, urls: tuple[str, ...] = ()) -> BridgeOffer:
     Raises:
         EnvsuiteError: It cannot be made, or has a tool called ``reset``.
     """
-    env = make(env_id, urls)
-    try:
+    with closing(make(env_id, urls)) as env:
         if any(tool.name == RESET.name for tool in env.tools):
             raise UsageError(f"{env_id} has a tool {RESET.name!r}, the name of what starts an episode in MCP")
         quick = not urls and env_id in ENVIRONMENTS and ENVIRONMENTS[env_id].inline
         return BridgeOffer(env_id, urls, env.tools, horizon_of(env_id), quick, env.tasks)
-    finally:
-        env.close()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from envsuite.serving.direct import batch as answer_batch
 from envsuite.serving.front import Front
 from envsuite.serving.host import Answer
 from envsuite.serving.openapi import document
-from envsuite.serving.schemas import parse_body
+from envsuite.serving.schemas import REQUESTS, parse_body
 
 log = logging.getLogger("envsuite.serving")
 OPEN = ("/healthz", "/readyz", "/openapi.json")
@@ -72,37 +72,12 @@ def _calls(front: Front) -> Blueprint:
     def create() -> Response:
         return _response(front.call("create", _body("create")))
 
-    @calls.get("/sessions/<session>")
-    def show(session: str) -> Response:
-        return _response(front.call("show", {"session": session}))
-
-    @calls.delete("/sessions/<session>")
-    def close(session: str) -> Response:
-        return _response(front.call("close", {"session": session}))
-
-    @calls.post("/sessions/<session>/reset")
-    def reset(session: str) -> Response:
-        return _response(front.call("reset", {**_body("reset"), "session": session}))
-
-    @calls.post("/sessions/<session>/step")
-    def step(session: str) -> Response:
-        return _response(front.call("step", {**_body("step"), "session": session}))
-
-    @calls.post("/sessions/<session>/snapshot")
-    def snapshot(session: str) -> Response:
-        return _response(front.call("snapshot", {"session": session}))
-
-    @calls.post("/sessions/<session>/restore")
-    def restore(session: str) -> Response:
-        return _response(front.call("restore", {**_body("restore"), "session": session}))
-
-    @calls.post("/sessions/<session>/propose")
-    def propose(session: str) -> Response:
-        return _response(front.call("propose", {**_body("propose"), "session": session}))
-
-    @calls.post("/sessions/<session>/identify")
-    def identify(session: str) -> Response:
-        return _response(front.call("identify", {**_body("identify"), "session": session}))
+    @calls.get("/sessions/<session>", defaults={"op": "show"})
+    @calls.delete("/sessions/<session>", defaults={"op": "close"})
+    @calls.post("/sessions/<session>/<any(reset, step, snapshot, restore, propose, identify):op>")
+    def execute(session: str, op: str) -> Response:
+        body = _body(op) if op in REQUESTS else {}
+        return _response(front.call(op, {**body, "session": session}))
 
     @calls.post("/batch")
     def batch() -> Response:

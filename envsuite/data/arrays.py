@@ -12,6 +12,7 @@ import mmap
 import struct
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,14 +205,9 @@ class Arrays:
 
     def find(self, name: str, target: bytes) -> int | None:
         """Returns the number of a string, or ``None``; the strings must have been written in order."""
-        low, high = 0, self.strings(name)
-        while low < high:
-            middle = (low + high) // 2
-            candidate = self.string(name, middle)
-            if candidate == target:
-                return middle
-            low, high = (middle + 1, high) if candidate < target else (low, middle)
-        return None
+        count = self.strings(name)
+        place = bisect_left(range(count), target, key=lambda number: self.string(name, number))
+        return place if place < count and self.string(name, place) == target else None
 
     def _check(self, first: int, end: int) -> None:
         """Verifies the checksums of a range of bytes, each piece once."""

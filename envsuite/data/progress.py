@@ -136,21 +136,26 @@ class DownloadDisplay:
             self.note(f"{name}  {self._format(size)}")
 
 
-def track(pieces: Iterable[T], name: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[T]:
-    """Passes ``pieces`` on; shows their number where standard error is a terminal and the work takes over a second.
+def track(pieces: Iterable[T], name: str, total: int | None, display: ProgressReceiver | None = None) -> Iterator[T]:
+    """Passes ``pieces`` on, and shows their number.
 
     Args:
         pieces: The results of the work, one after the other.
         name: Name of the work.
-        total: Number of pieces.
-        clock: Returns the time in seconds.
+        total: Number of pieces; ``None`` if it is not known.
+        display: Shows it; by default standard error, where it is a terminal and the work takes over a second.
     """
-    display = DownloadDisplay(sys.stderr, clock, "{:,}".format, delay=1.0) if sys.stderr.isatty() else SilentProgress()
+    if display is None:
+        display = (
+            DownloadDisplay(sys.stderr, unit="{:,}".format, delay=1.0) if sys.stderr.isatty() else SilentProgress()
+        )
+    count = 0
     display.start(name, total, 0)
     for piece in pieces:
         yield piece
+        count += 1
         display.advance(1)
-    display.finish(name, total)
+    display.finish(name, count)
 
 
 def columns() -> int:

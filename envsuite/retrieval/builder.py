@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError
 from envsuite.data.arrays import ArrayWriter
+from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.bm25 import norm
 from envsuite.retrieval.index import KIND, VERSION, encode_string
@@ -195,12 +196,12 @@ class IndexBuilder:
     def _path(self, run: int) -> Path:
         return self._folder / f"run-{run}"
 
-    def write(self, file: BinaryIO, progress: Callable[[int, int], object] = lambda done, total: None) -> int:
+    def write(self, file: BinaryIO, progress: ProgressReceiver | None = None) -> int:
         """Writes the index to ``file`` from its current position. Nothing can be added afterwards.
 
         Args:
             file: The output.
-            progress: Called with the numbers of postings written and in total.
+            progress: Receives the number of postings written.
 
         Returns:
             The offset of the index in the file, the next multiple of 64 bytes; ``Index`` takes it as ``offset``.
@@ -208,6 +209,7 @@ class IndexBuilder:
         Raises:
             DataError: Two documents have the same key.
         """
+        progress = progress or SilentProgress()
         self.save()
         self._pieces.clear()
         order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
@@ -230,10 +232,12 @@ class IndexBuilder:
         writer.add("pairs.norm", "u1", [self._pairs & np.uint32(255)])
         buckets = self._scatter(rank, term_rank, ends)
         total = int(self._holding.sum())
+        progress.start("index", total, 0)
         # The sorted postings are needed twice, so the codes are stored in a separate file.
         waiting = self._folder / "codes"
         code: np.dtype[Any] = np.dtype(np.uint16 if len(self._pairs) <= 1 << 16 else np.uint32)
-        writer.add("postings.document", "u4", self._sort_postings(buckets, waiting, code, lambda n: progress(n, total)))
+        writer.add("postings.document", "u4", self._sort_postings(buckets, waiting, code, progress))
+        progress.finish("index", total)
         writer.add("postings.pair", code, _parts(waiting, code))
         writer.close({"documents": self._documents, "words": self._words})
         return writer.offset
@@ -256,10 +260,9 @@ class IndexBuilder:
         return buckets
 
     def _sort_postings(
-        self, buckets: list[Path], codes: Path, code: np.dtype[Any], progress: Callable[[int], object]
+        self, buckets: list[Path], codes: Path, code: np.dtype[Any], progress: ProgressReceiver
     ) -> Iterator[NDArray[np.uint32]]:
         """Yields the documents of all postings in order; writes the pair of each to the file ``codes``."""
-        count = 0
         with open(codes, "wb") as file:
             for path in buckets:
                 if not path.exists():
@@ -269,8 +272,7 @@ class IndexBuilder:
                 order = np.argsort(postings["place"])
                 np.searchsorted(self._pairs, postings["pair"][order]).astype(code).tofile(file)
                 yield (postings["place"][order] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-                count += len(postings)
-                progress(count)
+                progress.advance(len(postings))
 
 
 def flush_to_disk(file: IO[Any]) -> None:

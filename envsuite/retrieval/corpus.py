@@ -8,6 +8,7 @@ index, that of the corpus, and in the last 16 bytes where the latter begins.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -102,15 +103,12 @@ class Corpus:
 
     def number(self, key: str) -> int | None:
         """Returns the number of the document with this key; ``None`` if there is none."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            (number,) = self._arrays.read("by_key", middle, middle + 1).tolist()
-            middle_key = self.key(number)
-            if middle_key == key:
-                return int(number)
-            low, high = (middle + 1, high) if middle_key < key else (low, middle)
-        return None
+
+        def number_at(place: int) -> int:
+            return int(self._arrays.read("by_key", place, place + 1)[0])
+
+        place = bisect_left(range(len(self)), key, key=lambda place: self.key(number_at(place)))
+        return number_at(place) if place < len(self) and self.key(number_at(place)) == key else None
 
     def date(self, number: int) -> int:
         """Returns the date of a document as YYYYMMDD; 0 if it has none."""

@@ -17,18 +17,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from envsuite.core.boundary import text as encodable
 from envsuite.core.errors import DataError, EnvsuiteError
 from envsuite.data import WRITABLE, cache_root
 from envsuite.data.arrays import ArrayWriter
 from envsuite.data.files import file_errors, write_atomically
 from envsuite.data.locks import hold_lock
-from envsuite.data.progress import ProgressReceiver, SilentProgress
+from envsuite.data.progress import ProgressReceiver, SilentProgress, track
 from envsuite.data.room import GENERATED, bound_generated
 from envsuite.retrieval.builder import IndexBuilder, flush_to_disk
 from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER, Corpus
@@ -210,7 +211,7 @@ class _Stage:
 
     def _add(self, document: Document) -> None:
         problems = self._source.problems
-        key, title, text = (_encodable(part) for part in (document.key, document.title, document.text))
+        key, title, text = (encodable(part) for part in (document.key, document.title, document.text))
         if not 0 < len(key) <= LONGEST_KEY or key != key.strip() or _CONTROL.search(key):
             problems.add("a key that is not one line of 1 to 200 characters (left out)", repr(key[:80]))
             return
@@ -230,7 +231,7 @@ class _Stage:
         self._ends.append(self._ends[-1] + len(line))
         self._texts.write(line)
         if document.links:
-            self._links.write(orjson.dumps([number, [_encodable(link) for link in document.links]]) + b"\n")
+            self._links.write(orjson.dumps([number, [encodable(link) for link in document.links]]) + b"\n")
 
     def _save(self) -> None:
         """Makes what was read survive a kill."""
@@ -254,17 +255,17 @@ class _Stage:
         by_key = rank[[self._numbers[key] for key in sorted(self._numbers)]]
         self._texts.close()
         edges = self._edges(rank, progress)
-        index = self._index.write(file, _make_reporter(progress, "index"))
+        index = self._index.write(file, progress)
         texts = _Texts(self._folder / "texts", order, self._ends)
         vectors = {encoder.name: write_vectors(file, encoder, texts, progress) for encoder in encoders}
         writer = ArrayWriter(file, KIND, FORMAT)
         writer.add("dates", "u4", [dates])
         writer.add("by_key", "u4", [by_key])
-        writer.add_strings("documents", _report(progress, "texts", texts.lines(), len(order)))
+        writer.add_strings("documents", track(texts.lines(), "texts", len(order), progress))
         for name, ends in (("links", edges), ("linked_by", edges << np.uint64(32) | edges >> np.uint64(32))):
             self._add_rows(writer, name, ends, len(order))
         tasks = (orjson.dumps(dict(task), option=orjson.OPT_SORT_KEYS) for task in self._source.tasks())
-        writer.add_strings("tasks", _report(progress, "tasks", tasks, None))
+        writer.add_strings("tasks", track(tasks, "tasks", None, progress))
         facts = {"source": self._source.name, "digest": self._source.digest(), "index": index, "vectors": vectors}
         writer.close({**facts, "problems": dict(sorted(self._source.problems.counts.items()))})
         file.write(TRAILER.pack(MAGIC, writer.offset))
@@ -318,42 +319,6 @@ class _Texts:
         with self._path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as lines:
             for number in self._order:
                 yield lines[self._ends[number] : self._ends[number + 1] - 1]
-
-
-def _report(progress: ProgressReceiver, name: str, lines: Iterator[bytes], total: int | None) -> Iterator[bytes]:
-    """Yields the lines, and reports each to ``progress``."""
-    count = 0
-    progress.start(name, total, 0)
-    for line in lines:
-        yield line
-        count += 1
-        progress.advance(1)
-    progress.finish(name, count)
-
-
-def _encodable(text: str) -> str:
-    """Returns ``text`` with a replacement character for each half of a surrogate pair, which no file can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def _make_reporter(progress: ProgressReceiver, name: str) -> Any:
-    """Returns a function that passes the numbers of an index's postings on to ``progress``."""
-    before = 0
-
-    def report(count: int, total: int) -> None:
-        nonlocal before
-        if not before:
-            progress.start(name, total, 0)
-        progress.advance(count - before)
-        before = count
-        if count == total:
-            progress.finish(name, total)
-
-    return report
 
 
 @contextmanager

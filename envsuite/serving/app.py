@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -72,12 +73,14 @@ def _calls(front: Front) -> Blueprint:
     def create() -> Response:
         return _response(front.call("create", _body("create")))
 
-    @calls.get("/sessions/<session>", defaults={"op": "show"})
-    @calls.delete("/sessions/<session>", defaults={"op": "close"})
-    @calls.post("/sessions/<session>/<any(reset, step, snapshot, restore, propose, identify):op>")
-    def execute(session: str, op: str) -> Response:
+    def execute(op: str, session: str) -> Response:
         body = _body(op) if op in REQUESTS else {}
         return _response(front.call(op, {**body, "session": session}))
+
+    for method, op in (("GET", "show"), ("DELETE", "close")):
+        calls.add_url_rule("/sessions/<session>", op, partial(execute, op), methods=[method])
+    for op in ("reset", "step", "snapshot", "restore", "propose", "identify"):
+        calls.add_url_rule(f"/sessions/<session>/{op}", op, partial(execute, op), methods=["POST"])
 
     @calls.post("/batch")
     def batch() -> Response:

@@ -39,7 +39,6 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         for name, value, least in (
-            ("port", self.port, 0),
             ("workers", self.workers, 0),
             ("max_sessions", self.max_sessions, 1),
             ("max_body", self.max_body, 1024),

@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import orjson
 
@@ -20,7 +19,6 @@ from envsuite.data.files import file_errors
 from envsuite.data.locks import hold_lock
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import bound_generated
-from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop.catalogue import FORMAT, shops_folder
 from envsuite.webshop.filling import STEPS, CatalogueFilling
 from envsuite.webshop.nouns import Tagger, tagger
@@ -61,7 +59,7 @@ def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: ProgressReceiv
         with filling.path.open("r+b") as file:
             file.truncate(tables)  # a killed build may have written here
             file.seek(tables)
-            _write(index, file, progress)
+            index.write(file, progress)  # SQLite ignores everything after its last page
             os.fsync(file.fileno())
         os.replace(filling.path, out)
     except DataError:
@@ -75,20 +73,6 @@ def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: ProgressReceiv
             f"{out}: the remains of an earlier build beside it are damaged ({error}) and were removed; build it again"
         ) from error
     shutil.rmtree(folder)
-
-
-def _write(index: IndexBuilder, file: BinaryIO, progress: ProgressReceiver) -> None:
-    before = 0
-
-    def report_progress(position: int, total: int) -> None:
-        nonlocal before
-        if not before:
-            progress.start("index", total, 0)
-        progress.advance(position - before)
-        before = position
-
-    index.write(file, report_progress)  # SQLite ignores everything after its last page
-    progress.finish("index", before)
 
 
 def cached_catalogue(stock: Stock) -> Path:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import io
 import sys
+from functools import partial
 from itertools import count
 
 import pytest
 from console import Terminal
 
+from envsuite.data import progress
 from envsuite.data.progress import DownloadDisplay, format_size, track
 
 
@@ -33,5 +35,6 @@ def test_work_that_is_tracked_shows_itself_on_a_terminal_after_a_second(monkeypa
     for out, seconds, last in ((Terminal(), 0.1, ""), (Terminal(), 1.0, "games  3\n"), (io.StringIO(), 1.0, "")):
         monkeypatch.setattr(sys, "stderr", out)
         ticks = count(0.0, seconds)
-        assert list(track(iter("abc"), "games", 3, ticks.__next__)) == ["a", "b", "c"]
+        monkeypatch.setattr(progress, "DownloadDisplay", partial(DownloadDisplay, clock=ticks.__next__))
+        assert list(track(iter("abc"), "games", 3)) == ["a", "b", "c"]
         assert out.getvalue().endswith(last) and bool(out.getvalue()) is bool(last)

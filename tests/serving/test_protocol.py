@@ -205,7 +205,6 @@ def test_metrics_count_what_happened(start: Start) -> None:
     ("settings", "message"),
     [
         ({"environments": ()}, "at least one environment"),
-        ({"port": -1}, "port is -1"),
         ({"max_sessions": 0}, "max_sessions is 0"),
         ({"idle_seconds": 0}, "idle_seconds is 0"),
         ({"token": "a b"}, "ENVSUITE_TOKEN, or --token-file"),

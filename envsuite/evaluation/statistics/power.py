@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -122,15 +123,14 @@ def detectable_difference(
         raise UsageError(f"{tasks} tasks; a comparison needs 2")
     if not 0 < rate < 1:
         raise UsageError(f"the rate must be between 0 and 1, and it is {rate:g}")
-    steps = np.arange(1, math.ceil((1 - rate) * 10_000 - 1e-6))
-    low, high = 0, len(steps)
-    while low < high:
-        middle = (low + high) // 2
-        task_count = tasks_needed(
-            rate, steps[middle] / 10_000, seeds, correlations, paired=paired, power=power, level=level
-        )
-        low, high = (low, middle) if task_count <= tasks else (middle + 1, high)
-    return float(steps[low] / 10_000) if low < len(steps) else None
+    differences = [step / 10_000 for step in range(1, math.ceil((1 - rate) * 10_000 - 1e-6))]
+
+    def is_shown(difference: float) -> bool:
+        options = {"paired": paired, "power": power, "level": level}
+        return tasks_needed(rate, difference, seeds, correlations, **options) <= tasks
+
+    place = bisect_left(differences, True, key=is_shown)
+    return differences[place] if place < len(differences) else None
 
 
 def _check(rate: float, difference: float, seeds: int, power: float, level: float) -> None:

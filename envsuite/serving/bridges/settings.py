@@ -31,9 +31,8 @@ class BridgeSettings:
     """Size limit of a request or message in bytes."""
 
     def __post_init__(self) -> None:
-        for name, value, least in (("port", self.port, 0), ("max_sessions", self.max_sessions, 1)):
-            if value < least:
-                raise UsageError(f"{name} is {value}; it must be at least {least}")
+        if self.max_sessions < 1:
+            raise UsageError(f"max_sessions is {self.max_sessions}; it must be at least 1")
         if not self.idle_seconds > 0:
             raise UsageError(f"idle_seconds is {self.idle_seconds}; it must be above 0")
         if not self.environments:

@@ -120,19 +120,25 @@ class Vector(ABC):
     Args:
         factories: The environments; calls name them by their index.
         slots: Number of concurrent episodes.
+        deadline: Limit in seconds of one call.
+        snapshots: Whether answers have snapshots.
 
     Raises:
-        UsageError: ``slots`` is less than 1, or there is no factory.
+        UsageError: ``slots`` is less than 1, there is no factory, or ``deadline`` is not positive.
     """
 
-    snapshots: bool = False
-    """Whether answers have snapshots."""
     _descriptions: Sequence[Description | EnvDescription]
     """Of each environment; set by the class that makes them."""
 
-    def __init__(self, factories: Sequence[EnvFactory], slots: int) -> None:
+    def __init__(
+        self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0, snapshots: bool = False
+    ) -> None:
         if slots < 1 or not factories:
             raise UsageError(f"a vector needs at least one slot and one environment, got {slots} and {len(factories)}")
+        if deadline <= 0:
+            raise UsageError(f"deadline must be positive, got {deadline}")
+        self.deadline = deadline
+        self.snapshots = snapshots
         self.factories = tuple(factories)
         self.slots = slots
         self._called: dict[int, str] = {}

@@ -38,11 +38,7 @@ class LocalVector(Vector):
     def __init__(
         self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0, snapshots: bool = False
     ) -> None:
-        super().__init__(factories, slots)
-        if deadline <= 0:
-            raise UsageError(f"deadline must be positive, got {deadline}")
-        self.deadline = deadline
-        self.snapshots = snapshots
+        super().__init__(factories, slots, deadline, snapshots)
         quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
         self._quick = [factory.env_id in quick for factory in self.factories]
         self._env: dict[int, int] = {}

@@ -92,11 +92,7 @@ class RemoteVector(Vector):
     def __init__(
         self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0, snapshots: bool = False
     ) -> None:
-        super().__init__(factories, slots)
-        if deadline <= 0:
-            raise UsageError(f"deadline must be positive, got {deadline}")
-        self.deadline = deadline
-        self.snapshots = snapshots
+        super().__init__(factories, slots, deadline, snapshots)
         self._parts = [_part(factory) for factory in self.factories]
         self._members = [Members(part.places, part.env_id, part.arguments) for part in self._parts]
         self._descriptions: list[EnvDescription] = [members.described for members in self._members]

@@ -114,11 +114,9 @@ class WorkerVector(Vector):
         snapshots: bool = False,
         start: Callable[[], Process] | None = None,
     ) -> None:
-        super().__init__(factories, slots)
-        if workers < 1 or deadline <= 0:
-            raise UsageError(f"workers and deadline must be positive, got {workers} and {deadline}")
-        self.deadline = deadline
-        self.snapshots = snapshots
+        super().__init__(factories, slots, deadline, snapshots)
+        if workers < 1:
+            raise UsageError(f"workers must be positive, got {workers}")
         self._start = start or partial(Child, "envsuite.vector.worker:serve")
         self._env_ids: dict[int, str] = {}
         self._lost: dict[int, str] = {}

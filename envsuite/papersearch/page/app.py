@@ -25,9 +25,9 @@ with require_extra("`envsuite play papersearch --browser` needs Flask and uvicor
     from flask import Flask, Response, abort, request
     from werkzeug.exceptions import HTTPException
 
-    from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve
+    from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve_page
 
-__all__ = ["create_app", "serve"]
+__all__ = ["create_app", "serve_page"]
 
 CAPACITY = 64
 """Maximum number of visits."""

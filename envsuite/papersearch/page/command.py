@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
-from envsuite.core.addresses import open_socket
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.papersearch.tasks import ENV_ID
 from envsuite.remote.making import horizon_of
-from envsuite.remote.pages.address import address_of
 
 
 def add_arguments(parser: argparse._ArgumentGroup) -> None:
@@ -33,7 +30,7 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     """
     # Imported here, since other commands do not need Flask.
     from envsuite.papersearch.env import PaperSearchEnv
-    from envsuite.papersearch.page.app import create_app, serve
+    from envsuite.papersearch.page.app import create_app, serve_page
     from envsuite.papersearch.page.visits import PageTasks
 
     env = make()
@@ -48,11 +45,5 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
         env.tasks.split_of(arguments.task)
     horizon = horizon_of(ENV_ID) if arguments.steps is None else arguments.steps or None
     tasks = PageTasks(arguments.split, ids, arguments.task, arguments.seed, horizon)
-    with open_socket(arguments.host, arguments.port) as listener:
-        address = address_of(listener, arguments.host)
-        page = f"The search for papers ({len(env.collection.corpus):,} papers, {len(ids):,} tasks)"
-        sys.stdout.write(f"{page} is open at {address.url} for {address.whom}; Ctrl-C closes it.\n")
-        sys.stdout.flush()
-        serve(create_app(env, tasks, address.hosts), listener)
-    sys.stdout.write("The search for papers is closed.\n")
-    return 0
+    contents = f"{len(env.collection.corpus):,} papers, {len(ids):,} tasks"
+    return serve_page(arguments, "The search for papers", contents, lambda hosts, port: create_app(env, tasks, hosts))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Collection
+import argparse
+import sys
+from collections.abc import Callable, Collection
 from typing import cast
 
 from flask import Flask, Response, abort, request
 
+from envsuite.core.addresses import is_private, open_socket
 from envsuite.remote.guard import RequestGuard
 from envsuite.remote.listening import run_until_signal
 from envsuite.remote.wsgi import WSGIServer
@@ -27,9 +29,35 @@ HEADERS = {
 """Headers of every response."""
 
 
-def serve(app: Flask, listener: socket.socket) -> None:
-    """Serves the requests of a listening socket, until Ctrl-C."""
-    run_until_signal(WSGIServer(app, listener, _CUT_OFF, threads=_THREADS))
+def serve_page(
+    arguments: argparse.Namespace,
+    name: str,
+    contents: str,
+    create_app: Callable[[Collection[str] | None, int], Flask],
+) -> int:
+    """Serves a page until Ctrl-C; returns the exit code.
+
+    Args:
+        arguments: Those of :mod:`envsuite.remote.pages.address`.
+        name: Name of the page, for people.
+        contents: What it shows, for people.
+        create_app: Makes the page of host names that are answered besides those of this machine (``None`` for any) and
+            of a port.
+
+    Raises:
+        UsageError: The address is not available.
+    """
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    with open_socket(arguments.host, arguments.port) as listener:
+        address, port = listener.getsockname()[:2]
+        private = is_private(address)
+        app = create_app((host,) if private else None, port)
+        whom = "this machine alone" if private else "WHOEVER REACHES THIS ADDRESS, without a password"
+        sys.stdout.write(f"{name} ({contents}) is open at http://{host}:{port}/ for {whom}; Ctrl-C closes it.\n")
+        sys.stdout.flush()
+        run_until_signal(WSGIServer(app, listener, _CUT_OFF, threads=_THREADS))
+    sys.stdout.write(f"{name} is closed.\n")
+    return 0
 
 
 def check_request(hosts: Collection[str] | None) -> None:

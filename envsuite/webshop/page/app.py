@@ -24,9 +24,9 @@ with require_extra("`envsuite play webshop --browser` needs Flask and uvicorn", 
     from flask import Flask, Response, abort, make_response, redirect, render_template, request
     from werkzeug.exceptions import HTTPException
 
-    from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve
+    from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve_page
 
-__all__ = ["LARGEST_BODY", "create_app", "serve"]
+__all__ = ["LARGEST_BODY", "create_app", "serve_page"]
 
 LARGEST_BODY = 1 << 18
 """Limit in bytes of a request's body; a query of 10,000 words has about 70,000."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
-from envsuite.core.addresses import open_socket
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.remote.pages.address import address_of
 from envsuite.webshop.catalogue import ENV_ID
 
 
@@ -37,7 +34,7 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     """
     # Imported here, since other commands need neither Flask nor rapidfuzz.
     from envsuite.webshop.env import WebShop
-    from envsuite.webshop.page.app import create_app, serve
+    from envsuite.webshop.page.app import create_app, serve_page
     from envsuite.webshop.page.customers import Customers
 
     def shop() -> WebShop:
@@ -53,20 +50,11 @@ def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     if not ids:
         splits = ", ".join(name for name, task_ids in env.tasks.splits.items() if task_ids)
         raise UsageError(f"split {arguments.split!r} of {env.tasks.env_id} has no task; give another: --split {splits}")
-    with open_socket(arguments.host, arguments.port) as listener:
-        address = address_of(listener, arguments.host)
-        app = create_app(
-            env.catalogue,
-            Customers(shop, ids, arguments.task),
-            cookie=f"webshop-{listener.getsockname()[1]}",
-            hosts=address.hosts,
-            remote_images=arguments.remote_images,
-        )
-        sys.stdout.write(
-            f"The shop ({len(env.catalogue):,} products, {len(ids):,} tasks) is open at {address.url} "
-            f"for {address.whom}; Ctrl-C closes it.\n"
-        )
-        sys.stdout.flush()
-        serve(app, listener)
-    sys.stdout.write("The shop is closed.\n")
-    return 0
+    customers = Customers(shop, ids, arguments.task)
+    contents = f"{len(env.catalogue):,} products, {len(ids):,} tasks"
+    return serve_page(
+        arguments,
+        "The shop",
+        contents,
+        lambda hosts, port: create_app(env.catalogue, customers, f"webshop-{port}", hosts, arguments.remote_images),
+    )

@@ -50,8 +50,8 @@ def _status_of(command: Callable[[], int], prefix: str) -> int:
         with raised():
             status = command()
             sys.stdout.flush()
-    except KeyboardInterrupt:
-        say()
+    except KeyboardInterrupt as error:
+        say(str(error))
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:  # rich ends a command whose reader is gone
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
@@ -114,10 +114,10 @@ def raised() -> Iterator[None]:
         signal.signal(signal.SIGINT, _end)
 
 
-def say() -> None:
+def say(remedy: str = "") -> None:
     """Writes the line of an interrupted command; of the processes of a run, the first one does."""
     if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write("interrupted\n")
+        sys.stderr.write(f"interrupted; {remedy}\n" if remedy else "interrupted\n")
 
 
 def _is_command() -> bool:

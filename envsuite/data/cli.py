@@ -14,7 +14,7 @@ from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, data_set
 from envsuite.data.manager import Verification, fetch, state, verify
 from envsuite.data.places import data_root
-from envsuite.data.progress import DownloadDisplay, format_size
+from envsuite.data.progress import DownloadDisplay, format_size, resumable
 
 EXAMPLES = """examples:
   envsuite data list
@@ -137,11 +137,8 @@ def _to_fetch(data: DataSet) -> str:
 
 def _fetch(data: DataSet, root: Path | None, mirrors: list[str], keep_archives: bool) -> int:
     sys.stderr.write(f"{data.name} ({data.version}): {data.purpose}\nlicense: {data.license}\n")
-    try:
+    with resumable():
         folder = fetch(data, root, mirrors=mirrors, keep_archives=keep_archives, progress=DownloadDisplay(sys.stderr))
-    except KeyboardInterrupt:
-        sys.stderr.write("\nenvsuite: interrupted; the same command resumes where this one stopped\n")
-        return 130
     sys.stdout.write(f"{folder}\n")
     return 0
 

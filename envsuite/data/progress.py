@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TextIO, TypeVar
 
 from envsuite.core.escaping import escape_lines, raw
@@ -134,6 +135,16 @@ class DownloadDisplay:
         """Writes the final line."""
         if not self._delay or self._clock() - self._since >= self._delay:
             self.note(f"{name}  {self._format(size)}")
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Lets Ctrl-C in the block say that the same command resumes the work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")  # after a line that moved
+        raise KeyboardInterrupt("the same command resumes where this one stopped") from None
 
 
 def track(pieces: Iterable[T], name: str, total: int | None, display: ProgressReceiver | None = None) -> Iterator[T]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
-from envsuite.data.progress import DownloadDisplay, format_size
+from envsuite.data.progress import DownloadDisplay, format_size, resumable
 from envsuite.webshop.build import build, default_tagger, place
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.generate import Shop
@@ -63,11 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out if arguments.out is not None else place(stock)
     sys.stderr.write(f"{stock.title}: nouns by {find_nouns.name}\n")
     start = time.monotonic()
-    try:
-        build(stock, out, find_nouns, DownloadDisplay(sys.stderr, unit=lambda number: f"{number:,}"))
-    except KeyboardInterrupt:
-        sys.stderr.write("\nenvsuite: interrupted; the same command resumes where this one stopped\n")
-        return 130
+    with resumable():
+        build(stock, out, find_nouns, DownloadDisplay(sys.stderr, unit="{:,}".format))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stderr.write(f"{time.monotonic() - start:.0f} s, {format_size(peak)} of memory at most\n")
     for key, value in {"catalogue": str(out), "size": format_size(out.stat().st_size), **Catalogue(out).meta}.items():

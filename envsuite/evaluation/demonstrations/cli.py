@@ -12,7 +12,7 @@ import orjson
 from envsuite.core.errors import UsageError
 from envsuite.core.naming import resolve_id
 from envsuite.data.files import write_file
-from envsuite.data.progress import DownloadDisplay
+from envsuite.data.progress import DownloadDisplay, resumable
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
 from envsuite.evaluation.demonstrations.arguments import options_of
 from envsuite.evaluation.demonstrations.atif import trajectory_of
@@ -72,11 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
         resolve_id(arguments.what), arguments.n, arguments.player, arguments.split, tuple(arguments.types),
         arguments.seed, options_of(arguments), arguments.form, not arguments.no_commands, arguments.unsolved,
     )  # fmt: skip
-    try:
-        counts = collect(order, arguments.out, DownloadDisplay(sys.stderr, unit=lambda n: f"{n} demonstrations"))
-    except KeyboardInterrupt:
-        sys.stderr.write("\nenvsuite: interrupted; the same command goes on from here\n")
-        return 130
+    with resumable():
+        counts = collect(order, arguments.out, DownloadDisplay(sys.stderr, unit="{} demonstrations".format))
     left_out = counts.unsolved + counts.broken
     note = f"; {counts.unsolved} episodes not solved, {counts.broken} broken" if left_out else ""
     sys.stdout.write(f"{counts.kept} demonstrations in {arguments.out}{note}\n")

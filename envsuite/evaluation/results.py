@@ -14,7 +14,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 import orjson
@@ -293,14 +292,6 @@ class ResultFile:
     def close(self) -> None:
         """Closes the file, for another process to write."""
         self._opened.close()
-
-    def __enter__(self) -> ResultFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _differing(old: Conditions, new: Conditions) -> str:

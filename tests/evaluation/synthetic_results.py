@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,6 @@ def group(results: Sequence[EpisodeResult]) -> ResultGroup:
 
 def write(folder: Path, evaluations: Mapping[str, Sequence[EpisodeResult]]) -> Path:
     for name, results in evaluations.items():
-        with ResultFile(folder / f"{name}.jsonl", results[0].conditions) as file:
+        with closing(ResultFile(folder / f"{name}.jsonl", results[0].conditions)) as file:
             file._file.write(b"".join(result.to_line() for result in results))  # at once: a sync for each takes seconds
     return folder

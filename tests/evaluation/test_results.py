@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import resource
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def result(task: str = "boat", seed: int = 0, **changes: object) -> EpisodeResul
 
 
 def added(path: Path, *results: EpisodeResult) -> Path:
-    with ResultFile(path, CONDITIONS) as file:
+    with closing(ResultFile(path, CONDITIONS)) as file:
         for one in results:
             file.add(one)
     return path
@@ -41,7 +42,7 @@ def test_a_file_that_was_cut_anywhere_goes_on_with_its_whole_lines(
     whole = content.count(b"\n")
     path.write_bytes(content)
     assert [one.task_id for one in read_results(path)] == [str(i) for i in range(whole)]
-    with ResultFile(path, CONDITIONS) as file:
+    with closing(ResultFile(path, CONDITIONS)) as file:
         assert file.missing(map(str, range(3)), [0]) == [(str(i), 0) for i in range(whole, 3)]
         for i in range(whole, 3):
             file.add(result(str(i)))
@@ -68,7 +69,7 @@ def test_no_line_raises_anything_else(line: bytes) -> None:
 
 def test_the_last_line_of_an_episode_counts_and_a_broken_one_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
-    with ResultFile(path, CONDITIONS) as file:
+    with closing(ResultFile(path, CONDITIONS)) as file:
         file.add(result(**BROKEN))
         assert file.missing(["boat", "bed"], [0]) == [("boat", 0), ("bed", 0)]
         file.add(result())
@@ -115,7 +116,7 @@ def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path) -> None:
     size = len(result("0").to_line())
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * size + size // 2, before[1]))
     try:
-        with pytest.raises(DataError, match="cannot be written"), ResultFile(path, CONDITIONS) as file:
+        with pytest.raises(DataError, match="cannot be written"), closing(ResultFile(path, CONDITIONS)) as file:
             for number in range(3):
                 file.add(result(str(number)))
     finally:
@@ -125,19 +126,19 @@ def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path) -> None:
 
 def test_results_of_other_conditions_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
-    with ResultFile(path, CONDITIONS) as file:
+    with closing(ResultFile(path, CONDITIONS)) as file:
         file.add(result())
         with pytest.raises(UsageError, match="budget 50 where now it is 15"):
             file.add(result(conditions=replace(CONDITIONS, budget=15)))
     with pytest.raises(UsageError, match=r"panel .* where now it is 'cd.*name another folder"):
         ResultFile(path, replace(CONDITIONS, panel="cd" * 32))
-    with ResultFile(path, CONDITIONS) as file:  # the refusal let go of the file
+    with closing(ResultFile(path, CONDITIONS)) as file:  # the refusal let go of the file
         assert len(file.results) == 1
 
 
 def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
-    with ResultFile(path, CONDITIONS), pytest.raises(DataError, match="another process writes it"):
+    with closing(ResultFile(path, CONDITIONS)), pytest.raises(DataError, match="another process writes it"):
         ResultFile(path, CONDITIONS)
     ResultFile(path, CONDITIONS).close()
 

@@ -94,7 +94,7 @@ def test_what_the_operator_opened_is_read(start: Start, folder: Path) -> None:
     assert env.reset(seed=1)[1]["versions"]["search"] == "search-r1"
     env.close()
     missing = {"faiss": str(folder / "none.faiss"), "vectors": "drawn"}
-    with pytest.raises(DataError, match=r"none\.faiss cannot be read"):
+    with pytest.raises(DataError, match=r"none\.faiss: cannot be read"):
         gymnasium.make("SearchQA-v0", source=source, url=url, retriever=missing)
 
 

@@ -187,7 +187,7 @@ def test_files_that_change_or_cannot_be_read_are_named(tmp_path: Path) -> None:
         levels.level("short#1")
     gone = LevelFolder(folder(tmp_path / "gone", away=WON))
     (tmp_path / "gone" / "away.txt").unlink()
-    with pytest.raises(DataError, match=r"away\.txt: the level file cannot be read"):
+    with pytest.raises(DataError, match=r"away\.txt: cannot be read"):
         gone.level("away#0")
 
 

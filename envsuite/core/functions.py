@@ -44,6 +44,7 @@ from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.options import EnvOptions
 from envsuite.core.registration import EnvSpec, register, tell
+from envsuite.core.schemas import object_schema
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Tool, ToolCall
 
@@ -114,7 +115,7 @@ class Environment:
         about, _, arguments = docstring.partition("\nArgs:\n")
         meanings = {match[1]: " ".join(match[2].split()) for match in _ARGUMENT.finditer(arguments)}
         hints = get_type_hints(function, include_extras=True)
-        properties, required_names = dict[str, Any](), []
+        properties, optional = dict[str, Any](), []
         for parameter in [*inspect.signature(function).parameters.values()][1:]:
             form = schema_of(hints.get(parameter.name))
             if not form:
@@ -124,9 +125,9 @@ class Environment:
                 )
             meaning = {"description": meanings[parameter.name]} if parameter.name in meanings else {}
             properties[parameter.name] = {**form, **meaning}
-            if parameter.default is parameter.empty:
-                required_names.append(parameter.name)
-        schema = {"type": "object", "properties": properties, "required": required_names, "additionalProperties": False}
+            if parameter.default is not parameter.empty:
+                optional.append(parameter.name)
+        schema = object_schema(properties, optional)
         self.tools[name] = (Tool(name, " ".join(about.split()), schema), function)
         return function
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from envsuite.core.errors import DataError
@@ -45,3 +45,13 @@ def _refuse(uri: str) -> NoReturn:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0][:200]
+
+
+def object_schema(properties: Mapping[str, Any], optional: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the schema of an object that has these properties, but for the optional ones, and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": [name for name in properties if name not in optional],
+        "additionalProperties": False,
+    }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import orjson
 
 from envsuite.core.errors import DataError
-from envsuite.core.schemas import make_validator
+from envsuite.core.schemas import make_validator, object_schema
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -83,13 +83,7 @@ class Tool:
             choices: The strings that it may be; ``None`` for any.
         """
         form = {"type": "string"} if choices is None else {"type": "string", "enum": list(choices)}
-        parameters = {
-            "type": "object",
-            "properties": {argument: {**form, "description": meaning}},
-            "required": [argument],
-            "additionalProperties": False,
-        }
-        return cls(name, description, parameters)
+        return cls(name, description, object_schema({argument: {**form, "description": meaning}}))
 
     def as_openai(self) -> dict[str, Any]:
         """Returns the tool as an OpenAI function schema, for chat templates."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo
 from envsuite.core.options import option
+from envsuite.core.schemas import object_schema
 from envsuite.core.tools import Action, Tool, ToolCall, check_action
 from envsuite.papersearch import prompts
 from envsuite.papersearch.env import LiteratureOptions, PaperSearchEnv
@@ -22,7 +23,6 @@ SEARCHER, SELECTOR = "searcher_0", "selector_0"
 JUDGED = 100
 """Candidates that the selector is shown."""
 _IDS = {"paper_ids": {"type": "array", "items": {"type": "string"}, "description": prompts.PAPER_IDS}}
-_KEEP = {"type": "object", "properties": _IDS, "required": ["paper_ids"], "additionalProperties": False}
 
 
 class TeamSession(LiteratureSearch):
@@ -102,7 +102,7 @@ class PaperSearchTeam(PaperSearchEnv):
         given: Values of :class:`TeamOptions`.
     """
 
-    tools: tuple[Tool, ...] = (*PaperSearchEnv.tools, Tool("keep", prompts.KEEP, _KEEP))
+    tools: tuple[Tool, ...] = (*PaperSearchEnv.tools, Tool("keep", prompts.KEEP, object_schema(_IDS)))
     agents: Mapping[str, tuple[str, ...]] = {SEARCHER: ("search", "expand"), SELECTOR: ("keep",)}
     takes = TeamOptions
 

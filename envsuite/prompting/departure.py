@@ -10,9 +10,7 @@ from envsuite.prompting.memory import FullMemory, RenderedMemory
 from envsuite.prompting.rendering import TemplateRefused
 from envsuite.prompting.spec import PromptSpec
 
-_PROPERTIES = {"thing": {"type": "string", "description": "The thing."}}
-_SCHEMA = {"type": "object", "properties": _PROPERTIES, "required": ["thing"], "additionalProperties": False}
-_TOOL = Tool("look", "Look at a thing.", _SCHEMA)
+_TOOL = Tool.of_string("look", "Look at a thing.", "thing", "The thing.")
 
 
 def departure(codec: NativeCodec) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from envsuite.core.schemas import make_validator
+from envsuite.core.schemas import make_validator, object_schema
 from envsuite.remote.protocol import TITLES, HttpProblem
 
 if TYPE_CHECKING:
@@ -32,20 +32,11 @@ _SEED = {"type": ["integer", "null"], "minimum": 0, "maximum": 2**53}
 _TEXT = {"type": "string"}
 
 
-def _object(properties: Mapping[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": [name for name in properties if name not in optional],
-        "additionalProperties": False,
-    }
-
-
 def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-ToolCall = _object({"name": _TEXT, "arguments": {"type": "object"}})
+ToolCall = object_schema({"name": _TEXT, "arguments": {"type": "object"}})
 _CREATE = {
     "environment": _WORD,
     "arguments": {"type": "object", "description": "Of the environment; those that it takes are in its listing."},
@@ -72,7 +63,7 @@ _STEP = {
     "problem": {**_TEXT, "description": "Instead of calls: why the agent's output is no action."},
 }
 _RESTORE = {"number": _NUMBER, "snapshot": _WORD}
-_GENERATOR = _object(
+_GENERATOR = object_schema(
     {
         "state": {"type": "string", "pattern": "^[0-9]{1,39}$"},
         "inc": {"type": "string", "pattern": "^[0-9]{1,39}$"},
@@ -81,21 +72,21 @@ _GENERATOR = _object(
     }
 )
 _STEP_SCHEMA = {
-    **_object(_STEP, optional=("calls", "problem")),
+    **object_schema(_STEP, optional=("calls", "problem")),
     "oneOf": [{"required": ["calls"]}, {"required": ["problem"]}],
 }
 
 REQUESTS: Mapping[str, dict[str, Any]] = {
-    "describe": _object({"arguments": _CREATE["arguments"]}, optional=("arguments",)),
-    "create": _object(_CREATE, optional=("arguments", "max_episode_steps", "key")),
-    "reset": _object(_RESET, optional=("seed", "options")),
+    "describe": object_schema({"arguments": _CREATE["arguments"]}, optional=("arguments",)),
+    "create": object_schema(_CREATE, optional=("arguments", "max_episode_steps", "key")),
+    "reset": object_schema(_RESET, optional=("seed", "options")),
     "step": _STEP_SCHEMA,
-    "restore": _object(_RESTORE),
-    "propose": _object({"generator": _GENERATOR}),
-    "identify": _object(
+    "restore": object_schema(_RESTORE),
+    "propose": object_schema({"generator": _GENERATOR}),
+    "identify": object_schema(
         {"tasks": {"type": "array", "items": {"type": "string", "maxLength": 1000}, "maxItems": MAX_IDENTIFIED}}
     ),
-    "batch": _object(
+    "batch": object_schema(
         {
             "calls": {
                 "type": "array",
@@ -112,7 +103,7 @@ REQUESTS: Mapping[str, dict[str, Any]] = {
 }
 """Body of each request; ``snapshot`` and ``close`` have none."""
 
-Observation = _object(
+Observation = object_schema(
     {
         "task": {**_TEXT, "description": "The instruction; only where an episode begins or goes on, not after a step."},
         "text": _TEXT,
@@ -148,11 +139,11 @@ Tool = {
     "type": "object",
     "properties": {
         "type": {"const": "function"},
-        "function": _object({"name": _TEXT, "description": _TEXT, "parameters": {"type": "object"}}),
+        "function": object_schema({"name": _TEXT, "description": _TEXT, "parameters": {"type": "object"}}),
     },
     "required": ["type", "function"],
 }
-Description = _object(
+Description = object_schema(
     {
         "environment": _TEXT,
         "class": _TEXT,
@@ -168,7 +159,7 @@ Description = _object(
         "max_episode_steps": {"type": ["integer", "null"]},
         "split": {"type": ["string", "null"]},
         "versions": {"type": "object", "additionalProperties": _TEXT},
-        "tasks": _object(
+        "tasks": object_schema(
             {
                 "env_id": _TEXT,
                 "source": _TEXT,
@@ -181,28 +172,28 @@ Description = _object(
     },
     optional=("agents",),
 )
-Listing = _object(
+Listing = object_schema(
     {
         "environments": {
             "type": "array",
-            "items": _object(
+            "items": object_schema(
                 {"id": _TEXT, "max_episode_steps": {"type": ["integer", "null"]}, "arguments": {"type": "object"}}
             ),
         }
     }
 )
-Tasks = _object(
+Tasks = object_schema(
     {
         "environment": _TEXT,
         "source": _TEXT,
         "version": _TEXT,
         "hash": _TEXT,
-        "tasks": {"type": "array", "items": _object({"id": _TEXT, "split": _TEXT, "type": _TEXT})},
+        "tasks": {"type": "array", "items": object_schema({"id": _TEXT, "split": _TEXT, "type": _TEXT})},
     }
 )
-Session = _object({"session": _TEXT, "environment": _TEXT, "next": _NUMBER, "idle_seconds": {"type": "number"}})
-Begun = _object({"number": _NUMBER, "observation": Observation, "info": Info})
-Stepped = _object(
+Session = object_schema({"session": _TEXT, "environment": _TEXT, "next": _NUMBER, "idle_seconds": {"type": "number"}})
+Begun = object_schema({"number": _NUMBER, "observation": Observation, "info": Info})
+Stepped = object_schema(
     {
         "number": _NUMBER,
         "observation": Observation,
@@ -212,25 +203,25 @@ Stepped = _object(
         "info": Info,
     }
 )
-Snapshot = _object({"snapshot": _TEXT})
-Restored = _object(
+Snapshot = object_schema({"snapshot": _TEXT})
+Restored = object_schema(
     {"number": _NUMBER, "observation": Observation, "episode": {"type": "object"}, "done": {"type": "boolean"}}
 )
-Proposal = _object({"call": ToolCall, "generator": _GENERATOR})
-IdentifiedTasks = _object(
+Proposal = object_schema({"call": ToolCall, "generator": _GENERATOR})
+IdentifiedTasks = object_schema(
     {
         "tasks": {
             "type": "array",
-            "items": _object({"goal": _TEXT, "identity": {"type": "object"}}),
+            "items": object_schema({"goal": _TEXT, "identity": {"type": "object"}}),
             "description": "In the order of the request: the instruction, and what identifies the task originally.",
         }
     }
 )
-Results = _object(
+Results = object_schema(
     {
         "results": {
             "type": "array",
-            "items": _object({"status": {"type": "integer"}, "body": {"type": ["object", "null"]}}),
+            "items": object_schema({"status": {"type": "integer"}, "body": {"type": ["object", "null"]}}),
             "description": "In the order of the calls; each as the single request would have been answered.",
         }
     }

@@ -72,20 +72,7 @@ class SokobanEnv(ToolEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
-    tools = (
-        Tool(
-            "move",
-            prompts.TOOL,
-            {
-                "type": "object",
-                "properties": {
-                    "direction": {"type": "string", "enum": list(DIRECTIONS), "description": prompts.DIRECTION}
-                },
-                "required": ["direction"],
-                "additionalProperties": False,
-            },
-        ),
-    )
+    tools = (Tool.of_string("move", prompts.TOOL, "direction", prompts.DIRECTION, [*DIRECTIONS]),)
     takes = SokobanOptions
 
     def __init__(self, **given: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import EnvsuiteError, UnknownTask, UsageError, require_extra
+from envsuite.core.schemas import object_schema
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page.exports import as_csv, bibtex
@@ -61,8 +62,7 @@ _MESSAGES = {
 
 def _body(**fields: Mapping[str, Any]) -> Tool:
     """Returns what checks the body of a request: an object with these fields, all required."""
-    form = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
-    return Tool("request", "", form)
+    return Tool("request", "", object_schema(fields))
 
 
 _CHANGE = {"type": "integer", "minimum": 0}

@@ -11,6 +11,7 @@ from typing import Any
 
 from envsuite.core import Tool, ToolCall
 from envsuite.core.errors import EnvsuiteError
+from envsuite.core.schemas import object_schema
 from envsuite.data import without_paths
 from envsuite.serving.bridges.openenv_tasks import describe_task_at
 from envsuite.serving.bridges.players import BridgeFull, BridgePlayer, BridgeTurn
@@ -48,17 +49,15 @@ TASK = Tool(
 STEP = Tool(
     "step",
     "An action as JSON: openenv-core's CallToolAction.",
-    {
-        "type": "object",
-        "properties": {
+    object_schema(
+        {
             "type": {"const": "call_tool"},
             "tool_name": _TEXT,
             "arguments": {"type": "object"},
             "metadata": {"type": "object"},
         },
-        "required": ["tool_name"],
-        "additionalProperties": False,
-    },
+        optional=("type", "arguments", "metadata"),
+    ),
 )
 REQUEST = Tool(
     "request",

@@ -17,6 +17,7 @@ from envsuite.core import Observation, StepInfo, TaskSet, Tool, ToolCall, ToolEn
 from envsuite.core.boundary import CodeError, reason
 from envsuite.core.errors import EnvsuiteError, WorkerLost, unknown
 from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.schemas import object_schema
 from envsuite.remote.making import horizon_of
 
 log = logging.getLogger("envsuite.serving.bridges")
@@ -25,9 +26,8 @@ RESET = Tool(
     "reset",
     "Starts an episode, and ends the running one. Returns the task and the first observation. "
     "Without arguments, starts the next task.",
-    {
-        "type": "object",
-        "properties": {
+    object_schema(
+        {
             "task_id": {"type": "string", "description": "The task to start, by its id."},
             "seed": {
                 "type": "integer",
@@ -36,9 +36,8 @@ RESET = Tool(
                 "description": "Chooses the task: the same seed gives the same episode everywhere.",
             },
         },
-        "required": [],
-        "additionalProperties": False,
-    },
+        optional=("task_id", "seed"),
+    ),
 )
 """The tool that a client needs besides those of an environment."""
 NOT_BEGUN = "no episode is running: call reset to start one"

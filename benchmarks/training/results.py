@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from benchmarks.tables import markdown_table
 from benchmarks.training.rows import DENSE_SHARE
 from envsuite.core.errors import DataError
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from trainers.report.plots import figure
 
 KEY = ("model", "budget", "env", "memory", "turns", "group", "groups", "template", "way", "round")

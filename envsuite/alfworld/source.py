@@ -21,7 +21,8 @@ import orjson
 
 from envsuite.alfworld.game_file import GAME, REMEDY, TRAJECTORY, parse_family, parse_game
 from envsuite.core.errors import DataError
-from envsuite.data import cache_root, data_root, write_atomically
+from envsuite.data.files import write_atomically
+from envsuite.data.places import cache_root, data_root
 from envsuite.data.progress import track
 
 LAYOUT = "json_2.1.1"

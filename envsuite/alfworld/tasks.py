@@ -10,7 +10,7 @@ from pathlib import Path
 from envsuite.alfworld.scenes import SceneDifficulty
 from envsuite.alfworld.source import Games, find_root, games_of, has_official, official_folder, read_games
 from envsuite.core.tasks import TaskSet
-from envsuite.data import cache_root
+from envsuite.data.places import cache_root
 from envsuite.data.room import bound_generated, hold
 
 ENV_ID = "ALFWorld-v0"

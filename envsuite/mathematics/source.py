@@ -12,7 +12,7 @@ from typing import Any
 
 from envsuite.core.draws import Draw
 from envsuite.core.errors import DataError
-from envsuite.data import data_root
+from envsuite.data.places import data_root
 from envsuite.mathematics.files import read
 from envsuite.mathematics.generate import BY_STRATUM, GENERATOR, draw_problem, generate_problem
 from envsuite.mathematics.problem import MathProblem

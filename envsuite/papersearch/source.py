@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envsuite.core.errors import DataError
-from envsuite.data import data_root
+from envsuite.data.places import data_root
 from envsuite.papersearch import cacm
 from envsuite.papersearch.cacm import Cacm
 from envsuite.papersearch.ieee_vis import IeeeVis

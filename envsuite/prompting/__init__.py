@@ -1,17 +1,12 @@
 """Turns observations into chat messages and completions into tool calls."""
 
 from envsuite.prompting.chat import Answer, Chat, RawCall
-from envsuite.prompting.codecs import (
-    CODECS,
-    BracketsCodec,
-    Codec,
-    EndpointCodec,
-    NativeCodec,
-    ParseResult,
-    TagsCodec,
-    ToolsCodec,
-    make_codec,
-)
+from envsuite.prompting.codecs import CODECS, make_codec
+from envsuite.prompting.codecs.base import Codec, ParseResult
+from envsuite.prompting.codecs.endpoint import EndpointCodec
+from envsuite.prompting.codecs.native import NativeCodec
+from envsuite.prompting.codecs.tags import BracketsCodec, TagsCodec
+from envsuite.prompting.codecs.tools import ToolsCodec
 from envsuite.prompting.conversation import Conversation, PromptTooLong
 from envsuite.prompting.departure import departure
 from envsuite.prompting.memory import CompactMemory, FullMemory, Memory, RenderedMemory, Summary, Window, make_memory

@@ -10,7 +10,8 @@ from typing import Any
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.codecs import NativeCodec, ParseResult
+from envsuite.prompting.codecs.base import ParseResult
+from envsuite.prompting.codecs.native import NativeCodec
 from envsuite.prompting.history import History
 from envsuite.prompting.memory import CompactMemory, Window
 from envsuite.prompting.rendering import Messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.codecs import Codec, CodecTurn
+from envsuite.prompting.codecs.base import Codec, CodecTurn
 from envsuite.prompting.rendering import Messages, TemplateRenderer, ids_of, specials_of
 from envsuite.prompting.template import MARK
 

@@ -10,7 +10,7 @@ from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
 from envsuite.core.tools import Tool
-from envsuite.prompting.codecs import CodecTurn, ParseResult
+from envsuite.prompting.codecs.base import CodecTurn, ParseResult
 from envsuite.prompting.history import History
 from envsuite.prompting.images import ImageFormat, ImageTokenizer, in_order
 from envsuite.prompting.memory import CompactMemory, RenderedMemory, Window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envsuite.core.env import Observation
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.codecs import NativeCodec
+from envsuite.prompting.codecs.native import NativeCodec
 from envsuite.prompting.conversation import Conversation
 from envsuite.prompting.memory import FullMemory, RenderedMemory
 from envsuite.prompting.rendering import TemplateRefused

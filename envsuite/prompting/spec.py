@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from envsuite.core.errors import UsageError
-from envsuite.prompting.codecs import Codec
+from envsuite.prompting.codecs.base import Codec
 from envsuite.prompting.memory import Memory, Window
 from envsuite.prompting.prompt_file import PromptFile
 

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from envsuite.core.boundary import text as encodable
 from envsuite.core.errors import DataError, EnvsuiteError
-from envsuite.data import WRITABLE, cache_root
 from envsuite.data.arrays import ArrayWriter
 from envsuite.data.files import file_errors, write_atomically
 from envsuite.data.locks import hold_lock
+from envsuite.data.places import WRITABLE, cache_root
 from envsuite.data.progress import ProgressReceiver, SilentProgress, track
 from envsuite.data.room import GENERATED, bound_generated
 from envsuite.retrieval.builder import IndexBuilder, flush_to_disk

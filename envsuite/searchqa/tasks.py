@@ -10,7 +10,7 @@ from typing import Any
 
 from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
-from envsuite.data import data_root
+from envsuite.data.places import data_root
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import OPEN, ensure_corpus, open_generated
 from envsuite.retrieval.retrievers import SearchCache

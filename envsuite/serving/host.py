@@ -20,7 +20,7 @@ import orjson
 from envsuite.core import Observation, StepInfo, Tool, ToolCall, ToolEnv, UsageError
 from envsuite.core.boundary import CodeError, boundary, reason
 from envsuite.core.errors import EnvsuiteError
-from envsuite.data import without_paths
+from envsuite.data.places import without_paths
 from envsuite.remote.making import horizon_of
 from envsuite.remote.protocol import EPISODE, HttpProblem, as_json, problem_of
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from envsuite.core.draws import Draw
 from envsuite.core.errors import DataError
-from envsuite.data import data_root
 from envsuite.data.files import file_errors
+from envsuite.data.places import data_root
 from envsuite.sokoban.generate import LevelKind, generate
 from envsuite.sokoban.level import SYMBOLS, Level, read_level
 

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError, require_extra
-from envsuite.data import data_root
+from envsuite.data.places import data_root
 from envsuite.textcraft.world import NAMESPACE, CraftRecipe, Ingredient, RecipeBook
 
 GAME_VERSION = "1.16.2"

@@ -14,9 +14,9 @@ from pathlib import Path
 import orjson
 
 from envsuite.core.errors import DataError
-from envsuite.data import WRITABLE, cache_root
 from envsuite.data.files import file_errors
 from envsuite.data.locks import hold_lock
+from envsuite.data.places import WRITABLE, cache_root
 from envsuite.data.progress import ProgressReceiver, SilentProgress
 from envsuite.data.room import bound_generated
 from envsuite.webshop.catalogue import FORMAT, shops_folder

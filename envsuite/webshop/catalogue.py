@@ -25,7 +25,7 @@ import orjson
 
 from envsuite.core.errors import DataError, unknown
 from envsuite.core.tasks import TaskSet
-from envsuite.data import cache_root
+from envsuite.data.places import cache_root
 from envsuite.data.room import hold
 from envsuite.retrieval.index import Index
 from envsuite.webshop.goals import DEV, Option, ShoppingGoal, Wish, choose

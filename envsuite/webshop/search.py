@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from envsuite.core.errors import unknown
-from envsuite.data import cache_root
 from envsuite.data.locks import hold_lock
+from envsuite.data.places import cache_root
 from envsuite.data.room import bound_generated, hold
 from envsuite.retrieval.lucene import LuceneIndex
 from envsuite.webshop.catalogue import Catalogue, shops_folder

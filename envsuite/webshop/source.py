@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from envsuite.core.errors import DataError
-from envsuite.data import data_root
 from envsuite.data.files import file_errors
 from envsuite.data.part import sha256_of
+from envsuite.data.places import data_root
 from envsuite.webshop.json_stream import elements, members
 from envsuite.webshop.products import Review
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
-from envsuite.data import data_root
+from envsuite.data.places import data_root
 from envsuite.webshop.build import cached_catalogue
 from envsuite.webshop.catalogue import Catalogue, open_catalogue
 from envsuite.webshop.generate import DEFAULT, Shop, ShopDifficulty

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.tables import Table
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import builtin
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from envsuite.exits import status_of
 from envsuite.playing.player import RandomPlayer
 from envsuite.playing.step import Episode, Step

@@ -13,7 +13,7 @@ import yaml
 
 from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from envsuite.evaluation.statistics.paired import paired_permutation
 from research.credit.arms import CEILING, CONTROL, MAPPED, REFERENCE, Trial, settings
 from research.credit.cells import MAP, ROOT, Cell

@@ -17,7 +17,8 @@ from faulty_server import Faulty
 from small_catalog import BOOK, CONTENT, HOUSE, SHOP, zipped
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.data import DataSet, catalog, data_set, data_sets
+from envsuite.data import catalog
+from envsuite.data.catalog import DataSet, data_set, data_sets
 from envsuite.data.download import Patience
 from envsuite.data.manager import fetch, state, verify
 from envsuite.data.progress import DownloadDisplay

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import envsuite  # noqa: F401
 from envsuite.cli import main
 from envsuite.core.errors import EnvsuiteError
-from envsuite.data import without_paths
+from envsuite.data.places import without_paths
 
 
 @pytest.fixture

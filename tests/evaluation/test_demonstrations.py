@@ -18,18 +18,11 @@ from hypothesis import strategies as st
 
 from envsuite.core import DataError, ToolCall, ToolEnv, UnparsedAction, UsageError
 from envsuite.core.registration import builtin
-from envsuite.evaluation.demonstrations import (
-    FORMS,
-    Demonstration,
-    DemonstrationStep,
-    demonstrate,
-    read_demonstrations,
-    replay,
-)
 from envsuite.evaluation.demonstrations.collecting import CollectionOrder, collect
-from envsuite.evaluation.demonstrations.file import COLUMNS, add_demonstration, line_of, read_rows
-from envsuite.evaluation.demonstrations.messages import messages_of
-from envsuite.evaluation.demonstrations.playing import take_step
+from envsuite.evaluation.demonstrations.demonstration import Demonstration, DemonstrationStep
+from envsuite.evaluation.demonstrations.file import COLUMNS, add_demonstration, line_of, read_demonstrations, read_rows
+from envsuite.evaluation.demonstrations.messages import FORMS, messages_of
+from envsuite.evaluation.demonstrations.playing import demonstrate, replay, take_step
 from envsuite.prompting import make_codec
 from envsuite.remote.making import horizon_of, make, make_player
 

@@ -9,7 +9,7 @@ import pytest
 from console import Console
 from test_demonstrations import FEW, IDS
 
-from envsuite.evaluation.demonstrations import read_demonstrations
+from envsuite.evaluation.demonstrations.file import read_demonstrations
 
 atif = pytest.importorskip("atif", reason="needs atif: pip install atif")
 

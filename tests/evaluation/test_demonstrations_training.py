@@ -12,7 +12,8 @@ from console import Console
 from test_demonstrations import some_episode
 
 from envsuite.core import DataError, UnparsedAction
-from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations, write_demonstrations
+from envsuite.evaluation.demonstrations.demonstration import Demonstration
+from envsuite.evaluation.demonstrations.file import read_demonstrations, write_demonstrations
 from envsuite.playing.step import Episode, Step
 from envsuite.remote.making import make
 from trainers.imitation.demonstrations import demonstrations

@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
 from envsuite.cli import main
-from envsuite.evaluation.demonstrations import read_demonstrations
+from envsuite.evaluation.demonstrations.file import read_demonstrations
 from envsuite.play.app import Chooser, Play
 from envsuite.play.prompt import Prompt
 from envsuite.play.session import PlaySession

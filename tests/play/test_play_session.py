@@ -11,7 +11,8 @@ import pytest
 
 from envsuite.core import Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv, UnknownTask, UsageError, WorkerLost
 from envsuite.core.registration import builtin
-from envsuite.evaluation.demonstrations import read_demonstrations, replay
+from envsuite.evaluation.demonstrations.file import read_demonstrations
+from envsuite.evaluation.demonstrations.playing import replay
 from envsuite.play.session import PlaySession
 from envsuite.remote import transport
 from envsuite.remote.making import horizon_of, make

@@ -9,7 +9,8 @@ import pytest
 from terminal import playing
 from test_play_session import FEW, IDS
 
-from envsuite.evaluation.demonstrations import read_demonstrations, replay
+from envsuite.evaluation.demonstrations.file import read_demonstrations
+from envsuite.evaluation.demonstrations.playing import replay
 from envsuite.remote.making import make
 
 pytestmark = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from envsuite.core import Tool, ToolCall, UnknownName, UsageError
 from envsuite.core.tools import check_action
 from envsuite.prompting import CODECS, BracketsCodec, ParseResult, TagsCodec, ToolsCodec, make_codec
-from envsuite.prompting.codecs import SearchR1Codec
+from envsuite.prompting.codecs.search import SearchR1Codec
 
 
 def schema(**properties):

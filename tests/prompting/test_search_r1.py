@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from envsuite.core import Observation, Tool, ToolCall, UsageError
 from envsuite.prompting import Conversation, PromptSpec, make_codec, make_memory
-from envsuite.prompting.codecs import ParseResult, SearchR1Codec
+from envsuite.prompting.codecs.base import ParseResult
+from envsuite.prompting.codecs.search import SearchR1Codec
 from envsuite.searchqa.env import SearchQAEnv
 
 CODEC = SearchR1Codec()

@@ -10,7 +10,7 @@ from shop_files import ENTRIES, write_official
 from shopping import play
 
 from envsuite.core import DataError
-from envsuite.data import cache_root
+from envsuite.data.places import cache_root
 from envsuite.webshop.catalogue import KINDS
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.expert import WebShopExpert, WebShopLexical

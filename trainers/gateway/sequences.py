@@ -13,7 +13,7 @@ import orjson
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.playing.step import Tokens, as_tokens
-from envsuite.prompting.codecs import NativeCodec
+from envsuite.prompting.codecs.native import NativeCodec
 from envsuite.prompting.ordinary import added_tokens, remainder, unbroken
 from envsuite.prompting.rendering import ChatTokenizer, TemplateRenderer, specials_of, vocabulary_of
 from envsuite.prompting.rendering import TemplateRefused as Unrenderable

@@ -15,7 +15,8 @@ import gymnasium
 
 from envsuite.core import Action, Move, Observation, ToolEnv, UnparsedAction
 from envsuite.core.errors import DataError, UnknownTask, UsageError
-from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations
+from envsuite.evaluation.demonstrations.demonstration import Demonstration
+from envsuite.evaluation.demonstrations.file import read_demonstrations
 from envsuite.playing.step import Episode, Step
 from trainers.imitation.play import ImitationGame, TranscriptBuilder
 from trainers.pool import Pool

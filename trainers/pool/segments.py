@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from envsuite.core.errors import DataError
-from envsuite.data import atomic_file
+from envsuite.data.files import atomic_file
 from trainers.pool.deltas import COLUMNS, Row
 
 FORMAT, VERSION = b"envsuite.pool", b"1"

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from envsuite.core.errors import DataError
 from envsuite.core.escaping import log_to_stderr
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from envsuite.playing.episode import EpisodePlan
 from envsuite.playing.step import Episode
 from trainers.credit.diagnosis import MEASURES, Measure, diagnose, states_apart, untold

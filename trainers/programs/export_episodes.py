@@ -15,8 +15,10 @@ from typing import Any
 from envsuite.core import ToolEnv, UnparsedAction
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.naming import spec_of
-from envsuite.evaluation.demonstrations import FORMS, Demonstration, write_demonstrations
 from envsuite.evaluation.demonstrations.arguments import add_arguments, options_of
+from envsuite.evaluation.demonstrations.demonstration import Demonstration
+from envsuite.evaluation.demonstrations.file import write_demonstrations
+from envsuite.evaluation.demonstrations.messages import FORMS
 from envsuite.evaluation.demonstrations.playing import take_step
 from envsuite.exits import status_of
 from envsuite.playing.step import Episode

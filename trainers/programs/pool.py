@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from envsuite.core.errors import UsageError
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from envsuite.exits import status_of
 from envsuite.playing.step import Episode
 from trainers.pool import Pool, PoolWriter, Query

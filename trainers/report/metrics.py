@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError, UsageError, unknown
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 
 _LOG = logging.getLogger(__name__)
 METRICS: dict[str, str] = {

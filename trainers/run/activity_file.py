@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import orjson
 
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from envsuite.playing.activity import ACTIVITY
 from trainers.processes.peers import Peers
 from trainers.run.progress import RunProgress

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from envsuite.playing.episode import EpisodeCost, EpisodePlan
 from envsuite.playing.step import Episode
 from trainers.rollout.config import EnvConfig, SamplingConfig

@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from envsuite.playing.activity import ACTIVITY
 from envsuite.playing.step import Episode
 from envsuite.prompting.images import readable

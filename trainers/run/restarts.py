@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 import orjson
 
 from envsuite.core.errors import DataError, EnvsuiteError, UnknownName, WorkerLost
-from envsuite.data import write_atomically
+from envsuite.data.files import write_atomically
 from envsuite.exits import MENDABLE, is_full
 from trainers.report.events import RunEvent, read_events, write_event
 from trainers.settings import ConfigError

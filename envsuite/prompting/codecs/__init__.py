@@ -6,26 +6,11 @@ import inspect
 from typing import Any
 
 from envsuite.core.errors import unknown
-from envsuite.prompting.codecs.base import Codec, CodecTurn, ParseResult
-from envsuite.prompting.codecs.endpoint import EndpointCodec
+from envsuite.prompting.codecs.base import Codec
 from envsuite.prompting.codecs.native import NativeCodec
 from envsuite.prompting.codecs.search import SearchR1Codec
 from envsuite.prompting.codecs.tags import BracketsCodec, TagsCodec
 from envsuite.prompting.codecs.tools import ToolsCodec
-
-__all__ = [
-    "CODECS",
-    "BracketsCodec",
-    "Codec",
-    "CodecTurn",
-    "EndpointCodec",
-    "NativeCodec",
-    "ParseResult",
-    "SearchR1Codec",
-    "TagsCodec",
-    "ToolsCodec",
-    "make_codec",
-]
 
 CODECS: dict[str, type[Codec]] = {
     codec.name: codec for codec in (TagsCodec, BracketsCodec, ToolsCodec, SearchR1Codec, NativeCodec)

@@ -27,7 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 from envsuite import __version__
 from envsuite.core import ToolCall, UsageError
 from envsuite.core.errors import EnvsuiteError
-from envsuite.data import without_paths
+from envsuite.data.places import without_paths
 from envsuite.serving.bridges.players import RESET, BridgeOffer, BridgePlayer, BridgeTurn, Seats
 from envsuite.serving.bridges.settings import BridgeSettings
 

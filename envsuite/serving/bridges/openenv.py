@@ -12,7 +12,7 @@ from typing import Any
 from envsuite.core import Tool, ToolCall
 from envsuite.core.errors import EnvsuiteError
 from envsuite.core.schemas import object_schema
-from envsuite.data import without_paths
+from envsuite.data.places import without_paths
 from envsuite.serving.bridges.openenv_tasks import describe_task_at
 from envsuite.serving.bridges.players import BridgeFull, BridgePlayer, BridgeTurn
 

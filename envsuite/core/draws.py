@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -40,12 +42,8 @@ class Draw:
 
     def choose_weighted(self, table: Sequence[tuple[T, int]]) -> T:
         """Returns one of ``table``'s values, with probability proportional to its integer weight."""
-        remainder = self.below(sum(weight for _, weight in table))
-        for value, weight in table:
-            if remainder < weight:
-                return value
-            remainder -= weight
-        raise ValueError("a weight is negative")
+        bounds = [*accumulate(weight for _, weight in table)]
+        return table[bisect_right(bounds, self.below(bounds[-1]))][0]
 
     def sample(self, items: Sequence[T], k: int) -> list[T]:
         """Returns the items at ``k`` different positions, in random order; all of them if there are fewer."""

@@ -190,13 +190,10 @@ def _inexact(value: object, form: Mapping[str, Any] | None) -> bool:
 
 def _refuse_unknown(kind: str, value: object, form: Mapping[str, Any]) -> None:
     """Raises :class:`~envsuite.core.errors.UnknownName` for a text that is none of those there are."""
-    for member, schema in ((value, form), *((item, form.get("items", {})) for item in _elements(value))):
+    members, schema = (value, form.get("items", {})) if isinstance(value, tuple | list) else ([value], form)
+    for member in members:
         if isinstance(member, str) and "enum" in schema and member not in schema["enum"]:
             raise unknown(kind, member, map(str, schema["enum"]))
-
-
-def _elements(value: object) -> Iterable[object]:
-    return value if isinstance(value, tuple | list) else ()
 
 
 _WORDS = {"integer": "whole number", "string": "text", "boolean": "true or false"}

@@ -45,8 +45,6 @@ for _kind in (AnyText, TextTuple, Images, ToolCalls):
     flatten_space.register(_kind, _same_space)
     flatten.register(_kind, _same_value)
     unflatten.register(_kind, _same_value)
-for _space_type in (AnyText, TextTuple, Images):
-    create_zero_array.register(_space_type, _empty)
 
 
 class SharedValues(Sequence[Any]):
@@ -105,12 +103,12 @@ class SharedImages(SharedValues):
                 np.save(file, array, allow_pickle=False)
 
 
-def _create(empty: object, size: int, kind: type[SharedValues] = SharedValues) -> SharedValues:
+def _create(space: Any, n: int = 1, ctx: ModuleType = multiprocessing) -> Any:
     folder = Path(tempfile.mkdtemp(prefix="envsuite-"))
-    values = kind(folder, size)
+    values = (SharedImages if isinstance(space, Images) else SharedValues)(folder, n)
     weakref.finalize(values, _remove, folder, os.getpid())
-    for index in range(size):
-        values[index] = empty
+    for index in range(n):
+        values[index] = _empty(space)
     return values
 
 
@@ -120,30 +118,16 @@ def _remove(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@create_shared_memory.register  # type: ignore[arg-type]  # it knows its own kinds of memory only
-def _create_text(space: AnyText, n: int = 1, ctx: ModuleType = multiprocessing) -> SharedValues:
-    return _create("", n)
-
-
-@create_shared_memory.register  # type: ignore[arg-type]
-def _create_texts(space: TextTuple, n: int = 1, ctx: ModuleType = multiprocessing) -> SharedValues:
-    return _create((), n)
-
-
-@create_shared_memory.register  # type: ignore[arg-type]
-def _create_images(space: Images, n: int = 1, ctx: ModuleType = multiprocessing) -> SharedValues:
-    return _create((), n, SharedImages)
-
-
-@read_from_shared_memory.register(AnyText)
-@read_from_shared_memory.register(Images)
-@read_from_shared_memory.register(TextTuple)
-def _read(space: AnyText | Images | TextTuple, shared_memory: SharedValues, n: int = 1) -> SharedValues:
+def _read(space: Any, shared_memory: Any, n: int = 1) -> Any:
     return shared_memory
 
 
-@write_to_shared_memory.register(AnyText)
-@write_to_shared_memory.register(Images)
-@write_to_shared_memory.register(TextTuple)
-def _write(space: AnyText | Images | TextTuple, index: int, value: object, shared_memory: SharedValues) -> None:
+def _write(space: Any, index: int, value: object, shared_memory: Any) -> None:
     shared_memory[index] = value
+
+
+for _space_type in (AnyText, TextTuple, Images):
+    create_zero_array.register(_space_type, _empty)
+    create_shared_memory.register(_space_type, _create)
+    read_from_shared_memory.register(_space_type, _read)
+    write_to_shared_memory.register(_space_type, _write)

@@ -1,9 +1,13 @@
-"""Answers of servers, which are bounded, and whether a proxy may be asked for them. Needs httpx2 to be called."""
+"""Answers of servers, which are bounded, when to ask again, and whether a proxy may be asked. Clients need httpx2."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
+from email.message import Message
+from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +22,17 @@ _HERE = ("127.0.0.1", "localhost", "::1")
 def too_long(url: str) -> str:
     """Returns the message for an answer that is not read to its end."""
     return f"{url} answers with more than {MOST_BYTES >> 20} MiB, which is no answer to this request"
+
+
+def retry_after(headers: Mapping[str, str] | Message) -> float:
+    """Returns the seconds that ``Retry-After`` names, as a number or as a time; 0 without a sensible one."""
+    value = headers.get("Retry-After", "")
+    try:
+        when = parsedate_tz(value)
+        seconds = float(value) if when is None else mktime_tz(when) - time.time()
+    except (ValueError, IndexError, OverflowError):
+        seconds = 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
 def ask(client: httpx2.Client, method: str, url: str, **request: Any) -> httpx2.Response:

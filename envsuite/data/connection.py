@@ -18,12 +18,11 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from email.message import Message
-from email.utils import parsedate_to_datetime
 from typing import IO, Any
 
 from envsuite.core.addresses import redact_address
+from envsuite.core.http import retry_after
 from envsuite.data.catalog import MIB
 
 CHUNK = 1 << 18
@@ -241,19 +240,7 @@ def _failure(error: urllib.error.HTTPError, longest_wait: float) -> Exception:
     message = f"HTTP {error.code} {error.reason}".rstrip()
     if error.code not in BUSY:
         return DownloadRefused(message)
-    wait = _seconds(error.headers.get("Retry-After", ""))
+    wait = retry_after(error.headers)
     if wait > longest_wait:
         return DownloadRefused(f"{message}; it asks to come back in {wait:.0f} s")
     return TemporaryFailure(message, wait)
-
-
-def _seconds(retry_after: str) -> float:
-    """Parses ``Retry-After``, a number or a date, into seconds; 0 where it is neither."""
-    if re.fullmatch(r"\s*[0-9]+\s*", retry_after):
-        return float(retry_after)
-    try:
-        when = parsedate_to_datetime(retry_after)
-    except ValueError:
-        return 0.0
-    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())

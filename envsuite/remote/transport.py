@@ -24,7 +24,7 @@ import orjson
 from envsuite import __version__
 from envsuite.core.addresses import address
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.core.http import MOST_BYTES, too_long
+from envsuite.core.http import MOST_BYTES, retry_after, too_long
 from envsuite.remote.protocol import ERRORS, JSON_TYPE, TOKEN_VARIABLE
 from envsuite.remote.tokens import token_needed
 
@@ -146,7 +146,7 @@ class RemoteServer:
                     self._silent = None
                     return status, answer
                 why, reply = f"HTTP {status}", (status, answer)
-                wait = _seconds(headers.get("Retry-After", ""))
+                wait = retry_after(headers)
             except (OSError, http.client.HTTPException) as error:
                 why = str(error) or type(error).__name__
                 is_alive = isinstance(error, TimeoutError)  # it has taken the request, at least
@@ -293,7 +293,3 @@ def _tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.sslsocket_class = _TlsDeadline
     return context
-
-
-def _seconds(retry_after: str) -> float:
-    return float(retry_after) if retry_after.isdecimal() else 0.0

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 import re
 import threading
 import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -95,9 +93,8 @@ class ModelEndpoint:
                 return reply
             now = time.monotonic()
             first_failure = first_failure or now
-            if least is not None:
-                self._later = max(self._later, now + least)
-            wait = max(least or 0.0, pause * random.uniform(0.5, 1.0))
+            self._later = max(self._later, now + least)
+            wait = max(least, pause * random.uniform(0.5, 1.0))
             if now + wait > first_failure + self.options.patience:
                 advice = f", and wants to be asked again after {least:.0f} s" if least else ""
                 raise EndpointUnavailable(
@@ -129,7 +126,7 @@ class ModelEndpoint:
             raise _TransientError(str(error) or type(error).__name__) from error
         status, text = response.status_code, self._error_text(response)
         if status in _PASSING and not any(word in text for word in _SPENT):
-            raise _TransientError(f"HTTP {status}: {text}", _retry_after(response))
+            raise _TransientError(f"HTTP {status}: {text}", http.retry_after(response.headers))
         if status != 200:
             raise self._refusal(status, text)
         try:
@@ -191,19 +188,6 @@ class _TransientError(Exception):
         least: Seconds that the endpoint wants to be left alone.
     """
 
-    def __init__(self, reason: str, least: float | None = None) -> None:
+    def __init__(self, reason: str, least: float = 0.0) -> None:
         super().__init__(reason)
         self.least = least
-
-
-def _retry_after(response: Response) -> float | None:
-    """Returns the seconds that ``Retry-After`` names, as a number or as a time; ``None`` without a sensible one."""
-    value = response.headers.get("retry-after", "")
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError, IndexError, OverflowError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -96,7 +96,7 @@ class Games:
 
 
 def official_folder() -> Path:
-    """Returns the folder of ``source="official"``: ``alfworld`` in :func:`envsuite.data.data_root`."""
+    """Returns the folder of ``source="official"``: ``alfworld`` in :func:`envsuite.data.places.data_root`."""
     return data_root() / "alfworld"
 
 

@@ -55,7 +55,7 @@ class DataSet:
     name: str
     """Name in ``envsuite data fetch NAME``."""
     folder: str
-    """Folder below :func:`envsuite.data.data_root`; data sets may share one."""
+    """Folder below :func:`envsuite.data.places.data_root`; data sets may share one."""
     version: str
     """Version of the content, as its authors call it."""
     purpose: str

@@ -67,7 +67,7 @@ def fetch(
 
     Args:
         data: The data set.
-        root: The parent folder; by default :func:`envsuite.data.data_root`.
+        root: The parent folder; by default :func:`envsuite.data.places.data_root`.
         mirrors: Addresses (``http``, ``https`` or ``file``) of folders that hold the files under their names; tried in
             this order *instead of* the public addresses.
         keep_archives: Keep the archives after unpacking.

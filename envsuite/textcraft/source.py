@@ -142,7 +142,7 @@ def fold(
 
 
 def official_folder() -> Path:
-    """Returns the folder of ``source="official"``: ``textcraft`` in :func:`envsuite.data.data_root`."""
+    """Returns the folder of ``source="official"``: ``textcraft`` in :func:`envsuite.data.places.data_root`."""
     return data_root() / "textcraft"
 
 

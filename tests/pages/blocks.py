@@ -37,7 +37,7 @@ REASONS = {
     "tests/serving/bridges/test_openenv.py runs it where it is installed",
     (
         "docs/data.md",
-        "from envsuite.data import data_set",
+        "from envsuite.data.catalog import data_set",
     ): "fetches from the network; tests/data fetches from servers here",
     ("docs/demonstrations.md", "from datasets import load_dataset"): "datasets and trl are no part of the extra dev; "
     "test_demonstrations_trl.py uses them where they are installed",

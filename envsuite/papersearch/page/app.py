@@ -7,7 +7,8 @@ header ``X-Visit``, which no page of another site can know or send.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -95,18 +96,13 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
             abort(_refusal(410, "This episode is no longer on the server."))
         return visit
 
-    def check_change(visit: Visit, body: Mapping[str, Any]) -> None:
-        if body["change"] != visit.changes:
-            why = "The episode went on elsewhere, perhaps in a copy of this tab; this is where it is."
-            abort(_json({"error": why, "state": state(visit)}, 409))
-
     @app.before_request
     def check_host() -> None:
         check_request(hosts)
 
     for address, (name, kind) in FILES.items():
         content = (files("envsuite.papersearch.page") / name).read_bytes()
-        app.add_url_rule(address, name, lambda content=content, kind=kind: constant(content, kind))
+        app.add_url_rule(address, name, partial(constant, content, kind))
 
     @app.post("/api/visit")
     def visit() -> Response:
@@ -120,22 +116,39 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
         with lock:
             return _json({"state": state(visit)})
 
-    @app.post("/api/step")
-    def step() -> Response:
-        visit, body = current_visit(), _read(step_body)
-        action = tuple(ToolCall(call["tool"], {arguments[call["tool"]]: call["argument"]}) for call in body["calls"])
+    def step(visit: Visit, body: Mapping[str, Any]) -> None:
+        visit.act(tuple(ToolCall(call["tool"], {arguments[call["tool"]]: call["argument"]}) for call in body["calls"]))
+
+    def reveal(visit: Visit, body: Mapping[str, Any]) -> None:
+        visit.revealed = body["show"]
+
+    def move(visit: Visit, body: Mapping[str, Any]) -> None:
+        if body["to"] == "same":
+            visit.begin(visit.task_id)
+        elif body["to"] == "random":
+            visit.random()
+        else:
+            visit.move(1 if body["to"] == "next" else -1)
+
+    changes: Mapping[str, tuple[Tool, Callable[[Visit, Mapping[str, Any]], None]]] = {
+        "step": (step_body, step),
+        "undo": (_UNDO, lambda visit, body: visit.undo()),
+        "score": (_REVEAL, reveal),
+        "move": (_MOVE, move),
+        "begin": (_BEGIN, lambda visit, body: visit.begin(body["task"])),
+    }
+
+    def answer_change(form: Tool, change: Callable[[Visit, Mapping[str, Any]], None]) -> Response:
+        visit, body = current_visit(), _read(form)
         with lock:
-            check_change(visit, body)
-            visit.act(action)
+            if body.get("change", visit.changes) != visit.changes:
+                why = "The episode went on elsewhere, perhaps in a copy of this tab; this is where it is."
+                abort(_json({"error": why, "state": state(visit)}, 409))
+            change(visit, body)
             return _json({"state": state(visit)})
 
-    @app.post("/api/undo")
-    def undo() -> Response:
-        visit, body = current_visit(), _read(_UNDO)
-        with lock:
-            check_change(visit, body)
-            visit.undo()
-            return _json({"state": state(visit)})
+    for name, (form, change) in changes.items():
+        app.add_url_rule(f"/api/{name}", name, partial(answer_change, form, change), methods=["POST"])
 
     @app.get("/api/hint")
     def hint() -> Response:
@@ -143,34 +156,6 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
         with lock:
             calls = [{"tool": call.name, "argument": call.arguments[arguments[call.name]]} for call in visit.hint()]
         return _json({"calls": calls})
-
-    @app.post("/api/score")
-    def score() -> Response:
-        visit, body = current_visit(), _read(_REVEAL)
-        with lock:
-            visit.revealed = body["show"]
-            return _json({"state": state(visit)})
-
-    @app.post("/api/move")
-    def move() -> Response:
-        visit, body = current_visit(), _read(_MOVE)
-        with lock:
-            check_change(visit, body)
-            if body["to"] == "same":
-                visit.begin(visit.task_id)
-            elif body["to"] == "random":
-                visit.random()
-            else:
-                visit.move(1 if body["to"] == "next" else -1)
-            return _json({"state": state(visit)})
-
-    @app.post("/api/begin")
-    def begin() -> Response:
-        visit, body = current_visit(), _read(_BEGIN)
-        with lock:
-            check_change(visit, body)
-            visit.begin(body["task"])
-            return _json({"state": state(visit)})
 
     @app.get("/api/tasks")
     def search_tasks() -> Response:

@@ -5,7 +5,6 @@ Tasks are the independent units: episodes of one task are correlated, whichever 
 
 from envsuite.evaluation.statistics.attempts import pass_at_k, pass_hat_k
 from envsuite.evaluation.statistics.intervals import (
-    Z95,
     cluster_bootstrap,
     cluster_bootstrap_bounds,
     clustered_wilson,
@@ -16,12 +15,10 @@ from envsuite.evaluation.statistics.intervals import (
     wilson,
 )
 from envsuite.evaluation.statistics.paired import (
-    FEW_DIFFERING,
     benjamini_hochberg,
     holm,
     mcnemar,
     paired_bootstrap,
-    paired_bootstrap_bounds,
     paired_permutation,
     paired_rates_interval,
     paired_scores_bounds,
@@ -34,8 +31,6 @@ from envsuite.evaluation.statistics.power import (
 )
 
 __all__ = [
-    "FEW_DIFFERING",
-    "Z95",
     "Correlations",
     "benjamini_hochberg",
     "cluster_bootstrap",
@@ -48,7 +43,6 @@ __all__ = [
     "mcnemar",
     "over_seeds",
     "paired_bootstrap",
-    "paired_bootstrap_bounds",
     "paired_permutation",
     "paired_rates_interval",
     "paired_scores_bounds",

@@ -29,7 +29,7 @@ from benchmarks.plain_signals import SIGNALS
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.scpo import SCPO
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import ENTROPY, HINDSIGHT, MILESTONE, NEXT_STATE, SUCCESS
+from trainers.steps.columns import ENTROPY, HINDSIGHT, MILESTONE, NEXT_STATE, SUCCESS, TEACHER
 
 EPISODES, STEPS = 8, 50
 """Of a group; of an episode."""
@@ -97,6 +97,7 @@ def step_table(rows: int, seed: int = 0, dimensions: int = DIMENSIONS) -> StepTa
             "block": Ragged(np.minimum((np.arange(offsets[-1]) - offsets[tokens.row_of]) // 2, 3), offsets),
             ENTROPY: Ragged(rng.exponential(size=offsets[-1]), offsets),
             HINDSIGHT: Ragged(-rng.exponential(3.0, offsets[-1]), offsets),
+            TEACHER: Ragged(-rng.exponential(size=offsets[-1]), offsets),
         },
     )
 

@@ -117,6 +117,12 @@ def rft(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     return [1.0 for _ in range(len(Rows(steps, numbers)))]
 
 
+def opd(steps: StepTable, numbers: Numbers = floats) -> list[float]:
+    """The difference log π_teacher - log π_old of each token."""
+    teacher, old = numbers(steps.token_extra["teacher_logprob"].values), numbers(steps.logprob.values)
+    return [one - other for one, other in zip(teacher, old, strict=True)]
+
+
 def gpg(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """(R - mean) · episodes of the batch / episodes of groups whose returns differ."""
     rows = Rows(steps, numbers)
@@ -365,6 +371,7 @@ PLAIN: dict[str, Plain] = {
     "dr_grpo": dr_grpo,
     "gpg": gpg,
     "rft": rft,
+    "opd": opd,
     "rloo": rloo,
     "opo": opo,
     "remax": remax,

@@ -47,6 +47,7 @@ METHODS = {
             rows = [at.get((steps.episode_id[row], steps.t[row] - k)) for row in range(len(steps))]
             return np.array([codes.setdefault(None if r is None else steps.state_key[r], len(codes)) for r in rows])
     """,
+    "opd": "",
     "opo": UNITS,
     "ppo": """
         from trainers.credit.estimators.returns import generalised_advantages

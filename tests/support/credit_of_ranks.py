@@ -46,6 +46,7 @@ from trainers.steps.columns import (
     SEGMENT,
     SWITCH,
     SWITCH_PROBABILITY,
+    TEACHER,
     VALUE,
 )
 
@@ -101,16 +102,17 @@ class Random(Provider):
 
 
 class Signals(Provider):
-    """Entropies and log-probabilities in hindsight: a function of the step, wherever it is."""
+    """Entropies, log-probabilities in hindsight and a teacher's: a function of the step, wherever it is."""
 
-    supplies: ClassVar[tuple[str, ...]] = (ENTROPY, HINDSIGHT)
+    supplies: ClassVar[tuple[str, ...]] = (ENTROPY, HINDSIGHT, TEACHER)
 
     def columns(self, steps: StepTable) -> StepTable:
-        """The steps with both columns."""
+        """The steps with the three columns."""
         seeds = zip(steps.episode_id.tolist(), steps.t.tolist(), strict=True)
         rngs, sizes = [np.random.default_rng([7, episode, t]) for episode, t in seeds], steps.response.lengths.tolist()
         entropy, hindsight = (np.abs(_normal(rngs, sizes)) for _ in range(2))
-        return steps.with_token_columns(**{ENTROPY: entropy, HINDSIGHT: -3.0 * hindsight})
+        columns = {ENTROPY: entropy, HINDSIGHT: -3.0 * hindsight, TEACHER: -2.0 * entropy}
+        return steps.with_token_columns(**columns)
 
 
 def _normal(rngs: Sequence[np.random.Generator], sizes: Sequence[int]) -> np.ndarray:

@@ -59,6 +59,8 @@ class ProtocolServer:
         """Parts of the memory that are given back."""
         self.asleep_while_loading: list[set[str]] = []
         """The same at each update."""
+        self.tokenizer: Any = None
+        """That of the model, where texts of tokens are asked for."""
         self._state = threading.Condition()
         self._paused, self._aborted = False, 0
         outer = self
@@ -123,6 +125,10 @@ class ProtocolServer:
             return 200, {}
         if path == "/get_world_size":
             return 200, {"world_size": 1}
+        if path == "/detokenize":
+            return 200, {"prompt": self.tokenizer.decode(body["tokens"])}
+        if "prompt_logprobs" in body:
+            return 200, {"choices": [{"index": 0, "prompt_logprobs": self._score(body["prompt"])}]}
         return self._completions(body) if path == "/v1/completions" else (200, {})
 
     def _envsuite_about(self) -> dict[str, Any]:
@@ -154,6 +160,12 @@ class ProtocolServer:
             turn = self._aborted
             self._state.wait_for(lambda: not self._paused or self._aborted != turn)
         return 200, {"choices": [{"index": i, **self._sample(p, body, turn)} for i, p in enumerate(prompts)]}
+
+    def _score(self, ids: list[int]) -> list[dict[str, Any] | None]:
+        with torch.no_grad():
+            logprobs = self.model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+        scores = logprobs.gather(1, torch.tensor(ids)[1:, None])[:, 0].tolist()
+        return [None, *({str(i): {"logprob": score, "rank": 1}} for i, score in zip(ids[1:], scores, strict=True))]
 
     def _sample(self, prompt: list[int], body: dict[str, Any], turn: int) -> dict[str, Any]:
         ids: list[int] = []

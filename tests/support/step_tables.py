@@ -12,7 +12,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import ENTROPY, HINDSIGHT, MILESTONE, NEXT_STATE, SUCCESS, TREE
+from trainers.steps.columns import ENTROPY, HINDSIGHT, MILESTONE, NEXT_STATE, SUCCESS, TEACHER, TREE
 
 Row = tuple[int, int, int, float, str, bool]
 """group, episode, t, reward, state key, valid."""
@@ -62,6 +62,7 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
                 "value": np.sin(unlike[tokens.row_of] + 0.1 * tokens.values),
                 ENTROPY: 1.0 + np.sin(2.0 * unlike[tokens.row_of] + 0.3 * tokens.values),
                 HINDSIGHT: -2.0 + 2.0 * np.cos(3.0 * unlike[tokens.row_of] + 0.2 * tokens.values),
+                TEACHER: -1.5 + np.sin(2.5 * unlike[tokens.row_of] + 0.4 * tokens.values),
                 "block": np.minimum(tokens.values, 3).astype(np.int8),
             }.items()
         },

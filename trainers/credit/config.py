@@ -59,8 +59,9 @@ class MethodConfig:
     critic: CriticConfig | None = None
     """The critic, where the method needs one (ppo, steppo, vetta, hiper)."""
     reference: Place = "device"
-    """Where the weights of the reference policy are kept, if the method compares with one: ``device``, beside the
-    policy; ``offload``, in the host's memory, and on the device while it scores; ``cpu``, where it scores, too."""
+    """Where the weights of the reference policy, and of a teacher, are kept, if the method compares with one:
+    ``device``, beside the policy; ``offload``, in the host's memory, and on the device while it scores; ``cpu``, where
+    it scores, too."""
 
     def __post_init__(self) -> None:
         if self.replay is not None and (self.replay.rules == "rounds") != (self.estimator == "rft"):
@@ -101,6 +102,16 @@ class MethodConfig:
     def needs_reference(self) -> bool:
         """Whether the loss or a shaper compares the policy with the reference."""
         return self.objective.kl != "none" or "kl_penalty" in self.shapers
+
+    @property
+    def local_teacher(self) -> str | None:
+        """The model that scores the sampled tokens in the trainer, where the method reads one; a server's is not."""
+        teacher = self.make_estimator().teacher
+        return None if teacher is None or teacher.startswith(("http://", "https://")) else teacher
+
+    def holds_frozen(self, adapted: bool) -> bool:
+        """Whether a frozen model lies beside the policy: a teacher, or a reference unless the policy is ``adapted``."""
+        return (self.needs_reference and not adapted) or self.local_teacher is not None
 
     @property
     def filter_settings(self) -> dict[str, dict[str, Any]]:

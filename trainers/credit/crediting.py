@@ -29,7 +29,7 @@ from trainers.policy.stateful import Stateful
 from trainers.processes.distributed import all_gather_object
 from trainers.settings import checked
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY, GREEDY_RETURN, PLANNED, SHAPED
+from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY, GREEDY_RETURN, OLD, PLANNED, SHAPED
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ def make_providers(
     model: ModelConfig,
     optim: OptimConfig,
     reference: Policy | None,
+    teacher: Provider | None,
     hindsight: HindsightPrompts | None,
     seed: int,
     tokenizer: PreTrainedTokenizerBase,
@@ -92,6 +93,7 @@ def make_providers(
         model: Settings of its model.
         optim: Settings of the optimiser.
         reference: The reference policy, where the method needs one.
+        teacher: Supplies the teacher's log-probabilities, where the method needs them.
         hindsight: Prompts that say how an episode ended, where the method needs them.
         seed: The run's seed.
         tokenizer: The policy's.
@@ -105,9 +107,11 @@ def make_providers(
     providers: list[Provider] = []
     if reference is not None:
         providers.append(Reference(reference, config.reference, accelerator.device, optim))
-    if recompute and "kl_penalty" in config.shapers:
-        providers.append(OldLogprobs(policy, optim))
     needs = set(estimator.needs)
+    if recompute and (OLD in needs or "kl_penalty" in config.shapers):
+        providers.append(OldLogprobs(policy, optim))
+    if teacher is not None:
+        providers.append(teacher)
     if GREEDY_RETURN in needs:
         providers.append(GreedyReturn())
     if needs.intersection(PLANNED):

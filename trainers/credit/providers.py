@@ -22,7 +22,7 @@ from trainers.policy.sharding import is_sharded
 from trainers.policy.stateful import StatefulPart
 from trainers.settings import ConfigError
 from trainers.steps import StepTable
-from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, OLD, REFERENCE
+from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, OLD, REFERENCE, TEACHER
 
 DEPTH, LAYER = 28, 8
 """BiPACE's layer of a 7B model: the eighth from the end of 28."""
@@ -79,7 +79,7 @@ class Reference(Provider):
                 self.policy.to(self.device if self.place == "device" else "cpu")
 
     def columns(self, steps: StepTable) -> StepTable:
-        """``steps`` with the token column ``ref_logprob``; a mixture's reference chooses its own experts."""
+        """``steps`` with the log-probabilities as a token column; a mixture chooses its own experts."""
         has_adapter = is_adapted(self.policy.model)
         moves = self.place == "offload" and not has_adapter
         if moves:
@@ -88,12 +88,20 @@ class Reference(Provider):
             logprobs = log_probabilities(self.policy, steps.without_experts(), self.optim)
         if moves:
             self.policy.to("cpu")
-        return steps.with_token_columns(**{REFERENCE: logprobs})
+        return steps.with_token_columns(**{self.supplies[0]: logprobs})
+
+
+@dataclass(frozen=True)
+class LocalTeacher(Reference):
+    """Log-probabilities under a teacher, a frozen model of its own, scored once an iteration."""
+
+    supplies: ClassVar[tuple[str, ...]] = (TEACHER,)
+    before_shaping: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class OldLogprobs(Provider):
-    """Log-probabilities under the policy before the update, for shapers that compare it with the reference."""
+    """Log-probabilities under the policy before the update, to be compared with those of the reference or teacher."""
 
     supplies: ClassVar[tuple[str, ...]] = (OLD,)
     before_shaping: ClassVar[bool] = True

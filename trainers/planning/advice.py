@@ -61,7 +61,7 @@ def _changes(plan: RunPlan, largest: int | None) -> Iterator[tuple[str, TrainCon
             yield f"{flag} --model.gradient_checkpointing true", replace(config, model=variant)
     if optim.state == "float32" and model.shard == "none":
         yield "--optim.state 8bit", replace(config, optim=replace(optim, state="8bit"))
-    if method.needs_reference and method.reference == "device" and model.adapter is None:
+    if method.reference == "device" and method.holds_frozen(model.adapter is not None):
         yield "--method.reference offload", replace(config, method=replace(method, reference="offload"))
     options = config.rollout.engine_options
     on_cpu = plan.where.on_cpu

@@ -151,7 +151,7 @@ class MemoryTrial:
             small, large = (replace(self, shape=_of_depth(self.shape, n))._run() for n in (least, 2 * least))
             times = (layers - least) / least
             few, more = small.sizes.parameters, large.sizes.parameters
-            if round(few + times * (more - few)) == _parameters(self.shape):
+            if round(few + times * (more - few)) == count_parameters(self.shape):
                 return _extrapolate(small, large, times)
         return _join_stretches(self._run())
 
@@ -351,7 +351,8 @@ def _cache_sizes(model: PreTrainedModel) -> tuple[int, int]:
     return keys, states
 
 
-def _parameters(shape: PreTrainedConfig) -> int:
+def count_parameters(shape: PreTrainedConfig) -> int:
+    """Number of weights of a model."""
     return sum(int(p.numel()) for p in on_meta(shape).parameters())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial
+from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, count_parameters
 from trainers.planning.hardware import GIB, Machines
 from trainers.planning.meter import Amounts
 from trainers.planning.workload import Workload
@@ -117,6 +117,7 @@ class RunPlanner:
         steps: Steps of an episode, in the mean.
         prompt: Tokens of a prompt, in the mean.
         response: Tokens of a response, in the mean.
+        teacher: The teacher's configuration, where the trainer has one.
     """
 
     shape: PreTrainedConfig
@@ -124,6 +125,7 @@ class RunPlanner:
     steps: int | None = None
     prompt: int | None = None
     response: int | None = None
+    teacher: PreTrainedConfig | None = None
     _known: dict[str, DryRun] = field(default_factory=dict)
 
     def dry(self, config: TrainConfig, rows: DryRunRows) -> DryRun:
@@ -183,16 +185,18 @@ class RunPlanner:
         if weights := self._critic_weights(config, sizes.parameters):
             critic = 16.0 * part if is_sharded else 16.0 + (4.0 if ranks > 1 else 0.0)
             baseline["critic: weights, gradients, moments"] = critic * weights
-        reference = 0.0
-        if method.needs_reference and config.model.adapter is None:
-            reference = whole * (part if is_sharded and method.reference == "device" else 1.0)
-            if method.reference == "device" or self.where.on_cpu:
-                baseline["reference"], reference = reference, 0.0
-            elif method.reference == "cpu":
-                reference = 0.0
+        frozen = {"reference": whole} if method.needs_reference and config.model.adapter is None else {}
+        if self.teacher is not None:
+            frozen["teacher"] = 4.0 * count_parameters(self.teacher)
+        if is_sharded and method.reference == "device":
+            frozen = {name: part * size for name, size in frozen.items()}
+        if method.reference == "device" or self.where.on_cpu:
+            baseline |= frozen
+        if method.reference != "offload" or self.where.on_cpu:
+            frozen = {}
         rollout, engine = self._engine(config, work, dry, is_sharded)
         baseline |= engine
-        scoring = {"reference, while it scores": reference, **_by_kind(dry.scoring)}
+        scoring = {**{f"{name}, while it scores": size for name, size in frozen.items()}, **_by_kind(dry.scoring)}
         update = {"gradients": float(sizes.gradients), **_by_kind(dry.update)}
         step = {"gradients": float(sizes.gradients), "optimiser step": dry.step.peak}
         phases = {"rollout": rollout, "scoring": scoring, "update": update, "optimiser step": step}
@@ -257,16 +261,19 @@ class RunPlanner:
         if optim.minibatch_rows is not None:
             steps = optim.epochs * max(1, ceil(work.episodes * work.steps * ranks / optim.minibatch_rows))
         signals = {ENTROPY, HINDSIGHT, EMBEDDING}.intersection(method.make_estimator().needs)  # hindsight: at most
-        score_passes = int(method.needs_reference) + len(signals) + (method.critic is not None)
+        score_passes = float(method.needs_reference + len(signals) + (method.critic is not None))
+        if self.teacher is not None:
+            score_passes += count_parameters(self.teacher) / sizes.parameters
         rollout = config.rollout
         recomputes = optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness) and steps > 1
         gather, reduce = self._link(config, 4.0 * sizes.parameters), self._link(config, 4.0 * sizes.trained)
         per_pass = 2 * gather + reduce if is_sharded else 0.0
+        score_pass = forward + (gather if is_sharded else 0.0)
         times = {
             "prefill": work.prefill_tokens / dry.scoring_tokens * forward,
             "decode": decode,
-            "old log-probabilities": passes * (forward + (gather if is_sharded else 0.0)) if recomputes else 0.0,
-            "reference, critic, hidden states": score_passes * passes * (forward + (gather if is_sharded else 0.0)),
+            "old log-probabilities": passes * score_pass if recomputes else 0.0,
+            "reference, teacher, critic, hidden states": score_passes * passes * score_pass,
             "update": optim.epochs * passes * (update + per_pass)
             + steps * (self._pass(config, dry.step) + (0.0 if is_sharded or ranks == 1 else 2 * reduce)),
         }

@@ -111,7 +111,9 @@ def _plan(command: CommandLine) -> int:
     check(config, shape, where, options.get("model-shape", config.model.path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of passes on fake tensors
-        planner = RunPlanner(shape, where, tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"])
+        means, path = (tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"]), config.method.local_teacher
+        teacher = None if path is None else shape_of(path, None)
+        planner = RunPlanner(shape, where, *means, teacher)
         plan = planner.plan(config)
         largest = planner.largest(plan)
         advice = alternatives(planner, plan, largest)

@@ -45,19 +45,19 @@ _LOG = logging.getLogger(__name__)
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
-def model_settings(config: ModelConfig) -> PreTrainedConfig:
-    """Configuration of the model of ``config.path``; of its weights nothing is read.
+def model_settings(config: ModelConfig, key: str = "model.path") -> PreTrainedConfig:
+    """Configuration of the model of ``config.path``, which the setting ``key`` gives; of its weights nothing is read.
 
     Raises:
         DataError: The model is missing, incomplete, or cannot be downloaded.
         ConfigError: The adapter does not fit it.
         MissingExtra: It needs a package that is not installed.
     """
-    return _find_model(config)[1]
+    return _find_model(config, key)[1]
 
 
-def load_model(config: ModelConfig) -> PreTrainedModel:
-    """The model of ``config.path``, with the adapter that is trained, if one is.
+def load_model(config: ModelConfig, key: str = "model.path") -> PreTrainedModel:
+    """The model of ``config.path``, which the setting ``key`` gives, with the adapter that is trained, if one is.
 
     Weights are read from safetensors or GGUF files only, and are float32 unless an adapter is trained and says
     otherwise. Dropout is off: the log-probabilities that are trained on must be those of the policy that sampled.
@@ -67,11 +67,11 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
         ConfigError: The adapter does not fit it, or ``config.attention`` needs another device.
         MissingExtra: It needs a package that is not installed.
     """
-    source, settings = _find_model(config)
-    return _prepare_model(_whole(source, settings, config), source, config)
+    source, settings = _find_model(config, key)
+    return _prepare_model(_whole(source, settings, config, key), source, config)
 
 
-def load_outline(config: ModelConfig) -> Outline:
+def load_outline(config: ModelConfig, key: str = "model.path") -> Outline:
     """The model of :func:`load_model` without its weights, for a policy that will be sharded.
 
     An adapter has its weights. Where each process can read its rows of the model's files, it will; else (a GGUF file,
@@ -82,31 +82,31 @@ def load_outline(config: ModelConfig) -> Outline:
         ConfigError: The adapter does not fit it, or the model takes images.
         MissingExtra: It needs a package that is not installed.
     """
-    source, settings = _find_model(config)
+    source, settings = _find_model(config, key)
     if takes_images(settings):
         raise ConfigError(f"model.shard is {config.shard}, but {config.path} takes images; set model.shard: none")
     dtype = torch.float32 if config.adapter is None or config.adapter.base == "float32" else torch.bfloat16
     try:
         model = empty_model(AutoModelForCausalLM, settings, dtype)
     except _UNREADABLE as error:
-        raise _unreadable("model.path", config.path, error) from error
+        raise _unreadable(key, config.path, error) from error
     model.name_or_path = str(source.folder)
     if (source.folder / GENERATION_CONFIG_NAME).is_file() and source.gguf is None:
         model.generation_config = GenerationConfig.from_pretrained(source.folder)
-    weights = _weights_of(source, settings, config, model)
+    weights = _weights_of(source, settings, config, model, key)
     if isinstance(weights, FirstProcessWeights):
         _LOG.info("the first process loads %s whole: %s", config.path, weights.reason)
     return Outline(_prepare_model(model, source, config), weights)
 
 
-def _find_model(config: ModelConfig) -> tuple[ModelSource, PreTrainedConfig]:
-    """Where the policy's model lies, and its configuration; attention and adapter were checked."""
+def _find_model(config: ModelConfig, key: str) -> tuple[ModelSource, PreTrainedConfig]:
+    """Where a model lies, and its configuration; attention and adapter were checked."""
     check_kernel(config)
-    source = find(config.path, "model.path", tokenizer=False)
-    settings = settings_of(source, "model.path", config.path, config.sees)
+    source = find(config.path, key, tokenizer=False)
+    settings = settings_of(source, key, config.path, config.sees)
     if config.sees and (source.gguf is not None or not takes_images(settings)):
         raise ConfigError(
-            f"model.images is {config.images}, but model.path {config.path} is a model for text; set it to auto"
+            f"model.images is {config.images}, but {key} {config.path} is a model for text; set it to auto"
         )
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path, config.shard)
@@ -134,19 +134,19 @@ def _set_computation(model: PreTrainedModel, config: ModelConfig) -> None:
         checkpoint_activations(model)
 
 
-def _whole(source: ModelSource, settings: PreTrainedConfig, config: ModelConfig) -> PreTrainedModel:
+def _whole(source: ModelSource, settings: PreTrainedConfig, config: ModelConfig, key: str) -> PreTrainedModel:
     """The model that is trained, or that an adapter is put on, with its weights."""
-    model = _load(source, settings, config, "model.path")
+    model = _load(source, settings, config, key)
     return model if source.adapter is None or config.adapter is not None else merge_adapter(model, source.adapter)
 
 
 def _weights_of(
-    source: ModelSource, settings: PreTrainedConfig, config: ModelConfig, model: PreTrainedModel
+    source: ModelSource, settings: PreTrainedConfig, config: ModelConfig, model: PreTrainedModel, key: str
 ) -> WeightSource:
     """Where the weights of ``model``, which has no adapter yet, are."""
 
     def whole() -> PreTrainedModel:
-        return _whole(source, settings, config)
+        return _whole(source, settings, config, key)
 
     if source.gguf is not None:
         return FirstProcessWeights(whole, "a GGUF file is dequantised whole")
@@ -163,7 +163,7 @@ def _weights_of(
             if name in places:
                 buffer.copy_(files.read(places[name]))
     except _UNREADABLE as error:
-        raise _unreadable("model.path", config.path, error) from error
+        raise _unreadable(key, config.path, error) from error
     return FileWeights(files, places)
 
 
@@ -175,10 +175,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             ``config.chat_template`` is missing or cannot be rendered.
     """
     source = find(config.path, "model.path")
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**source.tokenizer)
-    except _UNREADABLE as error:
-        raise _unreadable("model.path", config.path, error) from error
+    tokenizer = read_tokenizer(source, "model.path", config.path)
     if config.chat_template is not None:
         tokenizer.chat_template = read_template(config.chat_template, "chat_templates", "model.chat_template")
         try:
@@ -191,6 +188,19 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         raise DataError(
             f"model.path {config.path}: its tokenizer has no chat template; give it one by model.chat_template (a file)"
         )
+    return tokenizer
+
+
+def read_tokenizer(source: ModelSource, key: str, path: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, as it lies there; ``key`` and ``path`` are the setting and its value, for messages.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**source.tokenizer)
+    except _UNREADABLE as error:
+        raise _unreadable(key, path, error) from error
     return tokenizer
 
 

@@ -27,6 +27,7 @@ from trainers.rollout.environments import (
 from trainers.rollout.limits import check_images, check_limits
 from trainers.run.config import TrainConfig
 from trainers.run.rollouts import branching
+from trainers.run.teacher import check_teacher
 from trainers.settings import ConfigError
 from trainers.steps.columns import HINDSIGHT
 
@@ -68,8 +69,9 @@ def load_prompting(
         trains: Whether there is an update, whose batches and prompts have to fit, too.
 
     Raises:
-        ConfigError: Chat template, vocabulary or context of the model do not fit the settings.
-        DataError: The tokenizer cannot be loaded.
+        ConfigError: Chat template, vocabulary or context of the model do not fit the settings, or the teacher's.
+        DataError: A tokenizer cannot be loaded.
+        ServerUnreachable: The teacher's server does not answer.
     """
     tokenizer = load_tokenizer(config.model)
     config = replace(config, prompt=with_day(config.prompt, tokenizer, earlier))
@@ -79,6 +81,8 @@ def load_prompting(
     budget = config.optim.tokens_per_microbatch if trains else None
     more = MOST_TOKENS if trains and HINDSIGHT in config.method.make_estimator().needs else 0
     check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout, budget, more)
+    if trains:
+        check_teacher(config, tokenizer)
     return config, tokenizer, codec
 
 

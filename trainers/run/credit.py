@@ -17,6 +17,7 @@ from trainers.policy.loading import model_settings
 from trainers.rollout.engine import longest_sequence
 from trainers.run.config import TrainConfig
 from trainers.run.policy import RunPolicy
+from trainers.run.teacher import make_teacher
 from trainers.steps.columns import HINDSIGHT, PLANNED, REFERENCE
 
 _LOG = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def make_crediting(
 
     Raises:
         ConfigError: A setting of the method does not fit the model.
-        DataError: The model of a reference or critic cannot be loaded.
+        DataError: The model of a reference, teacher or critic cannot be loaded.
     """
     method, model, optim = config.method, config.model, config.optim
     credit_method, hindsight = Method.of(method), None
@@ -52,8 +53,8 @@ def make_crediting(
         hindsight = HindsightPrompts.of(render, codec, longest_sequence(model_settings(model)))
     providers = make_providers(
         method, credit_method.estimator, accelerator=accelerator, policy=policy.policy, model=model, optim=optim,
-        reference=policy.make_reference(), hindsight=hindsight, seed=config.seed, tokenizer=tokenizer,
-        lowercase=config.prompt.lowercase, recompute=recompute,
+        reference=policy.make_reference(), teacher=make_teacher(config, policy), hindsight=hindsight, seed=config.seed,
+        tokenizer=tokenizer, lowercase=config.prompt.lowercase, recompute=recompute,
     )  # fmt: skip
     if needs.intersection(PLANNED) and not config.prompt.plan:
         _LOG.warning("%s reads plans, but prompt.plan is false: each episode is one segment", method.estimator)

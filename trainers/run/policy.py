@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.prompting import Codec
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
+from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model, load_outline
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
@@ -63,17 +64,18 @@ class RunPolicy:
 
     def make_reference(self) -> Policy | None:
         """The model that the run starts from, where the method compares with it; the policy itself under an adapter."""
-        config = self.config
-        if not config.method.needs_reference:
+        if not self.config.method.needs_reference:
             return None
-        if is_adapted(self.model):
-            return self.policy
-        if not spreads(config.model, self.accelerator) or config.method.reference != "device":
-            return self._policy(load_model(config.model).requires_grad_(False))
-        outline = load_outline(config.model)
-        reference = self._policy(outline.model.requires_grad_(False))
-        shard(reference, config.model, self.accelerator, outline.weights)
-        return reference
+        return self.policy if is_adapted(self.model) else self.load_frozen(self.config.model, "model.path")
+
+    def load_frozen(self, model: ModelConfig, key: str) -> Policy:
+        """A model that is not trained, spread over the processes where the policy is; the setting ``key`` names it."""
+        if not spreads(model, self.accelerator) or self.config.method.reference != "device":
+            return self._policy(load_model(model, key).requires_grad_(False))
+        outline = load_outline(model, key)
+        frozen = self._policy(outline.model.requires_grad_(False))
+        shard(frozen, model, self.accelerator, outline.weights)
+        return frozen
 
     def prepare(self) -> tuple[nn.Module, torch.optim.Optimizer, OptimizerState]:
         """The policy as it is trained, sharded or a copy in each process, its optimiser, and the state of both."""

@@ -38,6 +38,6 @@ def remedies(config: TrainConfig, playing: bool, slots: int) -> str:
     if not playing and optim.tokens_per_microbatch > least:
         at_least = f", {least} at least" if least else ""
         settings.append(f"optim.tokens_per_microbatch below {optim.tokens_per_microbatch}{at_least}")
-    if method.needs_reference and method.reference == "device" and model.adapter is None:
+    if method.reference == "device" and method.holds_frozen(model.adapter is not None):
         settings.append("method.reference: offload (now device)")
     return f"Set {' or '.join(settings)}" if settings else "Take a larger device (envsuite plan says what fits)"

@@ -28,6 +28,9 @@ GREEDY = "greedy"
 REFERENCE = "ref_logprob"
 """Token column: log-probability under the reference policy."""
 
+TEACHER = "teacher_logprob"
+"""Token column: log-probability under the teacher, another model."""
+
 OLD = "old_logprob"
 """Token column: log-probability under the policy before the update, as the trainer computes it."""
 
@@ -127,13 +130,14 @@ PLANNED = (BLOCK, SWITCH, SEGMENT, SWITCH_PROBABILITY, LOW_START)
 ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, TREE, LAST, ITERATION, TRUNCATED, AGENT})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
-MADE = frozenset({ENTROPY, HINDSIGHT, GREEDY_RETURN, EMBEDDING, MILESTONE, MC_VALUE, NEXT_MC_VALUE, *PLANNED})
+MADE = frozenset({ENTROPY, HINDSIGHT, TEACHER, GREEDY_RETURN, EMBEDDING, MILESTONE, MC_VALUE, NEXT_MC_VALUE, *PLANNED})
 """Columns whose provider is there because an estimator reads them."""
 
 SUPPLIERS = {
     **dict.fromkeys(VALUES, "a critic (method.critic: {kind: head})"),
     ENTROPY: "a pass of the policy",
     HINDSIGHT: "a pass of the policy that is told the end",
+    TEACHER: "a teacher (method.options.teacher)",
     EMBEDDING: "a pass of the actor (embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task",
     MILESTONE: "a rollout whose environments see milestones",

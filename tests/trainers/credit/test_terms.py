@@ -44,6 +44,7 @@ MORE: dict[str, list[dict[str, Any]]] = {
     "rewardflow": [{"step_weight": 0.1, "arrival": "first"}, {"longest": "rewardflow_code", "penalise": True}],
     "tree_grpo": [{"combine": "tree_2norm"}, {"combine": "tree_inner"}, {"lone_leaf": "raw"}],
     "remax": [{"credit": "to_go"}],
+    "opd": [{"task_weight": 0.5}],
     "ppo": [{"whiten": True, "scope": "step"}],
     "steppo": [{"whiten": True}],
 }

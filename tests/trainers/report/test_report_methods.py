@@ -90,7 +90,7 @@ def run(run_of: Runs) -> RunData:
 
 
 SHAPED = {"scale": {"factor": 10.0}, "invalid_action_penalty": {"coef": 0.1, "reach": "row"}}
-LACKING = {"ppo", "steppo", "vetta", "hiper", "remax", "bipace", "empg", "hcapo", "oracle_mc"}
+LACKING = {"ppo", "steppo", "vetta", "hiper", "remax", "bipace", "empg", "hcapo", "oracle_mc", "opd"}
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {"estimator": name} for name in ESTIMATORS if name not in LACKING},
     "remax": {"estimator": "remax"},

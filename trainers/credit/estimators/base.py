@@ -120,6 +120,11 @@ class Estimator(ABC):
         """What the column ``milestone`` marks, where it is read."""
         return "world"
 
+    @property
+    def teacher(self) -> str | None:
+        """Model whose log-probabilities are read: the setting of that name, where the method has one."""
+        return None
+
     @abstractmethod
     def __call__(self, steps: StepTable) -> Advantage:
         """The advantages of ``steps``; rows may come in any order.

@@ -53,3 +53,21 @@ def answers_in(body: Any, prompts: int) -> list[VLLMAnswer]:
     if len(answers) != prompts:
         raise ValueError(f"it gave {len(answers)} answers to {prompts} prompts")
     return answers
+
+
+def scoring_body_of(model: str, ids: Sequence[int]) -> dict[str, Any]:
+    """Body of a request whose answer has the log-probability of each token of its prompt, ``ids``, but the first."""
+    return {"model": model, "prompt": [*ids], "prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
+
+
+def prompt_logprobs_in(body: Any, ids: Sequence[int]) -> list[float]:
+    """The log-probabilities of ``ids``, but of the first, in the answer to :func:`scoring_body_of`.
+
+    Raises:
+        ValueError: It is not as vLLM answers; says what is missing.
+    """
+    try:
+        places = body["choices"][0]["prompt_logprobs"][1:]
+        return [float(place[str(token)]["logprob"]) for place, token in zip(places, ids[1:], strict=True)]
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"/v1/completions gave no log-probabilities of the prompt ({error}); vLLM does") from error

@@ -15,7 +15,7 @@ from httpx2 import Response
 
 from envsuite.core import http
 from envsuite.playing.engine import Sampling
-from trainers.rollout.vllm.completions import answers_in, body_of
+from trainers.rollout.vllm.completions import answers_in, body_of, prompt_logprobs_in, scoring_body_of
 from trainers.rollout.vllm.host import Sleeping, VLLMAnswer, VLLMHost, VLLMRefused
 
 _LOG = logging.getLogger(__name__)
@@ -108,6 +108,22 @@ class VLLMConnection(VLLMHost):
             return answers_in(answer, len(prompts))
         except ValueError as error:
             raise self.failure(str(error)) from error
+
+    def score(self, prompt: Sequence[int], response: Sequence[int]) -> list[float]:
+        """Log-probability of each token of ``response`` after ``prompt``, at temperature 1."""
+        if not response:
+            return []
+        ids = [*prompt, *response]
+        answer = self.post("/v1/completions", scoring_body_of(self.model, ids))
+        try:
+            return prompt_logprobs_in(answer, ids)[-len(response) :]
+        except ValueError as error:
+            raise self.failure(str(error)) from error
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of tokens, as the server's tokenizer decodes them."""
+        answer = self.post("/detokenize", {"model": self.model, "tokens": [*ids]})
+        return str(answer.get("prompt") if isinstance(answer, dict) else answer)
 
     def pause(self) -> None:
         """Cuts off all requests, drops what was computed, and samples nothing until :meth:`resume`."""

@@ -126,8 +126,8 @@ def detectable_difference(
     differences = [step / 10_000 for step in range(1, math.ceil((1 - rate) * 10_000 - 1e-6))]
 
     def is_shown(difference: float) -> bool:
-        options = {"paired": paired, "power": power, "level": level}
-        return tasks_needed(rate, difference, seeds, correlations, **options) <= tasks
+        needed = tasks_needed(rate, difference, seeds, correlations, paired=paired, power=power, level=level)
+        return needed <= tasks
 
     place = bisect_left(differences, True, key=is_shown)
     return differences[place] if place < len(differences) else None

@@ -69,9 +69,9 @@ def gradients(accelerator: Accelerator) -> dict[str, tuple[torch.Tensor, float]]
     policy = accelerator.prepare(Policy(model("qwen2", SIZE)))
     own, found = share(accelerator, table()), {}
     cases = [(name, objective, None) for name, objective in objectives().items()]
-    for level, mode in product(("token", "sequence"), ("truncate", "mask")):
-        correction = CorrectionConfig(level=level, mode=mode, cap=1.1)
-        cases.append((f"{level}-{mode}", Objective(), correction))
+    for level, floor in product(("token", "sequence"), (None, 0.0)):
+        correction = CorrectionConfig(level=level, floor=floor, cap=1.1)
+        cases.append((f"{level}-{floor}", Objective(), correction))
     for name, objective, correction in cases:
         config = OptimConfig(tokens_per_microbatch=60, correction=correction)
         old = None if correction is None else own.table.logprob.values + 0.1 * np.sin(own.table.response.values)

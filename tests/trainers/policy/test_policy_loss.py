@@ -236,9 +236,9 @@ def test_the_entropy_bonus_is_aggregated_as_the_loss_is_and_its_gradient_is_the_
 TOKEN_RATIOS = ["grpo", "dapo", "dr_grpo", "dual", "unclipped", "cispo", "gpg", "clip_cov", "kl_cov"]
 CORRECTIONS = {
     "token-truncate": CorrectionConfig(cap=1.2),
-    "token-mask": CorrectionConfig(mode="mask", cap=1.3, floor=0.8),
+    "token-mask": CorrectionConfig(cap=1.3, floor=0.8),
     "sequence-truncate": CorrectionConfig(level="sequence", cap=1.5),
-    "sequence-mask": CorrectionConfig(level="sequence", mode="mask", cap=2.0),
+    "sequence-mask": CorrectionConfig(level="sequence", cap=2.0, floor=0.0),
 }
 
 
@@ -252,9 +252,9 @@ def test_with_engine_weights_the_gradient_is_that_of_a_plain_loop(name: str, bat
         gaps = (batch.old - batch.ref)[start : start + length]
         for token in range(length):
             weight = float(gaps.sum().exp() if correction.level == "sequence" else gaps[token].exp())
-            outside = weight > correction.cap or weight < correction.floor
+            outside = weight > correction.cap or weight < (correction.floor or 0.0)
             cut += outside
-            kept = min(weight, correction.cap) if correction.mode == "truncate" else weight * (not outside)
+            kept = min(weight, correction.cap) if correction.floor is None else weight * (not outside)
             expected.append(kept * plain[start + token])
         start += length
     new = batch.new.clone().requires_grad_()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field
 
 from envsuite.core.errors import UsageError, unknown
-from trainers.settings import ConfigError, Fraction
+from trainers.settings import Fraction
 
 Loss = Literal["ppo", "cispo", "gmpo", "gpg", "clip_cov", "kl_cov"]
 RatioLevel = Literal["token", "step", "sequence", "product"]
@@ -32,18 +32,12 @@ class CorrectionConfig:
 
     level: Literal["token", "sequence"] = "token"
     """``token``: each token has its own weight. ``sequence``: all tokens of a step row have the product of theirs."""
-    mode: Literal["truncate", "mask"] = "truncate"
-    """``truncate``: a weight above ``cap`` is ``cap`` (truncated importance sampling, Yao et al. 2025). ``mask``: a
-    token whose weight is above ``cap`` or below ``floor`` loses its loss, but stays in the aggregation's denominator
-    (IcePop, Ling team 2025: 0.5 and 5)."""
     cap: Cap = 2.0
     """Greatest weight (verl's default)."""
-    floor: Fraction = 0.0
-    """Least weight of a token that ``mask`` keeps."""
-
-    def __post_init__(self) -> None:
-        if self.floor > 0.0 and self.mode != "mask":
-            raise ConfigError("optim.correction: floor belongs to mode 'mask'; set mode: mask, or leave floor out")
+    floor: Fraction | None = None
+    """Null: a weight above ``cap`` is ``cap`` (truncated importance sampling, Yao et al. 2025). A number: a token whose
+    weight is above ``cap`` or below this loses its loss, but stays in the aggregation's denominator (IcePop, Ling team
+    2025: 0.5, with a cap of 5)."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def engine_weights(tokens: LossTokens, engine: Tensor, config: CorrectionConfig)
     if config.level == "sequence":
         log_weight = tokens.row_sum(log_weight)
     plain = log_weight.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
-    if config.mode == "truncate":
+    if config.floor is None:
         return plain, plain.clamp(max=config.cap)
     return plain, torch.where((plain >= config.floor) & (plain <= config.cap), plain, torch.zeros_like(plain))
 

@@ -48,6 +48,8 @@ class EpisodePlan:
     """Seed of the environment's reset, which players that draw follow; no task follows from it."""
     branch: Branch | None = None
     """The step of another episode where it starts; its record begins with the steps before. ``None``: a reset."""
+    steps: int | None = None
+    """Most steps, those before a branch included; then it is truncated. ``None``: the environment's horizon alone."""
 
 
 @dataclass(frozen=True)

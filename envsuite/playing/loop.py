@@ -181,11 +181,11 @@ class Rollout:
             self._handle_failure(event.slot, EpisodeEnding(error=event.error), collateral=event.collateral)
             return
         episode.observe(event)
-        over = event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0)
-        if over and not episode.tries_again():
+        plan, sampling = episode.plan, self.sampling
+        at_limit = len(episode.steps) == plan.steps or (episode.steps and self._tokens_left(episode) == 0)
+        if (event.terminated or event.truncated or at_limit) and not episode.tries_again():
             self._end(event.slot, EpisodeEnding(terminated=event.terminated))
             return
-        plan, sampling = episode.plan, self.sampling
         with self._watch.on(self._meanwhile("codec")):
             if plan.branch is not None and episode.observation is None:
                 ending = episode.start_at(plan.branch, event)

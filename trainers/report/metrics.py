@@ -19,6 +19,7 @@ from envsuite.data.files import write_atomically
 _LOG = logging.getLogger(__name__)
 METRICS: dict[str, str] = {
     "train/success": "Share of the training episodes that solved their task, 0 to 1.",
+    "train/task_success": "Mean success rate that the iteration's tasks had before it (curriculum success), 0 to 1.",
     "train/score": "Mean graded result of the training episodes, 0 to 1.",
     "train/return": "Mean undiscounted sum of the environment's rewards of an episode.",
     "train/shaped_return": "Mean undiscounted sum of an episode's rewards after shaping.",
@@ -29,6 +30,7 @@ METRICS: dict[str, str] = {
     "train/response_length": "Mean number of tokens of a step's response.",
     "train/response_cut": "Share of the responses that reached the token limit, 0 to 1.",
     "train/horizon": "Share of the episodes that were cut at the step limit or at their token limit, 0 to 1.",
+    "train/step_limit": "Most steps of an episode that begins in the iteration (curriculum horizon).",
     "train/context_truncated": "Share of the episodes cut because the next prompt had no room in the context, 0 to 1.",
     "train/token_limit": "Share of the episodes that were cut at their token limit (rollout.episode_tokens), 0 to 1.",
     "train/prompt_cut": "Share of the prompts that lost their first tokens (prompt.truncate: left), 0 to 1.",

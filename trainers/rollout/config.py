@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from envsuite.core.naming import resolve_id
-from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Share, Text
+from trainers.rollout.curriculum import Curricula
+from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Share, Text, checked
 
 MOST_EPISODES = 2**20
 """Most episodes of one iteration, which are held in memory until its update."""
@@ -245,6 +246,9 @@ class RolloutConfig:
     """Tasks per iteration, over all processes."""
     group_size: AtLeastOne = 8
     """Episodes per task, from one initial state."""
+    curriculum: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Curricula of training by name, each with its settings (docs/curriculum.md): success draws tasks by their success
+    so far; horizon raises the most steps of an episode by stages."""
     tree: TreeConfig | None = None
     """Play the episodes of a task as trees (tree_grpo), trees times keep of them in place of group_size; null is off.
     The steps before a branch are sampled once, so the same tokens buy more episodes."""
@@ -273,6 +277,7 @@ class RolloutConfig:
     """How tokens are drawn in training."""
 
     def __post_init__(self) -> None:
+        _ = self.curricula  # checks names and settings
         if self.ray is not None and not self.workers:
             raise ConfigError("rollout.ray makes workers actors of Ray, and rollout.workers is 0; set their number")
         if self.engine == "expert" and self.agent is None:
@@ -288,6 +293,11 @@ class RolloutConfig:
             )
         if not self.sampling.temperature > 0:
             raise ConfigError("rollout.sampling.temperature must be above 0: greedy episodes of a group are equal")
+
+    @property
+    def curricula(self) -> Curricula:
+        """The curricula, made with their settings."""
+        return checked(Curricula, self.curriculum, "setting of rollout.curriculum")
 
     @property
     def episodes(self) -> int:

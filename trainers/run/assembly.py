@@ -58,9 +58,11 @@ class Run:
         self.stop, self.counters = Stopping(accelerator, progress), Counters()
         progress.stage("loading tasks")
         self.tasks = check_environments(config, ranks)
+        pools = zip(self.tasks, config.envs, strict=True)
         self.sampler = TaskSampler(
-            [TaskPool(tasks.ids(env.split), env.weight) for tasks, env in zip(self.tasks, config.envs, strict=True)],
+            [TaskPool(tasks.ids(env.split), env.weight, tasks.types) for tasks, env in pools],
             config.seed,
+            config.rollout.curricula.success,
         )
 
         progress.stage("loading the model")

@@ -266,6 +266,8 @@ def _check_minibatches(config: TrainConfig) -> None:
         return
     rollout, critic = config.rollout, config.method.critic
     longest = max(horizon for horizon in horizons if horizon is not None)
+    if (curriculum := rollout.curricula.horizon) is not None:
+        longest = min(longest, *curriculum.steps)
     most = rollout.tasks * rollout.episodes * longest
     for name, parts in [("optim", config.optim.minibatches), ("method.critic", critic.minibatches if critic else 1)]:
         if parts > most:

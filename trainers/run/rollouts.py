@@ -98,6 +98,12 @@ class RolloutSource(ABC):
             lacking -= self.informative(new_episodes, iteration)
         refills = {"rounds": rounds, "groups": further, "lacking": max(0, lacking)}
         metrics = {f"filter/refill_{name}": float(value) for name, value in refills.items()} if most else {}
+        if self.sampler.rates is not None:
+            outcomes = [(e.group_id, e.success) for e in episodes if e.error is None and not e.greedy]
+            parts = all_gather_object(self.accelerator, outcomes)
+            metrics["train/task_success"] = self.sampler.rates.learn([pair for part in parts for pair in part])
+        if (steps := self._most_steps(iteration)) is not None:
+            metrics["train/step_limit"] = float(steps)
         return IterationRollout(episodes, timing, metrics)
 
     @abstractmethod
@@ -111,13 +117,18 @@ class RolloutSource(ABC):
         """
         config, size = self.config, episodes_per_task(self.config)
         whole = config.rollout.group_size if config.rollout.tree is None else config.rollout.tree.trees
-        first = whole + config.method.plays_greedily
+        first, steps = whole + config.method.plays_greedily, self._most_steps(self.counters.iteration + 1)
+        number = self.counters.groups
         groups = [
-            (group, [EpisodePlan(group * size + i, group, env, task, greedy=i >= whole) for i in range(first)])
-            for group, (env, task) in enumerate(self.sampler.draw(tasks), start=self.counters.groups)
+            (group, [EpisodePlan(group * size + i, group, env, task, i >= whole, steps=steps) for i in range(first)])
+            for group, (env, task) in enumerate(self.sampler.draw(tasks, number), start=number)
         ]
         self.counters.groups += tasks
         return groups
+
+    def _most_steps(self, iteration: int) -> int | None:
+        horizon = self.config.rollout.curricula.horizon
+        return None if horizon is None else horizon.limit(iteration)
 
     def is_own(self, group: int) -> bool:
         """Whether this process plays the group."""

@@ -31,7 +31,7 @@ def _pool(tasks: int = 2, staleness: int = 1) -> GroupPool:
 
 def _groups(first: int, count: int) -> list[tuple[int, list[EpisodePlan]]]:
     return [
-        (group, [EpisodePlan(group * SIZE + i, group, 0, f"task {group}") for i in range(SIZE)])
+        (group, [EpisodePlan(group * SIZE + i, group, 0, f"task {group}", steps=group or None) for i in range(SIZE)])
         for group in range(first, first + count)
     ]
 
@@ -70,7 +70,8 @@ def test_groups_are_taken_once_in_order_and_never_too_old_whatever_ends_first(
                 if rng.random() < 0.3:
                     pool.enter(_episode(plan, begun[plan.episode_id], "lost" if rng.random() < 0.1 else None))
             if interrupted and rng.random() < 0.1:
-                pool = _restored(pool, GroupPool(pool.accelerator, tasks, staleness))
+                before, pool = pool.open_plans(), _restored(pool, GroupPool(pool.accelerator, tasks, staleness))
+                assert pool.open_plans() == before
                 begun |= {plan.episode_id: [] for plan in pool.open_plans()}  # they are played again
         numbers = pool.first(tasks)
         assert pool.too_old(numbers) == []

@@ -20,6 +20,8 @@ from trainers.train import main
 ON: dict[str, dict[str, Any]] = {
     "rollout.tree": {"rollout": {"tree": {}}},
     "rollout.staleness": {"rollout": {"staleness": 1}},
+    "rollout.curriculum.success": {"rollout": {"curriculum": {"success": {}}}},
+    "rollout.curriculum.horizon": {"rollout": {"curriculum": {"horizon": {"steps": [1, 2], "every": 1}}}},
     "rollout.agent": {"rollout": {"agent": {"run": "agent.py:play"}}},
     "pool": {"pool": {}},
     "pool.take": {"pool": {"take": {}}},

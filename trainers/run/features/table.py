@@ -16,6 +16,8 @@ _GREEDY = "a method with greedy episodes (remax)"
 FEATURES: dict[str, Callable[[TrainConfig], object]] = {
     "rollout.tree": lambda config: config.rollout.tree,
     "rollout.staleness": lambda config: config.rollout.staleness,
+    "rollout.curriculum.success": lambda config: config.rollout.curricula.success,
+    "rollout.curriculum.horizon": lambda config: config.rollout.curricula.horizon,
     "rollout.agent": lambda config: config.rollout.agent,
     "pool": lambda config: config.pool,
     "pool.take": lambda config: config.pool and config.pool.take,
@@ -38,6 +40,7 @@ EXCLUSIONS: dict[tuple[str, str], str] = {
     ("rollout.tree", _MILESTONES): "an episode that begins at a step of another does not know its milestones",
     ("rollout.agent", _ORACLE): "an agent's episode cannot begin at a step of another",
     ("rollout.agent", "prompt.examples"): "an agent writes its own prompts",
+    ("rollout.agent", "rollout.curriculum.horizon"): "an agent plays to the horizon of the environment",
     ("rollout.staleness", "rollout.agent"): "an agent's episode is sampled by the weights that it updates",
     ("rollout.staleness", "pool"): "a pool stores episodes of the weights that they update",
     ("rollout.staleness", _ORACLE): "the oracle continues episodes with the weights that played them",
@@ -47,6 +50,8 @@ EXCLUSIONS: dict[tuple[str, str], str] = {
     ): "episodes of the later weights wait for updates of the earlier ones",
     ("pool.take", _ORACLE): "stored episodes are trained on, and none is continued",
     ("pool.take", "method.filters.zero_variance.refill_rounds"): "stored episodes are trained on, and none is replaced",
+    ("pool.take", "rollout.curriculum.success"): "stored episodes are trained on, and no task is drawn",
+    ("pool.take", "rollout.curriculum.horizon"): "stored episodes are trained on, and none is played",
     ("pool.take", _GREEDY): "stored episodes are trained on, and none is played",
     ("model.shard", "optim.state: 8bit"): "this state is not sharded",
 }

@@ -72,7 +72,8 @@ class Continuations:
                 numbers[key] = len(numbers)
                 group.append(of)
                 first = (episode * _LONGEST + t) * each
-                new_plans += [EpisodePlan(first + k, first, plan.env, plan.task_id, branch=point) for k in range(each)]
+                whole = EpisodePlan(first, first, plan.env, plan.task_id, branch=point, steps=plan.steps)
+                new_plans += [replace(whole, episode_id=first + k) for k in range(each)]
             state[row] = numbers[key]
         return cls(each, new_plans, state, numbers, np.array(group, np.int64), pooled)
 

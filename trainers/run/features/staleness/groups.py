@@ -175,7 +175,7 @@ class GroupPool:
                 {
                     "number": group.number,
                     "version": group.version,
-                    "plans": [[plan.episode_id, plan.env, plan.task_id, plan.greedy] for plan in group.plans],
+                    "plans": [[p.episode_id, p.env, p.task_id, p.greedy, p.steps] for p in group.plans],
                 }
                 for group in self._groups.values()
             ],
@@ -193,7 +193,9 @@ class GroupPool:
         self._groups, self._episodes = {}, {}
         for body in state["groups"]:
             number = int(body["number"])
-            plans = tuple(EpisodePlan(i, number, env, task, greedy) for i, env, task, greedy in body["plans"])
+            plans = tuple(
+                EpisodePlan(i, number, env, task, greedy, steps=steps) for i, env, task, greedy, steps in body["plans"]
+            )
             self._groups[number] = OpenGroup(number, plans, int(body["version"]))
             if self._is_own(number):
                 self._episodes[number] = {}

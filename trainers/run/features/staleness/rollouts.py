@@ -41,8 +41,8 @@ class AsynchronousRollouts(RolloutSource):
     """Takes the groups of an iteration from a pool in which those of the next iterations are played as well.
 
     Episodes are played while an iteration waits for its groups; those of later groups go on after its update, under
-    newer weights. The tasks of an iteration, and the numbers of its groups and episodes, are those of the synchronous
-    loop; only the weights that sampled them are older.
+    newer weights. The tasks of an iteration (without a curriculum by success), and the numbers of its groups and
+    episodes, are those of the synchronous loop; only the weights that sampled them are older.
     """
 
     pool: GroupPool

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -58,6 +58,9 @@ class Running(Protocol):
 
     def stop(self) -> None:
         """Ends :meth:`run`, from a signal or another thread."""
+
+
+S = TypeVar("S", bound=Running)
 
 
 class Connection(HttpToolsProtocol):
@@ -279,12 +282,12 @@ class HttpServer(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def in_thread(server: Running) -> Iterator[None]:
+def in_thread(server: S) -> Iterator[S]:
     """Runs a server in a thread of this process for the duration of the block."""
     thread = threading.Thread(target=server.run, name="envsuite-server", daemon=True)
     thread.start()
     try:
-        yield
+        yield server
     finally:
         server.stop()
         thread.join()

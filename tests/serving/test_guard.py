@@ -29,8 +29,7 @@ from envsuite.serving.bridges.server import bridging
 from envsuite.serving.bridges.settings import BridgeSettings as BridgeSettings
 from envsuite.serving.server import serving as environments
 from envsuite.serving.settings import ServerSettings
-from trainers.report.server import ServeSettings
-from trainers.report.server import serving as reporting
+from trainers.report.server import ServeSettings, make_server
 
 pytestmark = pytest.mark.seconds
 
@@ -72,7 +71,7 @@ SERVERS: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
     "serve http": (lambda *_: environments(HTTP), ("/v1/environments", True, "/v1/batch")),
     "serve interpreter": (lambda *_: interpreting(INTERPRETER), ("/healthz", False, "/v1/sessions")),
     "report --serve": (
-        lambda folder, _: reporting(ServeSettings(folder, port=0, token=TOKEN)),
+        lambda folder, _: listening.in_thread(make_server(ServeSettings(folder, port=0, token=TOKEN))),
         ("/now", True, "/login"),
     ),
     "serve bridge": (lambda *_: bridging(BRIDGE), ("/openenv/TextCraft-v0/health", True, "/mcp/TextCraft-v0")),

@@ -16,7 +16,7 @@ class Live {
   async part(id) {
     const [kind, number] = id.split("-"), file = DATA.files[number];
     const answer = await fetch(`${kind}/${encodeURIComponent(file.key)}?v=${file.stamp}`);
-    if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error || `status ${answer.status}`);
+    if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).detail || `status ${answer.status}`);
     return answer.text();
   }
 

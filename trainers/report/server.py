@@ -6,21 +6,20 @@ import gzip
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException
 
 from envsuite.core.addresses import is_private, open_socket
 from envsuite.core.errors import DataError, UsageError
 from envsuite.remote.guard import RequestGuard
-from envsuite.remote.listening import in_thread, run_until_signal
-from envsuite.remote.protocol import TOKEN_VARIABLE
-from envsuite.remote.tokens import check_token, token_needed
+from envsuite.remote.listening import run_until_signal
+from envsuite.remote.problems import answer_errors
+from envsuite.remote.protocol import TOKEN_VARIABLE, HttpProblem
+from envsuite.remote.tokens import check_token
 from envsuite.remote.wsgi import WSGIServer
 from trainers.report.html import LIVE_SCRIPTS, page, script_json
 from trainers.report.live import LiveRun
@@ -82,22 +81,19 @@ def make_app(settings: ServeSettings) -> Flask:
     app = Flask("trainers.report", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     key = None if settings.token is None else hashlib.sha256(settings.token.encode()).hexdigest()
-    guard = RequestGuard(settings.local)
+    guard = RequestGuard(settings.local, settings.token, open_paths=("/login",))
 
     @app.before_request
     def admit() -> Response | None:
-        if (refusal := guard.refusal(request.method, request.path, request.headers.get)) is not None:
-            return _problem(refusal.status, refusal.detail)
-        if key is None or settings.token is None:
+        refusal = guard.refusal(request.method, request.path, request.headers.get)
+        if refusal is None:
             return None
-        authorization = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if hmac.compare_digest(authorization, f"Bearer {settings.token}".encode()) or request.path == "/login":
-            return None
-        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode("utf-8", "surrogateescape"), key.encode()):
-            return None
-        if request.path == "/" and request.method == "GET":
-            return Response(LOGIN, 401, mimetype="text/html")
-        return _problem(401, token_needed("server", bool(authorization)))
+        if refusal.status == 401 and key is not None:
+            if hmac.compare_digest(request.cookies.get(COOKIE, "").encode("utf-8", "surrogateescape"), key.encode()):
+                return None
+            if request.path == "/" and request.method == "GET":
+                return Response(LOGIN, 401, mimetype="text/html")
+        raise refusal
 
     @app.after_request
     def with_headers(response: Response) -> Response:
@@ -105,16 +101,7 @@ def make_app(settings: ServeSettings) -> Flask:
         response.headers.setdefault("Cache-Control", "no-store")
         return response
 
-    @app.errorhandler(HTTPException)
-    def refuse(error: HTTPException) -> Response:
-        response = _problem(error.code or 500, error.description or error.name)
-        response.headers.extend((name, value) for name, value in error.get_headers() if name == "Allow")
-        return response
-
-    @app.errorhandler(Exception)
-    def report_error(error: Exception) -> Response:
-        log.error("%s failed", request.path, exc_info=error)
-        return _problem(500, "the server has an error, which its log shows")
+    answer_errors(app, log)
 
     @app.get("/")
     def show() -> Response:
@@ -145,38 +132,21 @@ def make_app(settings: ServeSettings) -> Flask:
         try:
             text = run.part(kind, name)
         except DataError as error:
-            return _problem(503, str(error))
+            raise HttpProblem(404, "not-found", str(error).encode("utf-8", "replace").decode()) from error
         if text is None:
-            return _problem(404, f"there are no {kind} of that name")
+            raise HttpProblem(404, "not-found", f"there are no {kind} of that name")
         return Response(text, mimetype="text/plain", headers={"Cache-Control": "private, max-age=3600"})
 
     return app
 
 
-class ReportServer:
-    """Serves a run over HTTP until it is stopped.
-
-    Args:
-        settings: Where, and to whom.
+def make_server(settings: ServeSettings) -> WSGIServer:
+    """Makes a server of a run, which serves until it is stopped.
 
     Raises:
         UsageError: The address cannot be listened at.
     """
-
-    def __init__(self, settings: ServeSettings) -> None:
-        self.settings = settings
-        self._http = WSGIServer(
-            make_app(settings), open_socket(settings.host, settings.port), MAX_BODY, threads=THREADS
-        )
-        self.url, self.run, self.stop = self._http.url, self._http.run, self._http.stop
-
-
-@contextmanager
-def serving(settings: ServeSettings) -> Iterator[ReportServer]:
-    """Runs a server in a thread of this process for the duration of the block."""
-    server = ReportServer(settings)
-    with in_thread(server):
-        yield server
+    return WSGIServer(make_app(settings), open_socket(settings.host, settings.port), MAX_BODY, threads=THREADS)
 
 
 def serve(settings: ServeSettings, tell: Callable[[str], None]) -> None:
@@ -189,15 +159,10 @@ def serve(settings: ServeSettings, tell: Callable[[str], None]) -> None:
     Raises:
         UsageError: The address cannot be listened at.
     """
-    server = ReportServer(settings)
+    server = make_server(settings)
     access = "the token is needed" if settings.token is not None else "this machine only"
     tell(f"{settings.folder}: {server.url} ({access}); Ctrl-C ends")
     run_until_signal(server)
-
-
-def _problem(status: int, text: str) -> Response:
-    body = {"status": status, "error": text.encode("utf-8", "replace").decode()}
-    return Response(orjson.dumps(body), status, mimetype="application/json")
 
 
 def _gzip_response(content: bytes, kind: str) -> Response:

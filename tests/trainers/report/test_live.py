@@ -25,11 +25,12 @@ from synthetic_run import make_run
 from waiting import until
 
 from envsuite.core.errors import UsageError
+from envsuite.remote.listening import in_thread
 from trainers.programs.report import main
 from trainers.report.html import write_html
 from trainers.report.live import LiveRun
 from trainers.report.run import RunData
-from trainers.report.server import COOKIE, ServeSettings, make_app, serving
+from trainers.report.server import COOKIE, ServeSettings, make_app, make_server
 from trainers.run.activity_file import ActivityFile
 from trainers.run.progress import RunProgress
 from trainers.run.stopping import Interrupted
@@ -327,7 +328,7 @@ def tab(browser: Tab) -> Tab:
 
 @pytest.mark.slow
 def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Growing, tmp_path: Path) -> None:
-    with serving(ServeSettings(tmp_path / "craft", port=0)) as server:
+    with in_thread(make_server(ServeSettings(tmp_path / "craft", port=0))) as server:
         tab.open(server.url)
         tab.run("window.NOT_RELOADED = true")
         assert "has not written anything yet" in tab.text("#live-state")
@@ -367,7 +368,7 @@ def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Growing, tmp_p
 @pytest.mark.slow
 def test_a_phone_enters_the_token_once(tab: Tab, growing: Growing) -> None:
     tab.size(400)
-    with serving(ServeSettings(growing(2), host="127.0.0.1", port=0, token="a-token")) as server:
+    with in_thread(make_server(ServeSettings(growing(2), port=0, token="a-token"))) as server:
         tab.open(server.url)
         tab.run("document.getElementById('token').value = 'a-token'; document.querySelector('button').click()")
         tab.until("document.getElementById('live-state')?.innerText")

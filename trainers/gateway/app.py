@@ -29,7 +29,7 @@ import orjson
 
 from envsuite.core import http
 from envsuite.core.addresses import is_private, open_socket
-from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.errors import UsageError, require_extra
 from envsuite.remote.guard import RequestGuard
 from envsuite.remote.tokens import check_token
 from trainers.gateway import anthropic_api, openai_api, responses_api
@@ -39,7 +39,7 @@ from trainers.gateway.messages import ParsedRequest, Refused
 from trainers.gateway.reading import Fields, read_json, size_of
 from trainers.gateway.session import AnswerChoice, AnsweredRequest, Playable, Session
 
-try:
+with require_extra("the gateway needs packages of its own", "gateway"):
     import httpx2
     from anyio import CapacityLimiter, to_thread
     from starlette.applications import Starlette
@@ -51,8 +51,6 @@ try:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from envsuite.remote.listening import Connection, HttpServer
-except ImportError as error:
-    raise MissingExtra(f"the gateway needs {error.name}: pip install 'envsuite[gateway]'") from error
 
 MOST_BYTES = 16 << 20
 """Most bytes of a request."""

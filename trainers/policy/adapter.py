@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from envsuite.core.errors import DataError, MissingExtra, nearest
+from envsuite.core.errors import DataError, MissingExtra, nearest, require_extra
 from trainers.policy.config import AdapterConfig, Sharding
 from trainers.policy.outline import as_if_on_cpu
 from trainers.policy.sharding import assign
@@ -59,10 +59,8 @@ def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str, 
         ConfigError: A target is neither a linear layer of the model nor a tensor of experts; the message lists those
             that are. Or the adapter's other settings do not fit it, or ``base: nf4`` without CUDA.
     """
-    try:
+    with require_extra("model.adapter needs peft", "lora"):
         import peft  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("model.adapter needs peft: pip install 'envsuite[lora]'") from error
     if config.base == "nf4":
         _check_nf4()
     if config.targets != "all-linear":
@@ -379,10 +377,8 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     Raises:
         DataError: It cannot be read, or does not fit the model.
     """
-    try:
+    with require_extra(f"model.path {folder} is an adapter, which needs peft", "lora"):
         from peft import PeftModel
-    except ImportError as error:
-        raise MissingExtra(f"model.path {folder} is an adapter: pip install 'envsuite[lora]'") from error
     try:
         _untie(model, folder)
         trained_names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}

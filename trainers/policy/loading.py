@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
-from envsuite.core.errors import DataError, MissingExtra, UsageError
+from envsuite.core.errors import DataError, UsageError, require_extra
 from envsuite.prompting import TemplateRenderer
 from envsuite.prompting.shipped import read_template
 from trainers.policy.adapter import add_adapter, check_adapter, continue_adapter, merge_adapter
@@ -330,10 +330,8 @@ def settings_of(source: ModelSource, key: str, name: str, images: bool = False) 
     """
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
     if source.gguf is not None:
-        try:
+        with require_extra(f"{key} {name}: a GGUF file needs gguf", "gguf"):
             import gguf  # noqa: F401
-        except ImportError as error:
-            raise MissingExtra(f"{key} {name}: a GGUF file needs gguf: pip install 'envsuite[gguf]'") from error
     try:
         settings: PreTrainedConfig = AutoConfig.from_pretrained(**source.load)
     except _UNREADABLE as error:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import require_extra
 from trainers.policy.config import OptimConfig
 from trainers.policy.sharding import assign, spread_as
 from trainers.policy.stateful import OptimizerState, StatefulPart, compare
@@ -28,10 +28,8 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
     """
     adam: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
     if config.state == "8bit":
-        try:
+        with require_extra("optim.state: 8bit needs torchao", "8bit"):
             from torchao.optim import AdamW8bit
-        except ImportError as error:
-            raise MissingExtra("optim.state: 8bit needs torchao: pip install 'envsuite[8bit]'") from error
         adam = AdamW8bit
     weights = [parameter for parameter in parameters if parameter.requires_grad]
     return adam(weights, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)

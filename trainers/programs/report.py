@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.errors import UsageError, require_extra
 from envsuite.exits import status_of
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import read_token
@@ -111,10 +111,8 @@ def _serve(options: argparse.Namespace, methods: list[str], problems: Console) -
         MissingExtra: The server is not installed.
         UsageError: More than one run is named, or the address does not do.
     """
-    try:
+    with require_extra("--serve needs packages of its own", "serve"):
         from trainers.report.server import ServeSettings, serve
-    except ImportError as error:
-        raise MissingExtra(f"--serve needs {error.name}: pip install 'envsuite[serve]'") from error
     if len(options.runs) > 1:
         raise UsageError("--serve follows one run; start one server, with a --port of its own, for each")
     if (options.runs[0] / "config.yaml").exists():

@@ -17,7 +17,6 @@ import select
 import socket
 import struct
 import termios
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -50,7 +49,7 @@ with require_extra("the gateway needs packages of its own", "gateway"):
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from envsuite.remote.listening import Connection, HttpServer
+    from envsuite.remote.listening import Connection, HttpServer, in_thread
 
 MOST_BYTES = 16 << 20
 """Most bytes of a request."""
@@ -360,10 +359,10 @@ def _error_response(request: Request, error: Exception) -> Response:
     return _json(api.problem(error), error.status, later)
 
 
-def listen(
+def make_server(
     gateway: Gateway, host: str = "127.0.0.1", port: int = 0, token: str | None = None, most_bytes: int = MOST_BYTES
-) -> tuple[str, HttpServer, threading.Thread]:
-    """Serves a gateway, in a thread, as long as the process lives.
+) -> HttpServer:
+    """Makes the server of a gateway; its address is without ``/v1``.
 
     Args:
         gateway: Takes the requests.
@@ -371,9 +370,6 @@ def listen(
         port: 0 for any that is free.
         token: The operator's key, :attr:`~trainers.gateway.gateway.Gateway.operator`; by default a random one.
         most_bytes: Most bytes of a request.
-
-    Returns:
-        Its address without ``/v1``, the server and its thread.
 
     Raises:
         UsageError: The address cannot be listened at, or other machines reach it and there is no token.
@@ -387,19 +383,13 @@ def listen(
         open_socket(host, port),
         connection=type("_Bound", (_Connection,), {"gateway": gateway}),
     )
-    thread = threading.Thread(target=server.run, name="gateway", daemon=True)
-    thread.start()
     gateway.listen = listener(server)
     http.bypass_proxy_here()  # for agents in this process
-    return server.url, server, thread
+    return server
 
 
 @contextlib.contextmanager
 def serve(gateway: Gateway, host: str = "127.0.0.1", **settings: Any) -> Iterator[str]:
-    """As :func:`listen`, for the duration of the block; requests under way have a second to end."""
-    url, server, thread = listen(gateway, host, **settings)
-    try:
-        yield url
-    finally:
-        server.stop()
-        thread.join()
+    """Serves a gateway for the duration of the block; requests under way have a second to end."""
+    with in_thread(make_server(gateway, host, **settings)) as server:
+        yield server.url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -79,7 +80,7 @@ def check_agent(agent: AgentConfig) -> None:
 
 
 def _open_gateway(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:
-    from trainers.gateway.app import listen  # its packages are installed where agents are wanted
+    from trainers.gateway.app import make_server  # its packages are installed where agents are wanted
 
     try:
         writer = Writer(tokenizer, prompt.template_arguments)
@@ -88,10 +89,11 @@ def _open_gateway(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatToken
     token = read_token(None)
     models = {name: address and os.path.expandvars(address) for name, address in agent.models.items()}
     gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, models=models)
-    url, _, _ = listen(gateway, *agent.address(rank), token)
+    server = make_server(gateway, *agent.address(rank), token)
+    threading.Thread(target=server.run, name="gateway", daemon=True).start()  # as long as the process lives
     if agent.service:
-        _LOG.warning("agents ask for sessions at %s/sessions with the key of %s", url, TOKEN_VARIABLE)
-    return gateway, url
+        _LOG.warning("agents ask for sessions at %s/sessions with the key of %s", server.url, TOKEN_VARIABLE)
+    return gateway, server.url
 
 
 def _agent(config: AgentConfig, gateway: Gateway) -> Agent:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import orjson
 
-from envsuite.core.errors import DataError
+from envsuite.data.files import file_errors
 
 FILE = "events.jsonl"
 Kind = Literal["restart", "alarm", "pause", "return", "server"]
@@ -49,7 +49,7 @@ def write_event(folder: Path, event: RunEvent) -> None:
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     line = orjson.dumps({**asdict(event), "time": now}) + b"\n"
-    try:
+    with file_errors(folder / FILE, "written"):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / FILE).open("a+b") as file:
             if file.tell():
@@ -58,8 +58,6 @@ def write_event(folder: Path, event: RunEvent) -> None:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        raise DataError(f"{folder / FILE}: cannot be written ({error})") from error
 
 
 def read_events(folder: Path) -> list[RunEvent]:
@@ -68,12 +66,10 @@ def read_events(folder: Path) -> list[RunEvent]:
     Raises:
         DataError: The file cannot be read.
     """
-    try:
-        lines = (folder / FILE).read_bytes().splitlines()
-    except FileNotFoundError:
+    if not (folder / FILE).exists():
         return []
-    except OSError as error:
-        raise DataError(f"{folder / FILE}: cannot be read ({error})") from error
+    with file_errors(folder / FILE):
+        lines = (folder / FILE).read_bytes().splitlines()
     events = []
     for line in lines:
         try:

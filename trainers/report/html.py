@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from envsuite.core.errors import DataError
+from envsuite.data.files import atomic_file, file_errors
 from envsuite.playing.step import REFUSALS
 from trainers.report.events import read_events
 from trainers.report.graphs import pack_pictures, pictures
@@ -46,16 +45,8 @@ def write_page(path: Path, parts: Iterable[str]) -> Path:
     Raises:
         DataError: It cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="\n") as out:
-            out.writelines(parts)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot write the page ({error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with file_errors(path, "written"), atomic_file(path) as out:
+        out.writelines(part.encode() for part in parts)
     return path
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError, UsageError, unknown
-from envsuite.data.files import write_atomically
+from envsuite.data.files import file_errors, write_atomically
 
 _LOG = logging.getLogger(__name__)
 METRICS: dict[str, str] = {
@@ -184,10 +184,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: The file is missing, or another line is damaged.
     """
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the metrics ({error})") from error
+    with file_errors(path):
+        lines = path.read_bytes().split(b"\n")
     records = []
     for number, line in enumerate(lines[:-1], start=1):  # text after the last newline is an incomplete line
         try:
@@ -226,7 +224,7 @@ def drop_damaged(path: Path, lines: int, iteration: int) -> int:
     Raises:
         DataError: The file cannot be read or written.
     """
-    try:
+    with file_errors(path, "written"):
         file_lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         sound: list[bytes] = []
         count = 0
@@ -238,8 +236,6 @@ def drop_damaged(path: Path, lines: int, iteration: int) -> int:
                 continue
         if len(sound) < len(file_lines) or not path.exists():
             write_atomically(path, b"".join(line + b"\n" for line in sound))
-    except OSError as error:
-        raise DataError(f"{path}: cannot drop damaged lines ({error})") from error
     if count < lines or len(sound) < len(file_lines):
         _LOG.warning(
             "%s: %d damaged line(s) dropped; %d of the %d lines that the checkpoint knows are left",
@@ -262,13 +258,11 @@ class MetricsWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        try:
+        with file_errors(self.path, "written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
                 self._replace(self.path.read_bytes())
             self._file = self.path.open("ab")
-        except OSError as error:
-            raise DataError(f"{path}: cannot write metrics ({error})") from error
 
     def write(self, iteration: int, values: Mapping[str, float]) -> None:
         """Appends one line.
@@ -289,11 +283,9 @@ class MetricsWriter:
             line = orjson.dumps({"iteration": iteration, **values}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
         except TypeError as error:
             raise UsageError(f"metrics of iteration {iteration}: {error}") from error
-        try:
+        with file_errors(self.path, "written"):
             self._file.write(line)
             self._file.flush()
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot write metrics ({error})") from error
 
     def truncate(self, lines: int) -> None:
         """Keeps the first ``lines`` lines: those before the checkpoint from which a run resumes.
@@ -307,11 +299,9 @@ class MetricsWriter:
         if len(content) < lines:
             raise DataError(f"{self.path}: has {len(content)} lines, the checkpoint was written after {lines}")
         self._file.close()
-        try:
+        with file_errors(self.path, "written"):
             self._replace(b"".join(line + b"\n" for line in content[:lines]))
             self._file = self.path.open("ab")
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot write metrics ({error})") from error
 
     def _replace(self, content: bytes) -> None:
         write_atomically(self.path, content[: content.rfind(b"\n") + 1])

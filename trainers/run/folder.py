@@ -15,8 +15,7 @@ import orjson
 from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
-from envsuite.core.errors import DataError
-from envsuite.data.files import write_atomically
+from envsuite.data.files import file_errors, write_file
 from envsuite.playing.activity import ACTIVITY
 from envsuite.playing.step import Episode
 from envsuite.prompting.images import readable
@@ -67,11 +66,9 @@ class RunFolder:
         probe = self.path / f".seen-{number}"  # a name of which no machine remembers that it is not there
 
         def touch() -> None:
-            try:
+            with file_errors(self.path, "written"):
                 self.path.mkdir(parents=True, exist_ok=True)
                 probe.touch()
-            except OSError as error:
-                raise DataError(f"{self.path}: cannot be written ({error})") from error
 
         on_main(self.accelerator, touch)
         try:
@@ -169,13 +166,8 @@ class RunFolder:
         Raises:
             DataError: It cannot be written (disk full).
         """
-        if not self.accelerator.is_main_process:
-            return
-        path = self.path / name
-        try:
-            write_atomically(path, content)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error})") from error
+        if self.accelerator.is_main_process:
+            write_file(self.path / name, content)
 
     def write_summary(self, body: Mapping[str, Any]) -> None:
         """Write ``summary.json``, with the versions of what the results depend on."""
@@ -211,15 +203,13 @@ class RunFolder:
         """Make the folders, and remove episode files of later iterations, which an earlier process may have left."""
         if not self.accelerator.is_main_process:
             return
-        try:
+        with file_errors(self.path, "written"):
             for part in (self.checkpoints, self._episodes, self.path / "plots"):
                 part.mkdir(parents=True, exist_ok=True)
             for file in self._episodes.glob("*.parquet"):
                 match = re.match(r"(?:iteration|eval)-([0-9]+)", file.name)
                 if match and int(match[1]) > iteration:
                     file.unlink()
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be written ({error})") from error
 
     def _text(self, episodes: Sequence[Episode]) -> dict[tuple[int, int], tuple[str, str]]:
         """Prompt and response of every step, for reading."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 from accelerate import Accelerator
 
-from envsuite.core.errors import DataError
+from envsuite.data.files import file_errors
 from envsuite.data.locks import try_locked
 from trainers.processes.distributed import on_main
 from trainers.processes.peers import alive
@@ -65,15 +65,13 @@ def hold_folder(folder: Path, program: str, setting: str, patience: float = 0.0)
     own = Holder(program, os.getpid(), socket.gethostname(), f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}")
     with contextlib.ExitStack() as stack:
         until = time.monotonic() + patience
-        try:
+        with file_errors(folder, "written"):
             while not (mine := _take_lock(folder / NAME, own, stack)) and time.monotonic() < until:
                 time.sleep(1.0)
             if not mine:
                 holder = _holder(folder / NAME) or _holder(folder / CLAIM) or "another process"
                 remedy = f"wait until that has ended, or choose another {setting}"
                 raise ConfigError(f"{folder} is in use by {holder}; {remedy}")
-        except OSError as error:
-            raise DataError(f"{folder}: cannot be written ({error})") from error
         yield
 
 

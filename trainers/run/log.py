@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from envsuite.core.errors import DataError
 from envsuite.core.escaping import LogFormatter
+from envsuite.data.files import file_errors
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,11 +41,9 @@ def run_log(path: Path) -> Iterator[None]:
     Raises:
         DataError: The file cannot be written.
     """
-    try:
+    with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise DataError(f"{path}: cannot write the log ({error})") from error
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [logging.getLogger("trainers"), logging.getLogger("envsuite")]
     levels = [logger.level for logger in loggers]

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError
+from envsuite.data.files import file_errors
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.checkpoint import MANIFEST, STATE, CheckpointError
@@ -82,10 +83,8 @@ def weights_of(path: str) -> str | None:
     """
     place = located(path)
     files = sorted(file for kind in _WEIGHTS for file in place.glob(kind)) if place.is_dir() else [place]
-    try:
+    with file_errors(place):
         digests = [(file.name, _digest(file)) for file in files if file.is_file()]
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
     return hashlib.sha256(orjson.dumps(digests)).hexdigest()[:16] if digests else None
 
 

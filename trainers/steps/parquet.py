@@ -11,11 +11,10 @@ columns. Failed episodes are kept, with their ``error``.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.images import as_png, from_png
 from envsuite.core.tools import Action, ToolCall
+from envsuite.data.files import atomic_file, file_errors
 from envsuite.playing.step import Episode, Step
 
 FORMAT = b"envsuite.episodes"
@@ -133,20 +133,12 @@ def write_episodes(
         UsageError: Episode ids repeat, an array has the wrong length, or an info cannot be written as JSON.
         DataError: The file cannot be written (disk full, no permission).
     """
-    path = Path(path)
     table = episodes_table(episodes, advantages, text)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(table, temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot write the episodes ({error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with file_errors(path, "written"), atomic_file(path) as file:
+        _write(table, file)
 
 
-def _write(table: pa.Table, where: Path | pa.BufferOutputStream) -> None:
+def _write(table: pa.Table, where: BinaryIO | pa.BufferOutputStream) -> None:
     options = {"use_dictionary": _DICTIONARY, "column_encoding": _SPLIT, "write_page_checksum": True}
     pq.write_table(table, where, compression="zstd", **options)
 

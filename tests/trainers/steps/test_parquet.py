@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -142,12 +143,12 @@ def test_a_disk_that_fills_leaves_the_old_file_and_no_litter(
     path = tmp_path / "x.parquet"
     write_episodes(path, batch[:1])
 
-    def full(table: pa.Table, where: Path, **options: object) -> None:
-        where.write_bytes(b"PAR1 half a file")
+    def full(table: pa.Table, where: BinaryIO, **options: object) -> None:
+        where.write(b"PAR1 half a file")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(DataError, match=r"x\.parquet: cannot write .*No space left"):
+    with pytest.raises(DataError, match=r"x\.parquet: cannot be written .*No space left"):
         write_episodes(path, batch)
     assert read_episodes(path) == batch[:1]
     assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import GroupStatistics, episode_codes, first_rows, group_codes, group_statistics
 from trainers.credit.estimators.returns import episode_returns
-from trainers.settings import AtLeastOne, Count
+from trainers.settings import AtLeastOne, Count, Decay, check_fields
 from trainers.settings.registry import Registry
 from trainers.steps import StepTable
 from trainers.steps.columns import SUCCESS
@@ -19,6 +18,9 @@ from trainers.steps.columns import SUCCESS
 
 class Filter(ABC):
     """Chooses the rows that are trained on: its settings are its fields."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -56,12 +58,8 @@ class LowSpread(Filter):
     int((1 - fraction) · n) stay, at least one; of equal groups, those that come first.
     """
 
-    fraction: float = 0.25
+    fraction: Decay = 0.25
     """Share of the groups that is dropped."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.fraction < 1.0:
-            raise UsageError(f"low_spread: fraction is {self.fraction}; the share that is dropped lies in [0, 1)")
 
     def __call__(self, steps: StepTable) -> NDArray[np.bool_]:
         """True for the rows of the groups that stay."""

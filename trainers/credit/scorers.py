@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, UsageError
+from trainers.settings import AtLeastOne, Text
 from trainers.settings.registry import Registry
 
 if TYPE_CHECKING:
@@ -78,16 +79,16 @@ class _Cache(ABC, Generic[K, V]):
 class CrossEncoder:
     """A transformers cross-encoder: reads both texts at once and outputs their similarity (SCPO, 3.3)."""
 
-    path: str = "BAAI/bge-reranker-v2-m3"
+    path: Text = "BAAI/bge-reranker-v2-m3"
     """Folder (or hub name) of a sequence classifier with one output; the default is the paper's."""
-    batch: int = 64
+    batch: AtLeastOne = 64
     """Pairs scored at a time (paper: 64). The last bits of a score depend on what shares its batch; at 1 they do not,
     and a run that was resumed has the very scores of one that was not."""
-    max_tokens: int = 512
+    max_tokens: AtLeastOne = 512
     """Longer pairs are cut."""
 
     def __post_init__(self) -> None:
-        _check("cross_encoder", self.path, self.batch, self.max_tokens)
+        _check_folder("cross_encoder", self.path)
 
     def __call__(self, pairs: Sequence[Pair]) -> Floats:
         """The logistic function of the model's output for each pair; each pair is computed once.
@@ -131,15 +132,15 @@ class SentenceEmbedder:
     One forward pass a text, where a cross-encoder has one a pair.
     """
 
-    path: str = "sentence-transformers/all-MiniLM-L6-v2"
+    path: Text = "sentence-transformers/all-MiniLM-L6-v2"
     """Folder (or hub name) of an encoder whose token states are averaged."""
-    batch: int = 64
+    batch: AtLeastOne = 64
     """Texts embedded at a time; as for ``cross_encoder``, the last bits depend on it."""
-    max_tokens: int = 256
+    max_tokens: AtLeastOne = 256
     """Longer texts are cut."""
 
     def __post_init__(self) -> None:
-        _check("sentence_embedder", self.path, self.batch, self.max_tokens)
+        _check_folder("sentence_embedder", self.path)
 
     def __call__(self, pairs: Sequence[Pair]) -> Floats:
         """A number in [0, 1] for each pair; each text is embedded once.
@@ -177,12 +178,7 @@ class _TextVectors(_Cache[str, NDArray[np.float32]]):
         return list(torch.nn.functional.normalize(mean, dim=-1).cpu().numpy())
 
 
-def _check(scorer: str, path: str, batch: int, max_tokens: int) -> None:
-    for name, value in (("batch", batch), ("max_tokens", max_tokens)):
-        if not isinstance(value, int) or value < 1:
-            raise UsageError(f"scorer {scorer}: {name} is {value!r}; it must be a whole number of at least 1")
-    if not isinstance(path, str) or not path:
-        raise UsageError(f"scorer {scorer}: path is {path!r}; give a model's folder or name")
+def _check_folder(scorer: str, path: str) -> None:
     folder = Path(path)
     local = folder.is_absolute() or folder.parts[:1] in ((".",), ("..",)) or folder.exists()
     if local and not (folder / "config.json").is_file():

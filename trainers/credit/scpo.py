@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from envsuite.core.errors import UsageError, unknown
 from trainers.credit.estimators.groups import Floats, Ints
 from trainers.credit.estimators.returns import env_reward
 from trainers.credit.scorers import SCORERS, Scorer
-from trainers.credit.shapers import SHAPERS, Shaper, check_choice
+from trainers.credit.shapers import SHAPERS, Shaper
+from trainers.settings import Decay, Fraction, NotNegative, checked
 from trainers.steps import StepTable
 from trainers.steps.columns import STEP_SCORE
-
-STEP_TEXT = "step_text"
-"""Column: action and resulting observation as text; None for steps that take no part (invalid actions, no-ops)."""
 
 Reference = Literal["longest", "shortest"]
 Order = Literal["longest_first", "chronological"]
@@ -93,11 +90,11 @@ class SCPO(Shaper):
     """Scorer of the similarity of two steps: ``exact``, ``cross_encoder`` (the paper's), ``sentence_embedder``."""
     scorer_options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the scorer: ``path``, ``batch``, ``max_tokens``."""
-    alpha: float = 0.5
+    alpha: NotNegative = 0.5
     """Weight of the credit, in units of the scaled reward (paper: ALFWorld 0.5, WebShop 1.0, of 10 for a success)."""
-    threshold: float = 0.6
+    threshold: Fraction = 0.6
     """θ: similarity from which on two steps match."""
-    base: float = 0.4
+    base: Decay = 0.4
     """λ: similarity that is worth nothing."""
     success_above: float = 0.9
     """τ_succ: an episode with a higher return is a success. In units of the environment's own reward, before shaping,
@@ -111,25 +108,13 @@ class SCPO(Shaper):
     """Credit a position of the reference only once; without it every match (the paper's ablation)."""
 
     def __post_init__(self) -> None:
-        cls = SCORERS[self.scorer]
-        options = [option.name for option in fields(cls)]  # type: ignore[arg-type]
-        for name in self.scorer_options:
-            if name not in options:
-                raise unknown(f"option of scorer {self.scorer}", name, options)
+        super().__post_init__()
         self._score  # noqa: B018  (its settings are checked now, its model is loaded when there is a pair to score)
-        check_choice("scpo reference", self.reference, Reference)
-        check_choice("scpo order", self.order, Order)
-        if not self.alpha >= 0.0:
-            raise UsageError(f"scpo: alpha is {self.alpha}; it must be at least 0")
-        if not 0.0 <= self.base < 1.0 or not 0.0 <= self.threshold <= 1.0:
-            raise UsageError(
-                f"scpo: base is {self.base} and threshold {self.threshold}; similarities lie in [0, 1], base below 1"
-            )
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The steps as text."""
-        return (STEP_TEXT,)
+        return ("step_text",)
 
     @property
     def effect(self) -> str | None:
@@ -146,7 +131,7 @@ class SCPO(Shaper):
     @cached_property
     def _score(self) -> Scorer:
         """The scorer, kept with its loaded model and cached scores."""
-        return SCORERS[self.scorer](**self.scorer_options)
+        return checked(SCORERS[self.scorer], self.scorer_options, f"option of scorer {self.scorer}")
 
     def credit(self, steps: StepTable, score: Score) -> Floats:
         """Credit of each step, shape (N,); ``score`` is asked once for each pair of texts.
@@ -154,7 +139,7 @@ class SCPO(Shaper):
         Raises:
             MissingColumn: There is no column ``step_text``.
         """
-        texts = steps.column(STEP_TEXT, "scpo", "the rollout").tolist()
+        texts = steps.column("step_text", "scpo", "the rollout").tolist()
         number = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
         code_of = np.array([-1 if text is None else number[text] for text in texts], np.int64)
         valid = code_of >= 0

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from envsuite.core.errors import UsageError, unknown
 from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.returns import env_reward
 from trainers.credit.estimators.tokens import row_means
-from trainers.settings import Positive
+from trainers.settings import NotNegative, Positive, check_fields
 from trainers.settings.registry import Registry
 from trainers.steps import StepTable
 from trainers.steps.columns import OLD, REFERENCE, ROW_SCORE, SUPPLIERS, TOKEN_REWARD
@@ -27,6 +26,9 @@ DIAGNOSTIC = "shape/"
 
 class Shaper(ABC):
     """Changes the rewards of steps: its settings are its fields, and calling it returns the shaped steps."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -44,21 +46,6 @@ class Shaper(ABC):
 
 
 SHAPERS: Registry[Shaper] = Registry("shaper", group="trainers.shapers")
-
-
-def check_choice(setting: str, value: str, choices: Any) -> None:
-    """Refuses a value that is not one of a ``Literal``.
-
-    Args:
-        setting: Shaper and setting, for messages.
-        value: The value.
-        choices: The ``Literal``.
-
-    Raises:
-        UnknownName: It is none of them.
-    """
-    if value not in get_args(choices):
-        raise unknown(setting, value, get_args(choices))
 
 
 @SHAPERS.register("scale")
@@ -83,16 +70,11 @@ class Scale(Shaper):
 class InvalidActionPenalty(Shaper):
     """Take a fixed amount from the reward of each step whose action was malformed or refused."""
 
-    coef: float = 0.1
+    coef: NotNegative = 0.1
     """Cost of an invalid action, in units of the scaled reward."""
     reach: Reach = "episode"
     """``"episode"``: part of the step's reward, so it counts in the return of the episode and of earlier steps.
     ``"row"``: taken from the invalid step's own scores after summing and discounting (verl-agent)."""
-
-    def __post_init__(self) -> None:
-        if not self.coef >= 0.0:
-            raise UsageError(f"invalid_action_penalty: coef is {self.coef}; it is subtracted, so give it as >= 0")
-        check_choice("invalid_action_penalty reach", self.reach, Reach)
 
     def __call__(self, steps: StepTable) -> StepTable:
         """Returns the steps, with the penalty on the invalid ones."""
@@ -114,19 +96,13 @@ class KLPenalty(Shaper):
     importance ratio (``optim.old_logprobs``): the trainer's, as π_ref is, unless the engine computes alike.
     """
 
-    coef: float = 0.001
+    coef: NotNegative = 0.001
     """Penalty per nat (verl's default)."""
     estimator: Divergence = "k1"
     """Estimator of the divergence."""
     per: Per = "step"
     """``"step"``: the sum over a step's tokens is taken from the reward of the step, which every method reads.
     ``"token"``: each token pays its own, which only methods with rewards per token read (reinforce_pp, ppo, remax)."""
-
-    def __post_init__(self) -> None:
-        if not self.coef >= 0.0:
-            raise UsageError(f"kl_penalty: coef is {self.coef}; it is subtracted, so give it as >= 0")
-        check_choice("kl_penalty estimator", self.estimator, Divergence)
-        check_choice("kl_penalty per", self.per, Per)
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -246,6 +246,8 @@ def _present_path(values: Any, location: Sequence[str | int]) -> tuple[str | int
 def _requirement(detail: ErrorDetails) -> str:
     if detail["type"] in ("dataclass_type", "dict_type"):
         return "a section of settings (key: value)"
+    if detail["type"] in ("list_type", "tuple_type"):
+        return "a list: [one, two]"
     if detail["type"] == "int_parsing_size":
         return "a whole number that fits into 64 bits"
     if detail["type"] == "invalid_key":

@@ -118,11 +118,11 @@ def _with(**columns: Any) -> StepTable:
         (lambda: FILTERS["zero_var"], "Nearest: 'zero_variance'"),
         (lambda: GPG(scale="all"), "GPG: unknown scale"),
         (lambda: InvalidActionPenalty(reach="rows"), "Nearest: 'row'"),
-        (lambda: KLPenalty(estimator="k4"), "kl_penalty estimator 'k4'"),
-        (lambda: SCPO(order="random"), "scpo order 'random'"),
+        (lambda: KLPenalty(estimator="k4"), "KLPenalty: unknown estimator 'k4'"),
+        (lambda: SCPO(order="random"), "SCPO: unknown order 'random'"),
         (lambda: SCPO(scorer="exakt"), "unknown scorer 'exakt'"),
         (lambda: SCPO(scorer="sentence_embedder", scorer_options={"path": None}), "path is None"),
-        (lambda: Spear(outcome="sing"), "spear outcome 'sing'"),
+        (lambda: Spear(outcome="sing"), "Spear: unknown outcome 'sing'"),
         # numbers
         (lambda: GiGPO(gamma=1.5), "gamma is 1.5"),
         (lambda: InvalidActionPenalty(-0.1), "coef is -0.1"),
@@ -132,7 +132,7 @@ def _with(**columns: Any) -> StepTable:
         (lambda: SCPO(alpha=-1.0), "alpha is -1.0"),
         (lambda: SCPO(base=1.0), "base is 1.0"),
         (lambda: Spear(decay=-1), "decay is -1"),
-        (lambda: Spear(tools="python"), "give a list of names: [python]"),
+        (lambda: Spear(tools="python"), "tools is 'python'; it must be a list: [one, two]"),
         (lambda: checked(ReplayConfig, {"cov": [3.0, 2.0]}, "option"), "cov is [3.0, 2.0]"),
         # comparisons
         (lambda: DrGRPO(StateComparison("std")), "without normalise"),

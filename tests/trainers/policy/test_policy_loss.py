@@ -346,7 +346,7 @@ def test_one_token_alone_has_no_covariance():
     ("options", "kind", "message"),
     [
         ({"clip_high": -0.1}, UsageError, "clip_high is -0.1"),
-        ({"dual_clip": 1.0}, UsageError, r"dual_clip is 1\.0; it bounds the ratio from above 1"),
+        ({"dual_clip": 1.0}, UsageError, r"dual_clip is 1\.0; it must be greater than 1"),
         ({"dual_clip": 3.0, "loss": "cispo"}, UsageError, "dual_clip belongs to loss 'ppo'"),
         ({"loss": "gpg", "ratio": "step"}, UsageError, "loss 'gpg' is defined on token ratios"),
         ({"aggregation": "token-mean", "average": "episodes"}, UsageError, "needs a seq-mean aggregation"),

@@ -87,7 +87,7 @@ def fails(capfd: pytest.CaptureFixture[str]) -> Fails:
         ("--method.estimator grppo", "estimator 'grppo' … Nearest: 'grpo' … pgpo"),
         ("--recipe gigpo --method.options.gama 1", "estimator gigpo 'gama' … Nearest: 'gamma'"),
         ("--recipe gigpo --method.options.gamma abc", "estimator gigpo … number … abc"),
-        ("--method.objective.clip_low 3", "clip_low is 3.0 … [0, 1]"),
+        ("--method.objective.clip_low 3", "clip_low is 3 … less than or equal to 1"),
         ("--method.objective.kl_coef 0.1", "kl_coef is 0.1 but kl is 'none'"),
         ("--method.objective.aggregation seq-mean-token-sum-norm", "horizon"),
         ("--method.shapers '{invalid_action: {}}'", "shaper 'invalid_action' … invalid_action_penalty"),

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import Floats, episode_codes
 from trainers.credit.estimators.returns import steps_in_order
-from trainers.credit.shapers import DIAGNOSTIC, SHAPERS, Shaper, check_choice
+from trainers.credit.shapers import DIAGNOSTIC, SHAPERS, Shaper
 from trainers.credit.spear.schedules import cosine_fall
+from trainers.settings import Count, NotNegative
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
 
@@ -38,23 +38,14 @@ class Spear(Shaper):
     tools: tuple[str, ...] = ()
     """Tools whose calls are rewarded; all of them by default. Mathematics has a tool for the answer, too, which is none
     that a policy has to be led to."""
-    per_call: float = 0.1
+    per_call: NotNegative = 0.1
     """Reward of a tool call."""
-    limit: float = 1.0
+    limit: NotNegative = 1.0
     """Upper limit of the reward for the tool calls of an episode."""
-    format: float = 0.1
+    format: NotNegative = 0.1
     """Reward of an episode all of whose completions parsed; SPEAR's code for agents has no such term (0)."""
-    decay: int = 200
+    decay: Count = 200
     """T_decay: iterations over which μ falls to 0."""
-
-    def __post_init__(self) -> None:
-        check_choice("spear outcome", self.outcome, Outcome)
-        check_choice("spear calls", self.calls, Calls)
-        for name in ("per_call", "limit", "format", "decay"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(f"spear: {name} is {getattr(self, name)}; it must be at least 0")
-        if isinstance(self.tools, str):
-            raise UsageError(f"spear: tools is {self.tools!r}; give a list of names: [{self.tools}]")
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from envsuite.core.errors import UsageError, unknown
-from trainers.settings import Fraction
+from envsuite.core.errors import UsageError
+from trainers.settings import AtLeastOne, ConfigError, Fraction, NotNegative, check_fields
 
 Loss = Literal["ppo", "cispo", "gmpo", "gpg", "clip_cov", "kl_cov"]
 RatioLevel = Literal["token", "step", "sequence", "product"]
@@ -57,17 +57,17 @@ class ObjectiveConfig:
     step (StepPO, Eq. 7). ``sequence``: the same value, whose gradient reaches each token through its own
     log-probability (GSPO-token, Zheng et al. 2025), which differs where advantages differ within a step. ``product``:
     product over the tokens (TRL's RLOO)."""
-    clip_low: float | None = 0.2
+    clip_low: Fraction | None = 0.2
     """The ratio is clipped below 1 - clip_low; null does not clip below."""
-    clip_high: float | None = 0.2
+    clip_high: NotNegative | None = 0.2
     """The ratio is clipped above 1 + clip_high (DAPO: 0.28); null does not clip above."""
-    dual_clip: float | None = None
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
     """c > 1 bounds the loss of a negative advantage by c·|A| (Ye et al. 2020); null is off."""
     aggregation: Aggregation = "seq-mean-token-mean"
     """How token losses become one number: mean or sum over all tokens, or mean over sequences of the sum, of the mean,
     or of the sum divided by ``horizon`` (Dr.GRPO); ``token-sum-norm`` divides the sum over all tokens by it, which
     grows with the batch (verl-agent, SPEAR, Agent-R1)."""
-    horizon: int | None = None
+    horizon: AtLeastOne | None = None
     """Length by which the aggregations ``-norm`` divide: the longest response that can be sampled."""
     average: Average = "steps"
     """Mean over sequences: all step rows alike, or first within each episode and then over episodes, so that long
@@ -75,44 +75,25 @@ class ObjectiveConfig:
     kl: KL = "none"
     """Estimator of the divergence from the reference policy: ``k1``, ``abs``, ``k2``, ``k3`` (Schulman 2020), or
     ``k3+``: the value of k3 with the gradient of k2."""
-    kl_coef: float = 0.0
+    kl_coef: NotNegative = 0.0
     """Weight of that divergence in the loss."""
-    entropy_coef: float = 0.0
+    entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus: this times the policy's entropy at the response tokens, aggregated as the token
     losses are, is subtracted from the loss (verl-agent: 0.001)."""
 
     def __post_init__(self) -> None:
-        for field, value, choices in (
-            ("loss", self.loss, get_args(Loss)),
-            ("ratio", self.ratio, get_args(RatioLevel)),
-            ("aggregation", self.aggregation, get_args(Aggregation)),
-            ("average", self.average, get_args(Average)),
-            ("kl", self.kl, get_args(KL)),
-        ):
-            if value not in choices:
-                raise unknown(f"objective {field}", value, choices)
-        low, high, loss, ratio = self.clip_low, self.clip_high, self.loss, self.ratio
-        if low is not None and not 0.0 <= low <= 1.0:
-            raise UsageError(f"objective: clip_low is {low}; the ratio is clipped below 1 - clip_low, in [0, 1]")
-        if high is not None and not high >= 0.0:
-            raise UsageError(f"objective: clip_high is {high}; the ratio is clipped above 1 + clip_high, >= 0")
-        if self.dual_clip is not None and not self.dual_clip > 1.0:
-            raise UsageError(f"objective: dual_clip is {self.dual_clip}; it bounds the ratio from above 1, e.g. 3")
-        if self.dual_clip is not None and loss != "ppo":
-            raise UsageError(f"objective: dual_clip belongs to loss 'ppo', not {loss!r}; leave it out")
-        if ratio != "token" and loss not in ("ppo", "cispo"):
-            raise UsageError(f"objective: loss {loss!r} is defined on token ratios; leave out ratio={ratio!r}")
-        if self.aggregation.endswith("-norm") and (self.horizon is None or self.horizon < 1):
+        check_fields(self)
+        if self.dual_clip is not None and self.loss != "ppo":
+            raise UsageError(f"objective: dual_clip belongs to loss 'ppo', not {self.loss!r}; leave it out")
+        if self.ratio != "token" and self.loss not in ("ppo", "cispo"):
+            raise UsageError(f"objective: loss {self.loss!r} is defined on token ratios; leave out {self.ratio!r}")
+        if self.aggregation.endswith("-norm") and self.horizon is None:
             raise UsageError(
-                f"objective: aggregation {self.aggregation!r} divides by horizon, which is {self.horizon}; set it to "
-                "the longest response, e.g. horizon: 512"
+                f"objective: aggregation {self.aggregation!r} divides by horizon; set it to the longest response, e.g. "
+                "horizon: 512"
             )
         if self.average == "episodes" and self.aggregation.startswith("token-"):
             raise UsageError(f"objective: average 'episodes' needs a seq-mean aggregation, not {self.aggregation!r}")
-        if not self.kl_coef >= 0.0:
-            raise UsageError(f"objective: kl_coef is {self.kl_coef}; it must be at least 0")
-        if not self.entropy_coef >= 0.0:
-            raise UsageError(f"objective: entropy_coef is {self.entropy_coef}; it must be at least 0")
         if self.kl == "none" and self.kl_coef > 0.0:
             raise UsageError(f"objective: kl_coef is {self.kl_coef} but kl is 'none'; choose an estimator, e.g. kl: k3")
 

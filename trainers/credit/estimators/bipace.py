@@ -122,8 +122,7 @@ class BiPACE(Comparing, Calibrating):
         if self.embedder == "identity":
             return self
         rows = _rollout_order(steps)
-        search = adaptive_radius(self._vectors(steps)[rows], group_codes(steps.group_id)[rows])
-        return replace(self, radius=search.radius)
+        return replace(self, radius=adaptive_radius(self._vectors(steps)[rows], group_codes(steps.group_id)[rows]))
 
     def clusters(self, steps: StepTable) -> Ints:
         """Cluster of each row, shape (N,), numbered in the order of first appearance.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,42 +67,24 @@ def _one_group(vectors: NDArray[np.floating[Any]], reach: float) -> Ints:
     return label
 
 
-@dataclass(frozen=True)
-class Radius:
-    """Result of :func:`adaptive_radius`."""
+def adaptive_radius(vectors: NDArray[np.floating[Any]], group: Ints) -> float:
+    """Searches, by halving, a radius of 0.02 to 0.40 whose clusters have a median size of 4 to 8 (BiPACE, appendix F).
 
-    radius: float
-    median_size: float
-    """Median size of the clusters at that radius."""
-
-
-def adaptive_radius(
-    vectors: NDArray[np.floating[Any]],
-    group: Ints,
-    *,
-    low: float = 0.02,
-    high: float = 0.40,
-    sizes: tuple[float, float] = (4.0, 8.0),
-    probes: int = 6,
-) -> Radius:
-    """Binary search for a radius whose clusters have a median size within ``sizes`` (BiPACE, appendix F).
+    Where none of six fits, the last one is returned.
 
     Args:
         vectors: Unit vectors, shape (N, D).
         group: Codes of shape (N,).
-        low: Smallest radius.
-        high: Largest radius.
-        sizes: The median size that is looked for.
-        probes: Most radii that are tried; the last one is returned where none fits.
     """
-    for _ in range(probes):
+    low, high = 0.02, 0.40
+    for _ in range(6):
         radius = (low + high) / 2
         codes = greedy_clusters(vectors, group, radius)
         median = float(np.median(np.bincount(codes))) if len(codes) else 0.0
-        if sizes[0] <= median <= sizes[1]:
+        if 4.0 <= median <= 8.0:
             break
-        low, high = (radius, high) if median < sizes[0] else (low, radius)
-    return Radius(radius, median)
+        low, high = (radius, high) if median < 4.0 else (low, radius)
+    return radius
 
 
 def unit_vectors(steps: StepTable) -> NDArray[np.floating[Any]]:

@@ -21,7 +21,7 @@ from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means
 from trainers.credit.spear.schedules import cosine_rise
 from trainers.credit.spear.self_imitation import SelfImitation, clipped_tokens, mean_of_top
 from trainers.policy.accumulation import Batch
-from trainers.policy.loss.selection import TokenMoments, covariances
+from trainers.policy.loss.selection import covariances, token_sums
 from trainers.steps import Ragged, StepTable
 
 
@@ -184,8 +184,8 @@ def test_covariances_of_a_share_are_those_of_the_whole():
     rng = np.random.default_rng(0)
     logprob, advantage = rng.normal(size=9), rng.normal(size=9)
     whole = covariances(logprob, advantage)
-    moments = TokenMoments.of(logprob[:4], advantage[:4]) + TokenMoments.of(logprob[4:], advantage[4:])
-    assert_allclose(covariances(logprob[:4], advantage[:4], moments), whole[:4])
+    sums = token_sums(logprob[:4], advantage[:4]) + token_sums(logprob[4:], advantage[4:])
+    assert_allclose(covariances(logprob[:4], advantage[:4], sums), whole[:4])
     assert_allclose(whole.mean(), np.cov(logprob, advantage, ddof=0)[0, 1])
     assert mean_of_top(np.arange(100.0), 0.02) == 98.5 and mean_of_top(np.arange(100.0), 0.0002) == 99.0
 

@@ -16,7 +16,7 @@ from trainers.credit.providers import Provider
 from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
 from trainers.credit.spear.schedules import cosine_rise
 from trainers.policy.accumulation import Batch
-from trainers.policy.loss.selection import TokenMoments, covariances
+from trainers.policy.loss.selection import covariances, token_sums
 from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
@@ -129,8 +129,7 @@ class SelfImitation:
         factor = np.full(len(per_token), float(cosine_rise(iteration, self.config.warmup)))
         if self.config.mask > 0.0 and self.bounds is not None:
             logprob = logprobs(table)
-            moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, per_token)), TokenMoments())
-            covariance = covariances(logprob, per_token, moments)
+            covariance, _ = self._covariances(logprob, per_token)
             episode = group_codes(table.episode_id)[table.response.row_of]
             draws = token_draws(table, self.seed, iteration)
             mask = clipped_tokens(covariance, episode, *self.bounds, self.config.mask, draws)
@@ -147,15 +146,16 @@ class SelfImitation:
         mask = credit.keep[credit.table.response.row_of]
         logprob = credit.table.logprob.values[mask].astype(np.float64)
         advantage = credit.advantage.tokens(credit.table)[mask]
-        moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, advantage)), TokenMoments())
-        covariance = covariances(logprob, advantage, moments)
-        top = max(1, int(LOW_SHARE * moments.count))
+        covariance, count = self._covariances(logprob, advantage)
+        top = max(1, int(LOW_SHARE * count))
         greatest = np.concatenate(all_gather_object(self.accelerator, np.sort(covariance)[-top:]))
-        low = mean_of_top(greatest, LOW_SHARE, moments.count)
-        high = mean_of_top(greatest, HIGH_SHARE, moments.count)
-        if not high > 0.0:
-            return None
-        return low, high
+        low, high = (mean_of_top(greatest, share, count) for share in (LOW_SHARE, HIGH_SHARE))
+        return (low, high) if high > 0.0 else None
+
+    def _covariances(self, logprob: Floats, advantage: Floats) -> tuple[Floats, int]:
+        """Covariance of each token over those of all processes, and their number; every process must call this."""
+        sums = np.sum(all_gather_object(self.accelerator, token_sums(logprob, advantage)), axis=0)
+        return covariances(logprob, advantage, sums), int(sums[0])
 
     def _metrics(self, iteration: int, count: int, totals: Mapping[str, float]) -> dict[str, float]:
         values = {

@@ -8,7 +8,6 @@ the number of processes nor the size of a micro-batch changes the choice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,37 +19,22 @@ SELECTING = ("clip_cov", "kl_cov")
 """Losses that need a selection."""
 
 
-@dataclass(frozen=True)
-class TokenMoments:
-    """Sums over tokens; those of several processes add up."""
-
-    count: int = 0
-    logprob: float = 0.0
-    advantage: float = 0.0
-
-    @classmethod
-    def of(cls, logprob: Floats, advantage: Floats) -> TokenMoments:
-        """Sums over tokens with these log-probabilities and advantages, both of shape (T,)."""
-        return cls(len(logprob), float(logprob.sum()), float(advantage.sum()))
-
-    def __add__(self, other: TokenMoments) -> TokenMoments:
-        """Adds the sums over other tokens."""
-        return TokenMoments(
-            self.count + other.count, self.logprob + other.logprob, self.advantage + other.advantage
-        )  # fmt: skip
+def token_sums(logprob: Floats, advantage: Floats) -> Floats:
+    """Returns the number of tokens and their sums, shape (3,); those of several processes add up."""
+    return np.array([len(logprob), logprob.sum(), advantage.sum()])
 
 
-def covariances(logprob: Floats, advantage: Floats, moments: TokenMoments | None = None) -> Floats:
+def covariances(logprob: Floats, advantage: Floats, sums: Floats | None = None) -> Floats:
     """Covariance of each token, shape (T,).
 
     Args:
         logprob: Shape (T,).
         advantage: Shape (T,).
-        moments: Sums over the whole batch, where these are one process's share of it.
+        sums: Those of the whole batch (:func:`token_sums`), where these are one process's share of it.
     """
-    whole = TokenMoments.of(logprob, advantage) if moments is None else moments
-    n = max(whole.count, 1)
-    return (logprob - whole.logprob / n) * (advantage - whole.advantage / n)
+    count, *totals = token_sums(logprob, advantage) if sums is None else sums
+    means = np.array(totals) / max(count, 1)
+    return np.asarray((logprob - means[0]) * (advantage - means[1]), np.float64)
 
 
 def selected_tokens(
@@ -75,8 +59,8 @@ def selected_tokens(
         config: The loss and its settings.
         every: Gives the values of all processes; by default there is one.
     """
-    sums = np.sum(every(np.array([len(new), new.sum(), advantage.sum()])), axis=0)
-    covariance = covariances(new, advantage, TokenMoments(int(sums[0]), float(sums[1]), float(sums[2])))
+    sums = np.sum(every(token_sums(new, advantage)), axis=0)
+    covariance = covariances(new, advantage, sums)
     if config.loss == "kl_cov":
         candidates, rank = np.arange(len(new)), -covariance
     else:

@@ -26,6 +26,7 @@ from trainers.run.cli import ORDER, CommandLine, TrainerProgram, parse
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 from trainers.settings.console import EscapingConsole
+from trainers.settings.words import whole_number
 
 _FOLDER = Path(__file__).with_name("shapes")
 NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
@@ -134,13 +135,7 @@ def sizes(options: Mapping[str, str]) -> dict[str, int | None]:
     """
     if "gpus" not in options:
         raise ConfigError("--gpus is missing: say which hardware, like --gpus 8xH100 or --gpus cpu")
-    return {name: _count(options, name) for name in ("steps", "prompt-tokens", "response-tokens")}
-
-
-def _count(options: Mapping[str, str], name: str) -> int | None:
-    word = options.get(name)
-    if word is None:
-        return None
-    if not word.isdecimal() or not 1 <= int(word) <= 10_000_000:
-        raise ConfigError(f"--{name} {word}: it must be a whole number from 1 to 10000000")
-    return int(word)
+    return {
+        name: whole_number(f"--{name}", options[name], most=10_000_000) if name in options else None
+        for name in ("steps", "prompt-tokens", "response-tokens")
+    }

@@ -17,7 +17,8 @@ from envsuite.core.escaping import log_to_stderr
 from trainers.processes.distributed import make_accelerator, run_guarded
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.evaluation import evaluate
-from trainers.run.results import read_seeds, with_seeds
+from trainers.run.results import with_seeds
+from trainers.settings.words import whole_number
 
 INCOMPLETE = 3
 """Exit status where some episodes were not played to their end, because the engine gave no answer."""
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
 def _main(arguments: Sequence[str]) -> int:
     command = parse(arguments, EVALUATE)
     keep, out = (None if (name := command.options.get(key)) is None else Path(name) for key in ("keep", "out"))
-    config = with_seeds(command.config, read_seeds(command.options.get("seeds")), out is not None)
+    seeds = whole_number("--seeds", command.options["seeds"], most=10_000) if "seeds" in command.options else None
+    config = with_seeds(command.config, seeds, out is not None)
     accelerator = make_accelerator(config.process_timeout)
     results = evaluate(config, accelerator, keep, out, command.options.get("policy"))
     if accelerator.is_main_process:

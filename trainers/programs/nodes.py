@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from envsuite.core.errors import EnvsuiteError
 from trainers.processes.interface import address_towards
 from trainers.settings import ConfigError
+from trainers.settings.words import whole_number
 
 FIRST_PORT, PORTS = 20_000, 10_000
 """Below those that Linux gives to connections (32768 and above)."""
@@ -71,9 +72,9 @@ def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.env
     Raises:
         ConfigError: One is missing, or cannot be.
     """
-    if (nodes := _number("--nodes", options.get("nodes", "1"), 1)) == 1:
+    if (nodes := whole_number("--nodes", options.get("nodes", "1"))) == 1:
         return None
-    node = _number("--node", options.get("node") or _first(environment, NODE_VARIABLES), 0)
+    node = whole_number("--node", options.get("node") or _first(environment, NODE_VARIABLES), 0)
     if node >= nodes:
         raise ConfigError(f"--node {node}: --nodes {nodes} are numbered from 0 to {nodes - 1}")
     host, _, port = options.get("rendezvous", "").partition(":")
@@ -81,7 +82,7 @@ def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.env
     if not host or not (port or job):
         lacks = "--job ID, or a port in --rendezvous" if host else "--rendezvous HOST, the name or address of node 0"
         raise ConfigError(f"--nodes {nodes} needs {lacks}: the same on all nodes")
-    number = _number("port of --rendezvous", port, 1) if port else FIRST_PORT + zlib.crc32(job.encode()) % PORTS
+    number = whole_number("port of --rendezvous", port) if port else FIRST_PORT + zlib.crc32(job.encode()) % PORTS
     return NodePlace(nodes, node, host, number, job or "run")
 
 
@@ -106,9 +107,3 @@ def _await_address(host: str) -> str:
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((environment[name] for name in names if environment.get(name)), "")
-
-
-def _number(name: str, text: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise ConfigError(f"{name} {text}: it must be a whole number of at least {least}")
-    return int(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from envsuite.core.escaping import log_to_stderr
 from trainers.processes.distributed import make_accelerator, run_guarded
@@ -16,6 +16,7 @@ from trainers.run.cli import ORDER, CommandLine, TrainerProgram, parse
 from trainers.run.showing import env_of, prompts
 from trainers.run.zero_shot import zero_shot
 from trainers.settings import ConfigError
+from trainers.settings.words import whole_number
 
 SHOW = TrainerProgram(
     "envsuite show-prompt",
@@ -52,20 +53,13 @@ def _main(arguments: Sequence[str]) -> int:
 
 def _lines(command: CommandLine) -> Iterator[str]:
     config, options = command.config, command.options
-    steps, player = _number(options, "steps", 3), options.get("player", "expert")
+    steps, player = whole_number("--steps", options.get("steps", "3")), options.get("player", "expert")
     if player not in ("expert", "nothing"):
         raise ConfigError(f"--player {player}: it is expert or nothing")
-    env = env_of(config, _number(options, "env", 0, least=0))
+    env = env_of(config, whole_number("--env", options.get("env", "0"), 0))
     if "zero-shot" in options:
         if name := next((name for name in ("task", "player") if name in options), None):
             raise ConfigError(f"--{name} and --zero-shot: the model plays the first tasks of the split; leave one out")
         accelerator = make_accelerator(config.process_timeout)
-        return zero_shot(config, accelerator, env, _number(options, "zero-shot", 0), steps)
+        return zero_shot(config, accelerator, env, whole_number("--zero-shot", options["zero-shot"]), steps)
     return prompts(config, env, options.get("task"), steps, player == "expert")
-
-
-def _number(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
-    word = options.get(name, str(default))
-    if not word.isdecimal() or not least <= int(word) <= 1_000_000:
-        raise ConfigError(f"--{name} {word}: it must be a whole number from {least} to 1000000")
-    return int(word)

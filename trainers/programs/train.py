@@ -31,6 +31,7 @@ from trainers.run.restarts import final_status
 from trainers.run.training import main as train
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
+from trainers.settings.words import whole_number
 
 PROCESSES, LAUNCH, RESTARTS = "processes", "launch-config", "max-restarts"
 _CHECKPOINT_SECONDS = 280
@@ -47,25 +48,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
     command = parse(arguments, TRAIN)
-    processes, launch_config = command.options.get(PROCESSES, "1"), command.options.get(LAUNCH)
-    if not processes.isdecimal() or int(processes) < 1:
-        raise ConfigError(f"--processes {processes}: it must be a whole number of at least 1")
-    restarts = command.options.get(RESTARTS, "0")
-    if not restarts.isdecimal():
-        raise ConfigError(f"--max-restarts {restarts}: it must be a whole number of at least 0")
-    place = place_of(command.options)
-    end_status = partial(_report_end, int(restarts), Path(command.config.output) / command.config.name, time.time())
+    processes = whole_number("--processes", command.options.get(PROCESSES, "1"))
+    restarts = whole_number("--max-restarts", command.options.get(RESTARTS, "0"), 0)
+    place, launch_config = place_of(command.options), command.options.get(LAUNCH)
+    end_status = partial(_report_end, restarts, Path(command.config.output) / command.config.name, time.time())
     if launch_config is not None:
         options = ["--config_file", str(located(launch_config))]
-        if int(restarts) and load_config_from_file(options[1]).distributed_type == DistributedType.NO:
+        if restarts and load_config_from_file(options[1]).distributed_type == DistributedType.NO:
             raise ConfigError(
                 f"--max-restarts {restarts}: accelerate starts the one process of {launch_config} without torch's "
                 "agent, which would start it again; leave --launch-config out"
             )
-    elif int(processes) == 1 and int(restarts) == 0 and place is None:
+    elif processes == 1 and restarts == 0 and place is None:
         return train(command.words)
-    elif int(processes) == 1 and place is None:
-        words = ["--nproc-per-node", "1", "--max-restarts", restarts, "-m", "trainers.train", *command.words]
+    elif processes == 1 and place is None:
+        words = ["--nproc-per-node", "1", "--max-restarts", str(restarts), "-m", "trainers.train", *command.words]
         return end_status(_status(lambda: torchrun(torchrun_words(words))))  # type: ignore[no-untyped-call]
     elif torch.cuda.is_available():
         options = ["--multi_gpu", "--mixed_precision", "no"]
@@ -73,7 +70,7 @@ def _main(arguments: Sequence[str]) -> int:
         options = ["--config_file", str(located("configs/accelerate/cpu2.yaml"))]
         os.environ["ACCELERATE_USE_CPU"] = "true"
     if launch_config is None or PROCESSES in command.options:
-        options += ["--num_processes", str(int(processes) * (1 if place is None else place.nodes))]
+        options += ["--num_processes", str(processes * (1 if place is None else place.nodes))]
     if place is not None:
         options += place.words
         try:
@@ -81,8 +78,8 @@ def _main(arguments: Sequence[str]) -> int:
         except HeadNodeMissing as error:
             sys.stderr.write(f"error: {error}\n")
             return 1  # 2 would say that starting again does not help
-    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // int(processes)))
-    options += ["--max_restarts", restarts, "--num_cpu_threads_per_process", threads]
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
+    options += ["--max_restarts", str(restarts), "--num_cpu_threads_per_process", threads]
     return end_status(launch([*options, "-m", "trainers.train", *command.words]))
 
 

@@ -119,16 +119,3 @@ def with_seeds(config: TrainConfig, seeds: int | None, out: bool) -> TrainConfig
     count = seeds if seeds is not None else SEEDS if evaluation.sampling.temperature > 0 else 1
     episodes = None if evaluation.episodes is None else evaluation.episodes * count
     return replace(config, evaluation=replace(evaluation, repeats=count, episodes=episodes))
-
-
-def read_seeds(text: str | None) -> int | None:
-    """Returns the number that ``--seeds`` gives.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    if text is None:
-        return None
-    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
-        raise ConfigError(f"--seeds is {text!r}; it must be a whole number from 1")
-    return int(text)

@@ -124,6 +124,24 @@ def split(
     return options, settings
 
 
+def whole_number(option: str, word: str, least: int = 1, most: int = LARGEST) -> int:
+    """Returns the number that an option of the command line gives.
+
+    Args:
+        option: The option, for messages.
+        word: Its value, as it was typed.
+        least: Least number.
+        most: Greatest number.
+
+    Raises:
+        ConfigError: It gives none.
+    """
+    if not word.isdecimal() or not least <= int(word) <= most:
+        limit = f", and at most {most}" if most < LARGEST else ""
+        raise ConfigError(f"{option} {word}: it must be a whole number of at least {least}{limit}")
+    return int(word)
+
+
 def over(
     cls: type[Any],
     values: Mapping[str, Any],

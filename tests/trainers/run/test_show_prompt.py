@@ -109,7 +109,7 @@ def test_a_prompt_without_room_ends_the_page_and_says_so(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--steps 0", "--steps 0 … whole number from 1"),
+        ("--steps 0", "--steps 0 … whole number of at least 1"),
         ("--steps x", "--steps x"),
         ("--steps", "--steps needs a value"),
         ("--env 2", "--env 2 … 2 environments, numbered from 0"),

@@ -15,6 +15,7 @@ from trainers.programs.launching.roles import SETTINGS, ClusterJob, JobSizes, dn
 from trainers.run.cli import ORDER, CommandLine, TrainerProgram, parse
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
+from trainers.settings.words import whole_number
 
 TARGETS = ("slurm", "kubernetes", "local")
 LAUNCH = TrainerProgram(
@@ -112,10 +113,7 @@ def _sizes(options: Mapping[str, str]) -> JobSizes:
     """
 
     def number(name: str, default: int, least: int) -> int:
-        word = options.get(name, str(default))
-        if not word.isdecimal() or not least <= int(word) <= 100_000:
-            raise ConfigError(f"--{name} {word}: it must be a whole number of at least {least}")
-        return int(word)
+        return whole_number(f"--{name}", options.get(name, str(default)), least, 100_000)
 
     place = options.get("vllm-on", "own")
     if place not in ("own", "shared"):

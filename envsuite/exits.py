@@ -25,11 +25,11 @@ PAUSED = 3
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def status_of(command: Callable[[], int], prefix: str = "error") -> int:
+def status_of(command: Callable[[], int | None], prefix: str = "error") -> int:
     """Runs a command, whose output is escaped, and returns its exit status.
 
     Args:
-        command: Returns its status.
+        command: Returns its status; ``None`` is 0.
         prefix: Stands before the line of an error.
 
     Returns:
@@ -42,13 +42,13 @@ def status_of(command: Callable[[], int], prefix: str = "error") -> int:
         return _status_of(command, prefix)
 
 
-def _status_of(command: Callable[[], int], prefix: str) -> int:
+def _status_of(command: Callable[[], int | None], prefix: str) -> int:
     from envsuite.core.errors import EnvsuiteError
 
     status = 0
     try:
         with raised():
-            status = command()
+            status = command() or 0
             sys.stdout.flush()
     except KeyboardInterrupt as error:
         say(str(error))

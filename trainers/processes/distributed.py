@@ -46,7 +46,7 @@ class _Failure:
     message: str
 
 
-def run_guarded(command: Callable[[], int], on_end: Ended = lambda how: None) -> int:
+def run_guarded(command: Callable[[], int | None], on_end: Ended = lambda how: None) -> int:
     """The exit status of ``command``; errors that a user can mend become a message, and all processes end together.
 
     A process whose ``command`` returns waits for the others, which may still have work to do. Subnormal numbers are
@@ -56,7 +56,7 @@ def run_guarded(command: Callable[[], int], on_end: Ended = lambda how: None) ->
     interrupted.
 
     Args:
-        command: Returns its status.
+        command: Returns its status; ``None`` is 0.
         on_end: Called before the other processes learn of it where ``command`` has ended otherwise than with 0: with
             its status, or with the error, which is :class:`PeerFailed` where another process is behind it.
     """
@@ -64,7 +64,7 @@ def run_guarded(command: Callable[[], int], on_end: Ended = lambda how: None) ->
     _ENDED = on_end
     try:
         with without_subnormals(), raised():
-            if status := command():
+            if status := command() or 0:
                 on_end(status)
         if _PEERS is not None:
             with ACTIVITY.exchanging():

@@ -24,8 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pooling", choices=poolings, nargs="+", default=list(poolings), help="Poolings to try.")
     options = parser.parse_args(arguments)
 
-    def command() -> int:
+    def command() -> None:
         sys.stdout.write(calibrate(options.run, options.model, options.steps, options.radii, options.pooling))
-        return 0
 
     return run_guarded(command)

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_guarded(lambda: _main(arguments))
 
 
-def _main(arguments: Sequence[str]) -> int:
+def _main(arguments: Sequence[str]) -> None:
     words = [*arguments[:1]] if arguments and not arguments[0].startswith("-") else []
     source = next((Path(word) for word in words if Path(word).is_dir() or word.endswith(".parquet")), None)
     own = ["--envs", json.dumps([{"id": word} for word in words])] if words and source is None else []
@@ -98,7 +98,6 @@ def _main(arguments: Sequence[str]) -> int:
     console.print(measure_table(measures))
     for line in (*missing, *place):
         console.print(f"\n{line}")
-    return 0
 
 
 def load_episodes(source: Path) -> list[Episode]:

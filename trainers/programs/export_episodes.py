@@ -39,13 +39,12 @@ def main(arguments: Sequence[str]) -> int:
     add_arguments(parser)
     options = parser.parse_args(arguments)
 
-    def command() -> int:
+    def command() -> None:
         examples, count = collect_demonstrations(
             options.run, spec_of(options.env).id, options.split, options_of(options), unsolved=options.unsolved
         )
         write_demonstrations(options.out, examples, options.form, not options.no_commands)
         sys.stdout.write(f"{len(examples)} of {count} episodes of {options.env} written to {options.out}\n")
-        return 0
 
     return status_of(command)
 

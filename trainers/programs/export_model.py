@@ -24,9 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=list(DTYPES), help="Format of a whole model; by default that of its files.")
     options = parser.parse_args(arguments)
 
-    def command() -> int:
+    def command() -> None:
         checkpoint = export(options.run, options.output, merged=options.merged, dtype=options.dtype)
         sys.stdout.write(f"{checkpoint} written to {options.output}\n")
-        return 0
 
     return run_guarded(command)

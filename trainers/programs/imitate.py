@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     return status_of(lambda: _main([re.sub(r"^--from(?==|$)", "--demonstrations", word) for word in arguments]))
 
 
-def _main(words: Sequence[str]) -> int:
+def _main(words: Sequence[str]) -> None:
     config = parse_settings(ImitateConfig, words, "envsuite imitate", str(__doc__))
     if config.demonstrations is None:
         practice_of(config.env)  # whether it has a player is said before a model is loaded
@@ -56,7 +56,6 @@ def _main(words: Sequence[str]) -> int:
             imitate(config, model, tokenizer)
         save(config, model, tokenizer)
     _LOG.info("model of %d parameters written to %s", sum(p.numel() for p in model.parameters()), config.output)
-    return 0
 
 
 def _play_teacher(config: ImitateConfig) -> None:

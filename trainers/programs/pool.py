@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     return status_of(lambda: _run(options, EscapingConsole(highlight=False)))
 
 
-def _run(options: argparse.Namespace, out: Console) -> int:
+def _run(options: argparse.Namespace, out: Console) -> None:
     command = options.command
     settings = [(f"--{setting.path}", vars(options).get(setting.path)) for setting in describe_settings(Query)]
     query = checked(Query, over(Query, {"order": "oldest"}, [pair for pair in settings if pair[1] is not None]))
@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace, out: Console) -> int:
             rows = _rows(pool, query)
             if options.json:
                 print(json.dumps(rows, indent=1))
-                return 0
+                return
             _list(rows, out)
         elif command == "show":
             _show(pool, options.name, out)
@@ -86,7 +86,6 @@ def _run(options: argparse.Namespace, out: Console) -> int:
                 writer.delete(names)
     more = "; --yes deletes them" if command == "prune" and not options.yes else ""
     out.print(f"{command}: {len(names)} session{'s' * (len(names) != 1)}{more}")
-    return 0
 
 
 def _rows(pool: Pool, query: Query) -> list[dict[str, Any]]:

@@ -75,33 +75,33 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(options: argparse.Namespace, problems: Console) -> int:
+def _run(options: argparse.Namespace, problems: Console) -> None:
     methods = [] if options.advantages == ["none"] else options.advantages
     if options.serve:
         _serve(options, methods, problems)
-        return 0
-    if len(options.runs) > 1:
+    elif len(options.runs) > 1:
         _compare([RunData.load(folder) for folder in options.runs], options.out, problems)
-        return 0
-    if options.out is not None and options.graph is None:
+    elif options.out is not None and options.graph is None:
         raise UsageError("--out is the page that compares several runs; the report of one is written to its folder")
-    run = RunData.load(options.runs[0])
-    if options.graph is not None:
-        _graph(run, options.graph, OWN if methods == list(DEFAULT) else (methods or [OWN])[0], options.out, problems)
-        return 0
-    if options.episode is not None:
-        _episode(run, options.episode, methods, problems)
-        return 0
+    elif options.graph is not None:
+        method = OWN if methods == list(DEFAULT) else (methods or [OWN])[0]
+        _graph(RunData.load(options.runs[0]), options.graph, method, options.out, problems)
+    elif options.episode is not None:
+        _episode(RunData.load(options.runs[0]), options.episode, methods, problems)
+    else:
+        _report(RunData.load(options.runs[0]), options.format, methods, problems)
+
+
+def _report(run: RunData, form: str, methods: list[str], problems: Console) -> None:
+    """Prints what changed from the first evaluation to the last, and writes the plots and the page."""
     console = EscapingConsole()
     for before, after in run.pairs():
-        if options.format == "text":
+        if form == "text":
             console.print(before_after_table(before, after))
         else:
-            form = before_after_markdown if options.format == "markdown" else before_after_latex
-            sys.stdout.write(form(before, after))
+            sys.stdout.write((before_after_markdown if form == "markdown" else before_after_latex)(before, after))
     for path in (*write_plots(run), write_html(run, methods)):
         _tell(problems, f"wrote {path}")
-    return 0
 
 
 def _serve(options: argparse.Namespace, methods: list[str], problems: Console) -> None:

@@ -44,11 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     return run_guarded(lambda: _main(arguments))
 
 
-def _main(arguments: Sequence[str]) -> int:
+def _main(arguments: Sequence[str]) -> None:
     for line in _lines(parse(arguments, SHOW)):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
-    return 0
 
 
 def _lines(command: CommandLine) -> Iterator[str]:

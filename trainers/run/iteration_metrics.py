@@ -144,11 +144,11 @@ def iteration_metrics(
         prompt_tokens: Most tokens of a prompt, where longer ones lose their first tokens; ``None`` where none does.
     """
     figures = (_env_sums(episodes), _diagnostics(credit), _shaper_sums(credit), _filter_counts(credit))
-    conduct, waste = _conduct(episodes, episode_tokens, prompt_tokens), timing or Timing()
+    waste = timing or Timing()
     given_up = {"repeated": waste.repeated, "dropped_tokens": waste.dropped_tokens, "pruned": pruned_tokens}
     tokens = {f"tokens/{name}": count for name, count in vars(SharedTokens.of(credit.table)).items()}
     repeats, *choices = _count_choices(episodes)
-    sums = _sums(episodes, credit) | conduct | given_up | tokens | {"repeats": repeats}
+    sums = _sums(episodes, credit, episode_tokens, prompt_tokens) | given_up | tokens | {"repeated_actions": repeats}
     parts = all_gather_object(accelerator, (sums, dict(learnt), figures, _versions(episodes), choices))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
     versions = [version for part in parts for version in part[3]] or [(0, 0)]
@@ -156,22 +156,9 @@ def iteration_metrics(
     mean = total["advantage"] / rows
     used = total["own"] + total["greedy"] + total["pruned"]
     values = {
-        "train/success": total["success"] / sound,
-        "train/score": total["score"] / sound,
-        "train/return": total["return"] / sound,
-        "train/shaped_return": total["shaped"] / sound,
-        "train/valid_actions": total["valid"] / steps,
-        "train/parsed": total["parsed"] / steps,
+        **{f"train/{name}": total[name] / sound for name in _OF_EPISODES},
+        **{f"train/{name}": total[name] / steps for name in _OF_STEPS},
         "train/episode_length": total["steps"] / sound,
-        "train/prompt_length": total["prompt"] / steps,
-        "train/response_length": total["response"] / steps,
-        "train/response_cut": total["cut"] / steps,
-        "train/horizon": total["horizon"] / sound,
-        "train/context_truncated": total["context"] / sound,
-        "train/token_limit": total["token_limit"] / sound,
-        "train/prompt_cut": total["prompt_cut"] / steps,
-        "train/tool_calls": total["calls"] / steps,
-        "train/repeated_actions": total["repeats"] / steps,
         "train/top_action": _greatest_share([part[4][0] for part in parts]),
         "train/top_token": _greatest_share([part[4][1] for part in parts]),
         "train/version_min": min(low for low, _ in versions),
@@ -179,12 +166,8 @@ def iteration_metrics(
         "train/mixed_versions": sum(low < high for low, high in versions) / sound,
         **{name: count / steps for name, count in total.items() if name.startswith("invalid/")},
         **_sharing_metrics(total),
-        "train/episodes": total["episodes"],
-        "train/failed": total["failed"],
-        "train/repeated": total["repeated"],
-        "train/dropped_tokens": total["dropped_tokens"],
+        **{f"train/{name}": total[name] for name in ("episodes", "failed", "repeated", "dropped_tokens", "groups")},
         "train/live_tokens": used / max(used + total["dropped_tokens"], 1),
-        "train/groups": total["groups"],
         "train/zero_variance_groups": total["flat"] / max(total["groups"], 1),
         "train/steps": total["kept"],
         "train/filtered": 1.0 - total["kept"] / steps,
@@ -202,10 +185,20 @@ def iteration_metrics(
         **_left_out([part[2][3] for part in parts]),
         **_memory(),
     }
-    return IterationMetrics(values, int(used), int(total["steps"]), int(total["calls"]))
+    return IterationMetrics(values, int(used), int(total["steps"]), int(total["tool_calls"]))
 
 
-def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
+_OF_EPISODES = ("success", "score", "return", "shaped_return", "horizon", "context_truncated", "token_limit")
+_OF_STEPS = (
+    *("valid_actions", "parsed", "prompt_length", "response_length", "response_cut", "prompt_cut", "tool_calls"),
+    "repeated_actions",
+)
+"""Metrics that are sums over the episodes, and over the steps, divided by their number."""
+
+
+def _sums(
+    episodes: Sequence[Episode], credit: Credit, episode_tokens: int | None, prompt_tokens: int | None
+) -> dict[str, float]:
     greedy = sum(len(step.response_ids) for e in episodes if e.greedy for step in e.steps)
     episodes = [episode for episode in episodes if not episode.greedy]
     sound = [episode for episode in episodes if episode.error is None]
@@ -216,23 +209,29 @@ def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
     advantage = credit.advantage.per_step
     if advantage is None:
         advantage = credit.advantage.tokens(credit.table)
+    refusals = Counter(step.refusal for step in steps)
+    ends_early = [episode for episode in sound if episode.truncated and not episode.context_truncated]
+    lengths = [sum(len(step.response_ids) for step in episode.steps) for episode in ends_early]
     return {
         "episodes": len(episodes), "failed": len(episodes) - len(sound), "sound": len(sound),
         "success": sum(episode.success for episode in sound), "score": sum(episode.score for episode in sound),
-        "return": sum(episode.total_reward for episode in sound), "shaped": float(credit.table.reward.sum()),
-        "steps": len(steps), "valid": sum(step.valid for step in steps),
+        "return": sum(episode.total_reward for episode in sound), "shaped_return": float(credit.table.reward.sum()),
+        "steps": len(steps), "valid_actions": sum(step.valid for step in steps),
         "parsed": sum(step.parse_error is None for step in steps),
-        "prompt": sum(len(step.prompt_ids) for step in steps),
-        "response": sum(len(step.response_ids) for step in steps),
+        "prompt_length": sum(len(step.prompt_ids) for step in steps),
+        "response_length": sum(len(step.response_ids) for step in steps),
         "own": sum(len(step.response_ids) for episode in sound for step in episode.steps[episode.shared :]),
-        "cut": sum(step.finish_reason == "length" for step in steps),
-        "horizon": sum(episode.truncated and not episode.context_truncated for episode in sound),
-        "context": sum(episode.context_truncated for episode in sound),
+        "response_cut": sum(step.finish_reason == "length" for step in steps),
+        "horizon": len(ends_early), "context_truncated": sum(episode.context_truncated for episode in sound),
         "groups": len(returns), "flat": sum(len(values) == 1 for values in returns.values()),
         "greedy": greedy,
         "kept": int(credit.keep.sum()),
         "rows": len(advantage), "advantage": float(advantage.sum()),
         "advantage_squares": float(np.square(advantage).sum()),
+        "tool_calls": sum(len(step.action) for step in steps if step.action is not None),
+        "token_limit": sum(episode_tokens is not None and tokens >= episode_tokens for tokens in lengths),
+        "prompt_cut": sum(prompt_tokens is not None and len(step.prompt_ids) >= prompt_tokens for step in steps),
+        **{f"invalid/{reason}": refusals[reason] for reason in REFUSALS},
     }  # fmt: skip
 
 
@@ -244,21 +243,6 @@ def _sharing_metrics(total: Mapping[str, float]) -> dict[str, float]:
         **counts,
         "tokens/shared": 1.0 - counts["tokens/distinct"] / tokens,
         "tokens/shareable": 1.0 - counts["tokens/least"] / tokens,
-    }
-
-
-def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tokens: int | None) -> dict[str, float]:
-    """Counts of what the policy did and where it was cut."""
-    sound = [episode for episode in episodes if episode.error is None and not episode.greedy]
-    steps = [step for episode in sound for step in episode.steps]
-    refusals = Counter(step.refusal for step in steps)
-    ends_early = [episode for episode in sound if episode.truncated and not episode.context_truncated]
-    lengths = [sum(len(step.response_ids) for step in episode.steps) for episode in ends_early]
-    return {
-        "calls": sum(len(step.action) for step in steps if step.action is not None),
-        "token_limit": sum(episode_tokens is not None and tokens >= episode_tokens for tokens in lengths),
-        "prompt_cut": sum(prompt_tokens is not None and len(step.prompt_ids) >= prompt_tokens for step in steps),
-        **{f"invalid/{reason}": refusals[reason] for reason in REFUSALS},
     }
 
 

@@ -82,46 +82,34 @@ def save(
     """
     states = {name: part.state() for name, part in parts.items()}
     partial = _partial(folder)
-    try:
+    try:  # under another name; the folder gets its own when all files are on the disk
         with ACTIVITY.waiting(f"the files of {folder}"):
-            _write(folder, accelerator, model, tokenizer, states, facts)
+            with sharing_failures(accelerator), _explain_errors(folder):
+                if accelerator.is_main_process:
+                    shutil.rmtree(partial, ignore_errors=True)
+                    partial.mkdir(parents=True)
+            with _explain_errors(folder):
+                _write_model(partial, accelerator, model)
+                values: dict[str, Any] = {}
+                for name, state in states.items():
+                    tensors: dict[str, Tensor] = {}
+                    values[name] = without_tensors(state, "", tensors)
+                    write_tensors(partial, name, tensors, accelerator)
+            with sharing_failures(accelerator), _explain_errors(folder):
+                if accelerator.is_main_process:
+                    save_tokenizer(tokenizer, partial)
+                    body = {"format": FORMAT, **facts, "parts": values}
+                    text = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2)
+                    (partial / STATE).write_bytes(text)
+            listing = _flush_files(partial, accelerator, folder)
+            with sharing_failures(accelerator), _explain_errors(folder):
+                if accelerator.is_main_process:
+                    _finish(partial, folder, listing)
     except (CheckpointError, PeerFailed):
         if accelerator.is_main_process:
             shutil.rmtree(partial, ignore_errors=True)
             put_back(folder.parent)
         raise
-
-
-def _write(
-    folder: Path,
-    accelerator: Accelerator,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    states: Mapping[str, Mapping[str, Any]],
-    facts: Mapping[str, Any],
-) -> None:
-    """Writes the files under another name, and gives the folder its own when all are on the disk."""
-    partial = _partial(folder)
-    with sharing_failures(accelerator), _explain_errors(folder):
-        if accelerator.is_main_process:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-    with _explain_errors(folder):
-        _write_model(partial, accelerator, model)
-        values: dict[str, Any] = {}
-        for name, state in states.items():
-            tensors: dict[str, Tensor] = {}
-            values[name] = without_tensors(state, "", tensors)
-            write_tensors(partial, name, tensors, accelerator)
-    with sharing_failures(accelerator), _explain_errors(folder):
-        if accelerator.is_main_process:
-            save_tokenizer(tokenizer, partial)
-            body = {"format": FORMAT, **facts, "parts": values}
-            (partial / STATE).write_bytes(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
-    listing = _flush_files(partial, accelerator, folder)
-    with sharing_failures(accelerator), _explain_errors(folder):
-        if accelerator.is_main_process:
-            _finish(partial, folder, listing)
 
 
 @contextmanager

@@ -49,16 +49,27 @@ class Abandoned(Exception):
     """Raised to abandon the current phase of a run that is to stop; partial results are discarded."""
 
 
-class StopRequest:
-    """Remembers the first SIGINT or SIGTERM until the next safe point; a second SIGINT interrupts at once.
+class Stopping:
+    """Stops all processes of a run at the same point, whichever of them a signal reached.
 
-    A context manager; it restores the earlier handlers at its end.
+    It remembers the first SIGINT or SIGTERM until the next safe point; a second SIGINT interrupts at once. A context
+    manager; it restores the earlier handlers at its end.
+
+    Args:
+        accelerator: The run's accelerator.
+        progress: Display.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accelerator: Accelerator, progress: RunProgress) -> None:
+        self.accelerator = accelerator
+        self.progress = progress
         self.signal: int | None = None
         """Number of the signal that was received; ``None`` before."""
         self._interrupts = 0
+        self._failure: tuple[type[EngineFailed], str] | None = None
+        """Why the engine of this process failed; ``None`` while it has not."""
+        self._lacking: str | None = None
+        """In what memory of this process ran out; ``None`` while it has not."""
 
     def __enter__(self) -> Self:
         """Installs the signal handlers."""
@@ -86,24 +97,6 @@ class StopRequest:
         if self.signal is None:
             self.signal = number
             _LOG.warning("%s: stopping at the next safe point", signal.Signals(number).name)
-
-
-class Stopping(StopRequest):
-    """Stops all processes of a run at the same point, whichever of them a signal reached.
-
-    Args:
-        accelerator: The run's accelerator.
-        progress: Display.
-    """
-
-    def __init__(self, accelerator: Accelerator, progress: RunProgress) -> None:
-        super().__init__()
-        self.accelerator = accelerator
-        self.progress = progress
-        self._failure: tuple[type[EngineFailed], str] | None = None
-        """Why the engine of this process failed; ``None`` while it has not."""
-        self._lacking: str | None = None
-        """In what memory of this process ran out; ``None`` while it has not."""
 
     @property
     def number(self) -> int:

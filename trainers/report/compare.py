@@ -13,7 +13,7 @@ from trainers.report.html import file_entry, page, script_json, setting_text, wr
 from trainers.report.metrics import METRICS, is_share
 from trainers.report.pack import STEP_FIELDS, pack
 from trainers.report.run import RunData, flat
-from trainers.report.stats import EvalResult, interval
+from trainers.report.stats import EvalResult, by_stratum, interval
 from trainers.steps.parquet import read_table
 
 SCRIPTS = ("charts.js", "episodes.js", "compare.js")
@@ -135,13 +135,7 @@ class RunComparison:
         return [self._table(group) for group in self.groups]
 
     def _table(self, group: Sequence[RunEvaluation]) -> dict[str, Any]:
-        strata = {stratum.stratum for evaluation in group for stratum in evaluation.result.strata[1:]}
-        conditions = group[0].conditions()
-        rows = []
-        for name in [*sorted(strata, key=natural), "all"]:
-            row_strata = [evaluation.result.stratum(name) for evaluation in group]
-            n = max(stratum.n for stratum in row_strata if stratum is not None)
-            rows.append([name, n, *(interval(stratum) for stratum in row_strata)])
+        conditions, results = group[0].conditions(), [evaluation.result for evaluation in group]
         run_tasks = {evaluation.run: outcomes(evaluation.file) for evaluation in group if evaluation.file is not None}
         pairs = [self._pair(group[0].run, evaluation.run, run_tasks) for evaluation in group[1:]]
         return {
@@ -149,11 +143,9 @@ class RunComparison:
             "note": f"task set {conditions['task set'][:12]}, "
             f"step budget {_format_condition(conditions['step budget'])}",
             "runs": [evaluation.run for evaluation in group],
-            "evaluations": [
-                f"{evaluation.result.name}, temperature {evaluation.result.temperature:g}" for evaluation in group
-            ],
-            "results": [evaluation.result.to_json() for evaluation in group],
-            "rows": rows,
+            "evaluations": [f"{result.name}, temperature {result.temperature:g}" for result in results],
+            "results": [result.to_json() for result in results],
+            "rows": [[name, n, *map(interval, strata)] for name, n, strata in by_stratum(results)],
             "pairs": pairs,
             "tasks": _tasks(group, run_tasks),
         }

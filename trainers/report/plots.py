@@ -14,10 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from envsuite.evaluation.groups import natural
 from trainers.report.metrics import is_share
 from trainers.report.run import PARTS, RunData, moving_mean, window_of
-from trainers.report.stats import EvalResult, comparison
+from trainers.report.stats import EvalResult, by_stratum, comparison
 
 # Okabe and Ito's palette: distinguishable with every common kind of colour blindness, and in grey.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
@@ -166,10 +165,9 @@ def _parts(run: RunData, axis: Axes) -> None:
 
 
 def _before_after(before: EvalResult, after: EvalResult, axis: Axes) -> None:
-    names = [*sorted({s.stratum for r in (before, after) for s in r.strata[1:]}, key=natural), "all"]
-    width = 0.36
+    rows, width = by_stratum([before, after]), 0.36
     for offset, result, colour in ((-width / 2, before, GREY), (width / 2, after, BLUE)):
-        strata = [(index, stratum) for index, name in enumerate(names) if (stratum := result.stratum(name))]
+        strata = [(index, stratum) for index, (name, *_) in enumerate(rows) if (stratum := result.stratum(name))]
         places = [index + offset for index, _ in strata]
         rates = [stratum.success for _, stratum in strata]
         errors = [[s.success - s.low for _, s in strata], [s.high - s.success for _, s in strata]]
@@ -180,8 +178,7 @@ def _before_after(before: EvalResult, after: EvalResult, axis: Axes) -> None:
                 f"{100 * stratum.success:.0f}", (place, stratum.high), (0, 3), textcoords="offset points",
                 ha="center", fontsize=9, color="#333333",
             )  # fmt: skip
-    sizes = {s.stratum: s.n for r in (before, after) for s in r.strata}
-    axis.set_xticks(range(len(names)), [f"{name}\nn = {sizes[name]}" for name in names])
+    axis.set_xticks(range(len(rows)), [f"{name}\nn = {n}" for name, n, _ in rows])
     axis.grid(axis="x", visible=False)
     axis.set(ylabel="success", ylim=(0, 1.12), title=f"{after.env_id}, split {after.split}")
     axis.set_yticks([0, 0.25, 0.5, 0.75, 1.0])

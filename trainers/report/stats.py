@@ -166,20 +166,14 @@ def evaluate_summary(
     sound = [outcome for outcome in outcomes if outcome.error is None]
     types = sorted({outcome.task_type for outcome in sound} - {""}, key=natural)  # "" is no type
     groups = {"all": sound, **{t: [outcome for outcome in sound if outcome.task_type == t] for t in types}}
+    failed = sum(outcome.error is not None and not outcome.unanswered for outcome in outcomes)
+    strata = tuple(_stratum(stratum, group) for stratum, group in groups.items())
+    truncated = sum(outcome.context_truncated for outcome in sound)
+    unanswered = sum(outcome.unanswered for outcome in outcomes)
     return EvalResult(
-        name=name,
-        env_id=env_id,
-        split=split,
-        manifest_hash=manifest_hash,
-        policy_version=policy_version,
-        temperature=temperature,
-        failed=sum(outcome.error is not None and not outcome.unanswered for outcome in outcomes),
-        wall_s=wall_s,
-        strata=tuple(_stratum(stratum, group) for stratum, group in groups.items()),
-        context_truncated=sum(outcome.context_truncated for outcome in sound),
-        unanswered=sum(outcome.unanswered for outcome in outcomes),
-        usage=usage,
-    )
+        name, env_id, split, manifest_hash, policy_version, temperature, failed, wall_s, strata, truncated, unanswered,
+        usage,
+    )  # fmt: skip
 
 
 def _stratum(name: str, sound: Sequence[EpisodeOutcome]) -> StratumResult:
@@ -196,6 +190,16 @@ def _stratum(name: str, sound: Sequence[EpisodeOutcome]) -> StratumResult:
         high=high,
         tasks=len(counts),
     )
+
+
+def by_stratum(results: Sequence[EvalResult]) -> list[tuple[str, int, list[StratumResult | None]]]:
+    """Returns each stratum, all tasks last, with its greatest number of episodes, and the result of each in it."""
+    names = {stratum.stratum for result in results for stratum in result.strata[1:]}
+    rows = []
+    for name in [*sorted(names, key=natural), "all"]:
+        own = [result.stratum(name) for result in results]
+        rows.append((name, max(stratum.n for stratum in own if stratum is not None), own))
+    return rows
 
 
 def percent(value: float) -> str:
@@ -223,13 +227,8 @@ NOTE = "95 % Wilson intervals, clustered by task where tasks are repeated; {mark
 
 def comparison(before: EvalResult, after: EvalResult, mark: str = "*") -> list[tuple[str, int, str, str, str]]:
     """Returns the rows of a before/after table: stratum (all tasks last), n, before, after, change in points."""
-    names = {stratum.stratum for stratum in (*before.strata[1:], *after.strata[1:])}
-    rows = []
-    for name in [*sorted(names, key=natural), "all"]:
-        old, new = before.stratum(name), after.stratum(name)
-        n = max(stratum.n for stratum in (old, new) if stratum is not None)
-        rows.append((name, n, interval(old), interval(new), difference(old, new, mark)))
-    return rows
+    rows = by_stratum([before, after])
+    return [(name, n, interval(old), interval(new), difference(old, new, mark)) for name, n, (old, new) in rows]
 
 
 def _heads(before: EvalResult, after: EvalResult) -> tuple[str, ...]:

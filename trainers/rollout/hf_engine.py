@@ -97,7 +97,6 @@ class HFEngine(Engine):
         max_length: int | None = None,
         cache_tokens: int | None = None,
         state_bytes: int | None = None,
-        seed: int = 0,
         compute_dtype: ComputeDtype = "float32",
     ) -> None:
         """Wrap ``model``.
@@ -111,7 +110,6 @@ class HFEngine(Engine):
                 greatest length so far, where memory has room for them.
             state_bytes: Most bytes of states of recurrent layers that are kept for later requests, besides those of
                 running ones; by default four states for each of ``max_batch``, where memory has room for them.
-            seed: Seed of the requests that bring none.
             compute_dtype: Number format of forward passes, that of the trainer.
 
         Raises:
@@ -124,7 +122,6 @@ class HFEngine(Engine):
         self._frozen: dict[str, Tensor] | None = None
         self._rounded: dict[str, Tensor] | None = None
         self.policy_version = 0
-        self._seed = seed
         self._unseeded = 0
         self._vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
         self._cache = RadixCache(
@@ -194,8 +191,7 @@ class HFEngine(Engine):
         for request in requests:
             seed = request.seed
             if seed is None:
-                seed = mix(self._seed, self._unseeded)
-                self._unseeded += 1
+                seed, self._unseeded = mix(0, self._unseeded), self._unseeded + 1
             if rejection := refusal(request.prompt_ids, self.max_length, self._vocabulary, len(request.images)):
                 self._done.append(refusal_completion(request, *rejection))
                 continue
@@ -274,21 +270,6 @@ class HFEngine(Engine):
         self._images.clear()
         for row in self._waiting:
             row.context = np.concatenate([self._number_images(row.request), np.array(row.ids, np.int64)])
-
-    def state_dict(self) -> dict[str, int]:
-        """Returns the position of the stream of seeds."""
-        return {"seed": self._seed, "unseeded": self._unseeded}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restores :meth:`state_dict`.
-
-        Raises:
-            UsageError: Requests are on their way.
-        """
-        if self.pending:
-            raise UsageError(f"load_state_dict with {self.pending} requests on their way; poll until none is pending")
-        self._seed, self._unseeded = state["seed"], state["unseeded"]
-        self._forget()
 
     # -- one step --------------------------------------------------------------------------------------------------
 

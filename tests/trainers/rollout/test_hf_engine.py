@@ -248,24 +248,6 @@ def test_the_model_is_left_as_it_was() -> None:
         model.train(False)
 
 
-def test_a_resumed_engine_draws_what_the_first_would_have_drawn() -> None:
-    model = tiny_model("llama")
-    prompts = prompts_of(8, (20, 90, 90))
-    first = HFEngine(model, seed=11)
-    first.generate(prompts, Sampling(max_tokens=5))
-    first.sync([], 1)
-    state = first.state_dict()
-    expected = first.generate(prompts, Sampling(max_tokens=12))
-    second = HFEngine(model)
-    second.load_state_dict(state)
-    second.sync([], 1)
-    for one, other in zip(second.generate(prompts, Sampling(max_tokens=12)), expected, strict=True):
-        assert np.array_equal(one.token_ids, other.token_ids) and np.array_equal(one.logprobs, other.logprobs)
-    second.submit([Request(0, (1,), Sampling())])
-    with pytest.raises(UsageError, match="1 requests"):
-        second.load_state_dict(state)
-
-
 def test_bf16_logprobs_are_within_bf16_of_the_forward_pass(kernel: None) -> None:
     model = tiny_model("llama")
     model.to(torch.bfloat16)

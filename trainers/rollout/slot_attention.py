@@ -12,7 +12,6 @@ their softmax sums, as in FlashAttention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from envsuite.core.errors import UsageError
+from trainers.policy.attention import Scoring
 from trainers.policy.precision import as_computed
 from trainers.policy.tree_plan import merge_attention
 from trainers.rollout.kv_cache import KeysValues
@@ -33,16 +33,6 @@ EFFICIENT = {"cuda"}
 """Types of devices whose attention is PyTorch's memory-efficient kernel."""
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Scale and cap of attention scores."""
-
-    scale: float | None = None
-    """dim ** -0.5 by default."""
-    softcap: float | None = None
-    """Soft cap of the scores, as in Gemma 2."""
-
-
 def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """A mask that is added to scores: -inf where ``hidden`` is true, else 0; its rows are aligned in memory."""
     width = hidden.shape[-1]
@@ -52,7 +42,7 @@ def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, how: Scores, causal: bool = False
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, how: Scoring, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention and the logarithm of its softmax sum, which merging needs.
 
@@ -113,7 +103,7 @@ def slot_attention(
     if s_aux is not None or position_bias is not None:
         extra = "sinks" if s_aux is not None else "a position bias"
         raise UsageError(f"the attention of {type(module).__name__} has {extra}, which the hf engine lacks")
-    plan, how = slot_plan, Scores(scaling, softcap)
+    plan, how = slot_plan, Scoring(scaling, softcap=softcap)
     query, key, value = as_computed(query, key, value)
     index = module.layer_idx
     assert isinstance(index, int)
@@ -141,7 +131,7 @@ def _attend_compiled(
     value: Tensor,
     buffers: KeysValues,
     window: int | None,
-    how: Scores,
+    how: Scoring,
     out: Tensor,
 ) -> None:
     """Stores all new keys and values, and computes attention of short spans."""
@@ -173,7 +163,7 @@ def _ungroup_heads(result: Tensor, tokens: int) -> Tensor:
 
 
 def _attend_calls(
-    plan: StepPlan, queries: Tensor, buffers: KeysValues, window: int | None, how: Scores, out: Tensor
+    plan: StepPlan, queries: Tensor, buffers: KeysValues, window: int | None, how: Scoring, out: Tensor
 ) -> None:
     """Computes attention of single tokens, call by call; each token has one with keys of its own, which comes last."""
     dim, key_heads = queries.shape[2], buffers[0].shape[0]
@@ -208,7 +198,7 @@ def _attend_calls(
 
 
 def _attend_span(
-    plan: StepPlan, span: Span, queries: Tensor, buffers: KeysValues, window: int | None, how: Scores, out: Tensor
+    plan: StepPlan, span: Span, queries: Tensor, buffers: KeysValues, window: int | None, how: Scoring, out: Tensor
 ) -> None:
     """Computes attention of several new tokens of one sequence: to what was before them, and to each other."""
     row, here, dtype = span.row, slice(span.begin, span.end), queries.dtype

@@ -14,11 +14,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCau
 
 from envsuite.core.errors import UsageError
 from envsuite.playing.engine import Completion, Request, Sampling
+from trainers.policy.attention import Scoring
 from trainers.rollout import slot_attention, step_plan
 from trainers.rollout.hf_engine import HFEngine, PromptTokens
 from trainers.rollout.kv_cache import PAGE
 from trainers.rollout.radix_cache import MEMORY
-from trainers.rollout.slot_attention import Scores, attend
+from trainers.rollout.slot_attention import attend
 
 
 def prompts_of(seed: int, lengths: tuple[int, ...]) -> list[list[int]]:
@@ -294,8 +295,8 @@ def test_the_fused_kernel_and_plain_arithmetic_agree(causal: bool, masked: bool,
     random = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 3, 9, 16, generator=random) for _ in range(3))
     mask = torch.randn(2, 1, 9, 9, generator=random) if masked else None
-    fused, fused_sums = attend(query, key, value, mask, Scores(scale), causal)
+    fused, fused_sums = attend(query, key, value, mask, Scoring(scale), causal)
     # Values narrower than queries are not taken by the fused kernel.
-    plain, plain_sums = attend(query, key, value[..., :15], mask, Scores(scale), causal)
+    plain, plain_sums = attend(query, key, value[..., :15], mask, Scoring(scale), causal)
     torch.testing.assert_close(fused[..., :15], plain)
     torch.testing.assert_close(fused_sums, plain_sums)

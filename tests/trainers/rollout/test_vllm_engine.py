@@ -18,7 +18,7 @@ from protocol_server import ProtocolServer
 from tiny_runs import BOTH, model, save_model, tokenizer, train, weights, without_times, write_settings
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from envsuite.core.errors import UsageError
+from envsuite.core.errors import UnknownName, UsageError
 from envsuite.playing.engine import EngineFailed, Request, Sampling
 from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineSetup
@@ -196,28 +196,28 @@ def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(serv
     [
         ({"urls": "127.0.0.1:8000"}, "must be like http://127.0.0.1:8000"),
         ({"urls": []}, "must be like"),
-        ({"urls": 8000}, "urls is 8000; it must be like http://127.0.0.1:8000"),
+        ({"urls": 8000}, "must be like http://127.0.0.1:8000"),
         ({"urls": ["http://x", "http://me:hush@h:8000"]}, "urls of h has a password or a query in it"),
         ({"urls": "http://x", "python": "python3"}, "urls names servers that run, and python is for one that"),
         ({"urls": "http://x", "arguments": {}}, "urls names servers that run, and arguments is for one that"),
         ({"python": "/no/such/python"}, "there is no interpreter /no/such/python"),
-        ({"python": sys.executable, "arguments": ["--x"]}, "must be like {max-model-len: 4096}"),
+        ({"python": sys.executable, "arguments": ["--x"]}, "arguments is ['--x']; it must be a section of settings"),
         ({"urls": "http://x", "weights_folder": "/no/such"}, "there is no folder /no/such"),
         ({"urls": "http://x", "sleep": True}, "sleep is for one that is started"),
         ({"urls": "http://x", "memory": 0.4}, "memory is for one that is started"),
         ({"urls": "http://x", "place": "process"}, "urls names servers, and place is process"),
         ({"place": "process", "python": "python3"}, "place is process, and python is for servers"),
-        ({"place": "thread"}, "place is 'thread'; it must be server or process"),
-        ({"python": sys.executable, "memory": 4}, "memory is 4; it must be a share, between 0 and 1"),
+        ({"place": "thread"}, "unknown place 'thread'"),
+        ({"python": sys.executable, "memory": 4}, "memory is 4; it must be less than 1"),
         ({"memory": 0.4, "arguments": {"gpu_memory_utilization": 0.4}}, "are the same; leave one out"),
-        ({"urls": "http://x", "patience": 0}, "patience is 0; it must be seconds, above 0"),
+        ({"urls": "http://x", "patience": 0}, "patience is 0; it must be greater than 0"),
         ({"urls": "http://x", "timeout": "long"}, "timeout is 'long'"),
-        ({"url": "http://x"}, "unexpected keyword argument 'url'"),
+        ({"url": "http://x"}, "unknown setting 'url'. Nearest: 'urls'"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises((ConfigError, UnknownName)) as raised:
         check_machine("vllm", options)
     assert said in str(raised.value) and "rollout.engine_options" in str(raised.value)
     assert "hush" not in str(raised.value)
@@ -234,7 +234,7 @@ def test_vllm_in_a_process_that_has_none_is_refused_with_the_remedy() -> None:
 
 @pytest.mark.parametrize("place", ["server", "process"])
 def test_what_is_started_on_a_gpu_takes_a_share_of_what_is_free_and_sleeps_while_the_model_trains(
-    place: str, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+    place: Any, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * GIB, 80 * GIB))
     options, gpu = VLLMOptions(place=place), torch.device("cuda", 0)

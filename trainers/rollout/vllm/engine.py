@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
@@ -29,13 +29,12 @@ from trainers.rollout.vllm.inside import InProcessHost, InProcessRows
 from trainers.rollout.vllm.options import VLLMOptions
 from trainers.rollout.vllm.proof import check_host
 from trainers.rollout.vllm.room import adapter_bytes, check_room, finding_room
-from trainers.rollout.vllm.rows import VLLMRow, VLLMRows
+from trainers.rollout.vllm.rows import H, VLLMRow, VLLMRows
 from trainers.rollout.vllm.transfer import round_weights, write_adapter
 from trainers.rollout.vllm.weights import Weights, WeightUpdate, draining
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
-H = TypeVar("H", bound=VLLMHost)
 
 
 class DirectUpdate(WeightUpdate[InProcessHost]):
@@ -120,12 +119,12 @@ class VLLMEngine(Engine, Generic[H]):
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
         """Refuses settings before anything is loaded."""
-        VLLMOptions(**options)
+        VLLMOptions.of(options)
 
     @classmethod
     def check_machine(cls, options: Mapping[str, Any]) -> None:
         """Refuses to run without vLLM, or without the folder for weights."""
-        VLLMOptions(**options).check_machine()
+        VLLMOptions.of(options).check_machine()
 
     @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
@@ -141,43 +140,31 @@ class VLLMEngine(Engine, Generic[H]):
             )
 
     @classmethod
-    def from_setup(
-        cls,
-        setup: EngineSetup,
-        *,
-        place: str = "server",
-        urls: str | Sequence[str] | None = None,
-        python: str | None = None,
-        arguments: Mapping[str, Any] | None = None,
-        memory: float | None = None,
-        sleep: bool | None = None,
-        weights_folder: str = "/dev/shm",
-        patience: float = 60.0,
-        timeout: float = 600.0,
-    ) -> VLLMEngine[Any]:
+    def from_setup(cls, setup: EngineSetup, **settings: Any) -> VLLMEngine[Any]:
         """The engine of a run: with running servers, one that it starts, or vLLM in this process.
 
         The settings are those of :class:`VLLMOptions`.
         """
-        options = VLLMOptions(place, urls, python, arguments, memory, sleep, weights_folder, patience, timeout)
+        options = VLLMOptions.of(settings)
         options.check_machine()
-        sleeps, folder = options.sleeps(setup.device), Path(weights_folder)
-        kind: type[FileUpdate | DirectUpdate] = DirectUpdate if place == "process" else FileUpdate
+        sleeps, folder = options.sleeps(setup.device), Path(options.weights_folder)
+        kind: type[FileUpdate | DirectUpdate] = DirectUpdate if options.place == "process" else FileUpdate
         check_room(folder, kind.bytes_written(setup))
         share = options.share(setup.model, setup.device, getattr(torch, setup.config.compute_dtype))
-        vllm_arguments = {"enable-sleep-mode": sleeps, **(arguments or {})}
-        if place == "process":
+        vllm_arguments = {"enable-sleep-mode": sleeps, **(options.arguments or {})}
+        if options.place == "process":
             inside = InProcessHost(setup, share, vllm_arguments)
             return _make_engine(setup, InProcessRows(inside), DirectUpdate([inside], setup, folder), sleeps)
         servers: list[VLLMConnection] = []
-        if urls is None:
+        waits = {"patience": options.patience, "timeout": options.timeout}
+        if options.urls is None:
             servers.append(ChildServer(
-                python or sys.executable, setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
-                share, vllm_arguments, patience=patience, timeout=timeout,
+                options.python or sys.executable, setup.model, setup.device, setup.tokenizer,
+                setup.config.compute_dtype, share, vllm_arguments, **waits,
             ))  # fmt: skip
-        update = FileUpdate(servers, setup, own=urls is None, folder=folder)
-        if urls is not None:
-            connect = partial(VLLMConnection, patience=patience, timeout=timeout)
+        update = FileUpdate(servers, setup, own=options.urls is None, folder=folder)
+        if options.urls is not None:
+            connect = partial(VLLMConnection, **waits)
             update.fleet = Fleet(servers, options.places(), setup, connect)
             update.fleet.begin()
         return _make_engine(setup, ServerRows(servers, setup.slots), update, sleeps)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from transformers import PreTrainedModel
 
 from envsuite.core.errors import UsageError
@@ -17,7 +18,7 @@ from trainers.policy.sharding import local
 from trainers.rollout.vllm.child import check_interpreter
 from trainers.rollout.vllm.inside import check_here
 from trainers.rollout.vllm.room import whole_bytes
-from trainers.settings import ConfigError
+from trainers.settings import ConfigError, Positive, checked
 
 _WHERE = "rollout.engine_options"
 SHARE = 0.3
@@ -78,7 +79,7 @@ class VLLMOptions:
         ConfigError: They contradict each other.
     """
 
-    place: str = "server"
+    place: Literal["server", "process"] = "server"
     """server: vLLM runs in servers, with interpreters of their own; process: in each process of the trainer."""
     urls: str | Sequence[str] | None = None
     """Addresses of running servers, shared by all processes of the run, or where they are named
@@ -87,7 +88,7 @@ class VLLMOptions:
     """Interpreter that the server is started with; by default this one."""
     arguments: Mapping[str, Any] | None = None
     """Further arguments of vLLM where it is started, e.g. ``{max-model-len: 4096}``."""
-    memory: float | None = None
+    memory: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of the device's memory that vLLM may take where it is started; by default on a GPU what is free beside the
     trainer (:func:`share_beside`), and vLLM's own elsewhere."""
     sleep: bool | None = None
@@ -95,24 +96,29 @@ class VLLMOptions:
     started on a GPU."""
     weights_folder: str = "/dev/shm"
     """Folder that the servers see, too, for weights on their way; by default in memory."""
-    patience: float = 60.0
+    patience: Positive = 60.0
     """Seconds for which a server that fails is tried again, before the run stops."""
-    timeout: float = 600.0
+    timeout: Positive = 600.0
     """Seconds that a server may take for one completion."""
 
     def __post_init__(self) -> None:
-        if self.place not in ("server", "process"):
-            raise ConfigError(f"{_WHERE}.place is {self.place!r}; it must be server or process")
-        self._check_started()
+        if self.memory is not None and self._gives_share:
+            raise ConfigError(f"{_WHERE}: memory and arguments.gpu-memory-utilization are the same; leave one out")
         if self.urls is not None:
             self._check_urls()
         elif self.place == "process":
             if self.python is not None:
                 raise ConfigError(f"{_WHERE}: place is process, and python is for servers; leave one out")
             self._check_whole()
-        for name, seconds in (("patience", self.patience), ("timeout", self.timeout)):
-            if not isinstance(seconds, int | float) or not seconds > 0:
-                raise ConfigError(f"{_WHERE}.{name} is {seconds!r}; it must be seconds, above 0")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> VLLMOptions:
+        """Makes them from what the setting has.
+
+        Raises:
+            UnknownName, ConfigError: An option does not exist, or has no such value; or they contradict each other.
+        """
+        return checked(cls, options, origin=lambda path: f"{_WHERE}: ")
 
     def check_machine(self) -> None:
         """Checks that this machine has what they name.
@@ -134,18 +140,6 @@ class VLLMOptions:
                     f"{_WHERE}: place is process, where each process has a vLLM of its own on its own device, and "
                     f"arguments.{name} spreads one over several; leave it out, or use servers"
                 )
-
-    def _check_started(self) -> None:
-        if self.sleep is not None and not isinstance(self.sleep, bool):
-            raise ConfigError(f"{_WHERE}.sleep is {self.sleep!r}; it must be true or false")
-        if self.arguments is not None and not isinstance(self.arguments, Mapping):
-            raise ConfigError(f"{_WHERE}.arguments must be like {{max-model-len: 4096}}, got {self.arguments!r}")
-        if self.memory is None:
-            return
-        if isinstance(self.memory, bool) or not isinstance(self.memory, int | float) or not 0 < self.memory < 1:
-            raise ConfigError(f"{_WHERE}.memory is {self.memory!r}; it must be a share, between 0 and 1")
-        if self._gives_share:
-            raise ConfigError(f"{_WHERE}: memory and arguments.gpu-memory-utilization are the same; leave one out")
 
     def _check_urls(self) -> None:
         if self.place == "process":

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
@@ -22,10 +22,9 @@ from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm import proof
 from trainers.rollout.vllm.fleet import Fleet
 from trainers.rollout.vllm.host import VLLMHost, VLLMRefused
-from trainers.rollout.vllm.rows import VLLMRows
+from trainers.rollout.vllm.rows import H, VLLMRows
 from trainers.rollout.vllm.transfer import tied_groups
 
-H = TypeVar("H", bound=VLLMHost)
 Weights = Iterable[tuple[str, Tensor]]
 Answers = list[tuple[list[int], list[float]]]
 _LOG = logging.getLogger(__name__)

@@ -95,14 +95,22 @@ class DryRun:
     """One process of a run."""
 
     sizes: DryRunSizes
-    update: Amounts
-    """Forward and backward pass of one micro-batch, with the gradients of an earlier one there."""
+    stretches: tuple[Amounts, ...]
+    """Amounts of each stretch of the update: until the embedding's backward pass, and from there on."""
     step: Amounts
     """The optimiser's step, clipping included."""
     scoring: Amounts
     """A pass without gradient over one micro-batch: log-probabilities of the reference, for example."""
-    update_tokens: int
-    scoring_tokens: int
+    tokens: int
+    """Tokens of a micro-batch."""
+
+    @property
+    def update(self) -> Amounts:
+        """Forward and backward pass of one micro-batch, with the gradients of an earlier one there."""
+        highest = max(self.stretches, key=lambda stretch: stretch.peak)
+        names = ("products", "moved", "operations")
+        sums = {name: sum(getattr(stretch, name) for stretch in self.stretches) for name in names}
+        return replace(highest, kept=self.stretches[-1].kept, **sums)
 
 
 class _Planned(Policy):
@@ -153,9 +161,9 @@ class MemoryTrial:
             few, more = small.sizes.parameters, large.sizes.parameters
             if round(few + times * (more - few)) == count_parameters(self.shape):
                 return _extrapolate(small, large, times)
-        return _join_stretches(self._run())
+        return self._run()
 
-    def _run(self) -> _Parts:
+    def _run(self) -> DryRun:
         model = self._model()
         fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         with self._processes() as mesh, fake_mode, _one_group(), self._explain_errors():
@@ -187,7 +195,7 @@ class MemoryTrial:
             gradients=sum(p.numel() * p.element_size() for p, trains in own if trains),
             moments=sum(_moment_bytes(p, self.optim.state) for p, trains in own if trains),
         )
-        return _Parts(sizes, (*marks, last), step, scoring, self.rows.tokens)
+        return DryRun(sizes, (*marks, last), step, scoring, self.rows.tokens)
 
     def _model(self) -> PreTrainedModel:
         config = self.model
@@ -254,34 +262,15 @@ class MemoryTrial:
         return meter.amounts()
 
 
-@dataclass(frozen=True)
-class _Parts:
-    sizes: DryRunSizes
-    update: tuple[Amounts, ...]
-    """Amounts of each stretch of the update: until the embedding's backward pass, and from there on."""
-    step: Amounts
-    scoring: Amounts
-    tokens: int
-
-
-def _join_stretches(parts: _Parts) -> DryRun:
-    """The stretches of the update after each other."""
-    highest = max(parts.update, key=lambda stretch: stretch.peak)
-    names = ("products", "moved", "operations")
-    sums = {name: sum(getattr(stretch, name) for stretch in parts.update) for name in names}
-    update = replace(highest, kept=parts.update[-1].kept, **sums)
-    return DryRun(parts.sizes, update, parts.step, parts.scoring, parts.tokens, parts.tokens)
-
-
-def _extrapolate(small: _Parts, large: _Parts, times: float) -> DryRun:
+def _extrapolate(small: DryRun, large: DryRun, times: float) -> DryRun:
     def whole(name: str) -> int:
         a, b = float(getattr(small.sizes, name)), float(getattr(large.sizes, name))
         return round(a + times * (b - a))
 
     sizes = DryRunSizes(**{name: whole(name) for name in DryRunSizes.__dataclass_fields__})
-    update = tuple(a.extrapolate(b, times) for a, b in zip(small.update, large.update, strict=True))
+    stretches = tuple(a.extrapolate(b, times) for a, b in zip(small.stretches, large.stretches, strict=True))
     step, scoring = small.step.extrapolate(large.step, times), small.scoring.extrapolate(large.scoring, times)
-    return _join_stretches(_Parts(sizes, update, step, scoring, small.tokens))
+    return DryRun(sizes, stretches, step, scoring, small.tokens)
 
 
 def _least_depth(shape: PreTrainedConfig, least: int) -> int:

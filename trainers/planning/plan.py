@@ -225,7 +225,7 @@ class RunPlanner:
         options = config.rollout.engine_options
         if config.rollout.engine == "hf":
             text = self.shape.get_text_config(decoder=True)
-            scoring = {name: v * min(1.0, _PREFILL / dry.scoring_tokens) for name, v in _by_kind(dry.scoring).items()}
+            scoring = {name: v * min(1.0, _PREFILL / dry.tokens) for name, v in _by_kind(dry.scoring).items()}
             logits = 3 * 4.0 * work.slots * text.vocab_size
             cache = _token_bytes(config, dry) * kept_tokens(work, options)
             rollout = {KEYS: cache, STATES: _kept_states(work, options, dry), "engine: logits": logits, **scoring}
@@ -255,7 +255,7 @@ class RunPlanner:
         context = work.prompt + work.response / 2
         decode = depth * self.engine(config, dry).iteration(rows, rows * context)
 
-        passes = work.training_tokens / dry.update_tokens
+        passes = work.training_tokens / dry.tokens
         optim, method = config.optim, config.method
         steps = optim.minibatches * optim.epochs
         if optim.minibatch_rows is not None:
@@ -270,7 +270,7 @@ class RunPlanner:
         per_pass = 2 * gather + reduce if is_sharded else 0.0
         score_pass = forward + (gather if is_sharded else 0.0)
         times = {
-            "prefill": work.prefill_tokens / dry.scoring_tokens * forward,
+            "prefill": work.prefill_tokens / dry.tokens * forward,
             "decode": decode,
             "old log-probabilities": passes * score_pass if recomputes else 0.0,
             "reference, teacher, critic, hidden states": score_passes * passes * score_pass,
@@ -298,7 +298,7 @@ class RunPlanner:
             2.0 * _state_bytes(dry) / stream,
             _token_bytes(config, dry) / stream,
             2.0 * sizes.parameters / self._products(config),
-            self._pass(config, dry.scoring) / dry.scoring_tokens,
+            self._pass(config, dry.scoring) / dry.tokens,
         )
 
     def _products(self, config: TrainConfig) -> float:

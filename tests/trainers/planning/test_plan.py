@@ -11,7 +11,7 @@ import pytest
 from told import lacks
 from transformers import Gemma2Config, PreTrainedConfig, Qwen2Config
 
-from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, _join_stretches, on_meta
+from trainers.planning.dry_run import DryRun, DryRunRows, MemoryTrial, on_meta
 from trainers.planning.hardware import GPUS, Machines
 from trainers.planning.plan import RunPlanner, kept_tokens
 from trainers.planning.program import NAMES, PLAN, main, shape_of
@@ -112,7 +112,7 @@ def test_products_are_those_of_a_forward_and_two_backward_passes() -> None:
 def test_two_shallow_models_stand_for_a_deep_one(ranks: int, checkpointing: bool) -> None:
     model = ModelConfig(gradient_checkpointing=checkpointing, shard="full", compute_dtype="bfloat16")
     trial = MemoryTrial(shape(12), model, OptimConfig(), ranks, ranks, ROWS)
-    whole, grown = _join_stretches(trial._run()), trial.run()
+    whole, grown = trial._run(), trial.run()
     assert grown.sizes == whole.sizes
     for name in ("update", "step", "scoring"):
         assert getattr(grown, name).peak == pytest.approx(getattr(whole, name).peak, rel=0.01), name
@@ -123,7 +123,7 @@ def test_two_shallow_models_stand_for_a_deep_one(ranks: int, checkpointing: bool
 def test_layers_of_several_kinds_are_kept_in_their_pattern() -> None:
     gemma = Gemma2Config(num_hidden_layers=10, head_dim=16, sliding_window=16, **SHAPE)
     trial = MemoryTrial(gemma, ModelConfig(), OptimConfig(), 1, 1, ROWS)
-    assert trial.run().update.peak == pytest.approx(_join_stretches(trial._run()).update.peak, rel=0.01)
+    assert trial.run().update.peak == pytest.approx(trial._run().update.peak, rel=0.01)
 
 
 @pytest.mark.slow

@@ -104,18 +104,12 @@ class Tally:
         Losses are sums over the optimiser steps, others means.
         """
         counts = np.array([self.computed, self.rows, self.idle, self.distinct, *self.rerouted])
-        own = (merge_metrics(self.losses), self.tokens, self.entropy, self.gap, self.gap_tokens, counts, self.scored)
+        losses = merge_metrics([(loss.metrics, loss.tokens) for loss in self.losses])
+        own = (losses, self.tokens, self.entropy, self.gap, self.gap_tokens, counts, self.scored)
         parts = all_gather_object(accelerator, own)
-        tokens = sum(part[1] for part in parts)
-        metrics: dict[str, float] = {}
-        for name in dict.fromkeys(name for part in parts for name in part[0]):
-            values = [(part[0][name], part[1]) for part in parts if name in part[0]]
-            if name.endswith("_max"):
-                metrics[name] = max(value for value, _ in values)
-            elif name.endswith("_loss"):  # each process's share of the loss is multiplied by their number
-                metrics[name] = sum(value for value, _ in values) / len(parts)
-            else:
-                metrics[name] = sum(value * count for value, count in values) / max(tokens, 1)
+        metrics = merge_metrics([(part[0], part[1]) for part in parts])
+        # Each process's share of the loss is multiplied by their number.
+        metrics |= {name: value / len(parts) for name, value in metrics.items() if name.endswith("_loss")}
         metrics["entropy"] = sum(part[2] for part in parts) / max(sum(part[6] for part in parts), 1)
         metrics["logprob_gap"] = sum(part[3] for part in parts) / max(sum(part[4] for part in parts), 1)
         sums = np.sum([part[5] for part in parts], axis=0).tolist()

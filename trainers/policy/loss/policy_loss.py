@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envsuite.core.errors import UsageError
 from trainers.policy.loss.config import CorrectionConfig, Objective
-from trainers.policy.loss.selection import SELECTING
 from trainers.policy.loss.token_losses import LOSSES, LossTokens
 
 
@@ -122,32 +120,13 @@ def policy_loss(
     Returns:
         The loss of these tokens. Over the micro-batches of an optimiser batch, losses and gradients add up to those
         of the whole.
-
-    Raises:
-        UsageError: Columns of different lengths, or one is missing that the settings need.
     """
-    columns = {"old_logprob": old_logprob, "advantage": advantage, "row": row, "weight": weight}
-    for name, reason, tensor in (
-        ("ref_logprob", f"kl is {config.kl!r}" if config.kl != "none" else "", ref_logprob),
-        ("entropy", f"entropy_coef is {config.entropy_coef}" if config.entropy_coef > 0.0 else "", entropy),
-        ("selected", f"loss is {config.loss!r}" if config.loss in SELECTING else "", selected),
-        ("engine_logprob", "there is a correction" if correction is not None else "", engine_logprob),
-    ):
-        if tensor is not None:
-            columns[name] = tensor
-        elif reason:
-            raise UsageError(f"policy_loss: {reason}, which needs {name}")
-    for name, column in columns.items():
-        if column.shape != new_logprob.shape or column.dim() != 1:
-            raise UsageError(
-                f"policy_loss: {name} has shape {tuple(column.shape)}, new_logprob {tuple(new_logprob.shape)}; "
-                "all are flat over the response tokens"
-            )
     weight = weight.to(new_logprob.dtype)
     tokens = LossTokens(new_logprob, old_logprob, advantage.to(new_logprob.dtype), row, selected)
     term = LOSSES[config.loss](tokens, config)
     weight_metrics, token_loss = dict[str, Tensor](), term.loss
-    if correction is not None and engine_logprob is not None:
+    if correction is not None:
+        assert engine_logprob is not None
         plain, engine_weight = engine_weights(tokens, engine_logprob, correction)
         token_loss = engine_weight * token_loss
         weight_metrics = {
@@ -167,12 +146,14 @@ def policy_loss(
     }
     if term.selected is not None:
         metrics["selected_fraction"] = _mean(term.selected)
-    if config.kl != "none" and ref_logprob is not None:
+    if config.kl != "none":
+        assert ref_logprob is not None
         divergence = kl_estimate(new_logprob, ref_logprob, config)
         kl_loss = config.kl_coef * (weight * divergence).sum()
         loss = loss + kl_loss
         metrics |= {"kl": _mean(divergence), "kl_loss": kl_loss}
-    if config.entropy_coef > 0.0 and entropy is not None:
+    if config.entropy_coef > 0.0:
+        assert entropy is not None
         entropy_loss = -config.entropy_coef * (weight * entropy).sum()
         loss = loss + entropy_loss
         metrics["entropy_loss"] = entropy_loss
@@ -183,17 +164,16 @@ def _mean(values: Tensor) -> Tensor:
     return values.detach().double().mean() if len(values) else torch.zeros((), dtype=torch.float64)
 
 
-def merge_metrics(parts: Sequence[PolicyLoss]) -> dict[str, float]:
-    """Metrics of an optimiser batch from those of its micro-batches: the same figures as of one large batch."""
-    tokens = sum(part.tokens for part in parts)
+def merge_metrics(parts: Sequence[tuple[Mapping[str, Tensor | float], int]]) -> dict[str, float]:
+    """Metrics of a whole from those of its parts, each with its number of tokens: as of one large batch."""
+    tokens = sum(count for _, count in parts)
     metrics: dict[str, float] = {}
-    for name in parts[0].metrics if parts else ():
-        values = [float(part.metrics[name]) for part in parts]
+    for name in dict.fromkeys(name for part, _ in parts for name in part):
+        values = [(float(part[name]), count) for part, count in parts if name in part]
         if name.endswith("_max"):
-            metrics[name] = max(values)
+            metrics[name] = max(value for value, _ in values)
         elif name.endswith("_loss"):
-            metrics[name] = sum(values)
+            metrics[name] = sum(value for value, _ in values)
         else:
-            shares = (value * part.tokens for value, part in zip(values, parts, strict=True))
-            metrics[name] = sum(shares) / max(tokens, 1)
+            metrics[name] = sum(value * count for value, count in values) / max(tokens, 1)
     return metrics

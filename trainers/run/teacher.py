@@ -118,7 +118,7 @@ def check_teacher(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> No
         server = ServedTeacher.connect(estimator.teacher).server
         ids = [token for prompt in probe_prompts(tokenizer, size) for token in prompt]
         with _naming(server):
-            theirs, own = server.detokenize(ids), tokenizer.decode(ids)
+            theirs, own = server.detokenize(ids), str(tokenizer.decode(ids))
         is_same = "".join(theirs.split()) == "".join(own.split())  # decoders differ in the spaces that they add
     if not is_same:
         raise ConfigError(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from envsuite.core.errors import UsageError
-from trainers.settings import AtLeastOne, ConfigError, Fraction, NotNegative, check_fields
+from trainers.settings import AtLeastOne, Fraction, NotNegative, check_fields
 
 Loss = Literal["ppo", "cispo", "gmpo", "gpg", "clip_cov", "kl_cov"]
 RatioLevel = Literal["token", "step", "sequence", "product"]

@@ -164,7 +164,7 @@ class VLLMEngine(Engine, Generic[H]):
             ))  # fmt: skip
         update = FileUpdate(servers, setup, own=options.urls is None, folder=folder)
         if options.urls is not None:
-            connect = partial(VLLMConnection, **waits)
+            connect = partial(VLLMConnection, patience=options.patience, timeout=options.timeout)
             update.fleet = Fleet(servers, options.places(), setup, connect)
             update.fleet.begin()
         return _make_engine(setup, ServerRows(servers, setup.slots), update, sleeps)

@@ -38,14 +38,14 @@ class Row:
 
 
 def rows(iterations: int) -> list[Row]:
-    """Every recipe that there is a file of, the quick start's own method, and :data:`LAST`.
+    """Every recipe that there is a file of and that plays, the quick start's own method, and :data:`LAST`.
 
     Args:
         iterations: Of a run; what papers give for runs of another length is scaled to it.
     """
     quick: Mapping[str, Any] = yaml.safe_load(QUICK_START.read_text(encoding="utf-8"))
     own = Row(f"{quick['recipe']}, as in the quick start", "quickstart", quick["recipe"], quick["method"])
-    named = [recipe(name).name for name in recipes()]
+    named = [recipe(name).name for name, entry in recipes().items() if entry.pool is None]
     return [*(_row(name, iterations) for name in named), own, *(_row(name, iterations) for name in LAST)]
 
 

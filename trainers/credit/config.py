@@ -64,7 +64,7 @@ class MethodConfig:
     it scores, too."""
 
     def __post_init__(self) -> None:
-        if self.replay is not None and (self.replay.rules == "rounds") != (self.estimator == "rft"):
+        if self.replay is not None and (self.replay.rules == "rounds") != self.imitates:
             raise ConfigError("method.replay.rules: rft takes rounds, other methods paper or code")
         spear, scale = self.shapers.get("spear"), self.shapers.get("scale", {"factor": 1.0})
         if spear is not None and spear.get("outcome", "sign") == "sign" and scale.get("factor", 10.0) != 1.0:
@@ -80,6 +80,11 @@ class MethodConfig:
             UnknownName: It, or an option, does not exist.
         """
         return checked(ESTIMATORS[self.estimator], self.options, f"option of estimator {self.estimator}")
+
+    @property
+    def imitates(self) -> bool:
+        """Whether episodes are imitated, not compared."""
+        return self.estimator == "rft"
 
     @property
     def plays_greedily(self) -> bool:

@@ -90,7 +90,7 @@ def facts_of(env: EnvConfig, key: str) -> EnvFacts:
     """
     facts: EnvFacts | None = vars(env).get(_FACTS)
     if facts is None:
-        with _world(env, key) as world:
+        with open_environment(env, key) as world:
             if not world.tasks.ids(env.split):
                 raise ConfigError(f"{key}: split {env.split!r} of {env.id} has no task left after {key}.kwargs.tasks")
             facts = EnvFacts(world.tasks, world.restorable, world.images, type(world).__name__)
@@ -122,7 +122,7 @@ def panel_of_env(env: EnvConfig, key: str) -> tuple[Panel, dict[str, str]]:
     Raises:
         ConfigError: It cannot be made; the message names the key.
     """
-    with _world(env, key) as world:
+    with open_environment(env, key) as world:
         return panel_of(world, env.split), dict(world.versions)
 
 
@@ -147,7 +147,16 @@ def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
 
 
 @contextmanager
-def _world(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
+def open_environment(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
+    """Makes the environment, and closes it after the block.
+
+    Args:
+        env: The environment.
+        key: Its place in the configuration, for the message.
+
+    Raises:
+        ConfigError: It cannot be made; the message names the key.
+    """
     try:
         environment = factory_of(env).make()
     except (EnvsuiteError, gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
@@ -273,7 +282,7 @@ def check_vocabulary(env: EnvConfig, key: str, tokenizer: PreTrainedTokenizerBas
     unknown = tokenizer.unk_token_id
     if unknown is None:
         return
-    with _world(env, key) as world:
+    with open_environment(env, key) as world:
         try:
             first, _ = world.reset(options={"task_id": world.tasks.ids(env.split)[0]})
         except Exception:  # of somebody's environment: its episodes fail, with the reason, and are counted

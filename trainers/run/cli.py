@@ -218,7 +218,7 @@ def _recipe_below(files: Mapping[str, Mapping[str, Any]], recipes: Sequence[str]
     if "recipe" in settings and isinstance(own, dict):
         if base.method["estimator"] != recipe(file_recipe).method["estimator"]:  # options are of the file's estimator
             settings["method"] = {key: value for key, value in own.items() if key != "options"}
-    below = {"recipe": name, "method": base.method, "optim": base.optim, "rollout": base.rollout}
+    below = {"recipe": name, "method": base.method, "optim": base.optim, "rollout": base.rollout, "pool": base.pool}
     return merge(below, {**settings, "recipe": name})
 
 

@@ -88,7 +88,7 @@ class TrainConfig:
                 f"model.routing is replay, which follows the experts that the engine hf tells, but rollout.engine is "
                 f"{self.rollout.engine}; set rollout.engine: hf, or model.routing: own"
             )
-        if self.method.estimator == "rft" and "accepted" not in self.method.filter_settings:
+        if self.method.imitates and "accepted" not in self.method.filter_settings:
             raise ConfigError("rft would imitate every episode; add method.filters: {accepted: {}}")
         replay = self.method.replay
         if replay is not None and replay.rules == "paper" and self.rollout.group_size == 1:

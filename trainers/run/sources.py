@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainers.gateway.managers import manager_of
-from trainers.pool import Pool
 from trainers.rollout.environments import make_manager, sampling_of
 from trainers.run.examples import examples_of
+from trainers.run.features.pool.files import open_stored
 from trainers.run.features.pool.rollouts import EpisodeStore, PooledRollouts
 from trainers.run.features.staleness.groups import GroupPool
 from trainers.run.features.staleness.rollouts import AsynchronousRollouts
@@ -32,7 +33,7 @@ def make_rollouts(run: Run, ends: Sequence[int]) -> RolloutSource:
     config, rollout, accelerator = run.config, run.config.rollout, run.accelerator
     common = (config, accelerator, run.sampler, run.crediting.informative, run.counters, run.stop)
     if config.pool is not None and config.pool.take is not None:
-        return PooledRollouts(*common, Pool(config.pool.folder), config.pool.take)
+        return PooledRollouts(*common, open_stored(config, Path(config.pool.folder), run.tokenizer), config.pool.take)
     sampling = sampling_of(rollout.sampling, ends)
     slots = training_slots(config, accelerator.num_processes)
     examples = [examples_of(env, config.prompt) for env in config.envs]

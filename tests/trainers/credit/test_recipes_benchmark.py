@@ -52,9 +52,9 @@ def test_every_row_is_the_quick_start_but_for_its_method(tmp_path: Path, row: Ro
     assert measured.evaluation == quick.evaluation and measured.rollout == quick.rollout
 
 
-def test_there_is_a_row_for_every_recipe_and_no_two_share_a_folder() -> None:
+def test_there_is_a_row_for_every_recipe_that_plays_and_no_two_share_a_folder() -> None:
     made = rows(ITERATIONS)
-    assert {row.recipe for row in made} >= {recipe(name).name for name in recipes()}
+    assert {row.recipe for row in made} >= {recipe(name).name for name in recipes()} - {"sft"}
     assert len({row.folder for row in made}) == len({row.name for row in made}) == len(made)
 
 

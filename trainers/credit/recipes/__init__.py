@@ -38,9 +38,12 @@ class MethodRecipe:
     over: str | None = None
     """The method that an addition is put on when it is named alone; ``None`` for a method of its own."""
     optim: dict[str, Any] = field(default_factory=dict)
-    """Settings of the ``optim`` section; only variants have some, since they fit one size of model and batch."""
+    """Settings of the ``optim`` section: those of a variant, which fit one size of model and batch, or of a method that
+    reads no log-probabilities of who played."""
     rollout: dict[str, Any] = field(default_factory=dict)
     """Settings of the ``rollout`` section, of a method whose episodes are played in a way of their own."""
+    pool: dict[str, Any] | None = None
+    """Settings of the ``pool`` section, of a method whose episodes are stored ones."""
     variants: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """Sections ``method`` and ``optim`` of each variant, which are laid over the recipe's."""
 
@@ -101,6 +104,7 @@ def recipe(name: str) -> MethodRecipe:
         method,
         optim=optim,
         rollout=base.rollout,
+        pool=base.pool,
     )
 
 

@@ -13,6 +13,7 @@ from envsuite.playing.step import Episode
 from envsuite.playing.timing import Timing
 from trainers.policy.stateful import Stateful
 from trainers.pool import Pool, PoolWriter, Query, SessionConditions
+from trainers.run.features.pool.files import StoredEpisodes
 from trainers.run.features.pool.settings import PoolConfig
 from trainers.run.rollouts import IterationRollout, RolloutSource
 from trainers.settings import ConfigError
@@ -49,34 +50,42 @@ class EpisodeStore:
 
 @dataclass
 class PooledRollouts(RolloutSource):
-    """Takes the episodes of an iteration from a pool, each once; every process its share of the groups."""
+    """Takes the episodes of an iteration from a pool, each once; every process its share of the groups.
 
-    pool: Pool
+    What is imitated (``rft``) compares no episodes: single ones are taken, and each again once all have been.
+    """
+
+    pool: Pool | StoredEpisodes
     wanted: SessionConditions
     taken: dict[str, Any] | None = None
     """Counts of what was taken, as :meth:`~trainers.pool.pool.Pool.take` says it; ``None`` before."""
+    passes: int = 0
+    """Times that all episodes have been taken."""
 
     def __call__(self, iteration: int) -> IterationRollout:
         """Takes the groups."""
         return IterationRollout(*self._play(self.config.rollout.tasks), {})
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
-        size = self.config.rollout.group_size
-        query = Query(**vars(self.wanted), group_size=size)
-        episodes, counts = self.pool.take(query, tasks * size, self.config.seed, self.taken)
-        if len(episodes) < tasks * size:
-            raise DataError(
-                f"pool {self.pool.folder}: {len(episodes) // size} whole groups of {size} are left that pool.take "
-                f"finds, and an iteration takes {tasks}; widen the query, make rollout.tasks smaller, or store more"
-            )
-        self.taken = counts
-        first, self.counters.groups = self.counters.groups, self.counters.groups + tasks
-        numbers = {group: first + i for i, group in enumerate(dict.fromkeys(episode.group_id for episode in episodes))}
-        places = range(first * size, (first + tasks) * size)
+        size, imitates = self.config.rollout.group_size, self.config.method.imitates
+        query, episodes = Query(**vars(self.wanted), group_size=None if imitates else size), list[Episode]()
+        while left := tasks * size - len(episodes):
+            begins = self.taken is None
+            more, self.taken = self.pool.take(query, left, self.config.seed + self.passes, self.taken)
+            episodes += more
+            if len(more) < left:
+                if not imitates or (begins and not more):
+                    raise DataError(
+                        f"pool {self.pool.folder}: {len(more) // size} whole groups of {size} are left that pool.take "
+                        f"finds, and an iteration takes {tasks}; widen the query, make rollout.tasks smaller, or store "
+                        "more"
+                    )
+                self.taken, self.passes = None, self.passes + 1
+        first, self.counters.groups = self.counters.groups * size, self.counters.groups + tasks
         own = [
-            replace(episode, group_id=numbers[episode.group_id], episode_id=number)
-            for number, episode in zip(places, episodes, strict=True)
-            if self.is_own(numbers[episode.group_id])
+            replace(episode, group_id=group, episode_id=number)
+            for number, episode in enumerate(episodes, first)
+            if self.is_own(group := number if imitates else number // size)
         ]
         return own, Timing()
 
@@ -87,11 +96,11 @@ class PooledRollouts(RolloutSource):
 
     def state(self) -> Mapping[str, Any]:
         """Returns what has been taken: a part of the checkpoint, so that consumption goes back with it."""
-        return {"taken": self.taken}
+        return {"taken": self.taken, "passes": self.passes}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores :meth:`state`."""
-        self.taken = state["taken"]
+        self.taken, self.passes = state["taken"], state["passes"]
 
     def close(self) -> None:
         """Closes the pool."""

@@ -24,6 +24,7 @@ from trainers.processes.distributed import run_guarded
 from trainers.rollout.limits import check_limits
 from trainers.run.cli import ORDER, CommandLine, TrainerProgram, parse
 from trainers.run.config import TrainConfig
+from trainers.run.teacher import KEY
 from trainers.settings import ConfigError
 from trainers.settings.console import EscapingConsole
 from trainers.settings.words import whole_number
@@ -33,21 +34,22 @@ NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 """Shapes that are shipped."""
 
 
-def shape_of(path: str, shape: str | None, images: bool = False) -> PreTrainedConfig:
+def shape_of(path: str, shape: str | None, images: bool = False, key: str = "model.path") -> PreTrainedConfig:
     """The configuration of ``model.path``, or the shape that is given in its place.
 
     Args:
-        path: ``model.path``; of a name on the hub only the configuration is downloaded.
+        path: Value of the setting ``key``; of a name on the hub only the configuration is downloaded.
         shape: The option ``--model-shape``: a file of a configuration as ``config.json`` is one, or one of
             :data:`NAMES`.
         images: ``ModelConfig.sees``.
+        key: Another setting that names a model.
 
     Raises:
         DataError: It is missing or cannot be read.
         UnknownName: There is no such file or shape.
     """
     if shape is None:
-        return settings_of(find(path, "model.path", tokenizer=False, weights=False), "model.path", path, images)
+        return settings_of(find(path, key, tokenizer=False, weights=False), key, path, images)
     file = Path(shape) if shape.lower() not in NAMES else _FOLDER / f"{shape.lower()}.json"
     if not file.is_file():
         raise UnknownName(f"--model-shape {shape}: no such file, and no shape of that name; known: {', '.join(NAMES)}")
@@ -112,9 +114,9 @@ def _plan(command: CommandLine) -> int:
     check(config, shape, where, options.get("model-shape", config.model.path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of passes on fake tensors
-        means, path = (tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"]), config.method.local_teacher
-        teacher = None if path is None else shape_of(path, None)
-        planner = RunPlanner(shape, where, *means, teacher)
+        path = config.method.local_teacher
+        teacher = None if path is None else shape_of(path, None, key=KEY)
+        planner = RunPlanner(shape, where, tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"], teacher)
         plan = planner.plan(config)
         largest = planner.largest(plan)
         advice = alternatives(planner, plan, largest)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -116,7 +117,7 @@ def check_teacher(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> No
                 "gives log-probabilities at temperature 1; set it to 1, or give the teacher as a folder"
             )
         server = ServedTeacher.connect(estimator.teacher).server
-        ids = [token for prompt in probe_prompts(tokenizer, size) for token in prompt]
+        ids = [*chain(*probe_prompts(tokenizer, size)), *tokenizer.added_tokens_decoder]
         with _naming(server):
             theirs, own = server.detokenize(ids), str(tokenizer.decode(ids))
         is_same = "".join(theirs.split()) == "".join(own.split())  # decoders differ in the spaces that they add

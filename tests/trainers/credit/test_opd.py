@@ -351,6 +351,10 @@ def test_a_plan_counts_the_teacher(place: Path, capfd: pytest.CaptureFixture[str
     ):
         assert plan(["--config", str(write_settings(place, **SHORT)), "--gpus", gpus, "--json", "yes", *more]) == 0
         found[name] = orjson.loads(capfd.readouterr().out)
+    assert plan(
+        ["--config", str(write_settings(place, **SHORT)), "--gpus", "cpu", "--method.options.teacher", "runs/no"]
+    )
+    assert "method.options.teacher runs/no: there is no such folder" in capfd.readouterr().err
     size = 4 * model("qwen2", len(tokenizer())).num_parameters()
     assert "teacher" not in found["grpo"]["held"] and found["opd"]["held"]["teacher"] == size
     assert found["opd"]["seconds"]["reference, teacher, critic, hidden states"] > 0.0

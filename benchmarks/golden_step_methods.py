@@ -20,7 +20,7 @@ from trainers.credit.estimators.groups import Floats, Ints, group_codes, group_s
 from trainers.credit.estimators.hgpo import HGPO
 from trainers.credit.estimators.returns import discounted_returns, episode_returns
 from trainers.credit.estimators.steppo import StepPO
-from trainers.credit.scpo import SCPO, STEP_TEXT, failure_table, match_credit
+from trainers.credit.scpo import SCPO, failure_table, match_credit
 from trainers.steps import StepTable
 from trainers.steps.columns import EMBEDDING, STEP_SCORE, VALUE
 
@@ -200,7 +200,7 @@ def _(case: Case) -> Outcome:
     out = [not row["is_action_valid"] or row["next_observation"] == NO_OP for row in rows]
     texts = np.empty(len(rows), object)
     texts[:] = [None if left_out else row["step_text"] for row, left_out in zip(rows, out, strict=True)]
-    steps = steps.with_columns(**{STEP_TEXT: texts})
+    steps = steps.with_columns(step_text=texts)
     shaper = SCPO(
         alpha=case.number("alpha"),
         threshold=case.number("theta"),

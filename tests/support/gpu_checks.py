@@ -8,10 +8,11 @@ from transformers import PreTrainedModel
 
 from envsuite.playing.engine import Completion, Request, Sampling
 from trainers.policy.accumulation import log_probabilities
+from trainers.policy.attention import Scoring
 from trainers.policy.config import ComputeDtype, OptimConfig
 from trainers.policy.model import Policy
 from trainers.rollout.hf_engine import HFEngine
-from trainers.rollout.slot_attention import EFFICIENT, Scores, additive, attend
+from trainers.rollout.slot_attention import EFFICIENT, additive, attend
 from trainers.steps import StepTable
 from trainers.steps.table import Ragged
 
@@ -26,7 +27,7 @@ def kernel_sums(shape: str, dtype: torch.dtype, device: torch.device) -> None:
     hidden = torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(keys - queries + 1)[None, None]
     mask = additive(hidden, dtype) if shape in ("masked", "one") else None
     assert device.type in EFFICIENT
-    out, total = attend(query, key, value, mask, Scores(), causal=shape == "causal")
+    out, total = attend(query, key, value, mask, Scoring(), causal=shape == "causal")
     scores = query.float() @ key.float().mT * 64**-0.5
     if shape == "causal":
         scores = scores + additive(hidden, torch.float32)

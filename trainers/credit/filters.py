@@ -110,10 +110,8 @@ class Overlong(Filter):
     Such an episode was cut, so its return says little about what it would have led to.
     """
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The column that marks responses which reached the limit."""
-        return ("cut",)
+    needs = ("cut",)
+    """The column that marks responses which reached the limit."""
 
     def __call__(self, steps: StepTable) -> NDArray[np.bool_]:
         """True for the rows of episodes all of whose responses ended by themselves."""
@@ -125,10 +123,8 @@ class Overlong(Filter):
 class VoidTurn(Filter):
     """Drop the episodes with a completion that holds no tool call (SPEAR, section 4.3; SimpleTIR, 2025)."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The parsed actions."""
-        return ("action",)
+    needs = ("action",)
+    """The parsed actions."""
 
     def __call__(self, steps: StepTable) -> NDArray[np.bool_]:
         """True for the rows of episodes all of whose completions parsed to an action."""

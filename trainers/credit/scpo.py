@@ -107,14 +107,12 @@ class SCPO(Shaper):
     monotonic: bool = True
     """Credit a position of the reference only once; without it every match (the paper's ablation)."""
 
+    needs = ("step_text",)
+    """The steps as text."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._score  # noqa: B018  (its settings are checked now, its model is loaded when there is a pair to score)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The steps as text."""
-        return ("step_text",)
 
     @property
     def effect(self) -> str | None:

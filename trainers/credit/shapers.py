@@ -104,10 +104,8 @@ class KLPenalty(Shaper):
     """``"step"``: the sum over a step's tokens is taken from the reward of the step, which every method reads.
     ``"token"``: each token pays its own, which only methods with rewards per token read (reinforce_pp, ppo, remax)."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The log-probabilities of the reference, and of the policy where the engine's are others."""
-        return (REFERENCE, OLD)
+    needs = (REFERENCE, OLD)
+    """The log-probabilities of the reference, and of the policy where the engine's are others."""
 
     def __call__(self, steps: StepTable) -> StepTable:
         """Returns the steps with the penalty on their rewards, or on those of their tokens.

@@ -50,10 +50,8 @@ class BEACON(Comparing):
     """``world``: states of the world, as each environment defines them (docs/methods/beacon.md); ``expert``: the
     actions with which its expert solves the task, in their order."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Whether each step reached a milestone."""
-        return (MILESTONE,)
+    needs = (MILESTONE,)
+    """Whether each step reached a milestone."""
 
     @property
     def milestone_kind(self) -> Milestones:

@@ -37,10 +37,8 @@ class EMPG(Comparing):
     compare: Compared = STANDARD
     """How the episodes of a group are compared."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The entropy at each response token."""
-        return (ENTROPY,)
+    needs = (ENTROPY,)
+    """The entropy at each response token."""
 
     @property
     def credits_lone_episodes(self) -> bool:

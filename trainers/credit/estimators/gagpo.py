@@ -33,10 +33,8 @@ class GAGPO(Estimator):
     compare: ComparedSteps = STANDARD
     """How steps are compared: ``normalise``, ``ddof`` and ``epsilon``."""
 
-    @property
-    def credits_lone_episodes(self) -> bool:
-        """No: steps are compared with those of other episodes, but for states that an episode comes back to."""
-        return False
+    credits_lone_episodes = False
+    """No: steps are compared with those of other episodes, but for states that an episode comes back to."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""

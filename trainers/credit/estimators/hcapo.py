@@ -57,10 +57,8 @@ class HCAPO(Comparing):
     compare: Annotated[StateComparison, laid_over(_EXACT)] = _EXACT
     """How episodes and steps are compared; the paper leaves ``ddof`` and ``epsilon`` open."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The log-probabilities in hindsight, and which episodes succeeded."""
-        return (HINDSIGHT, SUCCESS)
+    needs = (HINDSIGHT, SUCCESS)
+    """The log-probabilities in hindsight, and which episodes succeeded."""
 
     @property
     def distinguishing(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from trainers.credit.estimators.base import Advantage, CriticValue, Per, ValueBased, register
+from trainers.credit.estimators.base import Advantage, CriticValue, ValueBased, register
 from trainers.credit.estimators.groups import Bools, Floats, all_equal, episode_codes, mean_abs
 from trainers.credit.estimators.returns import backward_sums, row_score, steps_in_order, value_diagnostics
 from trainers.settings import Fraction, NotNegative
@@ -76,21 +76,17 @@ class HiPER(ValueBased):
     hiper_code_changed: NotNegative = 0.0
     """Charged, in the authors' code only, for each turn that keeps its subgoal and words it otherwise (0.3)."""
 
-    @property
-    def per(self) -> Per:
-        """Tokens of different blocks have different advantages."""
-        return "token"
+    per = "token"
+    """Tokens of different blocks have different advantages."""
+
+    distinguishing = ("high",)
+    """The advantage of segments: where no subgoal is written, turns alone are credited."""
 
     @property
     def values(self) -> tuple[CriticValue, ...]:
         """V_high before the response, learnt where a segment begins; V_low after the subgoal; the switch's third."""
         outputs = (CriticValue(VALUE_HIGH, learns=SEGMENT), CriticValue(VALUE_LOW, at=LOW_START))
         return (*outputs, CriticValue(VALUE_SWITCH)) if self.switch == "hiper_code" else outputs
-
-    @property
-    def distinguishing(self) -> tuple[str, ...]:
-        """The advantage of segments: where no subgoal is written, turns alone are credited."""
-        return ("high",)
 
     @property
     def needs(self) -> tuple[str, ...]:

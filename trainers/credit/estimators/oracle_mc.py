@@ -31,15 +31,13 @@ class OracleMC(Estimator):
     equal, however many steps were made; every visit of a continuation counts for the state that it visits, so that few
     continuations measure many states. Exact but for the time limit, if the state key is the whole state."""
 
+    needs = (MC_VALUE, NEXT_MC_VALUE)
+    """Values of the state that a step answers, and of the one that it leads to."""
+
     @property
     def continued(self) -> tuple[int, States]:
         """The options ``continuations`` and ``states``."""
         return self.continuations, self.states
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Values of the state that a step answers, and of the one that it leads to."""
-        return (MC_VALUE, NEXT_MC_VALUE)
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step; the columns ``row_score`` and ``step_score`` are added to their own row.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainers.credit.estimators.base import Advantage, Per, ValueBased, register
+from trainers.credit.estimators.base import Advantage, ValueBased, register
 from trainers.credit.estimators.groups import Floats, mean_abs
 from trainers.credit.estimators.returns import value_diagnostics
 from trainers.credit.estimators.tokens import Scope, token_advantages, whiten
@@ -35,15 +35,13 @@ class PPO(ValueBased):
     bootstrap: bool = False
     """After an episode that was cut off comes, instead of 0, the last value that the critic gave in it."""
 
+    per = "token"
+    """Each token has a value and an advantage of its own."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bootstrap and self.scope == "step":
             raise ConfigError("ppo: bootstrap follows an episode, but scope is step; set scope: episode")
-
-    @property
-    def per(self) -> Per:
-        """Each token has a value and an advantage of its own."""
-        return "token"
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per response token.

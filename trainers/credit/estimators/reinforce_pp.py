@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainers.credit.estimators.base import Advantage, Estimator, Per, register
+from trainers.credit.estimators.base import Advantage, Estimator, register
 from trainers.credit.estimators.groups import Floats, mean_of
 from trainers.credit.estimators.tokens import Scope, token_sequences, whiten
 from trainers.settings import Fraction, NotNegative
@@ -30,10 +30,8 @@ class ReinforcePP(Estimator):
     epsilon: NotNegative = 1e-8
     """Added to the variance (verl)."""
 
-    @property
-    def per(self) -> Per:
-        """Each token has an advantage of its own."""
-        return "token"
+    per = "token"
+    """Each token has an advantage of its own."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per response token."""

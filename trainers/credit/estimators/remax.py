@@ -29,10 +29,8 @@ class ReMax(Estimator):
     """Return that a token is credited with: that of its episode (paper), or the return to go (``"to_go"``, verl). They
     differ only where rewards come before the end."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The greedy episode's return."""
-        return (GREEDY_RETURN,)
+    needs = (GREEDY_RETURN,)
+    """The greedy episode's return."""
 
     @property
     def per(self) -> Per:

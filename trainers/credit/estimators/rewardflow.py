@@ -43,10 +43,8 @@ class RewardFlow(Comparing):
     compare: Centred = CENTRED
     """How episodes and steps are compared."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The state that each step led to, and whether its episode was solved."""
-        return (NEXT_STATE, SUCCESS)
+    needs = (NEXT_STATE, SUCCESS)
+    """The state that each step led to, and whether its episode was solved."""
 
     @property
     def distinguishing(self) -> tuple[str, ...]:

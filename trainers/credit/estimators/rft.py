@@ -25,10 +25,8 @@ class RFT(Estimator):
     weight: Literal["one", "score"] = "one"
     """w: 1, or the return of the episode."""
 
-    @property
-    def credits_lone_episodes(self) -> bool:
-        """An episode is compared with no other."""
-        return True
+    credits_lone_episodes = True
+    """An episode is compared with no other."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One weight per step."""

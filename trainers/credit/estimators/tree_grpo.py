@@ -34,10 +34,8 @@ class TreeGRPO(Comparing):
     compare: Compared = STANDARD
     """How leaves are compared, in both terms."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The tree of each episode."""
-        return (TREE,)
+    needs = (TREE,)
+    """The tree of each episode."""
 
     @property
     def credits_lone_episodes(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainers.credit.estimators.base import Advantage, CriticValue, Per, ValueBased, register
+from trainers.credit.estimators.base import Advantage, CriticValue, ValueBased, register
 from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.returns import explained_variance, step_advantages, value_diagnostics
 from trainers.credit.estimators.tokens import row_means, token_advantages
@@ -37,15 +37,11 @@ class VETTA(ValueBased):
     bootstrap: bool = False
     """After an episode that was cut off comes, instead of 0, the last value that the critic gave in it."""
 
-    @property
-    def per(self) -> Per:
-        """Each token has an advantage of its own."""
-        return "token"
+    per = "token"
+    """Each token has an advantage of its own."""
 
-    @property
-    def values(self) -> tuple[CriticValue, ...]:
-        """The turn's value, read before its response, and a value of the text before each token."""
-        return (CriticValue(per="step"), CriticValue(per="token"))
+    values = (CriticValue(per="step"), CriticValue(per="token"))
+    """The turn's value, read before its response, and a value of the text before each token."""
 
     @property
     def distinguishing(self) -> tuple[str, ...]:

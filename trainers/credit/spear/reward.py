@@ -47,10 +47,8 @@ class Spear(Shaper):
     decay: Count = 200
     """T_decay: iterations over which μ falls to 0."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The success flag, the parsed actions, and the iteration."""
-        return ("success", "action", ITERATION)
+    needs = ("success", "action", ITERATION)
+    """The success flag, the parsed actions, and the iteration."""
 
     def __call__(self, steps: StepTable) -> StepTable:
         """Returns the steps with the composite reward.

@@ -1,4 +1,9 @@
-"""GRPO: an episode's return relative to its group."""
+"""GRPO: an episode's return relative to its group; the advantage of DAPO and GSPO, too.
+
+What DAPO adds (Yu et al. 2025, sections 3.1 to 3.3) lies in the loss and in which groups are trained on: clip-higher,
+the mean over all tokens and the filter for groups without variance are settings of its recipe. What GSPO adds (Zheng et
+al. 2025, Eq. 5 to 7) is the importance ratio of a whole sequence, the setting ``ratio: sequence`` of its recipe.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,8 @@ from trainers.credit.estimators.comparison import STANDARD, Compared, Comparing
 from trainers.steps import StepTable
 
 
+@register("dapo")
+@register("gspo")
 @register("grpo")
 @dataclass(frozen=True)
 class GRPO(Comparing):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -86,10 +88,8 @@ def load_outline(config: ModelConfig, key: str = "model.path") -> Outline:
     if takes_images(settings):
         raise ConfigError(f"model.shard is {config.shard}, but {config.path} takes images; set model.shard: none")
     dtype = torch.float32 if config.adapter is None or config.adapter.base == "float32" else torch.bfloat16
-    try:
+    with _reading("model.path", config.path):
         model = empty_model(AutoModelForCausalLM, settings, dtype)
-    except _UNREADABLE as error:
-        raise _unreadable(key, config.path, error) from error
     model.name_or_path = str(source.folder)
     if (source.folder / GENERATION_CONFIG_NAME).is_file() and source.gguf is None:
         model.generation_config = GenerationConfig.from_pretrained(source.folder)
@@ -154,7 +154,7 @@ def _weights_of(
         return FirstProcessWeights(whole, "an adapter is merged into it")
     if getattr(settings, "quantization_config", None) is not None:
         return FirstProcessWeights(whole, "its weights are quantised")
-    try:
+    with _reading("model.path", config.path):
         files = WeightFiles(source.folder)
         places = places_in(files, model)
         if isinstance(places, str):
@@ -162,8 +162,6 @@ def _weights_of(
         for name, buffer in model.named_buffers():
             if name in places:
                 buffer.copy_(files.read(places[name]))
-    except _UNREADABLE as error:
-        raise _unreadable(key, config.path, error) from error
     return FileWeights(files, places)
 
 
@@ -175,7 +173,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             ``config.chat_template`` is missing or cannot be rendered.
     """
     source = find(config.path, "model.path")
-    tokenizer = read_tokenizer(source, "model.path", config.path)
+    with _reading("model.path", config.path):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**source.tokenizer)
     if config.chat_template is not None:
         tokenizer.chat_template = read_template(config.chat_template, "chat_templates", "model.chat_template")
         try:
@@ -210,13 +209,11 @@ def _processing(source: ModelSource, settings: PreTrainedConfig, key: str, path:
     Raises:
         DataError: It cannot be loaded.
     """
-    try:
+    with _reading(key, path, (*_UNREADABLE, ImportError, AttributeError)):
         processor = AutoProcessor.from_pretrained(source.folder)  # type: ignore[no-untyped-call]
         # The same pixels whether torchvision, which processors of videos need, is installed or not.
         processor.image_processor = AutoImageProcessor.from_pretrained(source.folder, backend="pil")  # type: ignore[no-untyped-call]
         return ImageProcessing(processor, int(settings.image_token_id))
-    except (*_UNREADABLE, ImportError, AttributeError) as error:
-        raise _unreadable(key, path, error) from error
 
 
 def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> PreTrainedModel:
@@ -305,13 +302,11 @@ def read(
         DataError: It cannot be read.
     """
     how |= {"use_safetensors": True} if source.gguf is None else {"quantization_config": GgufConfig(dequantize=True)}
-    try:
+    with _reading(key, name):
         model: PreTrainedModel = (kind or class_of(settings)).from_pretrained(config=settings, **source.load, **how)
         for module in model.modules() if settings.model_type == "phimoe" else ():
             if hasattr(module, "router_jitter_noise"):  # draws experts at random in training
                 module.train(False).train = lambda mode=True, own=module: own  # type: ignore[method-assign,misc]
-    except _UNREADABLE as error:
-        raise _unreadable(key, name, error) from error
     return model
 
 
@@ -332,10 +327,8 @@ def settings_of(source: ModelSource, key: str, name: str, images: bool = False) 
     if source.gguf is not None:
         with require_extra(f"{key} {name}: a GGUF file needs gguf", "gguf"):
             import gguf  # noqa: F401
-    try:
+    with _reading(key, name):
         settings: PreTrainedConfig = AutoConfig.from_pretrained(**source.load)
-    except _UNREADABLE as error:
-        raise _unreadable(key, name, error) from error
     without_noise(settings)
     choose_reading(settings, images)
     return settings
@@ -369,5 +362,10 @@ def _load(
     return model
 
 
-def _unreadable(key: str, path: str, error: Exception) -> DataError:
-    return DataError(f"{key} {path}: cannot be loaded ({type(error).__name__}: {error})")
+@contextmanager
+def _reading(key: str, path: str, kinds: tuple[type[Exception], ...] = _UNREADABLE) -> Iterator[None]:
+    """Makes an error of reading a model, of these ``kinds``, a :class:`DataError` that names the path."""
+    try:
+        yield
+    except kinds as error:
+        raise DataError(f"{key} {path}: cannot be loaded ({type(error).__name__}: {error})") from error

@@ -156,11 +156,10 @@ class VLLMEngine(Engine, Generic[H]):
             inside = InProcessHost(setup, share, vllm_arguments)
             return _make_engine(setup, InProcessRows(inside), DirectUpdate([inside], setup, folder), sleeps)
         servers: list[VLLMConnection] = []
-        waits = {"patience": options.patience, "timeout": options.timeout}
         if options.urls is None:
             servers.append(ChildServer(
                 options.python or sys.executable, setup.model, setup.device, setup.tokenizer,
-                setup.config.compute_dtype, share, vllm_arguments, **waits,
+                setup.config.compute_dtype, share, vllm_arguments, patience=options.patience, timeout=options.timeout,
             ))  # fmt: skip
         update = FileUpdate(servers, setup, own=options.urls is None, folder=folder)
         if options.urls is not None:

@@ -12,7 +12,7 @@ keys are not kept for the backward pass, which gathers them again.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +46,11 @@ class Scoring:
     softcap: float | None = None
     """Soft cap of the scores, as in Gemma 2."""
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Scoring:
+        """Reads what transformers passes on to an attention."""
+        return cls(*map(options.get, ("scaling", "sliding_window", "softcap")))
+
 
 def tree_attention(
     module: torch.nn.Module,
@@ -55,23 +60,18 @@ def tree_attention(
     attention_mask: Tensor | None,
     *,
     tree_plan: TreePlan,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    **_: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Attends from each token to those on its path; all tensors (1, heads, tokens, dim).
 
     Returns:
         The attention output, shape (1, tokens, heads, dim), and None for the weights.
     """
-    if position_bias is not None:
+    if options.get("position_bias") is not None:
         raise DataError(f"the attention of {type(module).__name__} has a position bias, which the trainer lacks")
     queries, keys, values = rows_of(module, query, key, value, tree_plan)
-    how = Scoring(scaling, sliding_window, softcap)
-    out: Tensor = _TreeAttention.apply(queries, keys, values, s_aux, tree_plan, how)  # type: ignore[no-untyped-call]
+    how, sinks = Scoring.of(options), options.get("s_aux")
+    out: Tensor = _TreeAttention.apply(queries, keys, values, sinks, tree_plan, how)  # type: ignore[no-untyped-call]
     return out[None], None
 
 

@@ -22,7 +22,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError, MissingExtra
-from trainers.policy.attention import NAME, rows_of
+from trainers.policy.attention import NAME, Scoring, rows_of
 from trainers.policy.config import AttentionKernel, ModelConfig
 from trainers.policy.rows import rows_reason
 from trainers.policy.tree_plan import TreePlan
@@ -175,9 +175,6 @@ def flex_tree_attention(
     attention_mask: Tensor | None,
     *,
     tree_plan: TreePlan,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """FlexAttention of a row, compiled on GPUs; on a CPU without gradients. Arguments and result as the function above.
@@ -186,19 +183,21 @@ def flex_tree_attention(
         DataError: The model's attention has sinks or a position bias.
     """
     _refuse(module, "flex", options)
+    how = Scoring.of(options)
+    softcap = how.softcap
     query, key, value = (part.transpose(0, 1)[None] for part in rows_of(module, query, key, value, tree_plan))
-    mask = tree_plan.once(("flex", sliding_window), lambda: _block_mask(tree_plan, sliding_window))
+    mask = tree_plan.once(("flex", how.window), lambda: _block_mask(tree_plan, how.window))
 
     def cap_score(score: Tensor, *_: Tensor) -> Tensor:
         assert softcap is not None
         return (score / softcap).tanh() * softcap
 
-    attend = _compile(flex_attention, query.device.type, sliding_window, torch.is_grad_enabled())
+    attend = _compile(flex_attention, query.device.type, how.window, torch.is_grad_enabled())
     out: Tensor = attend(
         query, key, value,
         score_mod=None if softcap is None else cap_score,
         block_mask=mask,
-        scale=scaling,
+        scale=how.scale,
         enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
     return out.transpose(1, 2), None
@@ -244,9 +243,6 @@ def varlen_tree_attention(
     *,
     varlen: Callable[[], Callable[..., Any]],
     tree_plan: TreePlan,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """FlashAttention of a row; the keys of a chain's path are gathered before its own.
@@ -258,15 +254,16 @@ def varlen_tree_attention(
         DataError: The model's attention has sinks or a position bias.
     """
     _refuse(module, "flash_attention", options)
+    how = Scoring.of(options)
     chains = tree_plan.once("flash", lambda: _Chains(tree_plan))
     queries, keys, values = rows_of(module, query, key, value, tree_plan)
     output = varlen()(
         queries.contiguous(), keys[chains.keys], values[chains.keys],
         **chains.lengths,
-        softmax_scale=scaling,
+        softmax_scale=how.scale,
         causal=True,
-        window_size=(-1, -1) if sliding_window is None else (sliding_window - 1, 0),
-        **({} if softcap is None else {"softcap": softcap}),
+        window_size=(-1, -1) if how.window is None else (how.window - 1, 0),
+        **({} if how.softcap is None else {"softcap": how.softcap}),
     )  # fmt: skip
     # Version 3 returns log-sums, too, in some releases.
     out: Tensor = output[0] if isinstance(output, tuple) else output

@@ -88,27 +88,22 @@ def slot_attention(
     attention_mask: Tensor | None,
     *,
     slot_plan: StepPlan,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    **_: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Stores new keys and values, and attends by the plan; all tensors (1, heads, tokens, dim).
 
     Returns:
         The attention output, shape (1, tokens, heads, dim), and None for the weights.
     """
-    if s_aux is not None or position_bias is not None:
-        extra = "sinks" if s_aux is not None else "a position bias"
-        raise UsageError(f"the attention of {type(module).__name__} has {extra}, which the hf engine lacks")
-    plan, how = slot_plan, Scoring(scaling, softcap=softcap)
+    for name, feature in (("s_aux", "sinks"), ("position_bias", "a position bias")):
+        if options.get(name) is not None:
+            raise UsageError(f"the attention of {type(module).__name__} has {feature}, which the hf engine lacks")
+    plan, how = slot_plan, Scoring.of(options)
     query, key, value = as_computed(query, key, value)
     index = module.layer_idx
     assert isinstance(index, int)
     buffers = plan.cache.pages.layer(index, key, value, plan.held_dtype(key))
-    window = sliding_window if sliding_window and plan.longest > sliding_window else None
+    window = how.window if how.window and plan.longest > how.window else None
     queries = query[0].transpose(0, 1)
     out = query.new_empty(*queries.shape[:2], value.shape[3])
     if plan.compiled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def make_run(
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))
     results = [evaluate(rng, "before", 0, 0.4, tasks)]
-    with MetricsWriter(folder / "metrics.jsonl") as writer:
+    with closing(MetricsWriter(folder / "metrics.jsonl")) as writer:
         writer.write(0, results[0].metrics())
         for i in range(1, iterations + 1):
             progress = i / iterations

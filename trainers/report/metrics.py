@@ -310,14 +310,6 @@ class MetricsWriter:
         """Closes the file."""
         self._file.close()
 
-    def __enter__(self) -> MetricsWriter:
-        """Returns the writer."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Closes the file."""
-        self.close()
-
 
 _GROUPS = {
     "train": "Training, one value per iteration",

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import orjson
@@ -85,7 +86,7 @@ def _record(job: Job, successes: int, update: float) -> None:
     (job.folder / "evaluation.json").write_bytes(orjson.dumps([_result(successes).to_json()]))
     if job.row is None:
         return
-    with MetricsWriter(job.folder / "metrics.jsonl") as writer:
+    with closing(MetricsWriter(job.folder / "metrics.jsonl")) as writer:
         for i in range(1, job.iterations + 1):
             cpu = {"cpu/rollout": 10.0, "cpu/estimator": 0.5, "cpu/update": update}
             writer.write(i, {"train/success": i / 10, "train/tokens_total": 2000 * i, **cpu})

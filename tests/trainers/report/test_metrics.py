@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_the_page_of_metrics_is_what_the_command_prints() -> None:
 
 def test_what_is_no_metric_is_refused_and_what_is_not_finite_becomes_null(tmp_path: Path) -> None:
     assert is_metric("eval/success/depth-2") and is_metric("diag/a/b") and not is_metric("diag/")
-    with MetricsWriter(tmp_path / "m.jsonl") as writer:
+    with closing(MetricsWriter(tmp_path / "m.jsonl")) as writer:
         with pytest.raises(UnknownName, match="Nearest: 'train/loss'"):
             writer.write(1, {"train/los": 1.0})
         with pytest.raises(UsageError, match="iteration 4"):
@@ -39,21 +40,21 @@ def test_a_file_cut_anywhere_reads_as_its_whole_lines_and_can_be_appended_to(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     path = tmp_path_factory.mktemp("metrics") / "m.jsonl"
-    with MetricsWriter(path) as writer:
+    with closing(MetricsWriter(path)) as writer:
         for i in range(5):
             writer.write(i, {"train/loss": i / 7})
     content = path.read_bytes()[:-cut]
     path.write_bytes(content)
     whole = content.count(b"\n")
     assert [record["iteration"] for record in read_metrics(path)] == list(range(whole))
-    with MetricsWriter(path) as writer:
+    with closing(MetricsWriter(path)) as writer:
         writer.write(9, {"train/loss": 1.0})
     assert [record["iteration"] for record in read_metrics(path)] == [*range(whole), 9]
 
 
 def test_a_resume_drops_what_came_after_the_checkpoint_and_keeps_the_rest_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
-    with MetricsWriter(path) as writer:
+    with closing(MetricsWriter(path)) as writer:
         for i in (0, 1, 2):
             writer.write(i, {"train/loss": i / 3})
         kept = path.read_bytes()

@@ -13,7 +13,7 @@ from trainers.report.html import file_entry, page, script_json, setting_text, wr
 from trainers.report.metrics import METRICS, is_share
 from trainers.report.pack import STEP_FIELDS, pack
 from trainers.report.run import RunData, flat
-from trainers.report.stats import EvalResult, by_stratum, interval
+from trainers.report.stats import EvalResult, by_stratum, first_and_last, interval
 from trainers.steps.parquet import read_table
 
 SCRIPTS = ("charts.js", "episodes.js", "compare.js")
@@ -57,11 +57,8 @@ def last_evaluations(number: int, run: RunData) -> list[RunEvaluation]:
     section = run.config.get("evaluation")
     envs = (section.get("envs") if isinstance(section, Mapping) else None) or []
     repeats = (section.get("repeats") if isinstance(section, Mapping) else None) or 1
-    last: dict[tuple[str, str, str], EvalResult] = {}
-    for result in run.evaluations:
-        last[result.env_id, result.split, result.manifest_hash] = result
     evaluations = []
-    for place, result in enumerate(last.values()):
+    for place, (_, result) in enumerate(first_and_last(run.evaluations)):
         env = envs[place] if place < len(envs) and envs[place].get("id") == result.env_id else {}
         stem = f"episodes/eval-?????{f'-{place}' if place else ''}"
         shards = (str(path).partition(".0-of-")[0] for path in run.folder.glob(f"{stem}.0-of-*.parquet"))

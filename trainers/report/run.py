@@ -14,7 +14,7 @@ import yaml
 from envsuite.core.errors import DataError
 from envsuite.evaluation.statistics import wilson
 from trainers.report.metrics import read_metrics
-from trainers.report.stats import EvalResult
+from trainers.report.stats import EvalResult, first_and_last
 from trainers.steps.parquet import episode_files
 
 _FILE = re.compile(r"(iteration|eval)-(\d+)(?:-(\d+))?")
@@ -78,10 +78,7 @@ class RunData:
 
     def pairs(self) -> list[tuple[EvalResult, EvalResult]]:
         """Returns the first and last evaluation of each environment and split with at least two."""
-        evaluations: dict[tuple[str, str, str], list[EvalResult]] = {}
-        for result in self.evaluations:
-            evaluations.setdefault((result.env_id, result.split, result.manifest_hash), []).append(result)
-        return [(results[0], results[-1]) for results in evaluations.values() if len(results) > 1]
+        return [(first, last) for first, last in first_and_last(self.evaluations) if first is not last]
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """Returns iterations and values of one metric, where it is a number."""

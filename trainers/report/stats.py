@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -190,6 +190,15 @@ def _stratum(name: str, sound: Sequence[EpisodeOutcome]) -> StratumResult:
         high=high,
         tasks=len(counts),
     )
+
+
+def first_and_last(results: Iterable[EvalResult]) -> list[tuple[EvalResult, EvalResult]]:
+    """Returns the first and the last evaluation of each environment, split and task set; one alone is both."""
+    pairs: dict[tuple[str, str, str], tuple[EvalResult, EvalResult]] = {}
+    for result in results:
+        key = (result.env_id, result.split, result.manifest_hash)
+        pairs[key] = (pairs[key][0] if key in pairs else result, result)
+    return list(pairs.values())
 
 
 def by_stratum(results: Sequence[EvalResult]) -> list[tuple[str, int, list[StratumResult | None]]]:

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     from trainers.processes.distributed import make_accelerator, peers
-    from trainers.report.stats import EvalResult, before_after_table
+    from trainers.report.stats import before_after_table, first_and_last
     from trainers.rollout.engines import AUTO
     from trainers.run.assembly import Run
     from trainers.run.checkpoint import choose_checkpoint, engine_in
@@ -84,12 +84,7 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
             raise
         if main:
             report = _report(config, folder, progress)
-            first, last = dict[tuple[str, ...], EvalResult](), dict[tuple[str, ...], EvalResult]()
-            for result in evaluations:
-                key = (result.env_id, result.split, result.manifest_hash)
-                first.setdefault(key, result)
-                last[key] = result
-            for before, after in ((first[key], last[key]) for key in last):
+            for before, after in first_and_last(evaluations):
                 if after is not before:
                     progress.table(before_after_table(before, after))
                 else:

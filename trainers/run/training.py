@@ -98,7 +98,11 @@ def _report(config: TrainConfig, folder: Path, progress: RunProgress) -> Path | 
     """Writes the report of a finished run; returns where it is, or how to get it."""
     if not config.report:
         return f"not written (report: false); envsuite report {folder} writes it"
-    from trainers.report.write import write_report
+    from trainers.report.html import write_html
+    from trainers.report.plots import write_plots
+    from trainers.report.run import RunData
 
     progress.stage("report")
-    return write_report(folder)
+    run = RunData.load(folder)
+    write_plots(run)
+    return write_html(run)

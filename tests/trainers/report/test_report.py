@@ -27,16 +27,20 @@ from envsuite.core import ToolCall
 from envsuite.core.errors import DataError
 from envsuite.core.images import as_png
 from trainers.programs.report import main
-from trainers.report.html import script_json
+from trainers.report.html import script_json, write_html
 from trainers.report.pack import STEP_FIELDS, pack
 from trainers.report.plots import _success, write_plots
 from trainers.report.run import RunData, moving_mean
-from trainers.report.write import write_report
 from trainers.steps.parquet import read_table, write_episodes
 
 HOSTILE = (
     "</script><script>document.title='broken'</script><!-- \0 \x1b[31m & \u2028 ]]> \U0001f600 日本 'x' \"y\" $\\frac$"
 )
+
+
+def write_report(folder: Path) -> Path:
+    write_plots(run := RunData.load(folder))
+    return write_html(run)
 
 
 def unpack(payload: str) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ def save(
         PeerFailed: The first process could not write it.
     """
     states = {name: part.state() for name, part in parts.items()}
-    partial = _partial(folder)
+    partial = folder.with_name(f".{folder.name}.partial")
     try:  # under another name; the folder gets its own when all files are on the disk
         with ACTIVITY.waiting(f"the files of {folder}"):
             with sharing_failures(accelerator), _explain_errors(folder):
@@ -154,7 +154,7 @@ def _flush_files(partial: Path, accelerator: Accelerator, folder: Path) -> dict[
     with sharing_failures(accelerator), _explain_errors(folder):
         for file in files:
             _flush(file)
-            own[file.name] = _fingerprint(file)
+            own[file.name] = fingerprint_of(file)
     return dict(sorted(entry for part in all_gather_object(accelerator, own) for entry in part.items()))
 
 
@@ -179,10 +179,6 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _partial(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.partial")
-
-
 def verify(folder: Path, turn: int = 0, of: int = 1) -> dict[str, Any]:
     """The state of a checkpoint, after its files were compared with the manifest.
 
@@ -201,7 +197,7 @@ def verify(folder: Path, turn: int = 0, of: int = 1) -> dict[str, Any]:
         file = folder / name
         if not file.is_file():
             raise CheckpointError(f"{file}: missing; the checkpoint is damaged")
-        if (fingerprint := _fingerprint(file)) != entry:
+        if (fingerprint := fingerprint_of(file)) != entry:
             raise CheckpointError(
                 f"{file}: damaged ({fingerprint['bytes']} bytes, {entry['bytes']} expected"
                 f"{'' if fingerprint['bytes'] != entry['bytes'] else ', other content'})"
@@ -402,7 +398,8 @@ def _json(path: Path, otherwise: str) -> dict[str, Any]:
     return body
 
 
-def _fingerprint(file: Path) -> dict[str, Any]:
+def fingerprint_of(file: Path) -> dict[str, Any]:
+    """Size and SHA-256 of a file, as the manifest of a checkpoint has them."""
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {"bytes": file.stat().st_size, "sha256": digest}

@@ -14,7 +14,7 @@ from envsuite.core.errors import DataError
 from envsuite.data.files import file_errors
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import prompt_file_of
-from trainers.run.checkpoint import MANIFEST, STATE, CheckpointError
+from trainers.run.checkpoint import MANIFEST, STATE, CheckpointError, fingerprint_of
 from trainers.settings.shipped import located
 
 _TOKENIZER = "tokenizer"
@@ -47,7 +47,7 @@ def origin_of(path: str) -> RunOrigin | None:
         files = orjson.loads(manifest)["files"]
         state = orjson.loads((folder / STATE).read_bytes())
         for name, entry in files.items():
-            if name.startswith(_TOKENIZER) and _digest(folder / name) != entry["sha256"]:
+            if name.startswith(_TOKENIZER) and fingerprint_of(folder / name) != entry:
                 raise CheckpointError(
                     f"{folder / name}: not the tokenizer that the checkpoint was saved with; its answers would be "
                     "those of other tokens. Copy the run's own tokenizer back"
@@ -84,7 +84,7 @@ def weights_of(path: str) -> str | None:
     place = located(path)
     files = sorted(file for kind in _WEIGHTS for file in place.glob(kind)) if place.is_dir() else [place]
     with file_errors(place):
-        digests = [(file.name, _digest(file)) for file in files if file.is_file()]
+        digests = [(file.name, fingerprint_of(file)["sha256"]) for file in files if file.is_file()]
     return hashlib.sha256(orjson.dumps(digests)).hexdigest()[:16] if digests else None
 
 
@@ -93,8 +93,3 @@ def differing(origin: RunOrigin, prompt: PromptConfig) -> str | None:
     now = prompt_settings(prompt)
     names = [name for name in sorted(now) if name in origin.prompt and origin.prompt[name] != now[name]]
     return "; ".join(f"prompt.{name} was {origin.prompt[name]!r} and is {now[name]!r}" for name in names) or None
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -17,7 +17,7 @@ import orjson
 
 from envsuite.core import Action, Observation, ToolEnv
 from envsuite.core.boundary import boundary, number, reason
-from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.core.errors import UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.players import Player
 from envsuite.core.tools import Tool, ToolCall, UnparsedAction
@@ -36,7 +36,7 @@ from trainers.gateway.messages import Refused
 from trainers.gateway.session import Limits, Session
 from trainers.gateway.teaching import TYPED, ExpertEngine
 from trainers.rollout.config import AgentConfig
-from trainers.settings import ConfigError
+from trainers.settings import config_errors
 from trainers.settings.shipped import located
 
 _LOG = logging.getLogger(__name__)
@@ -239,11 +239,9 @@ class FunctionAgent(Agent):
 
     def __init__(self, place: str) -> None:
         self.place = place
-        try:
+        with config_errors("rollout.agent.run"):
             file, _, name = place.rpartition(":")
             self.function = function_in(f"{located(file)}:{name}" if file else place)
-        except UsageError as error:
-            raise ConfigError(f"rollout.agent.run: {error}") from error
 
     def start(self, job: AgentJob) -> None:
         """Starts a thread."""
@@ -403,10 +401,8 @@ class AgentManager:
         """An environment that no episode has."""
         if self._free[number]:
             return self._free[number].pop()
-        try:
+        with config_errors(f"envs[{number}] ({self.factories[number].env_id})"):
             return self.factories[number].make()
-        except EnvsuiteError as error:
-            raise ConfigError(f"envs[{number}] ({self.factories[number].env_id}): {error}") from error
 
     def _outcome(self, run: _RunningAgent) -> AgentOutcome | None:
         """How an agent ended; ``None`` while it works."""

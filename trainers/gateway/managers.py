@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from envsuite.core.errors import EnvsuiteError
 from envsuite.playing.engine import BaseEngine, Sampling
 from envsuite.playing.manager import RolloutManager
 from envsuite.prompting import ChatTokenizer
@@ -23,7 +22,7 @@ from trainers.gateway.sequences import Writer
 from trainers.gateway.teaching import ExpertEngine
 from trainers.rollout.config import AgentConfig, EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.environments import factory_of, make_manager
-from trainers.settings import ConfigError
+from trainers.settings import ConfigError, config_errors
 
 _LOG = logging.getLogger(__name__)
 _ADDRESSES: WeakKeyDictionary[ChatTokenizer, tuple[Gateway, str]] = WeakKeyDictionary()
@@ -82,10 +81,8 @@ def check_agent(agent: AgentConfig) -> None:
 def _open_gateway(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:
     from trainers.gateway.app import make_server  # its packages are installed where agents are wanted
 
-    try:
+    with config_errors("rollout.agent"):
         writer = Writer(tokenizer, prompt.template_arguments)
-    except EnvsuiteError as error:
-        raise ConfigError(f"rollout.agent: {error}") from error
     token = read_token(None)
     models = {name: address and os.path.expandvars(address) for name, address in agent.models.items()}
     gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, models=models)

@@ -23,7 +23,7 @@ from trainers.pool.deltas import COLUMNS, Row, StepPrefix, decode, digest, encod
 from trainers.pool.pool import Pool
 from trainers.pool.records import SHARED, PooledSession, Ruling, SessionAbout, SessionEnding
 from trainers.pool.segments import flush, write_segment
-from trainers.settings import checked
+from trainers.settings import checked, config_errors
 
 Hook = Callable[[Any], Any]
 """Returns JSON with each text in it replaced; keys stay."""
@@ -41,10 +41,8 @@ def load_hook(name: str) -> Hook:
     Raises:
         UsageError: There is no such file or function, or the file raises an error.
     """
-    try:
+    with config_errors("hook"):
         function = function_in(name)
-    except UsageError as error:
-        raise UsageError(f"hook: {error}") from error
 
     def rewrite(value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -11,7 +11,7 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.playing.engine import BaseEngine, ChatEngine
 from trainers.rollout.config import RolloutConfig
 from trainers.rollout.engine import ENGINES, Engine, EngineSetup
-from trainers.settings import ConfigError
+from trainers.settings import ConfigError, config_errors
 
 AUTO = "auto"
 """In the place of an engine's name: vllm on a GPU where it starts, hf elsewhere."""
@@ -28,10 +28,8 @@ def engine_class(name: str, options: Mapping[str, Any]) -> type[BaseEngine[Any, 
         UsageError: It cannot be imported.
     """
     engine = ENGINES["vllm" if name == AUTO else name]
-    try:
+    with config_errors(f"rollout.engine_options: engine {name!r}", TypeError):
         inspect.signature(engine.from_setup).bind(None, **options)
-    except TypeError as error:
-        raise ConfigError(f"rollout.engine_options: engine {name!r}: {error}") from error
     try:
         engine.check(options)
     except UsageError as error:

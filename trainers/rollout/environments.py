@@ -46,7 +46,7 @@ from envsuite.prompting.template import turn_stops
 from envsuite.vector import EnvFactory, make_vector
 from envsuite.vector.milestones import Kind, MilestoneFactory
 from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig, SamplingConfig
-from trainers.settings import ConfigError
+from trainers.settings import ConfigError, config_errors
 from trainers.settings.shipped import located
 
 if TYPE_CHECKING:
@@ -147,20 +147,10 @@ def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
 
 
 @contextmanager
-def open_environment(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
-    """Makes the environment, and closes it after the block.
-
-    Args:
-        env: The environment.
-        key: Its place in the configuration, for the message.
-
-    Raises:
-        ConfigError: It cannot be made; the message names the key.
-    """
-    try:
+def _world(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
+    kinds = (EnvsuiteError, gymnasium.error.Error, TypeError, ValueError, ImportError)
+    with config_errors(f"{key} ({env.id})", kinds):
         environment = factory_of(env).make()
-    except (EnvsuiteError, gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
-        raise ConfigError(f"{key} ({env.id}): {error}") from error
     world = environment.unwrapped
     if not isinstance(world, ToolEnv):
         raise ConfigError(f"{key}.id: {env.id} is no environment of tool calls ({type(world).__name__})")
@@ -259,10 +249,8 @@ def check_prompts(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
         ConfigError: The tokenizer's chat template does not go with the settings.
     """
     codec = codec_of(prompt, tokenizer)
-    try:
+    with config_errors("prompt.template_arguments", UnknownName):
         TemplateRenderer(tokenizer, prompt.template_arguments).check()
-    except UnknownName as error:
-        raise ConfigError(f"prompt.template_arguments: {error}") from error
     if isinstance(codec, NativeCodec) and isinstance(make_memory(prompt.memory), FullMemory | CompactMemory):
         if (where := departure(codec)) is not None:
             _LOG.warning(
@@ -303,10 +291,8 @@ def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:
     """
     if prompt.template is None:
         return None
-    try:
+    with config_errors("prompt.template"):
         file = load_prompt_file(str(located(prompt.template)))
-    except EnvsuiteError as error:
-        raise ConfigError(f"prompt.template: {error}") from error
     if prompt.examples and "examples" not in file.variables:
         raise ConfigError(
             f"prompt.examples is {prompt.examples}, but prompt.template {prompt.template} does not show them; write "

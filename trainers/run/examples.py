@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from envsuite.core.errors import EnvsuiteError
 from envsuite.evaluation.examples import SPLIT, demonstrations, teacher_turns
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.environments import PLAIN, codec_of, factory_of
-from trainers.settings import ConfigError
+from trainers.settings import config_errors
 
 
 def examples_of(env: EnvConfig, prompt: PromptConfig) -> str:
@@ -22,8 +21,6 @@ def examples_of(env: EnvConfig, prompt: PromptConfig) -> str:
     if not prompt.examples:
         return ""
     here = replace(env, split=SPLIT, url=None, max_episode_steps=None)
-    try:
+    with config_errors(f"prompt.examples is {prompt.examples}, but {env.id}"):
         thoughts, codec = prompt.think or prompt.codec in PLAIN, codec_of(prompt, None)
         return demonstrations(factory_of(here), teacher_turns(env.id), codec, prompt.examples, thoughts=thoughts)
-    except EnvsuiteError as error:
-        raise ConfigError(f"prompt.examples is {prompt.examples}, but {env.id}: {error}") from error

@@ -14,6 +14,7 @@ from trainers.settings.check import (
     Text,
     check_fields,
     checked,
+    config_errors,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "Text",
     "check_fields",
     "checked",
+    "config_errors",
 ]

@@ -9,12 +9,13 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from envsuite.core.errors import UnknownName, UsageError, unknown
+from envsuite.core.errors import EnvsuiteError, UnknownName, UsageError, unknown
 
 C = TypeVar("C")
 LARGEST = 2**31 - 1
@@ -48,6 +49,19 @@ _RULES = ConfigDict(
 
 class ConfigError(UsageError):
     """A configuration that cannot work; the message names the key."""
+
+
+@contextmanager
+def config_errors(setting: str, kinds: type[Exception] | tuple[type[Exception], ...] = EnvsuiteError) -> Iterator[None]:
+    """Makes an error of these ``kinds`` in the block, by default one that a user can mend, one of the ``setting``.
+
+    Raises:
+        ConfigError: In its place; the message begins with the setting.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise ConfigError(f"{setting}: {error}") from error
 
 
 Origin = Callable[[Sequence[str | int]], str]

@@ -182,7 +182,7 @@ class Client:
         session, asking = self.gateway.ask(self.api_key, read(read_json(orjson.dumps(request))))
         choices = asking.done.result()
         self.gateway.deliver(session, asking)
-        message: dict[str, Any] = answer(session, asking, choices)["choices"][0]["message"]
+        message: dict[str, Any] = answer(session, asking, choices, asking.ask.shown)["choices"][0]["message"]
         return message
 
 
@@ -286,6 +286,7 @@ class _RunningAgent:
     """When its session was seen to have ended."""
 
 
+@dataclass(eq=False)
 class AgentManager:
     """Plays episodes as a :class:`~envsuite.playing.manager.RolloutManager` does, by agents that ask the gateway.
 
@@ -300,22 +301,19 @@ class AgentManager:
         attempts: Times that an episode is started whose agent fails.
     """
 
-    def __init__(
-        self,
-        engine: BaseEngine[Any, Any],
-        gateway: Gateway,
-        url: str,
-        agent: Agent,
-        config: AgentConfig,
-        factories: Sequence[EnvFactory],
-        slots: int,
-        attempts: int,
-    ) -> None:
-        self.engine, self.gateway, self.url, self.agent = engine, gateway, url, agent
-        self.config, self.factories, self.slots, self.attempts = config, factories, slots, attempts
-        self.gateway.context = min(engine.max_length or CONTEXT, 1 << 22)
+    engine: BaseEngine[Any, Any]
+    gateway: Gateway
+    url: str
+    agent: Agent
+    config: AgentConfig
+    factories: Sequence[EnvFactory]
+    slots: int
+    attempts: int
+
+    def __post_init__(self) -> None:
+        self.gateway.context = min(self.engine.max_length or CONTEXT, 1 << 22)
         self.timing = Timing()
-        self._free: list[list[World]] = [[] for _ in factories]
+        self._free: list[list[World]] = [[] for _ in self.factories]
 
     def run(
         self,

@@ -107,7 +107,7 @@ def masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def answer(
-    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any] | None = None
+    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The answer as a whole.
 
@@ -115,15 +115,13 @@ def answer(
         session: Has the request.
         request: The request.
         choices: What it was answered.
-        shown: :attr:`~trainers.gateway.messages.ParsedRequest.shown` of the request that is answered now; by default
-            its own.
+        shown: :attr:`~trainers.gateway.messages.ParsedRequest.shown` of the request that is answered now.
     """
-    about = request.ask.shown if shown is None else shown
     entries = [
         {
             "index": i,
             "message": _answer_message(choice.message),
-            "logprobs": _logprobs(session, choice) if about.get("logprobs") else None,
+            "logprobs": _logprobs(session, choice) if shown.get("logprobs") else None,
             "finish_reason": choice.finish_reason,
         }
         for i, choice in enumerate(choices)

@@ -88,7 +88,7 @@ def _message(item: Fields) -> Message:
 
 
 def answer(
-    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any] | None = None
+    session: Session, request: AnsweredRequest, choices: Sequence[AnswerChoice], shown: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The answer as a whole; the arguments are those of :func:`trainers.gateway.openai_api.answer`."""
     (choice,) = choices
@@ -101,7 +101,7 @@ def answer(
         "status": "incomplete" if cut else "completed", "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": list(_items(choice.message, name, "incomplete" if cut else "completed")),
-        "tools": (request.ask.shown if shown is None else shown)["tools"], "tool_choice": "auto",
+        "tools": shown["tools"], "tool_choice": "auto",
         "parallel_tool_calls": True, "metadata": {}, "instructions": None, "store": False,
         "usage": {
             "input_tokens": prompt, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": answer_tokens,

@@ -196,10 +196,8 @@ def read_tokenizer(source: ModelSource, key: str, path: str) -> PreTrainedTokeni
     Raises:
         DataError: It cannot be read.
     """
-    try:
+    with _reading(key, path):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**source.tokenizer)
-    except _UNREADABLE as error:
-        raise _unreadable(key, path, error) from error
     return tokenizer
 
 

@@ -147,7 +147,16 @@ def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
 
 
 @contextmanager
-def _world(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
+def open_environment(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
+    """Makes the environment, and closes it after the block.
+
+    Args:
+        env: The environment.
+        key: Its place in the configuration, for the message.
+
+    Raises:
+        ConfigError: It cannot be made; the message names the key.
+    """
     kinds = (EnvsuiteError, gymnasium.error.Error, TypeError, ValueError, ImportError)
     with config_errors(f"{key} ({env.id})", kinds):
         environment = factory_of(env).make()

@@ -23,7 +23,7 @@ from envsuite.interpreter.server import InterpreterSettings as InterpreterSettin
 from envsuite.interpreter.server import serving as interpreting
 from envsuite.remote import listening
 from envsuite.remote.guard import RequestGuard
-from envsuite.remote.pages.serving import check_request
+from envsuite.remote.pages.serving import guard_page
 from envsuite.remote.wsgi import WSGIServer
 from envsuite.serving.bridges.server import bridging
 from envsuite.serving.bridges.settings import BridgeSettings as BridgeSettings
@@ -57,7 +57,7 @@ def _gateway(tmp_path: Any, smol: Any) -> Iterator[Place]:
 @contextlib.contextmanager
 def _page(tmp_path: Any, smol: Any) -> Iterator[Running]:
     app = Flask("page")
-    app.before_request(lambda: check_request(("localhost",)))
+    guard_page(app, ("localhost",), "")
     app.add_url_rule("/", "show", lambda: "page", methods=["GET", "POST"])
     socket_ = open_socket("127.0.0.1", 0)
     threading.Thread(target=WSGIServer(app, socket_, 1 << 22, threads=2).run, daemon=True).start()

@@ -27,7 +27,7 @@ with require_extra("`envsuite play papersearch --browser` needs Flask and uvicor
     from flask import Flask, Response, abort, request
     from werkzeug.exceptions import HTTPException
 
-    from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve_page
+    from envsuite.remote.pages.serving import constant, guard_page, serve_page
 
 __all__ = ["create_app", "serve_page"]
 
@@ -96,9 +96,7 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
             abort(_refusal(410, "This episode is no longer on the server."))
         return visit
 
-    @app.before_request
-    def check_host() -> None:
-        check_request(hosts)
+    guard_page(app, hosts, POLICY)
 
     for address, (name, kind) in FILES.items():
         content = (files("envsuite.papersearch.page") / name).read_bytes()
@@ -185,13 +183,6 @@ def create_app(env: PaperSearchEnv, tasks: PageTasks, hosts: Collection[str] | N
             text = write(pool_documents(visit.enter().session))
         response = Response(text.encode("utf-8", "replace"), content_type=f"{media}; charset=utf-8")
         response.headers["Content-Disposition"] = f'attachment; filename="pool.{suffix}"'
-        return response
-
-    @app.after_request
-    def add_headers(response: Response) -> Response:
-        response.headers["Content-Security-Policy"] = POLICY
-        response.headers.setdefault("Cache-Control", "no-store")
-        response.headers.update(HEADERS)
         return response
 
     @app.errorhandler(HTTPException)

@@ -26,7 +26,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Headers of every response."""
+"""Headers of every response, besides the page's policy."""
 
 
 def serve_page(
@@ -60,14 +60,26 @@ def serve_page(
     return 0
 
 
-def check_request(hosts: Collection[str] | None) -> None:
-    """Refuses a request for a host name that is not in ``hosts`` (421; ``None`` accepts any), or of another site (403).
+def guard_page(app: Flask, hosts: Collection[str] | None, policy: str) -> None:
+    """Has a page refuse requests for other host names (421) and of other sites (403), and send :data:`HEADERS`.
 
-    Names of this machine are always accepted.
+    Args:
+        app: The page.
+        hosts: Host names that it answers besides those of this machine; ``None`` for any.
+        policy: Its ``Content-Security-Policy``.
     """
     guard = RequestGuard(hosts is not None, names=hosts or ())
-    if (refusal := guard.refusal(request.method, request.path, request.headers.get)) is not None:
-        abort(refusal.status)
+
+    @app.before_request
+    def check_request() -> None:
+        if (refusal := guard.refusal(request.method, request.path, request.headers.get)) is not None:
+            abort(refusal.status)
+
+    @app.after_request
+    def add_headers(response: Response) -> Response:
+        response.headers.setdefault("Cache-Control", "no-store")
+        response.headers.update({**HEADERS, "Content-Security-Policy": policy})
+        return response
 
 
 def constant(content: str | bytes, kind: str) -> Response:

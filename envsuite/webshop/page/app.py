@@ -24,7 +24,7 @@ with require_extra("`envsuite play webshop --browser` needs Flask and uvicorn", 
     from flask import Flask, Response, abort, make_response, redirect, render_template, request
     from werkzeug.exceptions import HTTPException
 
-    from envsuite.remote.pages.serving import HEADERS, check_request, constant, serve_page
+    from envsuite.remote.pages.serving import constant, guard_page, serve_page
 
 __all__ = ["LARGEST_BODY", "create_app", "serve_page"]
 
@@ -88,9 +88,12 @@ def create_app(
         with customer.lock:
             return make_response(redirect(f"/#{_act(customer, tool, argument, value)}", 303))
 
-    @app.before_request
-    def check_host() -> None:
-        check_request(hosts)
+    images = _ANY_PICTURES if remote_images else _OUR_PICTURES
+    policy = (
+        f"default-src 'none'; style-src 'self'; img-src {images}; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    )
+    guard_page(app, hosts, policy)
 
     @app.get("/")
     def shop() -> Response:
@@ -135,17 +138,6 @@ def create_app(
     @app.get("/icon.svg")
     def icon() -> Response:
         return constant(render_template("icon.svg"), "image/svg+xml")
-
-    @app.after_request
-    def add_headers(response: Response) -> Response:
-        images = _ANY_PICTURES if remote_images else _OUR_PICTURES
-        response.headers["Content-Security-Policy"] = (
-            f"default-src 'none'; style-src 'self'; img-src {images}; form-action 'self'; base-uri 'none'; "
-            "frame-ancestors 'none'"
-        )
-        response.headers.setdefault("Cache-Control", "no-store")
-        response.headers.update(HEADERS)
-        return response
 
     @app.errorhandler(HTTPException)
     def refusal_page(error: HTTPException) -> Response:

@@ -38,7 +38,7 @@ LAYERS = {
         {"run"},
         {"planning", "programs", "commands", "train"},
     ),
-    "research": ({"lab", "fleet", "credit"},),
+    "research": ({"lab", "fleet", "credit", "screen"},),
 }
 NEVER_IN_PRODUCT = {"research", "benchmarks"}
 NEVER_IN_ENVSUITE = {

@@ -36,7 +36,7 @@ def model_folder(name: str) -> Path:
     """A folder with model and tokenizer, in the temporary directory; made once.
 
     Raises:
-        MissingExtra: SmolLM2, whose tokenizer it is, is not installed.
+        DataError: SmolLM2, whose tokenizer it is, is not installed.
     """
     folder = Path(tempfile.gettempdir()) / f"benchmarks-training-{name}-{SHAPES[name].get('vocab_size', 'whole')}"
     if (folder / "done").exists():

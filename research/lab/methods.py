@@ -85,13 +85,15 @@ class Method:
 
 
 def methods(world: str) -> list[Method]:
-    """Returns every registered estimator with its default settings, and variants of them.
+    """Returns every registered estimator but ``opd``, which needs a teacher, with its defaults, and variants of them.
 
     Estimators that are one function under several names (GRPO, DAPO and GSPO differ in the loss) are one method.
     BiPACE's fingerprints are the world's; in TextCraft its ``ngram_hash`` on the state keys is measured, too.
     """
     names: dict[Any, list[str]] = {}
     for name in ESTIMATORS:
+        if name == "opd":
+            continue
         names.setdefault(ESTIMATORS[name], []).append(name)
     found = []
     for same in names.values():

@@ -255,4 +255,4 @@ def test_a_level_that_does_not_exist_or_cannot_be_solved_is_named_with_the_neare
 def test_without_minigrid_the_error_says_what_to_type() -> None:
     code = "import sys; sys.modules['minigrid'] = None\nimport gymnasium, envsuite; gymnasium.make('BabyAI-v0')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'BabyAI-v0 needs the package minigrid: pip install "envsuite[babyai]"' in run.stderr
+    assert "BabyAI-v0 needs minigrid" in run.stderr and "pip install 'envsuite[babyai]'" in run.stderr

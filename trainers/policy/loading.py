@@ -88,7 +88,7 @@ def load_outline(config: ModelConfig, key: str = "model.path") -> Outline:
     if takes_images(settings):
         raise ConfigError(f"model.shard is {config.shard}, but {config.path} takes images; set model.shard: none")
     dtype = torch.float32 if config.adapter is None or config.adapter.base == "float32" else torch.bfloat16
-    with _reading("model.path", config.path):
+    with _reading(key, config.path):
         model = empty_model(AutoModelForCausalLM, settings, dtype)
     model.name_or_path = str(source.folder)
     if (source.folder / GENERATION_CONFIG_NAME).is_file() and source.gguf is None:
@@ -154,7 +154,7 @@ def _weights_of(
         return FirstProcessWeights(whole, "an adapter is merged into it")
     if getattr(settings, "quantization_config", None) is not None:
         return FirstProcessWeights(whole, "its weights are quantised")
-    with _reading("model.path", config.path):
+    with _reading(key, config.path):
         files = WeightFiles(source.folder)
         places = places_in(files, model)
         if isinstance(places, str):
@@ -173,8 +173,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             ``config.chat_template`` is missing or cannot be rendered.
     """
     source = find(config.path, "model.path")
-    with _reading("model.path", config.path):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**source.tokenizer)
+    tokenizer = read_tokenizer(source, "model.path", config.path)
     if config.chat_template is not None:
         tokenizer.chat_template = read_template(config.chat_template, "chat_templates", "model.chat_template")
         try:

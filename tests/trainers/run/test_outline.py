@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from ranks import on_ranks
 from safetensors.torch import load_file, save_file
 from tiny_runs import model, save_model, tokenizer
 
+from envsuite.core.errors import DataError
 from trainers.policy.adapter import adapter_tensors, add_adapter, keep_reference, save_adapter, set_adapter_tensors
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model, load_outline
@@ -141,3 +143,11 @@ def test_no_process_takes_more_than_its_share_and_four_layers(tmp_path: Path) ->
         found = on_ranks(taken, ranks, str(tmp_path), timeout=300)
         print(f"{ranks} processes, model {size:.0f} MB, layer {layer:.0f} MB: {', '.join(f'{mb:.0f}' for mb in found)}")
         assert max(found) < size / ranks + (4 if ranks > 1 else 0) * layer + 40
+
+
+@pytest.mark.parametrize("load", [load_model, load_outline])
+def test_a_model_that_cannot_be_read_is_named_by_the_setting_that_gives_it(load: Any, tmp_path: Path) -> None:
+    path = save_model(tmp_path / "teacher")
+    (path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(DataError, match=f"^method.options.teacher {path}: cannot be loaded"):
+        load(ModelConfig(path=str(path)), "method.options.teacher")

@@ -17,7 +17,7 @@ from tiny_runs import BOTH, model, save_model, step_table, train, weights, witho
 
 import trainers
 from envsuite.cli import main as envsuite
-from envsuite.core.errors import EnvsuiteError
+from envsuite.core.errors import DataError, EnvsuiteError
 from envsuite.playing.dialog import NO_TOKENS
 from envsuite.playing.step import Episode
 from trainers.imitation.demonstrations import episodes_in
@@ -29,7 +29,9 @@ from trainers.policy.update import Updater
 from trainers.pool import PoolWriter
 from trainers.programs import evaluate
 from trainers.run.cli import parse
-from trainers.run.features.pool.files import open_stored
+from trainers.run.counters import Counters
+from trainers.run.features.pool.files import StoredEpisodes, open_stored
+from trainers.run.features.pool.rollouts import PooledRollouts
 from trainers.steps.parquet import episode_files, read_episodes, write_episodes
 from trainers.train import main
 
@@ -238,6 +240,16 @@ def test_a_folder_without_success_or_with_other_episodes_than_before_ends_the_ru
         said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
         assert (status == 0) == (not words) and len(said) == len(words)
         assert all(word in line for word, line in zip(words, said, strict=True))
+
+
+def test_what_is_too_little_is_not_counted_as_taken(tmp_path: Path) -> None:
+    config = parse(_words(tmp_path)).config
+    assert config.pool is not None and config.pool.take is not None
+    common: list[Any] = [config, Accelerator(cpu=True), None, None, Counters(), None]
+    rollouts = PooledRollouts(*common, StoredEpisodes(tmp_path, []), config.pool.take)
+    with pytest.raises(DataError, match="0 whole groups of 1 are left"):
+        rollouts(1)
+    assert rollouts.state() == {"taken": None, "passes": 0} and rollouts.counters.groups == 0
 
 
 def test_the_recipe_takes_and_stores_nothing_in_a_pool() -> None:

@@ -69,9 +69,10 @@ class PooledRollouts(RolloutSource):
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         size, imitates = self.config.rollout.group_size, self.config.method.imitates
         query, episodes = Query(**vars(self.wanted), group_size=None if imitates else size), list[Episode]()
+        taken, passes = self.taken, self.passes
         while left := tasks * size - len(episodes):
-            begins = self.taken is None
-            more, self.taken = self.pool.take(query, left, self.config.seed + self.passes, self.taken)
+            begins = taken is None
+            more, taken = self.pool.take(query, left, self.config.seed + passes, taken)
             episodes += more
             if len(more) < left:
                 if not imitates or (begins and not more):
@@ -80,7 +81,8 @@ class PooledRollouts(RolloutSource):
                         f"finds, and an iteration takes {tasks}; widen the query, make rollout.tasks smaller, or store "
                         "more"
                     )
-                self.taken, self.passes = None, self.passes + 1
+                taken, passes = None, passes + 1
+        self.taken, self.passes = taken, passes
         first, self.counters.groups = self.counters.groups * size, self.counters.groups + tasks
         own = [
             replace(episode, group_id=group, episode_id=number)

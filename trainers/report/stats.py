@@ -166,14 +166,20 @@ def evaluate_summary(
     sound = [outcome for outcome in outcomes if outcome.error is None]
     types = sorted({outcome.task_type for outcome in sound} - {""}, key=natural)  # "" is no type
     groups = {"all": sound, **{t: [outcome for outcome in sound if outcome.task_type == t] for t in types}}
-    failed = sum(outcome.error is not None and not outcome.unanswered for outcome in outcomes)
-    strata = tuple(_stratum(stratum, group) for stratum, group in groups.items())
-    truncated = sum(outcome.context_truncated for outcome in sound)
-    unanswered = sum(outcome.unanswered for outcome in outcomes)
     return EvalResult(
-        name, env_id, split, manifest_hash, policy_version, temperature, failed, wall_s, strata, truncated, unanswered,
-        usage,
-    )  # fmt: skip
+        name=name,
+        env_id=env_id,
+        split=split,
+        manifest_hash=manifest_hash,
+        policy_version=policy_version,
+        temperature=temperature,
+        failed=sum(outcome.error is not None and not outcome.unanswered for outcome in outcomes),
+        wall_s=wall_s,
+        strata=tuple(_stratum(stratum, group) for stratum, group in groups.items()),
+        context_truncated=sum(outcome.context_truncated for outcome in sound),
+        unanswered=sum(outcome.unanswered for outcome in outcomes),
+        usage=usage,
+    )
 
 
 def _stratum(name: str, sound: Sequence[EpisodeOutcome]) -> StratumResult:

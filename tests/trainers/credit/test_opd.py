@@ -93,7 +93,6 @@ def test_the_advantage_of_a_token_is_the_difference_of_two_passes_for_that_token
         prompt, response = steps.prompt[row], steps.response[row]
         own, other = (naive(wide(number), prompt, response, temperature)[0] for number in (0, 1))
         largest = max(largest, np.abs(values[row] - (other - own)).max(initial=0.0))
-    print(f"{exact=} {dtype} temperature {temperature}: off by {largest:.1e}")
     assert largest <= near
     assert np.abs(values.values).mean() > 0.5 and (largest > 1e-3) == (dtype == "bfloat16")
     assert advantage.diagnostics["reverse_kl"] == pytest.approx(-values.values.mean())
@@ -209,7 +208,6 @@ def test_a_run_moves_the_student_to_the_teacher_and_goes_on_from_a_checkpoint_to
     kl = [record["diag/reverse_kl"] for record in whole if "diag/reverse_kl" in record]
     last = place / "runs/tiny/checkpoints/iteration-00010"
     ends = [divergence(folder, place / "teacher", sampled(place)) for folder in (place / "model", last)]
-    print("reverse_kl:", [round(value, 3) for value in kl], "exact:", ends)
     assert kl[-1] < 0.8 * kl[0] and ends[1] < 0.8 * ends[0]
     settings["output"] = str(place / "other")
     for iterations, more in ((3, ()), (10, ("--resume",))):

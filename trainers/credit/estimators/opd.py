@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainers.credit.estimators.base import Advantage, Estimator, Per, register
+from trainers.credit.estimators.base import Advantage, Estimator, register
 from trainers.credit.estimators.groups import mean_of
 from trainers.credit.estimators.grpo import GRPO
 from trainers.credit.estimators.tokens import finite_tokens
@@ -28,15 +28,10 @@ class OPD(Estimator):
     task_weight: NotNegative = 0.0
     """w; at 0 no reward is read."""
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The log-probabilities of the teacher, and of the policy where the engine's are others."""
-        return (TEACHER, OLD)
-
-    @property
-    def per(self) -> Per:
-        """``"token"``."""
-        return "token"
+    needs = (TEACHER, OLD)
+    """The log-probabilities of the teacher, and of the policy where the engine's are others."""
+    per = "token"
+    """Each token has an advantage of its own."""
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per response token.

@@ -15,6 +15,8 @@ from numpy.testing import assert_array_equal
 from step_tables import step_tables
 from test_replay import played
 from tiny_runs import model, step_table, trained, weights, without_times, write_settings
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Credit
@@ -51,6 +53,18 @@ def test_the_best_of_the_accepted_episodes_of_each_task_stay(steps: StepTable, d
     assert_array_equal(Accepted(score, most)(steps), np.array(wanted, np.bool_))
 
 
+def imitation_loss(plain: PreTrainedModel, table: StepTable, weight: str) -> Tensor:
+    """The mean over all response tokens of -w log p, a step at a time."""
+    losses = []
+    returns = {episode: table.reward[table.episode_id == episode].sum() for episode in set(table.episode_id)}
+    for row in range(len(table)):
+        prompt, response = (column[row].tolist() for column in (table.prompt, table.response))
+        logits = plain(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+        picked = logits.log_softmax(-1)[torch.arange(len(response)), torch.tensor(response, dtype=torch.long)]
+        losses.append(-picked.sum() * (1.0 if weight == "one" else float(returns[table.episode_id[row]])))
+    return torch.stack(losses).sum() / len(table.response.values)
+
+
 @pytest.mark.parametrize("weight", ["one", "score"])
 def test_the_gradient_is_that_of_imitation_by_hand(weight: str) -> None:
     table = step_table(np.random.default_rng(0), SIZE, groups=4)
@@ -67,15 +81,7 @@ def test_the_gradient_is_that_of_imitation_by_hand(weight: str) -> None:
     computed = updater.gradient(table, advantage.tokens(table))
 
     plain = model("qwen2", SIZE)
-    losses, tokens = [], 0
-    returns = {episode: table.reward[table.episode_id == episode].sum() for episode in set(table.episode_id)}
-    for row in range(len(table)):
-        prompt, response = (column[row].tolist() for column in (table.prompt, table.response))
-        logits = plain(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
-        picked = logits.log_softmax(-1)[torch.arange(len(response)), torch.tensor(response, dtype=torch.long)]
-        losses.append(-picked.sum() * (1.0 if weight == "one" else float(returns[table.episode_id[row]])))
-        tokens += len(response)
-    (torch.stack(losses).sum() / tokens).backward()
+    imitation_loss(plain, table, weight).backward()
     for name, parameter in plain.named_parameters():
         torch.testing.assert_close(computed[f"model.{name}"], parameter.grad, rtol=1e-4, atol=1e-6)
 

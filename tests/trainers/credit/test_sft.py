@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from test_rft import imitation_loss
 from tiny_runs import BOTH, model, save_model, step_table, train, weights, without_times
 
 import trainers
@@ -111,14 +112,7 @@ def test_a_step_is_that_of_imitation_by_hand_whoever_played(weight: str) -> None
     advantage = config.method.make_estimator()(table)
     figures = updater.update(Batch(table, advantage.tokens(table)), np.random.default_rng(0)).train
 
-    losses = []
-    returns = {episode: table.reward[table.episode_id == episode].sum() for episode in set(table.episode_id)}
-    for row in range(len(table)):
-        prompt, response = (column[row].tolist() for column in (table.prompt, table.response))
-        logits = plain(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
-        picked = logits.log_softmax(-1)[torch.arange(len(response)), torch.tensor(response, dtype=torch.long)]
-        losses.append(-picked.sum() * (1.0 if weight == "one" else float(returns[table.episode_id[row]])))
-    loss = torch.stack(losses).sum() / len(table.response.values)
+    loss = imitation_loss(plain, table, weight)
     loss.backward()
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert figures["approx_kl"] == 0.0 and "engine_weight_mean" not in figures

@@ -26,9 +26,12 @@ def vetta(steps: StepTable, numbers: Numbers = floats) -> list[Any]:
     orders = list(rows.rows.values())
     turn = _gae(rows.reward, numbers(steps.extra["value"]), orders, 0.95, 0.95)
     earned: list[Any] = [0.0] * offsets[-1]
-    for row in range(len(rows)):
-        earned[offsets[row + 1] - 1] = rows.reward[row]
-    tokens = [[i for row in own for i in range(offsets[row], offsets[row + 1])] for own in orders]
+    tokens: list[list[int]] = [[] for _ in orders]
+    for order, places in zip(orders, tokens, strict=True):
+        for row in order:
+            places.extend(range(offsets[row], offsets[row + 1]))
+            if places:  # a turn without tokens pays the last token before it
+                earned[places[-1]] += rows.reward[row]
     token = _gae(earned, numbers(steps.token_extra["value"].values), tokens, 1.0, 1.0)
     out: list[Any] = [0.0] * offsets[-1]
     for row in range(len(rows)):

@@ -32,10 +32,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import gymnasium
 import numpy as np
 from gymnasium.envs.registration import ENV_ID_RE
 
@@ -43,17 +46,19 @@ from envsuite.core.boundary import CodeError, boundary, number
 from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.options import EnvOptions
+from envsuite.core.players import unwrap_episode
 from envsuite.core.registration import EnvSpec, register, tell
 from envsuite.core.schemas import object_schema
 from envsuite.core.tasks import TaskSet
-from envsuite.core.tools import Tool, ToolCall
+from envsuite.core.tools import Action, Tool, ToolCall
 
 StartT = TypeVar("StartT", bound=Callable[[Any], tuple[Any, str]])
 ToolT = TypeVar("ToolT", bound=Callable[..., str | Outcome])
 RewardT = TypeVar("RewardT", bound=Callable[[Any], float | None])
 KeyT = TypeVar("KeyT", bound=Callable[[Any], str])
-_CLASS = "ENVSUITE_CLASS"
-"""Attribute of a file's module: the class of its environment."""
+ExpertT = TypeVar("ExpertT", bound=Callable[[Any], tuple[str, dict[str, Any]] | None])
+_CLASS, _EXPERT = "ENVSUITE_CLASS", "ENVSUITE_EXPERT"
+"""Attributes of a file's module: the class of its environment, and what makes its expert."""
 _ARGUMENT = re.compile(r"^\s+(\w+)(?: \([^)]*\))?:\s*(.+(?:\n\s{8,}\S.*)*)", re.MULTILINE)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -90,6 +95,7 @@ class Environment:
         self._start: Callable[[Any], tuple[Any, str]] = lambda task: ({"task": task}, "")
         self._reward: Callable[[Any], float | None] = lambda world: None
         self._key: Callable[[Any], str] | None = None
+        self.expert_function: Callable[[Any], tuple[str, dict[str, Any]] | None] | None = None
         self.tools: dict[str, tuple[Tool, Callable[..., str | Outcome]]] = {}
 
     def start(self, function: StartT) -> StartT:
@@ -143,6 +149,29 @@ class Environment:
         """Takes the function of the world that returns what of it an agent can tell apart; else it is the last text."""
         self._key = function
         return function
+
+    def expert(self, function: ExpertT) -> ExpertT:
+        """Takes the function of the world that returns the best call, a tool's name and its arguments, or ``None``.
+
+        For example ``("turn", {"number": 50})``. Evaluations, hints, demonstrations and ``envsuite imitate`` take it.
+        """
+        self.expert_function = function
+        return function
+
+    def expert_call(self, world: Any) -> ToolCall | None:
+        """Returns the expert's call in ``world``, which it cannot change; ``None`` where it has none.
+
+        Raises:
+            CodeError: It returns something else than a tool's name and its arguments.
+        """
+        assert self.expert_function is not None
+        call: object = self.expert_function(deepcopy(world))
+        match call:
+            case None:
+                return None
+            case (str(name), dict(arguments)):
+                return ToolCall(name, arguments)
+        raise CodeError(f"expert has to return a call, such as ('turn', {{'number': 50}}); it returned {call!r}")
 
     def goal_of(self, task_id: str) -> str:
         """Returns the instruction of a task."""
@@ -247,6 +276,18 @@ class FunctionEnv(ToolEnv):
     def _state_key(self) -> str:
         return self.functions.key_of(self._world, "" if self._last is None else self._last["text"])
 
+    def expert_action(self) -> Action:
+        """Returns the expert's next action.
+
+        Raises:
+            UsageError: It has none here.
+        """
+        with boundary(self._where(self._task_id)):
+            call = self.functions.expert_call(self._world)
+        if call is None:
+            raise UsageError(f"the expert of {self.tasks.env_id} knows no next call here")
+        return (call,)
+
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         tool = self.tools[int(rng.integers(len(self.tools)))]
         properties = tool.parameters["properties"]
@@ -257,6 +298,21 @@ class FunctionEnv(ToolEnv):
 
     def _resume(self, task_id: str, world: Any) -> None:
         self._world = deepcopy(world)
+
+
+@dataclass(frozen=True)
+class FunctionExpert:
+    """Plays by the function that a file gives as its expert."""
+
+    env_id: str
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """Returns the next action in the current episode of ``env``.
+
+        Raises:
+            UsageError: ``env`` is another environment or on a server, or the function knows no next call.
+        """
+        return unwrap_episode(env, self.env_id, FunctionEnv).expert_action()
 
 
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "null"}
@@ -273,7 +329,8 @@ def schema_of(hint: Any) -> dict[str, Any]:
         form = schema_of(parts[0])
         return {key: value for part in (form, *more) for key, value in part.items()} if form else {}
     if kind is Literal:
-        return {"enum": [*parts]}
+        kinds = {_PLAIN[type(part)] for part in parts}
+        return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": [*parts]}
     if kind in (Union, UnionType):
         forms = [schema_of(part) for part in parts]
         return {"anyOf": forms} if all(forms) else {}
@@ -333,7 +390,9 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
     kind = envs[0].make_class(env_id, file.name, hashlib.sha256(source).hexdigest()[:12])
     kind.__module__, kind.__qualname__ = module.__name__, _CLASS
     setattr(module, _CLASS, kind)
-    spec = EnvSpec(env_id, f"{module.__name__}:{_CLASS}", envs[0].steps)
+    setattr(module, _EXPERT, partial(FunctionExpert, env_id))
+    players = {"expert": f"{module.__name__}:{_EXPERT}"} if envs[0].expert_function else {}
+    spec = EnvSpec(env_id, f"{module.__name__}:{_CLASS}", envs[0].steps, players=players)
     register(spec)
     tell(f"{env_id}={file}")
     return spec

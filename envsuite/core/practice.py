@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from envsuite.core.errors import UsageError
+from envsuite.core.players import Player
 from envsuite.core.tools import Action, Move
 
 
@@ -22,6 +23,22 @@ class Teacher(Protocol):
         The caller steps ``env`` with each action before it asks for the next.
         """
         ...
+
+
+@dataclass(frozen=True)
+class ExpertTeacher:
+    """Makes the moves of a player that knows the next one in any state, until it knows none any more."""
+
+    expert: Player
+
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
+        while True:
+            try:
+                action = self.expert.act(env)
+            except UsageError:
+                return
+            yield Move("", action)
 
 
 @dataclass(frozen=True)
@@ -72,8 +89,9 @@ class Practice:
 
     teacher: Callable[..., Teacher]
     """Makes the teacher, from the arguments of a game in the mixture."""
-    texts: Callable[[], list[str]]
-    """Returns texts with every word of the environment at least once, and every kind of sentence."""
+    texts: Callable[[], list[str]] | None = None
+    """Returns texts with every word of the environment at least once, and every kind of sentence. ``None``: the
+    vocabulary is learnt from games that the teacher plays."""
     fresh: str = ""
     """Argument of the environment that is increased every few hundred games, for a new world; empty if the number of
     tasks is an argument, too."""

@@ -12,7 +12,7 @@ import gymnasium
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.practice import ExpertTeacher
 from envsuite.core.tools import Action, Move
 from envsuite.prompting import Codec
 from envsuite.remote.making import make_player, practice_of
@@ -76,11 +76,9 @@ def teacher_turns(env_id: str) -> Turns:
     """Returns the moves of an environment's teacher; of one without a teacher, those of its expert.
 
     Raises:
-        UnknownName: It has neither.
+        UnknownName: There is no such environment.
+        UsageError: It has neither.
     """
-    spec = ENVIRONMENTS.get(env_id)
-    if spec is None or not spec.practice:
-        return expert_turns(env_id)
     teacher = practice_of(env_id).teacher()
     return lambda env: teacher.turns(env, random.Random(0))
 
@@ -91,15 +89,5 @@ def expert_turns(env_id: str) -> Turns:
     Raises:
         UnknownName: It has none.
     """
-    make_player(env_id, "expert")
-
-    def turns(env: gymnasium.Env[Any, Action]) -> Iterator[Move]:
-        player = make_player(env_id, "expert")
-        while True:
-            try:
-                action = player.act(env)
-            except UsageError:  # it has found no way
-                return
-            yield Move("", action)
-
-    return turns
+    teacher = ExpertTeacher(make_player(env_id, "expert"))
+    return lambda env: teacher.turns(env, random.Random(0))

@@ -14,14 +14,14 @@ import gymnasium
 import orjson
 
 from envsuite.core.env import ToolEnv
-from envsuite.core.errors import DataError, UsageError, unknown
+from envsuite.core.errors import DataError, UsageError
 from envsuite.core.naming import spec_of
 from envsuite.core.tools import Tool
 from envsuite.evaluation.panels import Panel, panel_of
 from envsuite.evaluation.prompting import Prompting
 from envsuite.evaluation.results import Conditions
 from envsuite.playing.player import RANDOM
-from envsuite.remote.making import horizon_of
+from envsuite.remote.making import horizon_of, unknown_player
 from envsuite.vector import EnvFactory
 
 SEEDS = 5
@@ -239,6 +239,7 @@ def check_policy(name: str, env_id: str) -> None:
     Raises:
         UnknownName: There is no such environment, or no such policy for it.
     """
-    policies = (RANDOM, ENDPOINT, *spec_of(env_id).players)
+    spec = spec_of(env_id)
+    policies = (RANDOM, ENDPOINT, *spec.players)
     if name not in policies:
-        raise unknown(f"policy for {env_id}", name, policies)
+        raise unknown_player(spec, name, policies)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -12,10 +13,10 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
 from envsuite.core import Player, ToolEnv
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import UnknownName, UsageError, unknown
 from envsuite.core.naming import spec_of
-from envsuite.core.practice import Practice
-from envsuite.core.registration import ENVIRONMENTS, Default
+from envsuite.core.practice import ExpertTeacher, Practice
+from envsuite.core.registration import ENVIRONMENTS, Default, EnvSpec
 from envsuite.remote import RemoteEnv
 
 
@@ -65,15 +66,15 @@ def horizon_of(env_id: str, arguments: Mapping[str, Any] | None = None) -> int |
 
 
 def practice_of(env_id: str) -> Practice:
-    """Returns teacher and vocabulary of an environment, for imitation.
+    """Returns teacher and vocabulary of an environment, for imitation; of one without, its expert as the teacher.
 
     Raises:
-        UnknownName: There is no such environment, or it has none.
+        UnknownName: There is no such environment, or it has neither.
     """
-    having = [spec.id for spec in ENVIRONMENTS.values() if spec.practice]
-    if env_id not in having:
-        raise unknown("environment with a teacher to imitate", env_id, having)
-    module, _, function = ENVIRONMENTS[env_id].practice.partition(":")
+    spec = spec_of(env_id)
+    if not spec.practice:
+        return Practice(partial(ExpertTeacher, make_player(env_id, "expert")))
+    module, _, function = spec.practice.partition(":")
     practice: Practice = getattr(importlib.import_module(module), function)()
     return practice
 
@@ -84,9 +85,21 @@ def make_player(env_id: str, name: str) -> Player:
     Raises:
         UnknownName: There is no such environment, or it has no such baseline.
     """
-    players = spec_of(env_id).players
-    if name not in players:
-        raise unknown(f"player of {env_id}", name, players)
-    module, _, attribute = players[name].partition(":")
+    spec = spec_of(env_id)
+    if name not in spec.players:
+        raise unknown_player(spec, name, spec.players)
+    module, _, attribute = spec.players[name].partition(":")
     player: Player = getattr(importlib.import_module(module), attribute)()
     return player
+
+
+def unknown_player(spec: EnvSpec, name: str, known: Iterable[str]) -> UnknownName:
+    """Returns the error for a baseline that an environment does not have; for an expert it says how to write one."""
+    if name != "expert":
+        return unknown(f"player of {spec.id}", name, known)
+    how = (
+        "@env.expert above a function"
+        if spec.id.endswith(".py")
+        else "players={'expert': 'module:Class'} in its EnvSpec"
+    )
+    return UnknownName(f"{spec.id} has no expert; write {how}")

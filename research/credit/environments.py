@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.tables import Table
 from envsuite.core.naming import spec_of
+from envsuite.core.practice import ExpertTeacher
 from envsuite.core.registration import builtin
 from envsuite.data.files import write_atomically
 from envsuite.exits import status_of
@@ -32,7 +33,7 @@ from envsuite.remote.making import make_player
 from trainers.credit.diagnosis import MEASURES, Measure, diagnose, untold
 from trainers.credit.map import AXES, load, nearest
 from trainers.credit.rows import by_agent
-from trainers.imitation.erring import TRIES, ErringTeacher, ExpertTeacher
+from trainers.imitation.erring import TRIES, ErringTeacher
 from trainers.programs.diagnose import as_json
 from trainers.steps import StepTable
 

@@ -1,4 +1,4 @@
-"""Environments of functions in a file: the one of docs/your-environment.md, and what can be wrong with one."""
+"""Environments of functions in a file, and what can be wrong with one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from third_party import files_of
 
 from envsuite import Environment, register
 from envsuite.cli import main
@@ -23,8 +22,37 @@ from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS, NAMED
 from envsuite.core.tools import Tool
 from envsuite.evaluation.protocol import measured_splits
+from envsuite.remote.making import make_player
 from envsuite.testing import checks
 
+LOCK = """
+from typing import Annotated
+
+from envsuite import Environment
+
+env = Environment({"train": range(80), "test": range(80, 100)}, goal="Open the lock.", steps=20)
+
+
+@env.start
+def start(number):
+    return {"number": number, "open": False}, "The dial is at rest."
+
+
+@env.tool
+def turn(world, number: Annotated[int, {"minimum": 0, "maximum": 99}]):
+    '''Turn the dial to a number from 0 to 99.
+
+    Args:
+        number: Where to turn to.
+    '''
+    world["open"] = number == world["number"]
+    return "It opens." if world["open"] else f"{'Higher' if number < world['number'] else 'Lower'} than {number}."
+
+
+@env.reward
+def reward(world):
+    return 1.0 if world["open"] else None
+"""
 HEAD = "from envsuite import Environment\nenv = Environment([1, 2], goal='Go.')\n"
 TOOL = "@env.tool\ndef go(world):\n    'Go.'\n    return 'gone'\n"
 
@@ -40,11 +68,9 @@ def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.fixture
-def lock(root: Path, tmp_path: Path) -> str:
-    """The id of the page's environment."""
-    page = root / "docs/your-environment.md"
-    for name, text in {**files_of(page, "A file"), **files_of(page, "What checks it")}.items():
-        (tmp_path / name).write_text(text)
+def lock() -> str:
+    """The id of an environment without an expert."""
+    Path("lock.py").write_text(LOCK)
     register("lock.py")
     return "lock.py"
 
@@ -56,11 +82,41 @@ def world_of(env: Environment, split: str = "train") -> ToolEnv:
     return world
 
 
-def test_the_page_has_an_environment_that_keeps_the_contract(lock: str) -> None:
-    namespace = dict[str, Any]()
-    exec(Path("test_lock.py").read_text(), namespace)
+def test_an_environment_of_functions_keeps_the_contract(lock: str) -> None:
     for check in checks(lock):
-        namespace["test_the_lock_keeps_the_contract"](check)
+        check()
+
+
+def test_a_file_without_an_expert_says_what_to_write(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        "eval run lock.py --policy expert",
+        "export demos lock.py --n 1 --out x.jsonl",
+        "imitate --env lock.py",
+    ):
+        assert main(words.split()) == 2
+        assert "write @env.expert above a function" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("call", ["'turn'", "('turn', 5)", "({'number': 5}, 'turn')", "5"])
+def test_an_expert_that_returns_no_call_is_told(lock: str, call: str) -> None:
+    Path("wise.py").write_text(LOCK + f"\n\n@env.expert\ndef expert(world):\n    return {call}\n")
+    register("wise.py")
+    player, made = make_player("wise.py", "expert"), gymnasium.make("wise.py")
+    made.reset(seed=0)
+    with pytest.raises(UsageError, match=r"expert has to return a call, such as \('turn', {'number': 50}\)"):
+        player.act(made)
+
+
+def test_an_expert_changes_nothing_and_may_know_no_call(lock: str) -> None:
+    expert = "def expert(world):\n    return None if world['open'] else ('turn', {'number': world.pop('number')})\n"
+    Path("wise.py").write_text(f"{LOCK}\n\n@env.expert\n{expert}")
+    register("wise.py")
+    player, made = make_player("wise.py", "expert"), gymnasium.make("wise.py")
+    with pytest.raises(UsageError, match="no running episode"):
+        player.act(made)
+    made.reset(options={"task_id": "train-7"})
+    assert player.act(made) == player.act(made) == (ToolCall("turn", {"number": 7}),)
+    assert made.step(player.act(made))[4]["success"]
 
 
 def test_the_tool_is_made_of_types_and_docstring(lock: str) -> None:
@@ -141,7 +197,8 @@ def test_a_tool_may_return_an_outcome_and_a_world_its_key() -> None:
         (float | None, {"anyOf": [{"type": "number"}, {"type": "null"}]}),
         (bool, {"type": "boolean"}),
         (list[str], {"type": "array", "items": {"type": "string"}}),
-        (Literal["a", "b"], {"enum": ["a", "b"]}),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Literal["a", 1], {"enum": ["a", 1]}),
         (Annotated[str, "What for."], {"type": "string", "description": "What for."}),
         (Annotated[int, {"minimum": 3}], {"type": "integer", "minimum": 3}),
         (object, {}),

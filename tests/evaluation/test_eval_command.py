@@ -291,7 +291,7 @@ MODEL = "Frail-v0 --policy endpoint --model m --url"
     [
         ("Frail-v0", "name who plays with --policy"),
         ("Frail-v1 --policy expert", "Nearest: 'Frail-v0'"),
-        ("Frail-v0 --policy lexical", "unknown policy for Frail-v0 'lexical'"),
+        ("Frail-v0 --policy lexical", "unknown player of Frail-v0 'lexical'"),
         ("Frail-v0 --policy endpoint", "needs --url"),
         (f"{PLAYER} --split tst", "unknown split of Frail-v0"),
         (f"{PLAYER} --sample 7", "a sample of 7 was asked for, but there are 6"),

@@ -66,6 +66,8 @@ class Stage:
     """Learning rate at its end; linear in between."""
     context_weight: NotNegative = 0.0
     """Weight of the loss on prompts and observations; the player's own tokens have weight 1."""
+    solved: bool = False
+    """Learn from solved games alone."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,6 @@ class ImitateConfig:
             )
         if self.teacher is not None and self.demonstrations is None:
             raise ConfigError("teacher is set, but not demonstrations, the folder that its episodes are kept in")
-        if self.demonstrations is not None and self.model is None:
-            raise ConfigError(
-                f"demonstrations is {self.demonstrations}, whose words an untrained model of few words does not have; "
-                "set model.path to a model that others have trained"
-            )
         if self.model is not None and not all(stage.games for stage in self.stages):
             raise ConfigError(
                 "stages: one is without games, which teaches an untrained model to copy; a model that others have "

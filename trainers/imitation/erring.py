@@ -9,32 +9,11 @@ import gymnasium
 import numpy as np
 
 from envsuite.core import Action, Move, Observation, ToolEnv, UsageError
-from envsuite.core import Player as Expert
 from envsuite.core.practice import Teacher
 from envsuite.core.spaces import ToolCalls
 
 TRIES = 24
 """Random calls that are tried for one mistake, by default."""
-
-
-class ExpertTeacher:
-    """Makes the moves of a player that knows the next one in any state, until it knows none any more.
-
-    Args:
-        expert: The player.
-    """
-
-    def __init__(self, expert: Expert) -> None:
-        self.expert = expert
-
-    def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[Move]:
-        """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
-        while True:
-            try:
-                action = self.expert.act(env)
-            except UsageError:
-                return
-            yield Move("", action)
 
 
 class ErringTeacher:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.images import Pixels
 from envsuite.core.practice import Teacher
-from envsuite.prompting import Conversation, PromptTooLong
+from envsuite.prompting import Conversation, ParseResult, PromptTooLong
 from envsuite.prompting.images import images_of
 
 PROMPT, ANSWER, RESPONSE, SLIP, IMAGE = 0, 1, 2, 3, 4
@@ -107,10 +107,14 @@ def transcribe(
         builder.prompt(*conversation.prompt())
         for thought, action, slip in itertools.islice(player.turns(env, rng), max_steps):
             text = codec.write(action, thought if thoughts else "", tools=env.tools)
-            problem = codec.parse(text, env.tools, env.max_calls).error
-            if problem is not None and not slip:
-                raise UsageError(f"prompt: the player's answer {text!r} would be invalid in a rollout: {problem}")
-            response = [*tokenizer.encode(text, add_special_tokens=False), *conversation.end]
+            answer = tokenizer.encode(text, add_special_tokens=False)
+            said = codec.parse(text, env.tools, env.max_calls)
+            read = codec.parse(decoded := str(tokenizer.decode(answer)), env.tools, env.max_calls)
+            if said.error is not None and not slip:
+                raise UsageError(f"prompt: the player's answer {text!r} would be invalid in a rollout: {said.error}")
+            if _forms(said) != _forms(read) and not slip:
+                raise UsageError(f"prompt: the tokenizer turns the player's answer {text!r} into another, {decoded!r}")
+            response = [*answer, *conversation.end]
             builder.answer(response, slip)
             observation, _, terminated, truncated, info = env.step(action)
             if terminated or truncated:
@@ -122,6 +126,11 @@ def transcribe(
         pass
     builder.end()
     return ImitationGame(builder.transcripts, success)
+
+
+def _forms(parsed: ParseResult) -> list[tuple[str, list[str]]]:
+    """Tools and names of arguments; of blanks and case in the values a vocabulary of words keeps nothing."""
+    return [(call.name, sorted(call.arguments)) for call in parsed.action or ()]
 
 
 def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Transcript]:

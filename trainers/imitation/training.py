@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,12 +26,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.logging import disable_progress_bar
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.core.images import ImageTable
-from envsuite.core.practice import Teacher
+from envsuite.core.practice import ExpertTeacher, Teacher
 from envsuite.playing.activity import duration
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumber_images
@@ -40,7 +41,7 @@ from envsuite.remote.making import make_player, practice_of
 from trainers.imitation.attention import prepare_head
 from trainers.imitation.config import ImitateConfig, PlayConfig, Stage
 from trainers.imitation.demonstrations import demonstrations, transcribe_requests
-from trainers.imitation.erring import ErringTeacher, ExpertTeacher
+from trainers.imitation.erring import ErringTeacher
 from trainers.imitation.play import (
     ANSWER,
     IMAGE,
@@ -52,7 +53,7 @@ from trainers.imitation.play import (
     repeated_words,
     transcribe,
 )
-from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
+from trainers.imitation.vocabulary import CONTROL, TAGS, byte_tokenizer, word_tokenizer
 from trainers.policy.adapter import is_adapted, save_adapter
 from trainers.policy.loading import load_model, load_tokenizer, without_noise
 from trainers.policy.model import Policy
@@ -74,6 +75,8 @@ TOO_LONG = 200
 """Number of overlong transcripts after which the error about them is raised."""
 POOL = 32
 """Number of batches that are drawn and sorted by length at a time."""
+GAMES = 200
+"""Games of each stage of which a vocabulary is learnt."""
 _NO_MODEL = (StrictDataclassError, ValueError, TypeError, LookupError, RuntimeError, ArithmeticError, AttributeError)
 _LOOK_BACK = ((0, 0, 1), (0, 1, 2), (0, 2, 3), (0, 3, 4), (1, 0, 1))
 
@@ -96,6 +99,8 @@ class Transcripts:
         self._games = 0
         self.won = 0
         self.played = 0
+        self.unknown = 0
+        """Tokens that stand for a word which the vocabulary does not have."""
 
     def batches(self, stage: Stage) -> Iterator[list[Transcript]]:
         """Yields batches for ``stage``, endlessly."""
@@ -107,18 +112,20 @@ class Transcripts:
             pool: list[Transcript] = []
             shortest, left_out = math.inf, 0
             while len(pool) < POOL * self.config.batch:
-                transcripts = self._play(stage)
+                transcripts = self.play(stage)
                 pool += [transcript for transcript in transcripts if len(transcript.tokens) <= self.config.max_tokens]
                 lengths = [len(transcript.tokens) for transcript in transcripts]
                 excess = [length for length in lengths if length > self.config.max_tokens]
                 left_out += len(excess) if lengths else 1
                 shortest = min([shortest, *excess])
                 if left_out >= TOO_LONG and left_out > 99 * len(pool):
-                    raise UsageError(self._too_long(left_out, left_out + len(pool), shortest))
+                    raise UsageError(self._left_out(stage, left_out, left_out + len(pool), shortest))
             for _ in range(self.config.epochs):
                 yield from by_length(pool, self.config.batch, self._rng)
 
-    def _too_long(self, left_out: int, games: int, shortest: float) -> str:
+    def _left_out(self, stage: Stage, left_out: int, games: int, shortest: float) -> str:
+        if math.isinf(shortest) and stage.solved:
+            return f"solved: none of {games} games was; raise max_steps={stage.max_steps}, or leave solved out"
         if math.isinf(shortest):
             memory, most = self.config.prompt.memory, self.config.prompt.max_tokens
             return f"prompt.memory {memory}, prompt.max_tokens {most}: no room for the first prompts; raise the number"
@@ -127,7 +134,8 @@ class Transcripts:
             f"of {shortest} tokens; raise max_tokens, or lower max_steps"
         )
 
-    def _play(self, stage: Stage) -> list[Transcript]:
+    def play(self, stage: Stage) -> list[Transcript]:
+        """Returns the sequences of the next game."""
         self._games += 1
         if self._games % self.config.fresh_every == 0:
             self._world += 1
@@ -138,7 +146,8 @@ class Transcripts:
             game = self._transcribe(play, stage.max_steps)
         self.played += 1
         self.won += game.success
-        return game.transcripts
+        self.unknown += sum(int((one.tokens == self.tokenizer.unk_token_id).sum()) for one in game.transcripts)
+        return game.transcripts if game.success or not stage.solved else []
 
     def _transcribe(self, play: PlayConfig, max_steps: int) -> ImitationGame:
         env, conversation = self._env(play.kwargs)
@@ -151,7 +160,10 @@ class Transcripts:
     def _player(self, play: PlayConfig) -> Teacher:
         if play.errs is None or play.player is not None:
             assert self._practice is not None
-            player = self._practice.teacher(**(play.player or {}))
+            try:
+                player = self._practice.teacher(**(play.player or {}))
+            except TypeError as error:
+                raise UsageError(f"stages[].games[].player: {error}") from None
         else:
             player = ExpertTeacher(make_player(self.config.env, "expert"))
         return player if play.errs is None else ErringTeacher(player, play.errs)
@@ -311,9 +323,25 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         kwargs = next((dict(game.kwargs) for stage in config.stages for game in stage.games), {})
         check_vocabulary(EnvConfig(config.env, kwargs.pop("split", "train"), kwargs=kwargs), "env", tokenizer)
         return load_model(config.model), tokenizer
-    here = practice_of(config.env)
-    tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.spelling)
+    here = practice_of(config.env) if config.demonstrations is None else None
+    context = config.architecture.context
+    if here is None or here.texts is None:
+        tokenizer = byte_tokenizer(texts_of(config), context)
+    else:
+        tokenizer = word_tokenizer(here.texts(), context, here.spelling)
     return (new_model(config, tokenizer) if config.start is None else load_start(config.start, tokenizer)), tokenizer
+
+
+def texts_of(config: ImitateConfig) -> Iterator[str]:
+    """Yields what the first games of each stage show and what the player answers, as a model would see them."""
+    memory = "full" if config.prompt.memory.strip().startswith("compact") else config.prompt.memory
+    prompt = replace(config.prompt, memory=memory, max_tokens=None, truncate="episode")
+    tokenizer = byte_tokenizer((), config.architecture.context)
+    games = Transcripts(replace(config, prompt=prompt), tokenizer)
+    for stage in config.stages:
+        for _ in range(GAMES if stage.games else 0):
+            for transcript in games.play(replace(stage, solved=False)):
+                yield str(tokenizer.decode(transcript.tokens))
 
 
 def _of_words(model: PreTrainedModel) -> list[Tensor]:
@@ -384,6 +412,8 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
                 recent.clear()
     model.train(False)
     _LOG.info("games played %d, won by the player %d", source.played, source.won)
+    if source.unknown and config.model is None:
+        _LOG.warning("the tokenizer does not know %d words of these games: to the model they are one", source.unknown)
 
 
 def _estimate_seconds(policy: Policy, batch: Sequence[Transcript], steps: int) -> float:
@@ -399,5 +429,6 @@ def save(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrainedTok
         folder.mkdir(parents=True, exist_ok=True)
         save_adapter(model, folder)
     else:
+        disable_progress_bar()  # type: ignore[no-untyped-call]  # one file is written at once
         model.save_pretrained(folder)
     save_tokenizer(tokenizer, folder)

@@ -1,4 +1,4 @@
-"""A word-level tokenizer for a small model of a closed vocabulary."""
+"""Tokenizers of small models: of the words of a closed vocabulary, or of bytes and the frequent words of some texts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import string
 from collections.abc import Iterable
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 from envsuite.core.practice import WORDS, Spelling
@@ -29,6 +30,11 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 NUMBERS = range(100)
+RUN = r"[^\p{L}\p{N}]+|\p{L}+|\p{N}+"
+"""What no token of bytes goes beyond: a word, a number, or the marks and blanks between two, so that a word is the same
+token after a blank and in quotation marks."""
+MOST = 2048
+"""Tokens of a vocabulary of bytes, with the 256 single ones."""
 
 
 def word_tokenizer(texts: Iterable[str], max_length: int, spelling: Spelling = WORDS) -> PreTrainedTokenizerFast:
@@ -66,6 +72,32 @@ def word_tokenizer(texts: Iterable[str], max_length: int, spelling: Spelling = W
         *(decoders.Replace(f"{tag} ", tag) for tag in ("<action>", "<think>")),
         *(decoders.Replace(f" {tag}", tag) for tag in ("</action>", "</think>", "<|end|>")),
     ])  # fmt: skip
+    return _for_chats(tokenizer, max_length)
+
+
+def byte_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer that writes every text as it was: of bytes, and of the words and marks frequent in ``texts``.
+
+    Args:
+        texts: What the model reads and writes, for example.
+        max_length: Context length of the model, in tokens.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(RUN), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])  # fmt: skip
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = [AddedToken(name, special=name in CONTROL, normalized=False) for name in (*CONTROL, *TAGS)]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    learner = BpeTrainer(
+        vocab_size=MOST, min_frequency=2, show_progress=False, initial_alphabet=alphabet, special_tokens=kinds
+    )
+    tokenizer.train_from_iterator(texts, learner)
+    return _for_chats(tokenizer, max_length)
+
+
+def _for_chats(tokenizer: Tokenizer, max_length: int) -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in CONTROL])
     tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in TAGS])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]

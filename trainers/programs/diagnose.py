@@ -55,7 +55,7 @@ are {ENOUGH} episodes, a file of episodes, or a datapool.
 {ORDER}
 examples:
   envsuite diagnose --config configs/quickstart.yaml
-  envsuite diagnose lock.py --config configs/own-environment.yaml --rollout.tasks 32 --rollout.group_size 16
+  envsuite diagnose errand.py --config configs/own-environment.yaml --rollout.tasks 32 --rollout.group_size 16
   envsuite diagnose Sokoban-v0 --model.path runs/NAME/checkpoints/iteration-00060 --json sokoban.json
   envsuite diagnose runs/NAME
 """,

@@ -11,10 +11,10 @@ import pytest
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
-from envsuite.core.practice import Teacher
+from envsuite.core.practice import ExpertTeacher, Teacher
 from envsuite.remote.making import make_player, practice_of
 from envsuite.sokoban.player import Pusher
-from trainers.imitation.erring import ErringTeacher, ExpertTeacher
+from trainers.imitation.erring import ErringTeacher
 
 WORLDS = {
     "Sokoban-v0": {"source": "generated", "levels": 60, "boxes": 2, "pushes": (2, 6)},

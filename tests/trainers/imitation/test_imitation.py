@@ -407,17 +407,44 @@ def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_wi
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "stage", "said"),
     [
-        (ImitateConfig(max_tokens=40, prompt=BARE), r"max_tokens=40: 200 of 200 .* raise max_tokens"),
-        (ImitateConfig(prompt=PromptConfig(memory="compact(20)")), r"compact\(20\).*no room for the first prompts"),
+        (ImitateConfig(max_tokens=40, prompt=BARE), Stage(1, GAMES), r"max_tokens=40: 200 of 200 .* raise max_tokens"),
+        (
+            ImitateConfig(prompt=PromptConfig(memory="compact(20)")),
+            Stage(1, GAMES),
+            r"compact\(20\).*no room for the first prompts",
+        ),
+        (
+            ImitateConfig(prompt=BARE),
+            Stage(1, [PlayConfig(kwargs={"tasks": ["depth-3"]}, errs=0.0)], max_steps=2, solved=True),
+            r"solved: none of 200 games was; raise max_steps=2",
+        ),
     ],
 )
 def test_where_no_transcript_fits_it_says_so_and_does_not_play_for_ever(
-    tokenizer, config: ImitateConfig, said: str
+    tokenizer, config: ImitateConfig, stage: Stage, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        next(Transcripts(replace(config, batch=2), tokenizer).batches(Stage(1, GAMES)))
+        next(Transcripts(replace(config, batch=2), tokenizer).batches(stage))
+
+
+@pytest.mark.parametrize("env", ["TextCraft-v0", "Sokoban-v0"])
+def test_a_player_that_is_given_what_it_does_not_take_is_told(tokenizer, env: str) -> None:
+    transcripts = Transcripts(ImitateConfig(env=env, prompt=BARE), tokenizer)
+    with pytest.raises(UsageError, match=r"stages\[\]\.games\[\]\.player: .*'foo'"):
+        transcripts.play(Stage(1, [PlayConfig(player={"foo": 1})]))
+
+
+def test_a_stage_may_learn_from_solved_games_alone(tokenizer) -> None:
+    stage = Stage(1, [PlayConfig(errs=0.2)])
+    config = ImitateConfig(prompt=BARE, batch=2, epochs=1, max_tokens=10_000)
+    every, solved = Transcripts(config, tokenizer), Transcripts(config, tokenizer)
+    batches = every.batches(stage), solved.batches(replace(stage, solved=True))
+    games, kept = ([list(one.tokens) for _ in range(training.POOL) for one in next(source)] for source in batches)
+    assert every.won < every.played == len(games)
+    assert solved.won == len(kept) < solved.played
+    assert 0 < sum(game in kept for game in games) == every.won
 
 
 def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were() -> None:

@@ -226,7 +226,7 @@ def _task(task_id: str) -> str:
         ({}, ["--from", "http://h/v1"], "it is the folder that episodes are kept in"),
         ({}, ["--from", "nowhere"], "there is no file or folder nowhere"),
         ({"teacher": {}}, [], "teacher is set, but not demonstrations"),
-        ({"model": None}, ["--from", "nowhere"], "set model.path to a model that others have trained"),
+        ({"model": None}, ["--from", "nowhere"], "there is no file or folder nowhere"),
         ({"teacher": {"rollout": {"engin": "x"}}}, ["--from", "x"], "engin"),
     ],
 )

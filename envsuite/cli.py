@@ -43,6 +43,11 @@ COMMANDS = {
         "Fetches the benchmarks' own files, verifies them, and builds files derived from them. Every environment has\n"
         "tasks built in, too.",
     ),
+    "new": Command(
+        "write an environment of your own, and an agent that learns in it",
+        "envsuite.scaffold.command",
+        "Writes a folder with an environment of functions that works, its tests, and the settings of its training.",
+    ),
     "play": Command(
         "play an environment yourself, in the terminal or in a browser",
         "envsuite.play.cli",
@@ -96,10 +101,11 @@ COMMANDS = {
     ),
 }
 """The package's own commands; installed packages add others (:data:`~envsuite.core.commands.GROUP`)."""
-ORDER = ("quickstart", "doctor", "envs", "play", "serve", "data", "eval", "train")
+ORDER = ("quickstart", "doctor", "new", "envs", "play", "serve", "data", "eval", "train")
 """First words of commands in the order of the help; others follow."""
 EXAMPLES = """examples:
   envsuite quickstart
+  envsuite new errand
   envsuite envs tasks TextCraft-v0 --split test --type depth-3 | shuf -n 5
   envsuite play sokoban
   envsuite eval run TextCraft-v0 --policy expert

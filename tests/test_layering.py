@@ -27,6 +27,7 @@ LAYERS = {
             *("adapters", "serving", "evaluation"),
         },
         {"play", "installation", "cli", "testing"},
+        {"scaffold"},
     ),
     "trainers": (
         {"settings"},

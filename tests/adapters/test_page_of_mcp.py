@@ -1,4 +1,4 @@
-"""The MCP server of docs/your-environment.md, evaluated as the page says."""
+"""The MCP server of docs/other-packages.md, evaluated as the page says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
-from third_party import files_of
+from third_party import FILE
 
 import envsuite
 from envsuite.cli import main
@@ -19,9 +19,9 @@ pytest.importorskip("mcp", reason="needs the MCP SDK: pip install 'envsuite[brid
 
 @pytest.mark.seconds
 def test_the_server_of_the_page_is_played(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = root / "docs/your-environment.md"
+    page = root / "docs/other-packages.md"
     monkeypatch.chdir(tmp_path)
-    for name, text in files_of(page, "Environments of other packages").items():
+    for name, text in FILE.findall(page.read_text("utf-8")):
         Path(name).write_text(text)
     (settings,) = re.findall(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     Path("sums.json").write_text(settings.replace("python server.py", f"{sys.executable} server.py"))

@@ -1,0 +1,1 @@
+"""What ``envsuite new`` writes, under the name ``errand``."""

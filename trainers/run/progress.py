@@ -32,6 +32,9 @@ from trainers.settings.console import EscapingConsole
 REFRESH_SECONDS = 0.25
 HEARTBEAT_SECONDS = 30.0
 STALLED_SECONDS = 10.0
+MOST = 120
+"""Characters of a plain line about an iteration; the log has all that is known of it."""
+FAILED = "train/failed"
 
 _LOG = logging.getLogger(__name__)
 _OTHER_TASKS = "each iteration draws other tasks"
@@ -139,11 +142,12 @@ class RunProgress:
             self._ends.append(self._clock())
             if "train/success" in metrics:
                 self._success.append(float(metrics["train/success"]))
-            self._facts = {label: form(metrics[name]) for name, (label, form) in _FACTS.items() if name in metrics}
-            line = self._iteration_line(i)
+            present = [name for name in _FACTS if name in metrics and (name != FAILED or metrics[name])]
+            self._facts = {label: form(metrics[name]) for name in present for label, form in [_FACTS[name]]}
+            line, short = self._iteration_line(i), self._iteration_line(i, MOST)
         _LOG.info("%s", line)
         if self.plain:
-            self._say(line)
+            self._say(short)
 
     def resume_at(self, done: int) -> None:
         """Records that an earlier process finished ``done`` iterations."""
@@ -180,15 +184,19 @@ class RunProgress:
     def _iteration_label(self) -> str:
         return f"iteration {min(self._done + 1, self.total)}/{self.total}"
 
-    def _iteration_line(self, i: int) -> str:
-        facts = "".join(f"  {label} {value}" for label, value in self._facts.items())
-        success = ""
+    def _iteration_line(self, i: int, most: int | None = None) -> str:
+        """What an iteration gave; of at most so many characters, as far as that many hold the time, too."""
+        line, end = f"iteration {i}/{self.total}", f"  elapsed {clock_text(self._elapsed_seconds())}{self._left_text()}"
         if self._success:
             window, mean = self._mean_success()
-            success = f"  success {self._success[-1]:.1%}"
-            success += f" (mean of {window}: {mean:.1%}; {_OTHER_TASKS})" if window > 1 else ""
-        elapsed = clock_text(self._elapsed_seconds())
-        return f"iteration {i}/{self.total}{success}{facts}  elapsed {elapsed}{self._left_text()}"
+            line += f"  success {self._success[-1]:.1%}"
+            why = f"; {_OTHER_TASKS}" if most is None else ""
+            line += f" (mean of {window}: {mean:.1%}{why})" if window > 1 else ""
+        for label, value in self._facts.items():
+            if most is not None and len(f"{line}  {label} {value}{end}") > most:
+                break
+            line += f"  {label} {value}"
+        return line + end
 
     def _mean_success(self) -> tuple[int, float]:
         """Number of the last iterations, and the mean of their success."""
@@ -272,6 +280,7 @@ def _whole(value: float) -> str:
 
 
 _FACTS: dict[str, tuple[str, Callable[[float], str]]] = {
+    FAILED: ("failed", _whole),
     "train/return": ("return", "{:.2f}".format),
     "train/valid_actions": ("valid", "{:.0%}".format),
     "train/episode_length": ("steps", "{:.1f}".format),
@@ -282,7 +291,6 @@ _FACTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "train/loss": ("loss", "{:.3g}".format),
     "train/kl": ("kl", "{:.2g}".format),
     "train/grad_norm": ("grad", "{:.2g}".format),
-    "train/failed": ("failed", _whole),
 }
 
 

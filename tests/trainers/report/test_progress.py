@@ -163,6 +163,20 @@ def test_a_pipe_gets_plain_lines_without_control_codes() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("failed", [0.0, 3.0])
+def test_a_plain_line_has_120_characters_at_most_and_the_log_has_all(
+    failed: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = io.StringIO()
+    caplog.set_level(logging.INFO, "trainers.run.progress")
+    with RunProgress(1000, console=Console(file=stream, width=80), done=990) as progress:
+        for i in range(990, 1000):
+            progress.iteration(i, {**METRICS, "train/failed": failed})
+    for line, record in zip(stream.getvalue().splitlines(), caplog.records, strict=True):
+        assert 100 < len(line) <= 120 and re.search(r"valid 90%.*  elapsed 0:00  left 0:0\d$", line), line
+        assert ("failed 3" in line) == bool(failed) and "grad 0.4" in record.getMessage()
+
+
 def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.run.progress.REFRESH_SECONDS", 0.01)
     now, stream, reads = 0.0, io.StringIO(), list[float]()

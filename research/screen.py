@@ -4,9 +4,9 @@
     python -m research.screen table --results research/screen.jsonl
 
 ``research/screen.yaml`` has for each environment its configuration, the base model, and what each arm changes: ``base``
-is the imitated model, ``imitation`` imitates more of the same players. All other arms play as many episodes. A run that
-ends is a line of the results; those that are there are not run again, and one that was interrupted goes on. ``--dev``
-measures on the split on which rates and budgets are chosen.
+is the imitated model, ``imitation`` imitates more of the same players, ``solved`` more of their solved episodes alone.
+All other arms play as many episodes. A run that ends is a line of the results; those that are there are not run again,
+and one that was interrupted goes on. ``--dev`` measures on the split on which rates and budgets are chosen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trainers.steps.parquet import read_episodes
 
 ROOT = Path(__file__).resolve().parents[1]
 ARMS, RESULTS = ROOT / "research" / "screen.yaml", ROOT / "research" / "screen.jsonl"
-BASE, MORE = "base", "imitation"
+BASE = "base"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Screen:
     def play(self, arms: Sequence[str], seeds: Sequence[int]) -> None:
         """Plays what is missing of the arms, one seed after the other."""
         known = {(o.arm, o.seed, o.split) for o in read_outcomes(self.results) if o.environment == self.name}
-        for seed, arm in itertools.product(seeds, arms or (BASE, MORE, *self.plan["arms"])):
+        for seed, arm in itertools.product(seeds, arms or (BASE, *self.plan["imitations"], *self.plan["arms"])):
             if (arm, seed, self.split) not in known:
                 outcome = self.outcome(arm, seed)
                 with self.results.open("a", encoding="utf-8") as file:
@@ -117,12 +117,13 @@ class Screen:
         changes: dict[str, Any] = {"name": f"{self.name}-{arm}-{seed}-{self.split}", "output": str(self.folder)}
         changes |= {"seed": seed, "report": False, "model": {"path": str(base)}}
         changes["evaluation"] = {"envs": [self.measured], "repeats": 1, "episodes": self.plan.get("episodes")}
-        if arm in (BASE, MORE):
-            changes["iterations"] = 0
-        if arm == MORE:
-            imitated, seconds = self.imitate(f"{MORE}-{seed}", seed, {"start": str(base), **self.plan[MORE]})
+        more = self.plan["imitations"].get(arm)
+        if more:
+            imitated, seconds = self.imitate(f"{arm}-{seed}", seed, {"start": str(base), **more})
             changes["model"] = {"path": str(imitated)}
-        elif arm != BASE:
+        if more or arm == BASE:
+            changes["iterations"] = 0
+        else:
             changes |= {key: value for key, value in self.plan["arms"][arm].items() if key != "method"}
         run = self.folder / changes["name"]
         with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +139,7 @@ class Screen:
         episodes = sorted(read_episodes(last), key=lambda episode: episode.task_id)
         solved = "".join("01"[episode.success] for episode in episodes)
         valid = "".join("01"[all(step.valid for step in episode.steps)] for episode in episodes)
-        total = (seconds if arm in (BASE, MORE) else 0.0) + spent
+        total = (seconds if more or arm == BASE else 0.0) + spent
         return Outcome(self.name, arm, seed, self.split, solved, valid, round(total, 1), self.commit)
 
     def imitate(self, name: str, seed: int, changes: dict[str, Any]) -> tuple[Path, float]:

@@ -31,6 +31,7 @@ def delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "delivery"
 
 
+@pytest.mark.seconds
 def test_the_files_have_the_name_and_keep_the_contract(delivery: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(path.name for path in delivery.iterdir()) == [
         "delivery.py", "imitate.yaml", "test_delivery.py", "train.yaml",
@@ -43,6 +44,7 @@ def test_the_files_have_the_name_and_keep_the_contract(delivery: Path, capsys: p
     assert run.returncode == 0 and "skipped" not in run.stdout, run.stdout
 
 
+@pytest.mark.seconds
 def test_its_expert_plays_evaluations_and_demonstrations(delivery: Path) -> None:
     table = command(delivery, "eval", "run", "delivery.py", "--policy", "expert", "--seeds", "1")
     assert re.search(r"expert +80 +100\.0 %", table)
@@ -50,6 +52,7 @@ def test_its_expert_plays_evaluations_and_demonstrations(delivery: Path) -> None
     assert len((delivery / "demos.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.seconds
 def test_a_small_model_imitates_the_expert_and_what_somebody_has_played(delivery: Path) -> None:
     tiny = ("imitate", "--config", "imitate.yaml", "--stages", "[{steps: 2, max_steps: 6, games: [{}]}]")
     command(delivery, *tiny)

@@ -67,7 +67,7 @@ def test_arms_are_played_once_and_their_episodes_are_those_of_the_run(
     plan = tmp_path / "screen.yaml"
     plan.write_text(
         "bifurcation:\n  config: configs/bifurcation.yaml\n  imitate: tiny.yaml\n  dev: {split: validation}\n"
-        "  imitation: {stages: [{steps: 2, max_steps: 12, games: [{errs: 0.3}]}]}\n"
+        "  imitations: {imitation: {stages: [{steps: 2, max_steps: 12, games: [{errs: 0.3}]}]}}\n"
         "  arms: {rft: {iterations: 1, recipe: rft, method: {filters: {accepted: {score: 0.0}}}}}\n"
     )
     base = (screen.ROOT / "configs/bifurcation-base.yaml").read_text().replace("steps: 400", "steps: 2")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
-from third_party import FILE
+from third_party import files_of
 
 import envsuite
 from envsuite.cli import main
@@ -21,7 +21,7 @@ pytest.importorskip("mcp", reason="needs the MCP SDK: pip install 'envsuite[brid
 def test_the_server_of_the_page_is_played(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = root / "docs/other-packages.md"
     monkeypatch.chdir(tmp_path)
-    for name, text in FILE.findall(page.read_text("utf-8")):
+    for name, text in files_of(page, "An MCP server").items():
         Path(name).write_text(text)
     (settings,) = re.findall(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     Path("sums.json").write_text(settings.replace("python server.py", f"{sys.executable} server.py"))

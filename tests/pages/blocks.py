@@ -41,6 +41,8 @@ REASONS = {
     ): "fetches from the network; tests/data fetches from servers here",
     ("docs/demonstrations.md", "from datasets import load_dataset"): "datasets and trl are no part of the extra dev; "
     "test_demonstrations_trl.py uses them where they are installed",
+    ("docs/your-environment.md", "env = Environment("): "parts of a file that envsuite new writes; "
+    "tests/core/test_scaffold.py compares them",
 }
 """Blocks that are not executed, by page and first line, each with the reason."""
 EXCERPTS = ("docs/methods/dapo.md", "docs/methods/gspo.md", "docs/methods/scpo.md", "docs/methods/spear.md")

@@ -56,8 +56,12 @@ ELSEWHERE = {
     "cffconvert": "of another package, which excludes versions of the extra dev",
 }
 """Programs that are not tried, by the beginning of their name, each with the reason."""
-PACKAGES_OF_OTHERS = {"recorded": "the engine that CONTRIBUTING.md writes; its test runs this command"}
-"""Values of options that another package must supply, each with the reason."""
+WRITTEN = "a file that envsuite new writes; tests/core/test_scaffold.py runs this command"
+PACKAGES_OF_OTHERS = {
+    "recorded": "the engine that CONTRIBUTING.md writes; its test runs this command",
+    **dict.fromkeys(("imitate.yaml", "train.yaml"), WRITTEN),
+}
+"""Values of options that another package must supply, or another command, each with the reason."""
 MODULES_OF_OTHERS = {"build": "of another package; tests/installation/test_wheel.py builds with it"}
 """Modules after ``python -m`` that are not tried, each with the reason."""
 QUICK = (

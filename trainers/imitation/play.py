@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.images import Pixels
 from envsuite.core.practice import Teacher
-from envsuite.prompting import Conversation, ParseResult, PromptTooLong
+from envsuite.prompting import Codec, Conversation, PromptTooLong
 from envsuite.prompting.images import images_of
 
 PROMPT, ANSWER, RESPONSE, SLIP, IMAGE = 0, 1, 2, 3, 4
@@ -108,12 +108,8 @@ def transcribe(
         for thought, action, slip in itertools.islice(player.turns(env, rng), max_steps):
             text = codec.write(action, thought if thoughts else "", tools=env.tools)
             answer = tokenizer.encode(text, add_special_tokens=False)
-            said = codec.parse(text, env.tools, env.max_calls)
-            read = codec.parse(decoded := str(tokenizer.decode(answer)), env.tools, env.max_calls)
-            if said.error is not None and not slip:
-                raise UsageError(f"prompt: the player's answer {text!r} would be invalid in a rollout: {said.error}")
-            if _forms(said) != _forms(read) and not slip:
-                raise UsageError(f"prompt: the tokenizer turns the player's answer {text!r} into another, {decoded!r}")
+            if not slip:
+                _check_answer(text, str(tokenizer.decode(answer)), conversation.codec, env)
             response = [*answer, *conversation.end]
             builder.answer(response, slip)
             observation, _, terminated, truncated, info = env.step(action)
@@ -128,9 +124,17 @@ def transcribe(
     return ImitationGame(builder.transcripts, success)
 
 
-def _forms(parsed: ParseResult) -> list[tuple[str, list[str]]]:
-    """Tools and names of arguments; of blanks and case in the values a vocabulary of words keeps nothing."""
-    return [(call.name, sorted(call.arguments)) for call in parsed.action or ()]
+def _check_answer(text: str, tokens_text: str, codec: Codec, env: ToolEnv) -> None:
+    """Raises an error where an answer is no action, or its tokens, as text again, are another.
+
+    Tools and names of arguments are compared: of blanks and case in values a vocabulary of words keeps nothing.
+    """
+    intent, outcome = (codec.parse(answer, env.tools, env.max_calls) for answer in (text, tokens_text))
+    if intent.error is not None:
+        raise UsageError(f"prompt: the player's answer {text!r} would be invalid in a rollout: {intent.error}")
+    forms = [[(call.name, sorted(call.arguments)) for call in result.action or ()] for result in (intent, outcome)]
+    if forms[0] != forms[1]:
+        raise UsageError(f"prompt: the tokenizer turns the player's answer {text!r} into another, {tokens_text!r}")
 
 
 def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Transcript]:

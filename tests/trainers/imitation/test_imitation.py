@@ -50,7 +50,7 @@ from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, PlayConfig, Stage
 from trainers.imitation.play import RESPONSE, SLIP, ImitationGame, Transcript, transcribe
 from trainers.imitation.training import Transcripts, imitate, load_start, loss_of, new_model, optimizers_of, parts_of
-from trainers.imitation.vocabulary import word_tokenizer
+from trainers.imitation.vocabulary import byte_tokenizer, word_tokenizer
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
@@ -643,3 +643,10 @@ def test_an_answer_that_a_rollout_would_refuse_is_not_transcribed(tokenizer, mon
     monkeypatch.setattr(CraftPlanner, "turns", lambda *_: iter([Move("", (look, look))]))
     with pytest.raises(UsageError, match=r"prompt: the player's answer '<action>.* invalid in a rollout: 2 calls"):
         _transcribed(PROMPTS["full"], tokenizer, _world().tasks.ids("train")[0])
+
+
+def test_an_answer_that_the_tokenizer_turns_into_another_is_not_transcribed(tokenizer) -> None:
+    prompt, task = replace(PROMPTS["full"], codec="tools"), _world().tasks.ids("train")[0]
+    with pytest.raises(UsageError, match=r"the tokenizer turns the player's answer .*<tool_call>.* into another"):
+        _transcribed(prompt, tokenizer, task)  # words keep no blanks: a tool's name in quotation marks gets some
+    assert _transcribed(prompt, byte_tokenizer((), 2048), task).success

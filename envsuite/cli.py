@@ -44,9 +44,10 @@ COMMANDS = {
         "tasks built in, too.",
     ),
     "new": Command(
-        "write an environment of your own, and an agent that learns in it",
+        "write an environment, an agent, a method or an engine of your own",
         "envsuite.scaffold.command",
-        "Writes a folder with an environment of functions that works, its tests, and the settings of its training.",
+        "Writes a folder with files that work as they are, and prints what to type next. An environment is a file of\n"
+        "functions, or with --package a class, with its tests and the settings of an agent that learns in it.",
     ),
     "play": Command(
         "play an environment yourself, in the terminal or in a browser",

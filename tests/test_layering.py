@@ -67,8 +67,11 @@ NEVER_IN_ESTIMATORS = {"torch", "transformers", "gymnasium", "accelerate"}
 
 
 def _modules(package: str) -> dict[str, Path]:
-    """Every module of ``package`` by its dotted name; a package stands for its ``__init__``."""
-    files = (ROOT / package).rglob("*.py")
+    """Every module of ``package`` by its dotted name; a package stands for its ``__init__``.
+
+    What ``envsuite new`` writes is a text here, and a module only where it was written.
+    """
+    files = [f for f in (ROOT / package).rglob("*.py") if "scaffold" not in f.parent.parent.parts]
     return {".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): f for f in files}
 
 

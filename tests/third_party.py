@@ -1,10 +1,14 @@
-"""Packages that CONTRIBUTING.md writes, installed as pip would."""
+"""Packages of others, installed as pip would: those that ``envsuite new`` writes, and those of a page."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from pathlib import Path
+
+import pytest
+
+from envsuite.cli import main
 
 FILE = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -13,6 +17,15 @@ def files_of(page: Path, heading: str) -> dict[str, str]:
     """The files that a section of a page writes: code blocks whose first line is a comment with the file's name."""
     section = page.read_text("utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     return dict(FILE.findall(section))
+
+
+def files_of_new(folder: Path, *words: str) -> dict[str, str]:
+    """The files that ``envsuite new`` writes into an empty folder, by their paths in the folder of their name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["new", *words]) == 0
+    (written,) = folder.iterdir()
+    return {str(path.relative_to(written)): path.read_text("utf-8") for path in written.rglob("*") if path.is_file()}
 
 
 def install(folder: Path, files: dict[str, str]) -> None:

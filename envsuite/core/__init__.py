@@ -12,7 +12,7 @@ from envsuite.core.errors import (
     WorkerLost,
 )
 from envsuite.core.images import Pixels
-from envsuite.core.players import Player
+from envsuite.core.players import Player, unwrap_episode
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Action, Move, Tool, ToolCall, UnparsedAction
 
@@ -36,4 +36,5 @@ __all__ = [
     "UnparsedAction",
     "UsageError",
     "WorkerLost",
+    "unwrap_episode",
 ]

@@ -1,4 +1,4 @@
-"""``envsuite new NAME``: writes an environment that works, and the settings with which an agent learns in it."""
+"""``envsuite new NAME``: writes an environment, an agent, a method or an engine that works, with what to type next."""
 
 from __future__ import annotations
 
@@ -6,46 +6,61 @@ import argparse
 import importlib.util
 import re
 import sys
-from importlib.resources import files
+from collections.abc import Iterator
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
 from envsuite.data.files import write_atomically
 
-NAME = "errand"
-"""The name that the files have here."""
-EXAMPLES = """next, in the folder NAME:
-  envsuite play NAME.py
-  envsuite eval run NAME.py --policy expert --policy random
-  pytest test_NAME.py
-  envsuite imitate --config imitate.yaml
-  envsuite train --config train.yaml
-"""
+KINDS = ("environment", "agent", "method", "engine")
+"""What is made; the folder of each has its files, and ``next.txt``: what it is, and what to type."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("name", metavar="NAME", help="of the environment and of its folder, which is made here")
+    parser.add_argument("kind", nargs="?", default=KINDS[0], choices=KINDS, help="(default: %(default)s)")
+    parser.add_argument("name", metavar="NAME", help="of what is made, and of its folder")
+    parser.add_argument("--package", action="store_true", help="an environment as a class, in a package to install")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the folder, and prints what to type next.
 
     Raises:
-        UsageError: The name is no word, that of a module, or there is such a file.
+        UsageError: The name is no word, that of a kind or of a module, or there is such a file.
     """
-    name, folder = arguments.name, Path(arguments.name)
+    kind, name, folder = arguments.kind, arguments.name, Path(arguments.name)
+    if name in KINDS:
+        raise UsageError(f"{name!r} is what is made; give it a name: envsuite new {name} NAME")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"{name!r} is no name for a file of Python; take small letters, digits and _")
     if folder.exists():
         raise UsageError(f"{name} is there already; take another name, or another folder")
     if importlib.util.find_spec(name) is not None:
         raise UsageError(f"{name} is a module of Python or of an installed package; take another name")
-    folder.mkdir()
-    for file in sorted(files("envsuite.scaffold.files").iterdir(), key=lambda file: file.name):
-        if file.name.endswith((".py", ".yaml")) and file.name != "__init__.py":
-            text = file.read_text(encoding="utf-8").replace(NAME, name)
-            write_atomically(folder / file.name.replace(NAME, name), text.encode())
-    sys.stdout.write(f"{name}/ has an environment, its tests, and the settings of an agent that learns in it\n\n")
-    sys.stdout.write(EXAMPLES.replace("NAME", name))
+    if arguments.package and kind != "environment":
+        raise UsageError(f"--package is for an environment; leave it out: envsuite new {kind} {name}")
+    texts = dict(template_texts("package" if arguments.package else kind))
+    if arguments.package:  # the same game, so the same settings
+        settings = dict(template_texts("environment"))
+        texts |= {file: settings[file].replace("errand.py", "Errand-v0") for file in ("imitate.yaml", "train.yaml")}
+    texts = {rename(path, name): rename(text, name) for path, text in texts.items()}
+    what, _, commands = texts.pop("next.txt").partition("\n")
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / path, text.encode())
+    sys.stdout.write(f"{name}/ has {what}\n\nnext, in the folder {name}:\n{commands}")
     return 0
+
+
+def rename(text: str, name: str) -> str:
+    """Returns the text of a template under another name."""
+    return text.replace("Errand", name.title().replace("_", "")).replace("errand", name)
+
+
+def template_texts(kind: str) -> Iterator[tuple[str, str]]:
+    """Yields the path and the text of each file of a kind."""
+    root = Path(__file__).parent / kind
+    for file in sorted(root.rglob("*.*")):
+        if file.suffix != ".pyc":
+            yield file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")

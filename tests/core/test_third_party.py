@@ -1,4 +1,4 @@
-"""An environment in another package: the one that CONTRIBUTING.md writes, installed beside envsuite."""
+"""An environment in another package: the one that ``envsuite new`` writes, installed beside envsuite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import gymnasium
 import pytest
 from console import Console
 from driving import answers
-from third_party import files_of, install
+from third_party import files_of_new, install
 
 import envsuite
 from envsuite.core import ToolCall, UsageError
@@ -27,80 +27,82 @@ from envsuite.vector import EnvFactory, make_vector
 
 
 @pytest.fixture(scope="module")
-def site(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder on Python's path, with the package of the page."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder on Python's path, with the package."""
     folder = tmp_path_factory.mktemp("site")
-    install(folder, files_of(root / "CONTRIBUTING.md", "An environment in another package"))
+    install(folder, files_of_new(tmp_path_factory.mktemp("new"), "errand", "--package"))
     return folder
 
 
 @pytest.fixture(scope="module")
-def dial(site: Path) -> Iterator[str]:
+def errand(site: Path) -> Iterator[str]:
     """The id of the environment, registered in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         importlib.invalidate_caches()
         envsuite.register_envs()
-        yield "Dial-v0"
-        del ENVIRONMENTS["Dial-v0"], gymnasium.registry["Dial-v0"]
+        yield "Errand-v0"
+        del ENVIRONMENTS["Errand-v0"], gymnasium.registry["Errand-v0"]
 
 
 @pytest.fixture(scope="module")
-def there(dial: str) -> Iterator[dict[str, Any]]:
+def there(errand: str) -> Iterator[dict[str, Any]]:
     """Arguments of ``gymnasium.make`` that play it on a server with a worker, over real sockets."""
-    with serving(ServerSettings((dial,), port=0, workers=1)) as running:
+    with serving(ServerSettings((errand,), port=0, workers=1)) as running:
         yield {"url": running.url}
 
 
-def turn(number: Any) -> tuple[ToolCall, ...]:
-    return (ToolCall("turn", {"number": number}),)
+def go(place: Any) -> tuple[ToolCall, ...]:
+    return (ToolCall("go", {"place": place}),)
 
 
-@pytest.mark.parametrize("first", ["envsuite", "dial.env", "gymnasium"])
+@pytest.mark.parametrize("first", ["envsuite", "errand.env", "gymnasium"])
 def test_an_installed_package_is_registered_by_importing_envsuite_whatever_was_imported_before(
     site: Path, first: str
 ) -> None:
     code = (
-        f"import {first}, sys, envsuite; assert 'dial.env' not in sys.modules or {first!r} == 'dial.env'\n"
-        "import gymnasium; print(gymnasium.make('Dial-v0').reset(options={'task_id': 'lock-7'})[0]['task'])"
+        f"import {first}, sys, envsuite; assert 'errand.env' not in sys.modules or {first!r} == 'errand.env'\n"
+        "import gymnasium; print(gymnasium.make('Errand-v0').reset(options={'task_id': 'lamp-mill-castle'})[0]['task'])"
     )
     path = ":".join([str(site), *sys.path])
     command = [sys.executable, "-W", "error", "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": path}, check=False)
-    assert run.stdout == "Open the lock.\n", run.stderr
+    assert run.stdout == "Bring the lamp from the mill to the castle.\n", run.stderr
 
 
-def test_it_passes_the_checker(dial: str) -> None:
-    assert "server" in {check.run.__name__ for check in checks(dial)}
-    check_environment(ENVIRONMENTS[dial])
+def test_it_passes_the_checker(errand: str) -> None:
+    assert "server" in {check.run.__name__ for check in checks(errand)}
+    check_environment(ENVIRONMENTS[errand])
 
 
 @pytest.mark.parametrize(("workers", "remote"), [(1, False), (0, True)])
-def test_it_is_played_by_a_vector(dial: str, there: dict[str, Any], workers: int, remote: bool) -> None:
-    with make_vector([EnvFactory(dial, there if remote else {})], 3, workers) as vector:
+def test_it_is_played_by_a_vector(errand: str, there: dict[str, Any], workers: int, remote: bool) -> None:
+    with make_vector([EnvFactory(errand, there if remote else {})], 3, workers) as vector:
         for slot in range(3):
-            vector.reset(slot, 0, task_id=f"lock-{slot + 48}")
+            vector.reset(slot, 0, task_id="lamp-mill-castle")
         assert set(answers(vector, 3)) == {0, 1, 2}
-        vector.step(0, turn(48))
+        vector.step(0, go("mill"))
         vector.refuse(1, "no call")
-        vector.step(2, turn(48))
+        vector.step(2, (ToolCall("put", {}),))
         events = answers(vector, 3)
         assert [events[slot].observation["text"] for slot in range(3)] == [
-            "It opens.", "Invalid action: no call. Tools: turn.", "Higher than 48.",
+            "You are at the mill.", "Invalid action: no call. Tools: go, take, put.", "You carry nothing.",
         ]  # fmt: skip
 
 
-def test_the_command_line_lists_it_and_its_tasks(dial: str, console: Console) -> None:
+def test_the_command_line_lists_it_and_its_tasks(errand: str, console: Console) -> None:
     shown, _ = console("envs list")
-    assert re.search(r"^Dial-v0 +20  dial$", shown, re.MULTILINE) and all(env_id in shown for env_id in ENVIRONMENTS)
-    assert console(f"envs tasks {dial} --split test")[0].splitlines()[0] == "test\tlock\tlock-80"
+    assert re.search(r"^Errand-v0 +6  errand$", shown, re.MULTILINE) and all(env_id in shown for env_id in ENVIRONMENTS)
+    assert console(f"envs tasks {errand} --split test")[0].splitlines()[0] == "test\tparcel\tbread-bakery-castle"
 
 
-def test_another_environment_of_the_same_id_is_refused_and_the_same_again_is_not(dial: str) -> None:
-    envsuite.register(ENVIRONMENTS[dial])
-    with pytest.raises(UsageError, match=r"other.env:Dial cannot be registered as Dial-v0, which is dial.env:Dial"):
-        envsuite.register(EnvSpec(dial, "other.env:Dial", 20))
-    assert ENVIRONMENTS[dial].entry_point == "dial.env:Dial"
+def test_another_environment_of_the_same_id_is_refused_and_the_same_again_is_not(errand: str) -> None:
+    envsuite.register(ENVIRONMENTS[errand])
+    with pytest.raises(
+        UsageError, match=r"other.env:Errand cannot be registered as Errand-v0, which is errand.env:Errand"
+    ):
+        envsuite.register(EnvSpec(errand, "other.env:Errand", 20))
+    assert ENVIRONMENTS[errand].entry_point == "errand.env:Errand"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_package_that_cannot_be_loaded_is_told_of_and_takes_no_other_along(
 ) -> None:
     pyproject = '[project]\nname = "aaa"\nversion = "1"\n[project.entry-points."envsuite.environments"]\n'
     install(tmp_path, {"broken.py": spec, "pyproject.toml": pyproject + 'broken = "broken:BROKEN"\n'})
-    code = "import envsuite, gymnasium; print({'Dial-v0', 'WebShop-v0'} <= set(gymnasium.registry))"
+    code = "import envsuite, gymnasium; print({'Errand-v0', 'WebShop-v0'} <= set(gymnasium.registry))"
     path = ":".join([str(tmp_path), str(site), *sys.path])
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": path})
     assert run.stdout == "True\n"

@@ -56,9 +56,8 @@ ELSEWHERE = {
     "cffconvert": "of another package, which excludes versions of the extra dev",
 }
 """Programs that are not tried, by the beginning of their name, each with the reason."""
-WRITTEN = "a file that envsuite new writes; tests/core/test_scaffold.py runs this command"
+WRITTEN = "what envsuite new writes; tests/core/test_scaffold.py runs this command"
 PACKAGES_OF_OTHERS = {
-    "recorded": "the engine that CONTRIBUTING.md writes; its test runs this command",
     **dict.fromkeys(("imitate.yaml", "train.yaml"), WRITTEN),
 }
 """Values of options that another package must supply, or another command, each with the reason."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from third_party import files_of, install
+from third_party import files_of_new, install
 from tiny_runs import save_model
 
 
@@ -17,10 +17,10 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(root: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder on Python's path, with the package that the ``SECTION`` of CONTRIBUTING.md writes."""
+def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder on Python's path, with the package that ``envsuite new`` writes for the module's words ``NEW``."""
     folder = tmp_path_factory.mktemp("site")
-    install(folder, files_of(root / "CONTRIBUTING.md", request.module.SECTION))
+    install(folder, files_of_new(tmp_path_factory.mktemp("new"), *request.module.NEW))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         importlib.invalidate_caches()

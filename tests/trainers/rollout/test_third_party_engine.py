@@ -1,4 +1,4 @@
-"""An engine in another package: the one that CONTRIBUTING.md writes, installed and used by its name."""
+"""An engine in another package: the one that ``envsuite new`` writes, installed and used by its name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainers.settings import checked
 from trainers.settings.registry import Registry
 from trainers.steps.parquet import write_episodes
 
-SECTION = "An engine in another package"
+NEW = ("engine", "encore")
 CHANGES = {
     "evaluation.episodes": 8,
     "evaluation.repeats": 2,
@@ -66,7 +66,7 @@ def test_the_engine_of_another_package_evaluates_by_its_name(
     config = write_settings(tmp_path, **CHANGES)
     capsys.readouterr()
     options = f"{{episodes: {tmp_path / 'eval-00000.parquet'}}}"
-    arguments = ["--rollout.engine", "recorded", "--rollout.engine_options", options]
+    arguments = ["--rollout.engine", "encore", "--rollout.engine_options", options]
     assert evaluate(["--config", str(config), *arguments]) == 0
     (body,) = json.loads(capsys.readouterr().out)
     result = EvalResult.from_json(body)
@@ -80,21 +80,21 @@ def test_its_options_are_checked_before_anything_is_loaded(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, said: str
 ) -> None:
     config = write_settings(tmp_path, **CHANGES)  # there is no model
-    arguments = ["--rollout.engine", "recorded", "--rollout.engine_options", options]
+    arguments = ["--rollout.engine", "encore", "--rollout.engine_options", options]
     assert evaluate(["--config", str(config), *arguments]) == 2
     told = capsys.readouterr().err
-    assert "rollout.engine_options: engine 'recorded'" in told and said in told
+    assert "rollout.engine_options: engine 'encore'" in told and said in told
 
 
 def test_installed_engines_are_listed_and_imported_only_when_asked_for(site: Path) -> None:
-    assert {"hf", "recorded"} <= set(ENGINES) and "recorded" in ENGINES
+    assert {"hf", "encore"} <= set(ENGINES) and "encore" in ENGINES
     registry: Registry[Engine] = Registry("engine", group=ENGINES.group)
-    sys.modules.pop("encore.engine", None)
-    assert list(registry) == ["recorded"] and "recorded" in registry and "hf" not in registry
-    assert "encore.engine" not in sys.modules
-    assert issubclass(registry["recorded"], Engine) and "encore.engine" in sys.modules
-    with pytest.raises(UnknownName, match="Nearest: 'recorded'"):
-        registry["recordet"]
+    sys.modules.pop("encore", None)
+    assert list(registry) == ["encore"] and "encore" in registry and "hf" not in registry
+    assert "encore" not in sys.modules
+    assert issubclass(registry["encore"], Engine) and "encore" in sys.modules
+    with pytest.raises(UnknownName, match="Nearest: 'encore'"):
+        registry["encor"]
 
 
 def test_an_engine_that_cannot_be_imported_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

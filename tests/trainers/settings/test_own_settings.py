@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from third_party import files_of, install
+from third_party import files_of_new, install
 from tiny_runs import save_model
 
 from docs.build import FENCE, ROOT, pages
@@ -62,8 +62,9 @@ def test_settings_for_a_model_of_ones_own_load_and_are_named_by_the_pages_that_n
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder for Python's path, with the environment that CONTRIBUTING.md writes."""
-    install(tmp_path, files_of(ROOT / "CONTRIBUTING.md", "An environment in another package"))
+    """A folder for Python's path, with the environment that ``envsuite new`` writes."""
+    (tmp_path / "new").mkdir()
+    install(tmp_path, files_of_new(tmp_path / "new", "errand", "--package"))
     return tmp_path
 
 
@@ -87,5 +88,5 @@ def test_with_the_settings_for_ones_own_a_small_model_trains_and_smollm2_is_show
     assert (folder / "metrics.jsonl").read_text(encoding="utf-8").count("train/loss") == 1
     assert (folder / "report.html").is_file()
     shown = _run(site, "envsuite.cli", "show-prompt", *own, "--player", "nothing")
-    assert "<action>your command</action>" in shown or '"number"' in shown
+    assert "<action>your command</action>" in shown or '"parcel"' in shown
     assert "H100" in _run(site, "envsuite.cli", "plan", *own, "--gpus", "H100")

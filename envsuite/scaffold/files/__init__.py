@@ -1,1 +1,0 @@
-"""What ``envsuite new`` writes, under the name ``errand``."""

@@ -1,0 +1,1 @@
+"""``Errand-v0``: an environment for envsuite."""

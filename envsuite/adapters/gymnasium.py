@@ -1,9 +1,10 @@
-"""Gymnasium's own environments with discrete actions, such as FrozenLake-v1, in text."""
+"""Environments of Gymnasium, such as FrozenLake-v1, in text: their actions are the arguments of a tool."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from envsuite.adapters.base import AdaptedEnv, SeedOptions, classes
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.boundary import number
 from envsuite.core.errors import UsageError
 from envsuite.core.options import option
+from envsuite.core.schemas import object_schema
 
 HORIZON = 100
 """Steps of environments that have no limit of their own."""
@@ -27,13 +30,13 @@ _COLOURED = re.compile(r"\x1b\[[0-9;]*m([^\x1b]*)\x1b\[0m")
 class GymnasiumOptions(SeedOptions):
     """Options of an environment of Gymnasium."""
 
-    actions: Sequence[str] = option((), "names of the actions, in the order of their numbers; else the numbers")
+    actions: Sequence[str] = option((), "names of discrete actions, in the order of their numbers; else the numbers")
     goal: str | None = option(None, "the instruction; else the first lines of the environment's docstring")
     settings: Mapping[str, Any] | None = option(None, "further arguments of gymnasium.make, e.g. {is_slippery: false}")
 
 
 class GymnasiumText(AdaptedEnv):
-    """An environment whose actions are discrete; observations are its rendering as text, else their values.
+    """An environment whose actions JSON can write; observations are its rendering as text, else their values.
 
     The reward is the environment's; an episode that ends with a positive one is a success.
     """
@@ -51,17 +54,22 @@ class GymnasiumText(AdaptedEnv):
         )
         self._session.callback(self._env.close)
         space = self._env.action_space
-        if not isinstance(space, gymnasium.spaces.Discrete):
-            raise UsageError(f"gymnasium/{self.name} has actions of {space}; this takes Discrete ones only")
-        count = int(space.n)
-        self._names = [*self.options.actions] or [str(int(space.start) + place) for place in range(count)]
-        if (names := len(set(self._names))) != count:
-            raise UsageError(f"gymnasium/{self.name} has {count} actions; actions names {names} of them")
-        form = {"enum": self._names, "description": "The action."}
-        schema = {"type": "object", "properties": {"action": form}, "required": ["action"]}
+        self._names = [*self.options.actions]
+        if isinstance(space, Discrete):
+            self._names = self._names or [str(int(space.start) + place) for place in range(int(space.n))]
+            if (names := len(set(self._names))) != space.n:
+                raise UsageError(f"gymnasium/{self.name} has {space.n} actions; actions names {names} of them")
+            schema = object_schema({"action": {"enum": self._names, "description": "The action."}})
+        elif self._names:
+            raise UsageError(f"actions names discrete ones; those of gymnasium/{self.name} are {space}")
+        else:
+            form = schema_of(space)
+            schema = form if isinstance(space, Dict) else object_schema({"action": form})
+            if not form:
+                raise UsageError(f"gymnasium/{self.name} has actions of {space}, which JSON cannot write")
         description = (inspect.getdoc(self._env.unwrapped) or self.name).partition("\n\n")[0]
         self._goal = self.options.goal or " ".join(description.split())
-        return (Tool("act", "Takes an action.", {**schema, "additionalProperties": False}),)
+        return (Tool("act", "Takes an action.", schema),)
 
     def _open(self, seed: int) -> tuple[str, str]:
         observation, _ = self._env.reset(seed=seed)
@@ -69,21 +77,70 @@ class GymnasiumText(AdaptedEnv):
         return self._goal, self._render_text(observation)
 
     def _render_text(self, observation: Any) -> str:
-        if self._env.render_mode != "ansi":
-            return observation if isinstance(observation, str) else str(np.asarray(observation).tolist())
-        return _COLOURED.sub(r"[\1]", str(self._env.render())).strip("\n")
+        if self._env.render_mode == "ansi":
+            return _COLOURED.sub(r"[\1]", str(self._env.render())).strip("\n")
+        return text_of(observation)
 
     def _call(self, call: ToolCall) -> Outcome:
-        space: Any = self._env.action_space
-        action = int(space.start) + self._names.index(call.arguments["action"])
+        space, arguments = self._env.action_space, call.arguments
+        if isinstance(space, Discrete):
+            action: Any = int(space.start) + self._names.index(arguments["action"])
+        else:
+            action = value_of(space, arguments if isinstance(space, Dict) else arguments["action"])
         observation, raw_reward, ends, _, _ = self._env.step(action)
         reward = number(raw_reward, f"the reward of {self.name}")
         self._total += reward
         success, score = bool(ends) and reward > 0, min(max(self._total, 0.0), 1.0)
         return Outcome(self._render_text(observation), reward, bool(ends), success=success, score=score)
 
-    def _propose(self, rng: np.random.Generator) -> ToolCall:
-        return ToolCall("act", {"action": self._names[int(rng.integers(len(self._names)))]})
+
+def parts_of(space: Space[Any]) -> list[Space[Any]] | None:
+    """Returns the space of each place of a tuple or vector; nothing for another space."""
+    match space:
+        case Tuple():
+            return [*space.spaces]
+        case MultiDiscrete(nvec=nvec, start=start) if nvec.ndim == 1:
+            return [Discrete(int(count), start=int(first)) for count, first in zip(nvec, start, strict=True)]
+        case MultiBinary(shape=(count,)):
+            return [Discrete(2)] * count
+        case Box(shape=(_,), low=low, high=high):
+            return [Box(*ends, (), space.dtype.type) for ends in zip(low, high, strict=True)]
+    return None
+
+
+def schema_of(space: Space[Any]) -> dict[str, Any]:
+    """Returns the JSON Schema of the actions of a space; nothing where JSON cannot write them."""
+    if isinstance(space, Dict):
+        forms = {str(key): schema_of(part) for key, part in space.items()}
+        return object_schema(forms) if all(forms.values()) else {}
+    if isinstance(space, Discrete):
+        first = int(space.start)
+        return {"type": "integer", "minimum": first, "maximum": first + int(space.n) - 1}
+    if isinstance(space, Box) and space.shape == () and space.is_bounded():
+        return {"type": "number", "minimum": float(space.low), "maximum": float(space.high)}
+    if (parts := parts_of(space)) is None or not all(items := [schema_of(part) for part in parts]):
+        return {}
+    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+
+def value_of(space: Space[Any], written: Any) -> Any:
+    """Returns the action of a space that fits its schema."""
+    if isinstance(space, Dict):
+        return {key: value_of(part, written[str(key)]) for key, part in space.items()}
+    if isinstance(space, Tuple):
+        return tuple(value_of(part, value) for part, value in zip(space.spaces, written, strict=True))
+    return np.asarray(written, space.dtype)[()]
+
+
+def text_of(observation: Any) -> str:
+    """Returns an observation as text: one line for each key of a dictionary, numbers as short as they are exact."""
+    if isinstance(observation, Mapping):
+        return "\n".join(f"{key}: {text_of(value)}" for key, value in observation.items())
+    if isinstance(observation, tuple):
+        return f"[{', '.join(map(text_of, observation))}]"
+    if isinstance(observation, str):
+        return observation
+    return np.array2string(np.asarray(observation), separator=", ", threshold=sys.maxsize, floatmode="unique")
 
 
 def names() -> list[str]:
@@ -92,4 +149,4 @@ def names() -> list[str]:
     return [name for name in own if "/" not in name]
 
 
-__getattr__ = classes(GymnasiumText, names)
+__getattr__ = classes(GymnasiumText, names, lambda name: name in gymnasium.registry)

@@ -355,6 +355,10 @@ def draw_value(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
             return float(rng.uniform(low, high))
         case "boolean":
             return bool(rng.integers(2))
+        case "object":
+            return {name: draw_value(part, rng) for name, part in form.get("properties", {}).items()}
+        case "array" if "prefixItems" in form:
+            return [draw_value(part, rng) for part in form["prefixItems"]]
         case "array":
             return [draw_value(form.get("items", {}), rng) for _ in range(int(rng.integers(4)))]
         case "string":

@@ -37,11 +37,9 @@ def resolve_id(name: str) -> str:
     module, _, own_id = name.rpartition(":")
     if module and package in ("", "gymnasium"):
         _import(module)
-        if not package and own_id not in ENVIRONMENTS:
-            return name  # an id of Gymnasium alone
-        env_id = resolve_id(f"gymnasium/{own_id}" if package else own_id)
-        tell(f"{env_id}={module}")
-        return env_id
+        env_id = own_id if own_id in ENVIRONMENTS else f"gymnasium/{own_id}"
+        tell(f"{env_id}={module}")  # first, so that processes import the module before they look for the id
+        return resolve_id(env_id)
     if env_id.endswith(".py"):
         from envsuite.core.functions import load
 

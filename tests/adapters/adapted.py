@@ -11,8 +11,7 @@ from envsuite.core.naming import spec_of
 
 
 def made(env_id: str, **options: Any) -> Any:
-    spec_of(env_id)
-    return gymnasium.make(env_id, disable_env_checker=True, **options)
+    return gymnasium.make(spec_of(env_id).id, disable_env_checker=True, **options)
 
 
 def called(env: Any, tool: str, **arguments: Any) -> Any:

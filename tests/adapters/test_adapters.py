@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
-from adapted import made
+from adapted import called, made
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+from hypothesis import given
+from hypothesis import strategies as st
 
+from envsuite.adapters.gymnasium import schema_of, value_of
 from envsuite.cli import main
-from envsuite.core import DataError, MissingExtra, ToolCall, UnknownName, UsageError
+from envsuite.core import DataError, MissingExtra, Tool, ToolCall, UnknownName, UsageError
+from envsuite.core.functions import draw_value
 from envsuite.core.naming import spec_of
+from envsuite.core.schemas import object_schema
 from envsuite.testing import checks
 
 
@@ -21,6 +30,8 @@ from envsuite.testing import checks
     [
         ("gymnasium", "gymnasium/FrozenLake-v1"),
         ("gymnasium", "gymnasium/Blackjack-v1"),
+        ("gymnasium", "gymnasium/Pendulum-v1"),
+        *(("gymnasium", f"gymnasium/shelf:Shelf-{kind}-v0") for kind in ("dict", "tuple", "vector")),
         ("reasoning_gym", "reasoning_gym/chain_sum"),
         ("reasoning_gym", "reasoning_gym/ransom_note"),  # its questions depend on the seed of Python's hashes
         ("textarena", "textarena/GuessTheNumber-v0"),
@@ -30,7 +41,8 @@ from envsuite.testing import checks
         ("pettingzoo", "pettingzoo/nim"),
     ],
 )
-def test_they_keep_the_contract(package: str, env_id: str) -> None:
+def test_they_keep_the_contract(package: str, env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)  # where shelf.py is
     pytest.importorskip(package, reason=f"needs the package: pip install 'envsuite[{package.replace('_', '-')}]'")
     for check in checks(env_id):
         check()
@@ -60,11 +72,61 @@ def test_values_are_shown_where_there_is_no_text() -> None:
     assert seen["task"].startswith("Blackjack is a card game")
 
 
+def test_parts_of_actions_are_arguments_and_parts_of_observations_are_lines() -> None:
+    env = made("gymnasium/shelf:Shelf-dict-v0")
+    seen, _ = env.reset(options={"task_id": "seed-5"})
+    place = np.random.Generator(np.random.PCG64(np.random.SeedSequence(5))).integers([3, 4]).tolist()
+    assert seen["text"] == f"place: {place}\nlight: [0.1]\npair: [1, 2]"
+    arguments = {"place": place, "lamp": [0, 1], "force": [0.5, 1], "book": 5}
+    for wrong in ({"book": 6}, {"place": [3, 0]}, {"place": [0]}, {"lamp": [0, 2]}, {"force": [0.5, 1.1]}, {"lid": 1}):
+        assert not called(env, "act", **{**arguments, **wrong})[-1]["valid"]
+    seen, *result, info = called(env, "act", **arguments)
+    assert result == [1.0, True, False] and info["success"]
+
+
+def spaces_of() -> st.SearchStrategy[Space[Any]]:
+    """Spaces of actions that JSON can write, one inside another."""
+    counts, starts = st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(-5, 5)
+    plain = st.one_of(
+        st.builds(lambda n, start: Discrete(n, start=start), st.integers(1, 9), starts),
+        st.builds(MultiDiscrete, counts),
+        st.builds(MultiBinary, st.integers(1, 5)),
+        st.builds(lambda low, n: Box(low, low + 2.5, (n,), np.float32), starts, st.integers(1, 3)),
+    )
+    return st.recursive(
+        plain,
+        lambda inner: st.one_of(
+            st.lists(inner, min_size=1, max_size=3).map(Tuple),
+            st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, min_size=1, max_size=3).map(Dict),
+        ),
+        max_leaves=6,
+    )
+
+
+@given(spaces_of(), st.integers(0, 2**31))
+def test_a_value_that_fits_the_schema_is_an_action_of_the_space(space: Space[Any], seed: int) -> None:
+    form = schema_of(space)
+    written = json.loads(json.dumps(draw_value(form, np.random.default_rng(seed))))
+    assert Tool("act", "Acts.", object_schema({"action": form})).problem({"action": written}) is None
+    assert space.contains(value_of(space, written))
+
+
+@pytest.mark.parametrize(
+    "space", [Box(0, 1, (2, 2)), Box(-np.inf, 1, (2,)), MultiDiscrete([[2, 2]]), Text(3), Dict(a=Text(3))]
+)
+def test_a_space_that_json_cannot_write_has_no_schema(space: Space[Any]) -> None:
+    assert schema_of(space) == {}
+
+
 @pytest.mark.parametrize(
     ("env_id", "options", "problem"),
     [
         ("gymnasium/FrozenLke-v1", {}, "unknown environment of gymnasium 'FrozenLke-v1'. Nearest: 'FrozenLake-v1'"),
-        ("gymnasium/Pendulum-v1", {}, "has actions of Box"),
+        (
+            "gymnasium/Pendulum-v1",
+            {"actions": ["a"]},
+            "actions names discrete ones; those of gymnasium/Pendulum-v1 are Box",
+        ),
         ("gymnasium/FrozenLake-v1", {"actions": ["a", "b"]}, "has 4 actions; actions names 2 of them"),
         ("gymnasium/FrozenLake-v1", {"train": 0}, "train=0: expected whole number from 1"),
         ("gymnasium/FrozenLake-v1", {"sed": 0}, "unknown argument of gymnasium/FrozenLake-v1 'sed'"),

@@ -65,15 +65,15 @@ def read_outcomes(path: Path) -> list[Outcome]:
     return [Outcome(**json.loads(line)) for line in lines]
 
 
-def run_command(*words: str) -> float:
-    """Runs a command of ``envsuite`` on one thread; returns its CPU seconds.
+def run_command(folder: Path, *words: str) -> float:
+    """Runs a command of ``envsuite`` in a folder, on one thread; returns its CPU seconds.
 
     Raises:
         DataError: It failed.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     line, environment = [sys.executable, "-m", "envsuite.cli", *words], {**os.environ, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(line, check=False, env=environment, cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(line, check=False, env=environment, cwd=folder, capture_output=True, text=True)
     if ended.returncode:
         raise DataError(f"{' '.join(words)}: {ended.stderr[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -95,8 +95,9 @@ class Screen:
         if name not in plans:
             raise DataError(f"{ARMS.name} has no {name}; it has {', '.join(plans)}")
         self.name, self.plan, self.folder, self.results = name, plans[name], folder, results
-        self.settings = yaml.safe_load((ROOT / self.plan["config"]).read_text(encoding="utf-8"))
-        self.measured = {**self.settings["evaluation"]["envs"][-1], **(self.plan["dev"] if dev else {})}
+        self.home = ROOT / self.plan.get("folder", "")
+        self.settings = yaml.safe_load((self.home / self.plan["config"]).read_text(encoding="utf-8"))
+        self.measured = {**self.settings["evaluation"]["envs"][-1], **(self.plan.get("dev", {}) if dev else {})}
         self.split = self.measured["split"]
         self.commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
 
@@ -127,14 +128,15 @@ class Screen:
             changes |= {key: value for key, value in self.plan["arms"][arm].items() if key != "method"}
         run = self.folder / changes["name"]
         with tempfile.TemporaryDirectory() as folder:
-            files = [ROOT / self.plan["config"], Path(folder) / "changes.yaml"]
+            files = [self.home / self.plan["config"], Path(folder) / "changes.yaml"]
             method = self.plan["arms"].get(arm, {}).get("method")
             if method is not None:  # in place of the configuration's, so that nothing of another method is left
                 files = [Path(folder) / "run.yaml", files[1]]
                 files[0].write_text(yaml.safe_dump({**self.settings, "method": method}), encoding="utf-8")
             files[1].write_text(yaml.safe_dump(changes), encoding="utf-8")
             resumed = ["--resume"] if (run / "checkpoints").exists() else []
-            spent = run_command("train", *(word for file in files for word in ("--config", str(file))), *resumed)
+            words = [word for file in files for word in ("--config", str(file))]
+            spent = run_command(self.home, "train", *words, *resumed)
         last = sorted((run / "episodes").glob("eval-*.parquet"))[-1]
         episodes = sorted(read_episodes(last), key=lambda episode: episode.task_id)
         solved = "".join("01"[episode.success] for episode in episodes)
@@ -148,10 +150,10 @@ class Screen:
         took = model.with_suffix(".seconds")
         if not took.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            settings = yaml.safe_load((ROOT / self.plan["imitate"]).read_text(encoding="utf-8"))
+            settings = yaml.safe_load((self.home / self.plan["imitate"]).read_text(encoding="utf-8"))
             file = self.folder / f"{self.name}-{name}.yaml"
             file.write_text(yaml.safe_dump({**settings, **changes, "seed": seed, "output": str(model)}))
-            took.write_text(str(run_command("imitate", "--config", str(file))))
+            took.write_text(str(run_command(self.home, "imitate", "--config", str(file))))
         return model, float(took.read_text())
 
 

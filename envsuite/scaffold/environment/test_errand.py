@@ -1,4 +1,4 @@
-"""What every environment must do: pytest test_errand.py."""
+"""What every environment must do: python -m pytest test_errand.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the method makes of a few returns: pytest test_errand.py."""
+"""What the method makes of a few returns: python -m pytest test_errand.py."""
 
 import numpy as np
 from errand import Errand

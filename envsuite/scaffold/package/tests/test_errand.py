@@ -1,4 +1,4 @@
-"""What every environment must do: pytest tests."""
+"""What every environment must do: python -m pytest tests."""
 
 import pytest
 

@@ -13,7 +13,7 @@ FOLDERS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart smollm2 test test-seconds test-all freeze mutants check format bench docs site lock clean
+.PHONY: help setup quickstart smollm2 test test-seconds test-all freeze mutants check format bench docs site wheel lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -76,13 +76,18 @@ docs: $(VENV)/.installed  ## regenerate the generated pages, check links and com
 site: $(VENV)/.installed  ## build the documentation as a site into build/site; a warning is an error
 	$(BIN)/python -m docs.site
 
+wheel: $(VENV)/.models  ## build dist/, and test the wheel in an environment of its own, in an empty folder
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	ENVSUITE_DIST=dist $(BIN)/python -m pytest tests/installation/test_wheel.py
+
 lock: $(VENV)/.installed  ## resolve requirements.lock anew from pyproject.toml
 	$(PIP) install --quiet uv==0.13.9
 	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --extra dev --universal --fork-strategy fewest \
 		--python-version 3.11 --no-emit-index-url --custom-compile-command "make lock" --output-file $(LOCK)
 
 clean:  ## remove .venv and caches; leaves runs/ alone
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first, alone: whichever build of it pip finds (CPU or CUDA, with what that needs) is then kept.

@@ -45,8 +45,9 @@ def test_an_editable_clone_named_envsuite_is_found_from_the_folder_above_it(root
 
 def test_a_wheel_has_the_model_that_is_taken_by_default(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "trainers", tmp_path / "trainers", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(root / name, tmp_path)
+    (tmp_path / "envsuite").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "envsuite/__init__.py"):  # the last has the version
+        shutil.copy(root / name, tmp_path / name)
     command = [sys.executable, "-c", BUILD.replace("editable", "wheel"), str(tmp_path)]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:

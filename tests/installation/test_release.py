@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,7 +15,7 @@ import pytest
 import yaml
 
 import envsuite
-from docs.build import FENCE
+from docs.build import FENCE, LINK, pages
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import prompt_file_of
 from trainers.settings import ConfigError
@@ -21,15 +23,42 @@ from trainers.settings.shipped import located, shipped_configs
 from trainers.settings.words import read_file
 
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 SKILL = (ROOT / "docs/skill/SKILL.md").read_text("utf-8")
 
 
 def test_one_version_everywhere() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert project["version"] == envsuite.__version__ == citation["version"]
-    assert project["license"] == citation["license"]
+    images = re.findall(r"\benvsuite(?:-trainer)?:(\d[\w.]*)", "".join(page.read_text("utf-8") for page in pages()))
+    assert PROJECT["dynamic"] == ["version"] and len(images) > 1
+    assert {envsuite.__version__} == {citation["version"], *images}
+    assert PROJECT["license"] == citation["license"] and PROJECT["urls"]["Repository"] == citation["repository-code"]
     assert citation["authors"] and citation["title"] and citation["message"] and citation["cff-version"] == "1.2.0"
+
+
+def test_one_command_writes_the_address_into_every_file_that_has_it(tmp_path: Path) -> None:
+    old, new = PROJECT["urls"]["Repository"], "https://example.org/us/envsuite"
+    found = subprocess.run(["git", "grep", "-lIF", old], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = found.stdout.split()
+    assert {"CITATION.cff", "README.md", "pyproject.toml"} <= {*names}
+    for name in (*names, "tools/address.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run("git init -q && git add .", shell=True, cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "tools/address.py", f"{new}/", "v9"], cwd=tmp_path, check=True)
+    texts = {name: (tmp_path / name).read_text("utf-8") for name in names}
+    assert not [name for name, text in texts.items() if old in text or new not in text]
+    links = LINK.findall(texts["README.md"])  # an index of packages shows README, and has no other file
+    assert not [link for link in links if not link.startswith(("https://", "#"))]
+    assert {f"{new}/raw/v9/docs/images/quickstart.png", f"{new}/blob/v9/docs/first-hour.md"} <= {*links}
+    assert not [page for page in pages() if "<address" in page.read_text("utf-8")]
+
+
+def test_workflows_run_targets_of_the_makefile() -> None:
+    text = "".join(path.read_text("utf-8") for path in (ROOT / ".github/workflows").iterdir())
+    targets = set(" ".join(re.findall(r"(?:targets: |make )([a-z][a-z -]*)", text)).split())
+    assert {"check", "test", "test-seconds", "docs", "site", "wheel"} == targets
+    assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def test_a_file_of_this_folder_is_taken_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def options(words: Sequence[str]) -> int:
     parser.add_argument("env_id", metavar="ENV", nargs="*", help="an environment's id (default: all)")
     parser.add_argument("--markdown", action="store_true", help="print a page of the documentation")
     arguments = parser.parse_args([*words])
-    kinds: dict[str, type[EnvOptions]] = {env_id: _kind(env_id).takes for env_id in arguments.env_id or ENVIRONMENTS}
+    kinds: dict[str, type[EnvOptions]] = {name: env_class(name).takes for name in arguments.env_id or ENVIRONMENTS}
     common = {field.name for field in fields(EnvOptions)}
     if arguments.markdown:
         sys.stdout.write(PAGE)
@@ -78,7 +78,12 @@ def options(words: Sequence[str]) -> int:
     return 0
 
 
-def _kind(env_id: str) -> type[ToolEnv]:
+def env_class(env_id: str) -> type[ToolEnv]:
+    """Returns the class of an environment.
+
+    Raises:
+        UnknownName: There is no such environment.
+    """
     kind: Any = load_env_creator(spec_of(env_id).entry_point)
     return kind  # type: ignore[no-any-return]
 

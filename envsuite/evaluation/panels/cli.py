@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from envsuite.core import ToolEnv
+from envsuite.core.listing import env_class
 from envsuite.core.naming import resolve_id
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.settings import read_option
@@ -210,7 +211,7 @@ def _export(panel: Panel, target: str, out: Path | None) -> int:
 
 def _verify(file: Path, source: str | None, options: list[str]) -> int:
     panel = read_panel(file)
-    env = _make_env(panel.env_id, source if source is not None else panel.source, options)
+    env = _make_env(panel.env_id, source, options, panel.source)
     with closing(env):
         mismatches = differences(panel, env)
         here = None if mismatches else panel_of(env, panel.split)
@@ -240,14 +241,14 @@ def _panel(env_id: str, split: str, source: str | None, options: list[str]) -> P
         return panel_of(env, split)
 
 
-def _make_env(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
-    """Makes an environment with the tasks of all splits.
+def _make_env(env_id: str, source: str | None, options: list[str], default: str = "builtin") -> ToolEnv:
+    """Makes an environment with the tasks of all splits; ``default`` is the source of one that has sources.
 
     Raises:
         UnknownName: The environment does not exist.
         UsageError: It does not take the options.
     """
-    arguments = {"source": "builtin" if source is None else source, "split": None} | dict(map(read_option, options))
-    if arguments["source"] not in ("builtin", "generated", "official"):
-        arguments["source"] = os.path.expanduser(arguments["source"])
-    return make(env_id, **arguments)
+    if source is None and "source" in env_class(env_id).takes.schema():
+        source = default
+    given = {} if source is None else {"source": os.path.expanduser(source)}
+    return make(env_id, **{"split": None, **given, **dict(map(read_option, options))})

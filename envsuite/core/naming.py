@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core import registration
 from envsuite.core.errors import UsageError, unknown
@@ -37,6 +38,8 @@ def resolve_id(name: str) -> str:
     module, _, own_id = name.rpartition(":")
     if module and package in ("", "gymnasium"):
         _import(module)
+        if not package and own_id in gymnasium.registry and own_id not in ENVIRONMENTS and _has_tools(own_id):
+            return name
         env_id = own_id if own_id in ENVIRONMENTS else f"gymnasium/{own_id}"
         tell(f"{env_id}={module}")  # first, so that processes import the module before they look for the id
         return resolve_id(env_id)
@@ -52,6 +55,15 @@ def resolve_id(name: str) -> str:
         register(EnvSpec(env_id, f"{place}:{name}", own or adapter.HORIZON))
         tell(env_id)
     return env_id
+
+
+def _has_tools(own_id: str) -> bool:
+    """Whether what only Gymnasium knows is an environment of tool calls, or a function that may make one."""
+    from envsuite.core.env import ToolEnv
+
+    entry = gymnasium.spec(own_id).entry_point
+    kind = load_env_creator(entry) if isinstance(entry, str) else entry
+    return not isinstance(kind, type) or issubclass(kind, ToolEnv)
 
 
 def _import(module: str) -> None:

@@ -157,17 +157,23 @@ def _episode(run: RunData, episode: int, methods: list[str], problems: Console) 
         for result in results
         if result.values is not None and not (own and result.method.name == OWN)
     ]
-    table = Table(title=f"Episode {episode}, {label}: advantage of each step", title_justify="left")
-    for name in ("step", "action", *(name for name, _ in columns)):
-        table.add_column(Text(name), justify="left" if name == "action" else "right", no_wrap=name != "action")
-    for row in rows:
-        values = [column.get((episode, row["t"])) for _, column in columns]
-        cells = ["–" if value is None else f"{value:.4f}" for value in values]  # noqa: RUF001
-        table.add_row(str(row["t"]), Text(_call(row["action"]), style="" if row["valid"] else "red"), *cells)
-    EscapingConsole().print(table)
+    console, title = EscapingConsole(), f"Episode {episode}, {label}: advantage of each step"
+    count = max(1, (console.width - 40) // 13)  # methods that fit beside the actions; the others get a table below
+    for start in range(0, max(1, len(columns)), count):
+        table = Table(title=title if start == 0 else None, title_justify="left")
+        table.add_column("step", justify="right", no_wrap=True)
+        table.add_column("action", min_width=20)
+        for name, _ in columns[start : start + count]:
+            table.add_column(Text(name), justify="right", width=10, overflow="fold")
+        for row in rows:
+            values = [column.get((episode, row["t"])) for _, column in columns[start : start + count]]
+            cells = ["–" if value is None else f"{value:.4f}" for value in values]  # noqa: RUF001
+            table.add_row(str(row["t"]), Text(_call(row["action"]), style="" if row["valid"] else "red"), *cells)
+        console.print(table)
     for result in results:
         if result.values is None:
-            _tell(problems, f"{result.method.name}: not computed: {result.lacks}")
+            text = f"{result.method.name}: not computed: {result.lacks}"
+            problems.print(text, markup=False, highlight=False, soft_wrap=not problems.is_terminal)
     if advantages.problem:
         _tell(problems, f"not computed: {advantages.problem}")
 

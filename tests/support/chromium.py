@@ -26,6 +26,14 @@ def chromium() -> str:
     return found
 
 
+CUT_OFF = """[...document.querySelectorAll('*')].filter((e) => e.clientWidth && e.scrollWidth > e.clientWidth + 1
+  && (e === document.documentElement || getComputedStyle(e).overflowX !== 'visible')
+  && !e.matches('.bd-article pre:not(.wraps), div.math, a.skip, .group, .row span, .pst-expand-sidebar-label')
+  && !e.querySelector('table.advantages'))
+  .map((e) => e.outerHTML.slice(0, 100))"""
+"""Elements that show a part of their width only, but those that may: drawings, equations, rows of lists, one table."""
+
+
 class Tab:
     """One page of a browser."""
 

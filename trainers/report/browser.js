@@ -182,7 +182,8 @@ class Browser {
     const failed = this.shown.filter((episode) => outcomeOf(episode) === "failed").length;
     this.$("count").textContent = `${this.shown.length} of ${this.all.length} episodes: ${solved} solved, ${this.shown.length - solved - failed} not solved${failed ? `, ${failed} failed` : ""}`;
     const same = (episode) => episode.id === id && (file === null || file < 0 || episode.file === file);
-    const chosen = this.shown.find(same) || this.shown[0] || null;
+    const mixed = (episode) => episode.members.rewards.size > 1; // a group that teaches is worth more than the first one
+    const chosen = this.shown.find(same) || (id === null && this.shown.find(mixed)) || this.shown[0] || null;
     this.select(chosen, chosen && same(chosen) ? step : 0);
   }
 
@@ -231,6 +232,7 @@ class Browser {
       parts.push(strip, make("p", { class: "hint" }, "Blue: advantage above 0; orange: below 0; struck out: invalid action."));
       if (method) parts.push(...this.compared(method, credited, episode, steps));
       parts.push(...this.stepParts(steps[this.step]));
+      if (this.step === steps.length - 1 && episode.last) parts.push(make("h4", {}, "The environment's last answer"), make("pre", { class: "answer" }, visible(episode.last)));
     } else parts.push(make("p", { class: "empty" }, "The episode has no step."));
     pane.replaceChildren(...parts);
     pane.ariaBusy = "false";

@@ -133,6 +133,16 @@ function lineChart({ title, description, lines, share = false, height = 170, wid
   return figure;
 }
 
+// A phase has the same colour on every page.
+function phaseKey(label) { return make("span", { class: "key" }, make("i", { style: `background:${DATA.phase_colours[label]}` }), label); }
+
+// One bar of a run's seconds by phase. times: [[label, seconds]]
+function phaseStack(times) {
+  const total = times.reduce((sum, [, s]) => sum + s, 0);
+  return make("div", { class: "stack", role: "img", "aria-label": times.map(([label, s]) => `${label} ${percent(s / total)}`).join(", ") },
+    ...times.map(([label, s]) => make("i", { style: `flex:${s / total} 0 0;background:${DATA.phase_colours[label]}`, title: `${label}: ${duration(s)}` })));
+}
+
 // Bars with intervals, one pair per stratum. results: [{name, color, strata}]
 function barChart(results, names) {
   const width = Math.max(300, 70 + 105 * names.length), height = 250, left = 44, top = 22, bottom = 40;

@@ -28,19 +28,20 @@ function results() {
     card.append(place);
     if (table.runs.length < 2) card.append(make("p", { class: "hint" }, "No other run was evaluated under these conditions."));
     else place.append(barChart(table.results.map((result, i) => ({ ...result, name: visible(DATA.names[table.runs[i]]), color: colourOf(table.runs[i]) })), table.rows.map((row) => row[0])));
-    for (const pair of table.pairs) card.append(paired(pair));
+    for (const pair of table.pairs) card.append(paired(pair, table.pairs.length));
     $("tables").append(card);
   }
   if (!DATA.tables.length) $("tables").append(make("p", { class: "empty" }, "No run has an evaluation yet."));
 }
 
-function paired(pair) {
+function paired(pair, pairs) {
   const title = make("b", {}, visible(`${pair.first} and ${pair.second}`));
   if (pair.problem) return make("p", { class: "hint" }, title, `: no paired comparison, since ${visible(pair.problem)}.`);
   if (!pair.tasks) return make("p", { class: "hint" }, title, ": no task was played by both.");
-  const change = `${pair.difference > 0 ? "+" : ""}${(100 * pair.difference).toFixed(1)} points`;
+  const points = (share) => `${share > 0 ? "+" : ""}${(100 * share).toFixed(1)}`, alone = pairs > 1 ? `, not corrected for ${pairs} comparisons` : "";
   return make("p", { class: "paired" }, title, ` on the same ${pair.tasks} tasks: the first is better on ${pair.first_better}, the second on ${pair.second_better}, `,
-    `both are alike on ${pair.equal}. Success of the second minus the first: `, make("b", {}, change), ".",
+    `both are alike on ${pair.tasks - pair.first_better - pair.second_better}. Success of the second minus the first: `, make("b", {}, `${points(pair.difference)} points`),
+    ` [${pair.interval.map(points).join(", ")}], p ${pair.p < 0.001 ? "< 0.001" : `= ${pair.p.toFixed(3)}`} (95 % interval, permutation test by task${alone}).`,
     pair.unpaired ? ` ${pair.unpaired} tasks have an episode of one of them only, and are left out.` : "");
 }
 
@@ -82,11 +83,12 @@ function times() {
   const rows = [
     ["iterations", ...DATA.times.map((one) => short(one.iterations))],
     ["wall time", ...DATA.times.map((one) => (one.wall_s === null || one.wall_s === undefined ? "–" : duration(one.wall_s)))],
-    ...phases.map((phase) => [phase, ...DATA.times.map((one) => seconds(one, phase))]),
+    ...phases.map((phase) => [phaseKey(phase), ...DATA.times.map((one) => seconds(one, phase))]),
     ["tokens sampled", ...DATA.times.map((one) => short(one.sampled))],
     ["tokens trained on", ...DATA.times.map((one) => short(one.trained))],
     ["tokens per second of rollout", ...DATA.times.map((one) => short(one.rate))],
   ];
+  DATA.times.forEach((one, run) => total(one) && $("times").append(make("div", { class: "legend" }, named(run)), phaseStack(Object.entries(one.phases))));
   $("times").append(grid(["phase", ...DATA.names.map((_, run) => named(run))], rows));
   $("differences").append(DATA.settings.length ? grid(["setting", ...DATA.names.map((_, run) => named(run))],
     DATA.settings.map(([key, values]) => [make("code", {}, key), ...values.map((value) => make("code", {}, visible(value)))])) : make("p", { class: "empty" }, "None."));
@@ -182,7 +184,8 @@ class Tasks {
       make("code", {}, step.action === null ? visible(step.response === null ? "no action" : step.response) : callsOf(step.action)),
       step.valid ? null : make("p", { class: "problem" }, visible(step.error || step.parse_error || step.refusal || ""))));
     return make("details", { open: "" }, make("summary", {}, make("b", { class: outcomeOf(episode) }, word), `, ${episode.end}; reward ${short(episode.reward)}, ${episode.steps.length} steps`),
-      episode.error === null ? null : make("p", { class: "problem" }, visible(episode.error)), make("ol", { class: "steps", start: "0" }, ...steps));
+      episode.error === null ? null : make("p", { class: "problem" }, visible(episode.error)), make("ol", { class: "steps", start: "0" }, ...steps,
+        episode.last ? make("li", { class: "seen answer", style: "list-style:none" }, visible(episode.last)) : null));
   }
 }
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from envsuite.core.errors import UsageError
 from envsuite.evaluation.groups import natural
+from envsuite.evaluation.statistics import paired_permutation, paired_rates_interval
 from trainers.report.html import file_entry, page, script_json, setting_text, write_page
 from trainers.report.metrics import METRICS, is_share
 from trainers.report.pack import STEP_FIELDS, pack
-from trainers.report.run import RunData, flat
+from trainers.report.run import PHASE_COLOURS, RunData, flat
 from trainers.report.stats import EvalResult, by_stratum, first_and_last, interval
 from trainers.steps.parquet import read_table
 
@@ -189,6 +192,7 @@ class RunComparison:
             "shares": [name for name in metrics if is_share(name)],
             "evaluation_points": [run.evaluation_points() for run in self.runs],
             "times": self.times(),
+            "phase_colours": PHASE_COLOURS,
             "step_fields": STEP_FIELDS,
             "files": list(files),
         }
@@ -238,17 +242,24 @@ def outcomes(file: Path) -> dict[str, ComparedTask]:
 def compare_outcomes(first: Mapping[str, ComparedTask], second: Mapping[str, ComparedTask]) -> dict[str, Any]:
     """Returns how two evaluations differ on the tasks that both played.
 
-    Of tasks with several episodes the rates are compared.
+    Of tasks with several episodes the rates are compared. ``interval`` is the 95 % interval of the difference, ``p``
+    the p-value of the permutation by task.
     """
     tasks = [task for task in first if task in second]
-    rates = [(first[task].rate, second[task].rate) for task in tasks]
+    if not tasks:
+        return {"tasks": 0}
+    rates = np.array([[side[task].rate for task in tasks] for side in (first, second)])
+    often = [np.mean([len(side[task].episodes) for task in tasks]) for side in (first, second)]
+    bounds = paired_rates_interval(*((rates[side] * count, count) for side, count in enumerate(often)))
+    gaps = rates[1] - rates[0]
     return {
         "tasks": len(tasks),
         "unpaired": len({*first, *second}) - len(tasks),
-        "first_better": sum(a > b for a, b in rates),
-        "second_better": sum(a < b for a, b in rates),
-        "equal": sum(a == b for a, b in rates),
-        "difference": sum(b - a for a, b in rates) / len(rates) if rates else None,
+        "first_better": int(sum(gaps < 0)),
+        "second_better": int(sum(gaps > 0)),
+        "difference": gaps.mean(),
+        "interval": [*map(float, bounds)],
+        "p": paired_permutation(gaps),
     }
 
 

@@ -75,10 +75,11 @@ class Store {
   prepared(episodes, file) {
     const groups = new Map();
     episodes.forEach((episode, place) => {
-      if (!groups.has(episode.group)) groups.set(episode.group, { n: 0, solved: 0 });
+      if (!groups.has(episode.group)) groups.set(episode.group, { n: 0, solved: 0, rewards: new Set() });
       const group = groups.get(episode.group), refusal = this.at.refusal;
       group.n += 1;
       group.solved += outcomeOf(episode) === "solved";
+      if (outcomeOf(episode) !== "failed") group.rewards.add(episode.reward);
       Object.assign(episode, { file, place, members: group, all: episodes, text: null, whole: null });
       episode.refusals = new Set(episode.steps.map((step) => step[refusal]).filter((one) => one !== null));
     });
@@ -102,7 +103,7 @@ class Store {
   text(episode) {
     if (episode.text === null) {
       const { observation, response, action, parse_error, error } = this.at;
-      const parts = [episode.task, episode.task_id, episode.error];
+      const parts = [episode.task, episode.task_id, episode.error, episode.last];
       for (const step of episode.steps) parts.push(step[observation], step[response], step[action], step[parse_error], step[error]);
       episode.text = parts.filter((part) => part !== null && part !== undefined).join("\n").toLowerCase();
     }

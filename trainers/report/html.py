@@ -16,7 +16,7 @@ from trainers.report.graphs import pack_pictures, pictures
 from trainers.report.methods import DEFAULT, Advantages
 from trainers.report.metrics import METRICS, is_share
 from trainers.report.pack import STEP_FIELDS, PackedEpisodes, pack, pack_advantages
-from trainers.report.run import PARTS, RunData, flat, iteration_of
+from trainers.report.run import PARTS, PHASE_COLOURS, RunData, flat, iteration_of
 from trainers.report.stats import NOTE, comparison
 
 SCRIPTS = ("charts.js", "episodes.js", "list.js", "graph.js", "browser.js", "report.js")
@@ -99,6 +99,7 @@ def file_entry(label: str, path: Path, packed: PackedEpisodes, credited: bool) -
         "episodes": packed.episodes,
         "solved": packed.solved,
         "failed": packed.failed,
+        "differing": packed.differing,
         "credited": credited,
     }
 
@@ -117,7 +118,6 @@ def page_data(run: RunData) -> dict[str, Any]:
         "settings": [[key, setting_text(value)] for key, value in flat(run.config)],
         "config": run.config_text,
         "summary": [[k, setting_text(v)] for k, v in flat(run.summary) if k not in ("evaluations", "events")],
-        "versions": {str(k): str(v) for k, v in (run.summary.get("versions") or {}).items()},
         "events": [[event.iteration, event.time, event.kind, event.message] for event in read_events(run.folder)],
         "evaluations": [result.to_json() for result in run.evaluations],
         "comparisons": [
@@ -136,6 +136,7 @@ def page_data(run: RunData) -> dict[str, Any]:
         "evaluation_points": run.evaluation_points(),
         "times": run.times(),
         "time_parts": {label: f"time/{name}" for name, label in PARTS.items()},
+        "phase_colours": PHASE_COLOURS,
         "step_fields": STEP_FIELDS,
         "refusals": REFUSALS,
     }

@@ -48,6 +48,8 @@ class PackedEpisodes:
     failed: int
     steps: tuple[tuple[int, tuple[int, ...]], ...]
     """Id of each episode, and ``t`` of each of its steps, in their order."""
+    differing: bool = False
+    """Whether the rewards of a group's episodes differ, without those that failed."""
 
 
 def pack(path: Path) -> PackedEpisodes:
@@ -61,12 +63,14 @@ def pack(path: Path) -> PackedEpisodes:
     for row in rows:
         steps.setdefault(row["episode_id"], []).extend([row["t"]] if row["t"] >= 0 else [])
     episodes = list(_episodes(rows))
+    rewards = {(episode["group"], episode["reward"]) for episode in episodes if not episode["error"]}
     return PackedEpisodes(
         payload=compress(episodes),
         episodes=len(episodes),
         solved=sum(episode["success"] for episode in episodes),
         failed=sum(episode["error"] is not None for episode in episodes),
         steps=tuple((number, tuple(ts)) for number, ts in steps.items()),
+        differing=len(rewards) > len(dict(rewards)),
     )
 
 
@@ -152,6 +156,7 @@ def _head(row: dict[str, Any]) -> dict[str, Any]:
         "success": bool(row["success"]),
         "score": finite(row["score"]),
         "error": row["error"],
+        "last": row["last_observation"],
         "reward": 0.0,
         "steps": [],
     }

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from trainers.report.metrics import is_share
-from trainers.report.run import PARTS, RunData, moving_mean, window_of
+from trainers.report.run import PARTS, PHASE_COLOURS, RunData, moving_mean, window_of
 from trainers.report.stats import EvalResult, by_stratum, comparison
 
 # Okabe and Ito's palette: distinguishable with every common kind of colour blindness, and in grey.
@@ -152,10 +152,10 @@ def _parts(run: RunData, axis: Axes) -> None:
     iterations, total = run.series("time/total")
     bottom = [0.0] * len(iterations)
     names = {label: name for name, label in PARTS.items()}
-    for number, label in enumerate(label for label, _ in run.times() if label in names and label != "evaluation"):
+    for label in [label for label, _ in run.times() if label != "evaluation"]:
         seconds = dict(zip(*run.series(f"time/{names[label]}"), strict=True))
         shares = [max(0.0, seconds.get(i, 0.0)) / max(s, 1e-9) for i, s in zip(iterations, total, strict=True)]
-        axis.bar(iterations, shares, 1.0, bottom, label=label, color=mpl.colormaps["tab20"](number % 20))
+        axis.bar(iterations, shares, 1.0, bottom, label=label, color=PHASE_COLOURS[label])
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
     axis.set(xlabel="iteration", ylabel="share of the iteration", ylim=(0, 1.0), title=f"{run.name}: time by part")
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

@@ -14,10 +14,10 @@ function table(heads, rows, caption) {
   const body = make("tbody");
   for (const row of rows) {
     const line = make("tr", row.total ? { class: "total" } : {});
-    for (const cell of row.cells) {
+    for (const [place, cell] of row.cells.entries()) {
       const text = String(cell.text ?? cell);
       const parts = cell.class === "interval" ? text.split(" [").map((part, i) => make("span", {}, i ? ` [${part}` : part)) : [text];
-      line.append(make("td", cell.class ? { class: cell.class } : {}, ...parts));
+      line.append(make("td", { class: cell.class, "data-head": heads && heads[place] }, ...parts));
     }
     body.append(line);
   }
@@ -27,8 +27,7 @@ function table(heads, rows, caption) {
 
 function header() {
   const model = setting("model.path"), recipe = setting("recipe") || setting("method.estimator"), seed = setting("seed");
-  document.getElementById("subtitle").textContent = [recipe && `recipe ${recipe}`, model && `model ${model}`, seed !== null && `seed ${seed}`,
-    ...Object.entries(DATA.versions).map(([name, version]) => `${name} ${version}`)].filter(Boolean).join(" · ");
+  document.getElementById("subtitle").textContent = [recipe && `recipe ${recipe}`, model && `model ${model}`, seed !== null && `seed ${seed}`].filter(Boolean).join(" · ");
   if (typeof Live === "undefined") document.getElementById("state").textContent = DATA.state;
   const facts = [];
   for (const pair of DATA.comparisons) {
@@ -38,7 +37,7 @@ function header() {
   const curve = DATA.metrics["train/success"], window = curve ? windowOf(curve.y.length) : 1;
   if (curve && curve.x.length) {
     const mean = window > 1 ? `; mean of the last ${window}: ${percent(movingMean(curve.y, window).at(-1))}` : "";
-    facts.push(["success in training, other tasks each iteration", percent(curve.y.at(-1)), `iteration ${curve.x.at(-1)}${mean}`]);
+    facts.push(["success in training, other tasks each iteration", percent(curve.y.at(-1)), `last iteration${mean}`]);
   }
   for (const [metric, label, unit] of [["train/kl", "KL from the reference", "nats a token"], ["train/approx_kl", "KL of the last update", "nats a token"],
     ["train/lr", "learning rate", ""]]) {
@@ -46,8 +45,6 @@ function header() {
     if (found && found.x.length) facts.push([label, short(found.y.at(-1)), unit]);
   }
   facts.push(["episodes here", short(DATA.files.reduce((sum, file) => sum + file.episodes, 0)), ""]);
-  const wall = DATA.summary.find(([key]) => key === "wall_s");
-  if (wall) facts.push(["wall time", duration(Number(wall[1])), ""]);
   const list = document.getElementById("facts");
   list.replaceChildren();
   for (const [name, value, rest] of facts) list.append(make("div", {}, make("dt", {}, name), make("dd", {}, value, " ", make("small", {}, rest || ""))));
@@ -123,20 +120,14 @@ function times() {
   place.replaceChildren();
   const total = DATA.times.reduce((sum, [, s]) => sum + s, 0);
   if (!total) { place.append(make("p", { class: "empty" }, "No times recorded yet.")); return; }
-  const colour = (i) => `var(--c${Math.min(i, 6)})`;
-  const stack = make("div", { class: "stack", role: "img", "aria-label": DATA.times.map(([label, s]) => `${label} ${percent(s / total)}`).join(", ") });
-  DATA.times.forEach(([label, s], i) => stack.append(make("i", { style: `flex:${s / total} 0 0;background:${colour(i)}`, title: `${label}: ${duration(s)}` })));
-  const rows = DATA.times.map(([label, s], i) => {
-    const name = make("td", {}, make("span", { class: "key" }, make("i", { style: `background:${colour(i)}` }), label));
-    return make("tr", {}, name, make("td", {}, duration(s)), make("td", {}, percent(s / total)));
-  });
-  const within = columns(DATA.times.map(([label]) => label), colour);
-  place.append(make("div", { class: "card" }, stack, within, make("table", { class: "narrow" }, make("tbody", {}, ...rows,
+  const rows = DATA.times.map(([label, s]) => make("tr", {}, make("td", {}, phaseKey(label)), make("td", {}, duration(s)), make("td", {}, percent(s / total))));
+  const within = columns(DATA.times.map(([label]) => label));
+  place.append(make("div", { class: "card" }, phaseStack(DATA.times), within, make("table", { class: "narrow" }, make("tbody", {}, ...rows,
     make("tr", { class: "total" }, make("td", {}, "all"), make("td", {}, duration(total)), make("td", {}, ""))))));
 }
 
 // One column for each iteration, or each run of them where there are many: the shares of its parts.
-function columns(names, colour) {
+function columns(names) {
   const total = DATA.metrics["time/total"];
   if (!total || total.x.length < 2) return null;
   const values = names.map((name) => {
@@ -149,7 +140,7 @@ function columns(names, colour) {
     const seconds = values.map((value) => iterations.reduce((sum, iteration) => sum + (value.get(iteration) || 0), 0));
     const all = seconds.reduce((sum, s) => sum + s, 0) || 1;
     const label = iterations.length > 1 ? `iterations ${iterations[0]} to ${iterations.at(-1)}` : `iteration ${iterations[0]}`;
-    place.append(make("div", {}, ...seconds.map((s, i) => make("i", { style: `flex:${s / all} 0 0;background:${colour(i)}`, title: `${label}: ${names[i]} ${percent(s / all)}` }))));
+    place.append(make("div", {}, ...seconds.map((s, i) => make("i", { style: `flex:${s / all} 0 0;background:${DATA.phase_colours[names[i]]}`, title: `${label}: ${names[i]} ${percent(s / all)}` }))));
   }
   return place;
 }
@@ -161,7 +152,8 @@ async function episodes() {
   document.getElementById("no-episodes").hidden = some;
   if (!some) return null;
   const browser = window.BROWSER = new Browser(DATA);
-  if (!(await browser.follow())) await browser.open(String(DATA.files.length - 1));
+  const differing = DATA.files.findLastIndex((file) => file.differing);
+  if (!(await browser.follow())) await browser.open(String(differing < 0 ? DATA.files.length - 1 : differing));
   browser.ready = true;
   return browser;
 }

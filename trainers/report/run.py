@@ -133,6 +133,9 @@ PARTS = {
     "rest": "rest",
 }
 """Disjoint metrics ``time/…``, and their names in the report."""
+_COLOURS = "#0072B2 #009E73 #56B4E9 #E69F00 #A050F0 #D55E00 #5000F0 #604060 #F0D090 #803000 #F00050 #C0D0D0"
+PHASE_COLOURS = dict(zip(PARTS.values(), _COLOURS.split(), strict=True))
+"""Colour of each part in every chart and page; with every common kind of colour blindness all differ."""
 
 
 def window_of(length: int) -> int:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Tab
+from chromium import CUT_OFF, Tab
+from episodes import episode, step
 from synthetic_run import make_run
 
 from envsuite.playing.step import Episode
@@ -212,12 +213,27 @@ def test_groups_in_part_show_a_message_and_no_number(tab: Tab, run: RunData, tmp
     assert cells(tab) == {}
 
 
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [390, 1400])
 def test_the_page_fits_its_window(tab: Tab, run: RunData, width: int) -> None:
     tab.size(width)
     tab.open(address(run, "#episodes/iteration-2/0/0?in=all&method=*"))
     tab.until("document.querySelector('table.advantages')")
-    assert tab.run("document.documentElement.scrollWidth <= innerWidth")
+    tab.run("for (const one of document.querySelectorAll('details:not(#graph)')) one.open = true")
+    assert tab.run(CUT_OFF) == []
+
+
+def test_the_page_opens_on_a_group_whose_rewards_differ_and_shows_the_last_answer(
+    tab: Tab, run: RunData, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    for iteration, best in ((5, 1.0), (6, 0.0)):
+        steps = [step(0, reward=best * (i == 3)) for i in range(4)]
+        made = [episode(i, one, group_id=i // 2, last_observation=f"answer {i}") for i, one in enumerate(steps)]
+        write_episodes(folder / "episodes" / f"iteration-0000{iteration}.parquet", made)
+    write_html(RunData.load(folder), [])
+    tab.open((folder / "report.html").as_uri())
+    tab.until("document.querySelector('pre.answer')")
+    assert tab.text("#episode h3") == "Episode 2, iteration 5" and tab.text("pre.answer") == "answer 2"
 
 
 @pytest.mark.slow
@@ -307,7 +323,7 @@ def test_curves_tell_a_value_from_its_mean_and_join_no_evaluations(tab: Tab, tmp
     first, *_ = (title for title in charts if title != "Success")
     assert first == "train/kl" and re.fullmatch(r"iteration 20: value [\d.]+, mean of 5 [\d.]+", charts[first]["said"])
     cards = " ".join(tab.text("#facts").split())
-    assert f"{value} iteration 20; mean of the last 5: {mean}" in cards
+    assert f"{value} last iteration; mean of the last 5: {mean}" in cards
     assert "KL from the reference" in cards and "learning rate" in cards
     assert tab.text("#state") == "Finished: 20 of 20 iterations in 2 min."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from chromium import Tab
+from chromium import CUT_OFF, Tab
 from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -339,6 +340,7 @@ def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Growing, tmp_p
             tab.until("document.getElementById('live-state').innerText.includes('iteration 1 of 6')")
             tab.until("document.querySelector('#episode h3')?.innerText.endsWith('iteration 1')")
             assert tab.text("#live-state").startswith("Running")
+            assert re.findall("wall time|iteration [0-9]", tab.text("header")) == []  # both are told once, below
             growing(3)  # the newest file is followed while the reader has chosen nothing
             tab.until("document.querySelector('#episode h3')?.innerText.endsWith('iteration 3')")
             tab.choose("outcome", "unsolved")
@@ -367,11 +369,11 @@ def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Growing, tmp_p
 
 @pytest.mark.slow
 def test_a_phone_enters_the_token_once(tab: Tab, growing: Growing) -> None:
-    tab.size(400)
+    tab.size(390)
     with in_thread(make_server(ServeSettings(growing(2), port=0, token="a-token"))) as server:
         tab.open(server.url)
         tab.run("document.getElementById('token').value = 'a-token'; document.querySelector('button').click()")
         tab.until("document.getElementById('live-state')?.innerText")
         tab.until("document.querySelector('#episode h3')")
-        assert tab.run("document.documentElement.scrollWidth <= innerWidth")
+        assert tab.run(CUT_OFF) == []
         assert yaml.safe_load(tab.run("document.getElementById('config-text').textContent"))["name"] == "craft"

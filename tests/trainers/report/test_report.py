@@ -30,7 +30,7 @@ from trainers.programs.report import main
 from trainers.report.html import script_json, write_html
 from trainers.report.pack import STEP_FIELDS, pack
 from trainers.report.plots import _success, write_plots
-from trainers.report.run import RunData, moving_mean
+from trainers.report.run import PHASE_COLOURS, RunData, moving_mean
 from trainers.steps.parquet import read_table, write_episodes
 
 HOSTILE = (
@@ -153,7 +153,7 @@ def dom(page: Path, address: str = "", width: int = 1280) -> str:
 @pytest.mark.slow
 def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder: Path) -> None:
     write_report(run_folder)
-    shown = dom(run_folder / "report.html")
+    shown = dom(run_folder / "report.html", "#episodes/iteration-6/0")
     assert "Success on TextCraft-v0, split test" in shown and "depth-3" in shown
     assert shown.count("<svg") >= 8 and "NaN" not in shown
     assert "generation" in shown and "12 of 12 episodes" in shown
@@ -235,6 +235,24 @@ def test_evaluations_come_before_iterations_and_both_in_order(tmp_path: Path) ->
         "evaluation at iteration 0", "evaluation at iteration 0, environment 2", "other", "evaluation at iteration 20",
         "iteration 1", "iteration 10", "iteration 100000",
     ]  # fmt: skip
+
+
+# Of Machado, Oliveira and Fernandes 2009: red-, green- and blue-blind eyes; then sRGB to XYZ over its white.
+EYES = """1 0 0 0 1 0 0 0 1
+.152286 1.052583 -.204868 .114503 .786281 .099216 -.003882 -.048116 1.051998
+.367322 .860646 -.227968 .280085 .672501 .047413 -.01182 .04294 .968881
+1.255528 -.076749 -.178779 -.078411 .930809 .147602 .004733 .691367 .3039
+.433953 .376219 .189828 .212673 .715152 .072175 .017758 .109477 .872766"""
+
+
+def test_the_colours_of_phases_differ_for_every_eye() -> None:
+    *eyes, white = np.array(EYES.split(), float).reshape(5, 3, 3)
+    colours = np.array([list(bytes.fromhex(colour[1:])) for colour in PHASE_COLOURS.values()]) / 255
+    for eye in eyes:
+        x, y, z = np.cbrt(np.clip(white @ eye @ (colours**2.2).T, 0, 1))
+        lab = np.stack([116 * y, 500 * (x - y), 200 * (y - z)], -1)
+        apart = np.linalg.norm(lab[:, None] - lab, axis=-1)
+        assert apart[np.triu_indices(len(lab), 1)].min() > 15
 
 
 def test_times_add_up_to_the_total(run_folder: Path) -> None:

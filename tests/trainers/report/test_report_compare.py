@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from chromium import Tab
+from chromium import CUT_OFF, Tab
 from synthetic_run import make_episodes, make_run
 
 from envsuite.core.errors import UsageError
+from envsuite.evaluation.statistics import mcnemar, paired_rates_interval
 from envsuite.playing.step import Episode
 from trainers.programs.report import main
 from trainers.report.compare import (
@@ -68,8 +69,10 @@ def test_equal_conditions_stand_in_one_table_and_tasks_are_paired(run_of: Runs) 
     solved = [[episode.success for episode in played(*which)] for which in ((0.3, 1), (0.9, 2))]
     first, second = (np.array(values) for values in solved)
     assert pair["first_better"] == (first & ~second).sum() and pair["second_better"] == (~first & second).sum()
-    assert pair["equal"] == (first == second).sum() and pair["tasks"] == TASKS and pair["unpaired"] == 0
+    assert pair["tasks"] == TASKS and pair["unpaired"] == 0
     assert pair["difference"] == pytest.approx(second.mean() - first.mean())
+    assert pair["p"] == pytest.approx(mcnemar(pair["first_better"], pair["second_better"]))
+    assert pair["interval"] == pytest.approx(np.ravel(paired_rates_interval((first, 1), (second, 1))))
     assert table["rows"][-1][:2] == ["all", TASKS]
     assert table["rows"][-1][2].startswith(f"{100 * first.mean():.1f} [")
     assert [cell[1] for cell in (task["cells"][0] for task in table["tasks"])] == first.astype(int).tolist()
@@ -139,11 +142,11 @@ def test_repeated_tasks_are_compared_by_their_rates_and_lone_ones_left_out() -> 
         {name: ComparedTask((*range(played),), solved, 3.0, "") for name, (played, solved) in tasks.items()}
         for tasks in counts
     )
-    found = compare_outcomes(first, second)
-    assert found == {
-        "tasks": 2, "unpaired": 2, "first_better": 0, "second_better": 1, "equal": 1, "difference": 0.25,
+    assert compare_outcomes(first, second) == {
+        "tasks": 2, "unpaired": 2, "first_better": 0, "second_better": 1, "difference": 0.25, "p": 1.0,
+        "interval": pytest.approx(np.ravel(paired_rates_interval(([0.75, 1.5], 1.5), ([1.5, 1.5], 1.5)))),
     }  # fmt: skip
-    assert compare_outcomes(first, {})["difference"] is None
+    assert compare_outcomes(first, {}) == {"tasks": 0}
 
 
 def test_episodes_that_failed_pair_with_nothing_and_those_without_room_are_not_solved(tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ def test_what_cannot_be_compared_is_refused(run_of: Runs, tmp_path: Path, capsys
     assert "not a run folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [390, 1400])
 def test_a_browser_shows_the_episodes_of_a_task_side_by_side(
     browser: Tab, run_of: Runs, tmp_path: Path, width: int
 ) -> None:
@@ -200,4 +203,4 @@ def test_a_browser_shows_the_episodes_of_a_task_side_by_side(
     browser.choose("outcome", "")
     assert browser.text("#count") == f"{TASKS} of {TASKS} tasks"
     assert "<b>one<b>" in browser.text("#subtitle") and browser.complaints == []
-    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run(CUT_OFF) == [] and "points [" in browser.text(".paired")

@@ -28,13 +28,14 @@ html_theme = "pydata_sphinx_theme"
 html_title = "envsuite"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sphinx = False
 html_show_search_summary = False  # read by requests, which a page from the disk may not make
 html_math_renderer = "mathml"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 5,
     "navigation_with_keys": False,
     "show_prev_next": True,
     "navbar_end": ["theme-switcher"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -28,13 +27,7 @@ _LATEX = {
     "]": "{]}",
     "*": "{*}",
 }
-_LATEX_ACCENTS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
-"""Combining marks that every encoding of LaTeX has."""
-_LATEX_HEAD = (
-    "% \\usepackage{booktabs,textcomp}\n"
-    "\\providecommand{\\unicodetext}[2]{\\ifdefined\\Umathchar #1\\else #2\\fi}"
-    " % other scripts: XeLaTeX and LuaLaTeX set them, pdfLaTeX gives their code points\n"
-)
+_LATEX_HEAD = "% \\usepackage{booktabs,textcomp}; XeLaTeX or LuaLaTeX for other letters than Latin ones\n"
 
 
 def visible(text: str) -> str:
@@ -99,26 +92,13 @@ def _markdown(sheet: Sheet) -> str:
 
 
 def as_latex(sheets: Sequence[Sheet]) -> str:
-    """Returns tables of LaTeX, for the packages booktabs and textcomp; pdfLaTeX, XeLaTeX and LuaLaTeX take them."""
+    """Returns tables of LaTeX, for the packages booktabs and textcomp."""
     return _LATEX_HEAD + "\n" + "\n\n".join(_latex(sheet) for sheet in sheets)
 
 
 def in_latex(text: str) -> str:
-    """Returns text in which LaTeX reads no command, a ligature or an option neither; the table's head is needed."""
-    runs = itertools.groupby(visible(text), _is_native)
-    return "".join(escape_latex("".join(run), _LATEX) if native else _foreign("".join(run)) for native, run in runs)
-
-
-def _is_native(c: str) -> bool:
-    """Returns whether every LaTeX sets the character: ASCII, those of ``_LATEX``, and letters with common accents."""
-    if c.isascii() or c in _LATEX:
-        return True
-    parts = unicodedata.normalize("NFD", c)
-    return c < "\u0180" and len(parts) == 2 and parts[0].isascii() and parts[0].isalpha() and parts[1] in _LATEX_ACCENTS
-
-
-def _foreign(text: str) -> str:
-    return f"\\unicodetext{{{text}}}{{{' '.join(f'U+{ord(c):04X}' for c in text)}}}"
+    """Returns text in which LaTeX reads no command, a ligature or an option neither."""
+    return escape_latex(visible(text), _LATEX)
 
 
 def _latex(sheet: Sheet) -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envsuite.core.errors import UsageError, require_extra
+from envsuite.evaluation.writers import SHEETS
 from envsuite.exits import status_of
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import read_token
@@ -22,7 +23,7 @@ from trainers.report.html import printable, write_html
 from trainers.report.methods import DEFAULT, OWN, Advantages, saved_advantages
 from trainers.report.plots import write_plots
 from trainers.report.run import RunData, iteration_of
-from trainers.report.stats import before_after_latex, before_after_markdown, before_after_table
+from trainers.report.stats import before_after_sheet, before_after_table
 from trainers.settings.console import EscapingConsole
 from trainers.steps.parquet import StepKey, parse_action, read_table
 
@@ -99,7 +100,7 @@ def _report(run: RunData, form: str, methods: list[str], problems: Console) -> N
         if form == "text":
             console.print(before_after_table(before, after))
         else:
-            sys.stdout.write((before_after_markdown if form == "markdown" else before_after_latex)(before, after))
+            sys.stdout.write(SHEETS[form]([before_after_sheet(before, after)]))
     for path in (*write_plots(run), write_html(run, methods)):
         _tell(problems, f"wrote {path}")
 

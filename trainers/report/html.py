@@ -129,7 +129,7 @@ def page_data(run: RunData) -> dict[str, Any]:
             }
             for before, after in run.pairs()
         ],
-        "note": NOTE.format(mark="*"),
+        "note": NOTE,
         "metrics": {name: dict(zip("xy", run.series(name), strict=True)) for name in names},
         "descriptions": {name: METRICS[name] for name in names if name in METRICS},
         "shares": [name for name in names if is_share(name)],

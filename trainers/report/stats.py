@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from envsuite.core.errors import DataError
-from envsuite.core.latex import escape_latex
 from envsuite.evaluation.groups import natural
+from envsuite.evaluation.sheets import Cell, Name, Sheet
 from envsuite.evaluation.statistics import clustered_wilson
 from envsuite.playing.step import Episode
 
@@ -229,21 +229,21 @@ def interval(stratum: StratumResult | None) -> str:
     return f"{percent(stratum.success)} [{percent(stratum.low)}, {percent(stratum.high)}]"
 
 
-def difference(before: StratumResult | None, after: StratumResult | None, mark: str = "*") -> str:
-    """Formats the change of the success rate in percentage points, with ``mark`` if the intervals are disjoint."""
+def difference(before: StratumResult | None, after: StratumResult | None) -> str:
+    """Formats the change of the success rate in percentage points, with ``*`` if the intervals are disjoint."""
     if before is None or after is None:
         return "–"  # noqa: RUF001
-    apart = mark if before.high < after.low or after.high < before.low else ""
+    apart = "*" if before.high < after.low or after.high < before.low else ""
     return f"{100 * (after.success - before.success):+.1f}{apart}"
 
 
-NOTE = "95 % Wilson intervals, clustered by task where tasks are repeated; {mark} the intervals do not overlap"
+NOTE = "95 % Wilson intervals, clustered by task where tasks are repeated; * the intervals do not overlap"
 
 
-def comparison(before: EvalResult, after: EvalResult, mark: str = "*") -> list[tuple[str, int, str, str, str]]:
+def comparison(before: EvalResult, after: EvalResult) -> list[tuple[str, int, str, str, str]]:
     """Returns the rows of a before/after table: stratum (all tasks last), n, before, after, change in points."""
     rows = by_stratum([before, after])
-    return [(name, n, interval(old), interval(new), difference(old, new, mark)) for name, n, (old, new) in rows]
+    return [(name, n, interval(old), interval(new), difference(old, new)) for name, n, (old, new) in rows]
 
 
 def _heads(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ def _heads(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
 def before_after_table(before: EvalResult, after: EvalResult) -> Table:
     """Returns the comparison for the terminal: success rate per stratum, in percent."""
     title = f"Success on {after.env_id}, split {after.split}"
-    table = Table(title=title, caption=NOTE.format(mark="*"), title_justify="left")
+    table = Table(title=title, caption=NOTE, title_justify="left")
     rows = comparison(before, after)
     for index, head in enumerate(_heads(before, after)):
         if index == 0:  # the column that may wrap on a narrow terminal
@@ -269,21 +269,9 @@ def before_after_table(before: EvalResult, after: EvalResult) -> Table:
     return table
 
 
-def before_after_markdown(before: EvalResult, after: EvalResult) -> str:
-    """Returns the comparison as a Markdown table."""
-    heads = _heads(before, after)
-    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
-    for row in comparison(before, after, mark=r"\*"):
-        lines.append("| " + " | ".join(str(cell).replace("|", r"\|") for cell in row) + " |")
-    return "\n".join([*lines, "", NOTE.format(mark=r"\*") + ".", ""])
-
-
-def before_after_latex(before: EvalResult, after: EvalResult) -> str:
-    """Returns the comparison as a LaTeX ``tabular`` (package booktabs)."""
-    heads = " & ".join(escape_latex(head) for head in _heads(before, after))
-    lines = [r"\begin{tabular}{lrrrr}", r"\toprule", rf"{heads} \\", r"\midrule"]
-    for row in comparison(before, after):
-        if row[0] == "all":
-            lines.append(r"\midrule")
-        lines.append(" & ".join(escape_latex(str(cell)) for cell in row) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", "% " + NOTE.format(mark="*"), ""])
+def before_after_sheet(before: EvalResult, after: EvalResult) -> Sheet:
+    """Returns the comparison for the formats of :data:`~envsuite.evaluation.writers.SHEETS`."""
+    rows: list[tuple[Cell, ...]] = [(Name(name), str(n), *cells) for name, n, *cells in comparison(before, after)]
+    title = Name(f"Success on {after.env_id}, split {after.split}")
+    heads = tuple(map(Name, _heads(before, after)))
+    return Sheet(title, heads, tuple(tuple(block) for block in (rows[:-1], rows[-1:]) if block), 1, ((NOTE,),))

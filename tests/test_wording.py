@@ -57,5 +57,6 @@ def test_variables_are_nouns() -> None:
 
 
 def test_a_class_has_its_name_alone() -> None:
-    names = Counter(node.name for _, node in _nodes() if isinstance(node, ast.ClassDef))
+    classes = [node.name for place, node in _nodes() if isinstance(node, ast.ClassDef) and "scaffold/" not in place]
+    names = Counter(classes)  # what `envsuite new` writes has the name that it is given
     assert {name for name, count in names.items() if count > 1} == {*SHARED}

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,7 +16,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from envsuite.adapters.base import AdaptedEnv, SeedOptions, classes
-from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core import Action, Outcome, Tool, ToolCall, unwrap_episode
 from envsuite.core.boundary import number
 from envsuite.core.errors import UsageError
 from envsuite.core.options import option
@@ -23,6 +24,7 @@ from envsuite.core.schemas import object_schema
 
 HORIZON = 100
 """Steps of environments that have no limit of their own."""
+_EXPERT = "expert of "
 _COLOURED = re.compile(r"\x1b\[[0-9;]*m([^\x1b]*)\x1b\[0m")
 
 
@@ -75,6 +77,15 @@ class GymnasiumText(AdaptedEnv):
         observation, _ = self._env.reset(seed=seed)
         self._total = 0.0
         return self._goal, self._render_text(observation)
+
+    def expert_call(self) -> ToolCall:
+        """Returns the call of the action that the method ``expert`` of the environment's class returns."""
+        own: Any = self._env.unwrapped
+        space, best = self._env.action_space, own.expert()
+        if isinstance(space, Discrete):
+            return ToolCall("act", {"action": self._names[int(best) - int(space.start)]})
+        arguments = written_of(space, best)
+        return ToolCall("act", arguments if isinstance(space, Dict) else {"action": arguments})
 
     def _render_text(self, observation: Any) -> str:
         if self._env.render_mode == "ansi":
@@ -132,6 +143,15 @@ def value_of(space: Space[Any], written: Any) -> Any:
     return np.asarray(written, space.dtype)[()]
 
 
+def written_of(space: Space[Any], action: Any) -> Any:
+    """Returns an action of a space as JSON, for which :func:`value_of` returns the action."""
+    if isinstance(space, Dict):
+        return {str(key): written_of(part, action[key]) for key, part in space.items()}
+    if isinstance(space, Tuple):
+        return [written_of(part, value) for part, value in zip(space.spaces, action, strict=True)]
+    return np.asarray(action).tolist()
+
+
 def text_of(observation: Any) -> str:
     """Returns an observation as text: one line for each key of a dictionary, numbers as short as they are exact."""
     if isinstance(observation, Mapping):
@@ -143,10 +163,38 @@ def text_of(observation: Any) -> str:
     return np.array2string(np.asarray(observation), separator=", ", threshold=sys.maxsize, floatmode="unique")
 
 
+@dataclass(frozen=True)
+class GymnasiumExpert:
+    """Takes the actions that the method ``expert`` of an environment's class returns."""
+
+    env_id: str
+
+    def act(self, env: gymnasium.Env[Any, Any]) -> Action:
+        """Returns the next action in the running episode of ``env``."""
+        return (unwrap_episode(env, self.env_id, GymnasiumText).expert_call(),)
+
+
+def players(name: str) -> dict[str, str]:
+    """Returns the player ``expert`` of an environment whose class has a method of that name."""
+    entry = gymnasium.spec(name).entry_point
+    try:
+        kind = load_env_creator(entry) if isinstance(entry, str) else entry
+    except (ImportError, gymnasium.error.Error):
+        return {}  # it cannot be made; who makes it is told why
+    return {"expert": f"{__name__}:{_EXPERT}{name}"} if "expert" in dir(kind) else {}
+
+
 def names() -> list[str]:
     """Returns the environments that Gymnasium has, without those of envsuite."""
     own = (name for name, spec in gymnasium.registry.items() if spec.entry_point != "envsuite.remote.making:make")
     return [name for name in own if "/" not in name]
 
 
-__getattr__ = classes(GymnasiumText, names, lambda name: name in gymnasium.registry)
+_class_of = classes(GymnasiumText, names, lambda name: name in gymnasium.registry)
+
+
+def __getattr__(name: str) -> Any:
+    """Returns the class of an environment, or what makes its expert."""
+    if name.startswith(_EXPERT):
+        return partial(GymnasiumExpert, f"gymnasium/{name.removeprefix(_EXPERT)}")
+    return _class_of(name)

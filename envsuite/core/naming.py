@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -51,8 +52,11 @@ def resolve_id(name: str) -> str:
         place = f"envsuite.adapters.{package}"
         adapter = importlib.import_module(place)
         getattr(adapter, name)  # it must be there
-        own = gymnasium.spec(name).max_episode_steps if package == "gymnasium" else None
-        register(EnvSpec(env_id, f"{place}:{name}", own or adapter.HORIZON))
+        spec = EnvSpec(env_id, f"{place}:{name}", adapter.HORIZON)
+        if package == "gymnasium":
+            own = gymnasium.spec(name).max_episode_steps or adapter.HORIZON
+            spec = replace(spec, max_episode_steps=own, players=adapter.players(name))
+        register(spec)
         tell(env_id)
     return env_id
 
@@ -98,8 +102,10 @@ def spec_of(env_id: str) -> EnvSpec:
     return ENVIRONMENTS[env_id]
 
 
-def register(spec: EnvSpec | str) -> None:
+def register(spec: EnvSpec | str) -> str:
     """Registers an environment with Gymnasium, servers, bridges and the command line; a second time does nothing.
+
+    Returns its id, which ``gymnasium.make`` takes.
 
     Args:
         spec: Its specification, or a name as of :func:`resolve_id`.
@@ -109,9 +115,9 @@ def register(spec: EnvSpec | str) -> None:
         UsageError: Another environment has the id, or the file does not have one.
     """
     if isinstance(spec, str):
-        spec_of(spec)
-    else:
-        registration.register(spec)
+        return spec_of(spec).id
+    registration.register(spec)
+    return spec.id
 
 
 def register_all() -> None:

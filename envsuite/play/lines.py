@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codeop
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +13,9 @@ import orjson
 from envsuite.core.registration import Profile
 from envsuite.core.tools import Action, Tool, ToolCall, UnparsedAction
 from envsuite.play.profiles import only_argument
+
+_BRACKETS = re.compile(r"(?<=\w=)(\[.*?\]|\{.*?\})(?=\s+\w+=|\s*$)")
+"""A list or an object after ``NAME=``, up to the next name or the end."""
 
 
 def read_line(line: str, tools: Sequence[Tool], profile: Profile, commands: Sequence[str] = ()) -> Action:
@@ -96,7 +100,8 @@ def _parse_call(tool: Tool, text: str) -> Action:
     if name is not None:
         return (ToolCall(tool.name, {name: _value(tool, name, text)} if text else {}),)
     try:
-        pairs = [word.partition("=") for word in shlex.split(text)]
+        words = shlex.split(_BRACKETS.sub(lambda match: shlex.quote(match[0]), text))
+        pairs = [word.partition("=") for word in words]
     except ValueError as error:
         return UnparsedAction(f"{_short(text)} cannot be split into arguments ({error})")
     if wrong := next((argument for argument, equals, _ in pairs if not equals), None):

@@ -97,9 +97,11 @@ def unknown_player(spec: EnvSpec, name: str, known: Iterable[str]) -> UnknownNam
     """Returns the error for a baseline that an environment does not have; for an expert it says how to write one."""
     if name != "expert":
         return unknown(f"player of {spec.id}", name, known)
-    how = (
-        "@env.expert above a function"
-        if spec.id.endswith(".py")
-        else "players={'expert': 'module:Class'} in its EnvSpec"
-    )
-    return UnknownName(f"{spec.id} has no expert; write {how}")
+    how = "write players={'expert': 'module:Class'} in its EnvSpec"
+    if spec.id.endswith(".py"):
+        how = "write @env.expert above a function"
+    elif spec.id.startswith("gymnasium/"):
+        how = "write a method expert(self) into its class, which returns the best action"
+    elif "/" in spec.id:
+        how = f"play it yourself (envsuite play {spec.id} --save mine.jsonl), or let a model play: docs/endpoints.md"
+    return UnknownName(f"{spec.id} has no expert; {how}")

@@ -167,12 +167,7 @@ class MilestoneEnv(gymnasium.Wrapper[Observation, Action, Observation, Action]):
         guide: Knows the expert's actions (of ``"expert"``).
     """
 
-    def __init__(
-        self,
-        env: gymnasium.Env[Observation, Action],
-        of: Kind = "world",
-        guide: Guide | None = None,
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[Observation, Action], of: Kind = "world", guide: Guide | None = None) -> None:
         super().__init__(env)
         assert env.spec is not None
         self._kind = milestones_of(env.spec.id) if of == "world" else None

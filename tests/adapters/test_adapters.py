@@ -15,12 +15,14 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.adapters.gymnasium import schema_of, value_of
+import envsuite
+from envsuite.adapters.gymnasium import schema_of, value_of, written_of
 from envsuite.cli import main
 from envsuite.core import DataError, MissingExtra, Tool, ToolCall, UnknownName, UsageError
 from envsuite.core.functions import draw_value
 from envsuite.core.naming import spec_of
 from envsuite.core.schemas import object_schema
+from envsuite.remote.making import make_player
 from envsuite.testing import checks
 
 
@@ -108,7 +110,23 @@ def test_a_value_that_fits_the_schema_is_an_action_of_the_space(space: Space[Any
     form = schema_of(space)
     written = json.loads(json.dumps(draw_value(form, np.random.default_rng(seed))))
     assert Tool("act", "Acts.", object_schema({"action": form})).problem({"action": written}) is None
-    assert space.contains(value_of(space, written))
+    action = value_of(space, written)
+    assert space.contains(action) and space.contains(value_of(space, written_of(space, action)))
+    assert written_of(space, action) == pytest.approx(written, abs=1e-6) if isinstance(space, Box) else True
+    space.seed(seed)
+    drawn = space.sample()
+    assert Tool("act", "Acts.", object_schema({"action": form})).problem({"action": written_of(space, drawn)}) is None
+
+
+@pytest.mark.parametrize("kind", ["dict", "tuple", "vector"])
+def test_the_method_expert_of_a_class_is_the_player_of_that_name(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+    env_id = envsuite.register(f"gymnasium/shelf:Shelf-{kind}-v0")
+    env, expert = gymnasium.make(env_id), make_player(env_id, "expert")
+    for seed in range(5):
+        env.reset(seed=seed)
+        _, reward, *_ = env.step(expert.act(env))
+        assert reward == 1.0
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ COMMANDS = {
     "imitate": "imitate --config imitate.yaml",
 }
 EXPERT = ("export demos", "show-prompt --player expert", "imitate")
-NO_EXPERT = r"has no expert; write players=\{'expert': 'module:Class'\} in its EnvSpec"
+NO_EXPERT = r"has no expert; write a method expert\(self\) into its class, which returns the best action"
 REFUSED = {
-    **{(kind, command): NO_EXPERT for kind in KINDS if "adapter" in kind or ":" in kind for command in EXPERT},
+    **{(kind, command): NO_EXPERT for kind in KINDS if kind == "adapter" for command in EXPERT},
 }
 """What of the table is refused, and what is then said."""
 

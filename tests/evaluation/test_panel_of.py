@@ -16,7 +16,7 @@ from envsuite.core import ToolEnv, UnknownTask, UsageError
 from envsuite.core.registration import builtin
 from envsuite.evaluation.panels import panel_of, shipped_panel
 from envsuite.evaluation.panels.files import SHIPPED, shipped_file, shipped_splits
-from envsuite.evaluation.panels.making import builtin_panels
+from tools.panels import builtin_panels
 
 IDS = [spec.id for spec in builtin()]
 BIGGEST = 2_000_000
@@ -40,7 +40,7 @@ def some_split(env_id: str) -> str:
 def test_the_shipped_panels_are_what_the_environment_plays(env_id: str, every: bool) -> None:
     splits = [split for split in shipped_splits()[env_id] if every or split != "train"]
     computed = {panel.split: panel for panel in builtin_panels(env_id, None if every else splits)}
-    assert set(computed) == set(splits), "python -m envsuite.evaluation.panels.making --write"
+    assert set(computed) == set(splits), "python -m tools.panels --write"
     assert {split: shipped_panel(env_id, split) for split in computed} == computed
 
 

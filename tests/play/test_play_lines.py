@@ -94,6 +94,8 @@ def test_no_line_raises_and_each_is_an_action_or_says_why_not(line: str, profile
         ("set colour='dark blue' level=x on=1", ToolCall("set", {"colour": "dark blue", "level": "x", "on": 1})),
         ('set {"colour": "red"}', ToolCall("set", {"colour": "red"})),
         ("look", ToolCall("look", {})),
+        ("set colour=red level=[1, [2]] on=true", ToolCall("set", {"colour": "red", "level": [1, [2]], "on": True})),
+        ('set level={"a": ["b, c"]}', ToolCall("set", {"level": {"a": ["b, c"]}})),
         ("say  3 words, all", ToolCall("say", {"text": "3 words, all"})),
         ("say", ToolCall("say", {})),
         ("turn 12", ToolCall("turn", {"number": 12})),

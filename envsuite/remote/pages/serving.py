@@ -30,10 +30,7 @@ HEADERS = {
 
 
 def serve_page(
-    arguments: argparse.Namespace,
-    name: str,
-    contents: str,
-    create_app: Callable[[Collection[str] | None, int], Flask],
+    arguments: argparse.Namespace, name: str, contents: str, create_app: Callable[[Collection[str] | None, int], Flask]
 ) -> int:
     """Serves a page until Ctrl-C; returns the exit code.
 

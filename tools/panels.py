@@ -1,6 +1,7 @@
 """Makes the panels that the package has.
 
-``python -m envsuite.evaluation.panels.making --write`` writes them; without ``--write``, compares them.
+python -m tools.panels          compares them with what the environments play
+python -m tools.panels --write  writes them
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def builtin_panels(env_id: str, splits: Iterable[str] | None = None) -> Iterator
 
 def main() -> None:
     """Compares the shipped panels with those that the environments play now, or writes them."""
-    parser = argparse.ArgumentParser(prog="python -m envsuite.evaluation.panels.making", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.panels", description=main.__doc__)
     parser.add_argument("--write", action="store_true", help="write the panels instead of comparing")
     write, same = parser.parse_args().write, True
     for spec in builtin():

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -69,6 +71,9 @@ class GymnasiumText(AdaptedEnv):
             schema = form if isinstance(space, Dict) else object_schema({"action": form})
             if not form:
                 raise UsageError(f"gymnasium/{self.name} has actions of {space}, which JSON cannot write")
+        module = type(self._env.unwrapped).__module__
+        if (file := vars(sys.modules[module]).get("__file__")) and not module.startswith("gymnasium."):
+            self._version = sha256(Path(file).read_bytes()).hexdigest()[:12]
         description = (inspect.getdoc(self._env.unwrapped) or self.name).partition("\n\n")[0]
         self._goal = self.options.goal or " ".join(description.split())
         return (Tool("act", "Takes an action.", schema),)

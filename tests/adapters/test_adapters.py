@@ -86,6 +86,14 @@ def test_parts_of_actions_are_arguments_and_parts_of_observations_are_lines() ->
     assert result == [1.0, True, False] and info["success"]
 
 
+def test_the_version_of_tasks_of_ones_own_class_is_that_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, packaged = (made(name).unwrapped.tasks for name in ("gymnasium/shelf:Shelf-dict-v0", "gymnasium/Blackjack-v1"))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"other rules")
+    other = made("gymnasium/shelf:Shelf-dict-v0").unwrapped.tasks
+    assert own.version != other.version and own.hash != other.hash
+    assert packaged.version == f"gymnasium-{gymnasium.__version__}"
+
+
 def spaces_of() -> st.SearchStrategy[Space[Any]]:
     """Spaces of actions that JSON can write, one inside another."""
     counts, starts = st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(-5, 5)

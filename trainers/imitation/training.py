@@ -75,6 +75,8 @@ TOO_LONG = 200
 """Number of overlong transcripts after which the error about them is raised."""
 POOL = 32
 """Number of batches that are drawn and sorted by length at a time."""
+COPIED = 1.0
+"""Loss of random words' second copy below which copying is learnt; before, it is some 5, and falls at once."""
 GAMES = 200
 """Games of each stage of which a vocabulary is learnt."""
 _NO_MODEL = (StrictDataclassError, ValueError, TypeError, LookupError, RuntimeError, ArithmeticError, AttributeError)
@@ -410,6 +412,8 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
                     number, step, total, np.mean(recent), spent, spent / step * (total - step),
                 )  # fmt: skip
                 recent.clear()
+            if not stage.games and i + 1 == stage.steps and batch_loss > COPIED:
+                _LOG.warning("stage %d ends before copying is learnt (loss %.2f): raise its steps", number, batch_loss)
     model.train(False)
     _LOG.info("games played %d, won by the player %d", source.played, source.won)
     if source.unknown and config.model is None:

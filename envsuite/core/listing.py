@@ -18,7 +18,7 @@ from gymnasium.envs.registration import load_env_creator
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.naming import spec_of
-from envsuite.core.options import EnvOptions, values_of
+from envsuite.core.options import values_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tasks import TaskSet
 
@@ -26,15 +26,6 @@ EXAMPLES = """examples:
   envsuite envs tasks TextCraft-v0 --split test
   envsuite envs tasks TextCraft-v0 --split test --type depth-3 | shuf -n 5
   envsuite envs tasks TextCraft-v0 --source path/to/recipes > tasks.tsv
-"""
-
-
-PAGE = """# Options of the environments
-
-What `gymnasium.make(ENV, NAME=VALUE)`, `env.kwargs` of a training and `--option NAME=VALUE` of commands take.
-A server sets its clients narrower limits. In a terminal: `envsuite envs options ENV`.
-
-This page is made by `python -m envsuite.cli envs options --markdown > docs/environments/options.md`.
 """
 
 
@@ -57,24 +48,12 @@ def options(words: Sequence[str]) -> int:
     about = "Lists what an environment can be made with: gymnasium.make(ENV, NAME=VALUE), or --option NAME=VALUE."
     parser = argparse.ArgumentParser(prog="envsuite envs options", description=about)
     parser.add_argument("env_id", metavar="ENV", nargs="*", help="an environment's id (default: all)")
-    parser.add_argument("--markdown", action="store_true", help="print a page of the documentation")
-    arguments = parser.parse_args([*words])
-    kinds: dict[str, type[EnvOptions]] = {name: env_class(name).takes for name in arguments.env_id or ENVIRONMENTS}
-    common = {field.name for field in fields(EnvOptions)}
-    if arguments.markdown:
-        sys.stdout.write(PAGE)
-        kinds = {"Every environment": EnvOptions, **kinds}
-    for name, kind in kinds.items():
-        if arguments.markdown:
-            sys.stdout.write(f"\n## {name}\n\n| option | default | values | meaning |\n|---|---|---|---|\n")
+    for env_id in parser.parse_args([*words]).env_id or ENVIRONMENTS:
+        kind = env_class(env_id).takes
         for field in fields(kind):
-            default, values = json.dumps(field.default), values_of(kind.schema()[field.name])
-            about = field.metadata["about"]
-            if not arguments.markdown:
-                text = f"{about} (default {default}; {values})"
-                sys.stdout.write(fill(text, 110, initial_indent=f"{field.name:16}", subsequent_indent=" " * 16) + "\n")
-            elif kind is EnvOptions or field.name not in common:
-                sys.stdout.write(f"| `{field.name}` | `{default}` | {values} | {about} |\n")
+            values = values_of(kind.schema()[field.name])
+            text = f"{field.metadata['about']} (default {json.dumps(field.default)}; {values})"
+            sys.stdout.write(fill(text, 110, initial_indent=f"{field.name:16}", subsequent_indent=" " * 16) + "\n")
     return 0
 
 

@@ -88,8 +88,8 @@ class ImitateConfig:
     """Id of the environment, whose demonstration player is imitated."""
     demonstrations: Text | None = None
     """Folder with episodes of another model, as envsuite eval model --keep writes it, or a file of demonstrations, as
-    envsuite export demos and envsuite play --save write it: those that solved their task are imitated instead of the
-    environment's player; for a model that others have trained (--from is short for it)."""
+    envsuite export demos and envsuite play --save write it (--from is short for it). Those that solved their task are
+    imitated, again and again, in place of a player: player, errs and solved of the games are not read."""
     teacher: dict[str, Any] | None = None
     """Settings of envsuite eval model, with which another model first plays the episodes of ``demonstrations``; what is
     in the folder is not played again."""

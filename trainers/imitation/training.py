@@ -110,18 +110,22 @@ class Transcripts:
             words = range(len(CONTROL) + len(TAGS), len(self.tokenizer))
             while True:
                 yield repeated_words(words, self.config.batch, self._rng)
+        warned = False
         while True:
             pool: list[Transcript] = []
-            shortest, left_out = math.inf, 0
+            shortest, left_out, too_long = math.inf, 0, 0
             while len(pool) < POOL * self.config.batch:
                 transcripts = self.play(stage)
                 pool += [transcript for transcript in transcripts if len(transcript.tokens) <= self.config.max_tokens]
                 lengths = [len(transcript.tokens) for transcript in transcripts]
                 excess = [length for length in lengths if length > self.config.max_tokens]
-                left_out += len(excess) if lengths else 1
+                left_out, too_long = left_out + (len(excess) if lengths else 1), too_long + len(excess)
                 shortest = min([shortest, *excess])
                 if left_out >= TOO_LONG and left_out > 99 * len(pool):
                     raise UsageError(self._left_out(stage, left_out, left_out + len(pool), shortest))
+            if too_long > len(pool) / 10 and not warned:
+                warned = True
+                _LOG.warning("%s", self._left_out(stage, too_long, too_long + len(pool), shortest))
             for _ in range(self.config.epochs):
                 yield from by_length(pool, self.config.batch, self._rng)
 

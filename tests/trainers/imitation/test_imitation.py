@@ -429,6 +429,25 @@ def test_where_no_transcript_fits_it_says_so_and_does_not_play_for_ever(
         next(Transcripts(replace(config, batch=2), tokenizer).batches(stage))
 
 
+def test_games_that_are_left_out_as_too_long_are_told_once_and_unsolved_ones_are_not(
+    tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(1, [PlayConfig(errs=0.2)], solved=True)
+    lengths = sorted(len(one.tokens) for one in next(Transcripts(ImitateConfig(prompt=BARE), tokenizer).batches(stage)))
+    for most in (10_000, lengths[len(lengths) // 2]):
+        batches = Transcripts(ImitateConfig(prompt=BARE, batch=1, max_tokens=most), tokenizer).batches(stage)
+        for _ in range(3 * training.POOL):
+            next(batches)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert re.match(rf"max_tokens={most}: \d+ of \d+ transcripts are longer", line)
+
+
+def test_a_stage_of_copying_that_ends_too_soon_is_told(tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+    config = replace(TINY, prompt=BARE, batch=2, stages=[Stage(2)])
+    imitate(config, new_model(config, tokenizer), tokenizer)
+    assert "stage 1 ends before copying is learnt" in caplog.text and "raise its steps" in caplog.text
+
+
 @pytest.mark.parametrize("env", ["TextCraft-v0", "Sokoban-v0"])
 def test_a_player_that_is_given_what_it_does_not_take_is_told(tokenizer, env: str) -> None:
     transcripts = Transcripts(ImitateConfig(env=env, prompt=BARE), tokenizer)

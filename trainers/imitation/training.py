@@ -387,9 +387,9 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     last_report = began
     for number, stage in enumerate(config.stages, 1):
         for i, batch in zip(range(stage.steps), source.batches(stage), strict=False):
-            if step == 0:
-                seconds = _estimate_seconds(policy, batch, total)
-                _LOG.info("expected: about %s, an estimate from a short piece", duration(seconds))
+            if i == 0:
+                seconds = _estimate_seconds(policy, batch, stage.steps)
+                _LOG.info("stage %d: about %s, an estimate from a short piece", number, duration(seconds))
             rate = stage.lr + (stage.lr_end - stage.lr) * i / stage.steps
             rate *= min(1.0, (step + 1) / max(1, config.warmup))
             for optimizer in optimizers:

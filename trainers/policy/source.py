@@ -104,7 +104,7 @@ def _here(name: str, key: str) -> ModelSource:
         what = "a GGUF file (.gguf), or a folder that save_pretrained wrote"
         raise DataError(
             f"{key} {name}: {'is not a model' if path.exists() else 'there is no such folder or file'}; give {what}, a "
-            "checkpoint of a run, or a name on the hub (owner/model)"
+            "checkpoint of a run, or a name on the hub (owner/model); `envsuite imitate` makes a small one"
         )
     return ModelSource(path.resolve(), str(path.resolve()))
 

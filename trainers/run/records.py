@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envsuite.core import TaskSet
 from trainers.report.events import read_events
-from trainers.report.stats import EvalResult
+from trainers.report.stats import EvalResult, interval
 from trainers.rollout.config import EnvConfig
 from trainers.run.config import TrainConfig
 from trainers.run.event_log import EventLog
@@ -86,6 +86,7 @@ def evaluate(run: Run, name: str) -> None:
         episodes = run.stop.phase(what, len(run.evaluator.plans[number]), partial(run.evaluator.play, number))
         check_episodes(run.accelerator, episodes, what)
         results.append(run.evaluator.result(name, number, episodes, time.perf_counter() - began))
+        run.progress.message(f"{name}: success {interval(results[-1].all)} % on {env.id}, {env.split}")
         suffix = "" if number == 0 else f"-{number}"
         run.folder.write_episodes(f"eval-{counters.iteration:05d}{suffix}", episodes)
     counters.evaluations += results

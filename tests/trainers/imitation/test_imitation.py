@@ -395,7 +395,7 @@ def test_the_expected_time_is_told_first_and_changes_nothing(
     untold.load_state_dict(told.state_dict())
     imitate(config, told, tokenizer)
     lines = [record.getMessage() for record in caplog.records if record.name == "trainers.imitation.training"]
-    assert re.fullmatch(r"expected: about \d+ s, an estimate .*", lines[0]), lines
+    assert re.fullmatch(r"stage 1: about \d+ s, an estimate .*", lines[0]), lines
     monkeypatch.setattr(training, "_estimate_seconds", lambda *_: 0.0)
     imitate(config, untold, tokenizer)
     assert all(torch.equal(one, other) for one, other in zip(told.parameters(), untold.parameters(), strict=True))

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from envsuite.core import DataError, UnknownName, UnknownTask, UsageError
 from envsuite.core.registration import builtin
-from envsuite.evaluation.panels import Panel, PanelTask, files, making, read_panel, shipped_panel, write_panel
+from envsuite.evaluation.panels import Panel, PanelTask, files, read_panel, shipped_panel, write_panel
 from envsuite.evaluation.panels.exports import export
 from envsuite.evaluation.panels.files import FORMAT, from_bytes, shipped_splits, to_bytes
+from tools import panels
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
@@ -86,12 +87,12 @@ def test_the_command_compares_the_shipped_panels_or_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(files, "SHIPPED", tmp_path)
-    monkeypatch.setattr(making, "builtin", lambda: [spec for spec in builtin() if spec.id == "Sokoban-v0"])
+    monkeypatch.setattr(panels, "builtin", lambda: [spec for spec in builtin() if spec.id == "Sokoban-v0"])
 
     def ended(*arguments: str) -> int | str | None:
-        monkeypatch.setattr("sys.argv", ["making", *arguments])
+        monkeypatch.setattr("sys.argv", ["panels", *arguments])
         with pytest.raises(SystemExit) as end:
-            making.main()
+            panels.main()
         return end.value.code
 
     assert ended() == 1 and "differs: run with --write" in capsys.readouterr().out

@@ -114,7 +114,7 @@ class Screen:
 
     def outcome(self, arm: str, seed: int) -> Outcome:
         """Trains an arm and measures it."""
-        base, seconds = self.imitate(BASE, 0, self.plan.get("base", {}))
+        base, seconds = self.imitate(BASE, 0, {})
         changes: dict[str, Any] = {"name": f"{self.name}-{arm}-{seed}-{self.split}", "output": str(self.folder)}
         changes |= {"seed": seed, "report": False, "model": {"path": str(base)}}
         changes["evaluation"] = {"envs": [self.measured], "repeats": 1, "episodes": self.plan.get("episodes")}

@@ -97,7 +97,7 @@ class Screen:
         self.name, self.plan, self.folder, self.results = name, plans[name], folder, results
         self.home = ROOT / self.plan.get("folder", "")
         self.settings = yaml.safe_load((self.home / self.plan["config"]).read_text(encoding="utf-8"))
-        self.measured = {**self.settings["evaluation"]["envs"][-1], **(self.plan.get("dev", {}) if dev else {})}
+        self.measured = {**self.settings["evaluation"]["envs"][-1], **(self.plan["dev"] if dev else {})}
         self.split = self.measured["split"]
         self.commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
 

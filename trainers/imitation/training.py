@@ -75,7 +75,7 @@ TOO_LONG = 200
 """Number of overlong transcripts after which the error about them is raised."""
 POOL = 32
 """Number of batches that are drawn and sorted by length at a time."""
-COPIED = 1.0
+COPYING_LOSS = 1.0
 """Loss of random words' second copy below which copying is learnt; before, it is some 5, and falls at once."""
 GAMES = 200
 """Games of each stage of which a vocabulary is learnt."""
@@ -110,7 +110,7 @@ class Transcripts:
             words = range(len(CONTROL) + len(TAGS), len(self.tokenizer))
             while True:
                 yield repeated_words(words, self.config.batch, self._rng)
-        warned = False
+        first_pool = True
         while True:
             pool: list[Transcript] = []
             shortest, left_out, too_long = math.inf, 0, 0
@@ -123,9 +123,9 @@ class Transcripts:
                 shortest = min([shortest, *excess])
                 if left_out >= TOO_LONG and left_out > 99 * len(pool):
                     raise UsageError(self._left_out(stage, left_out, left_out + len(pool), shortest))
-            if too_long > len(pool) / 10 and not warned:
-                warned = True
+            if too_long > len(pool) / 10 and first_pool:
                 _LOG.warning("%s", self._left_out(stage, too_long, too_long + len(pool), shortest))
+            first_pool = False
             for _ in range(self.config.epochs):
                 yield from by_length(pool, self.config.batch, self._rng)
 
@@ -416,7 +416,7 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
                     number, step, total, np.mean(recent), spent, spent / step * (total - step),
                 )  # fmt: skip
                 recent.clear()
-            if not stage.games and i + 1 == stage.steps and batch_loss > COPIED:
+            if not stage.games and i + 1 == stage.steps and batch_loss > COPYING_LOSS:
                 _LOG.warning("stage %d ends before copying is learnt (loss %.2f): raise its steps", number, batch_loss)
     model.train(False)
     _LOG.info("games played %d, won by the player %d", source.played, source.won)

@@ -250,5 +250,5 @@ def _make_env(env_id: str, source: str | None, options: list[str], default: str 
     """
     if source is None and "source" in env_class(env_id).takes.schema():
         source = default
-    given = {} if source is None else {"source": os.path.expanduser(source)}
-    return make(env_id, **{"split": None, **given, **dict(map(read_option, options))})
+    arguments = {} if source is None else {"source": os.path.expanduser(source)}
+    return make(env_id, **{"split": None, **arguments, **dict(map(read_option, options))})

@@ -5,6 +5,6 @@ def play(task, client):
     """Play one episode: ``client.chat`` asks the model, ``client.env.type`` acts and returns what the agent reads."""
     messages = [{"role": "user", "content": task.text}]
     while not client.env.done:
-        said = client.chat(messages)
-        command = said["content"].partition("<action>")[2].partition("</action>")[0]
-        messages += [said, {"role": "user", "content": client.env.type(command)}]
+        answer = client.chat(messages)
+        command = answer["content"].partition("<action>")[2].partition("</action>")[0]
+        messages += [answer, {"role": "user", "content": client.env.type(command)}]

@@ -20,8 +20,8 @@ class Errand(Engine):
     @classmethod
     def from_setup(cls, setup: EngineSetup, *, episodes: str) -> "Errand":
         """Makes the engine; the setting ``rollout.engine_options: {episodes: FILE}`` names the file of episodes."""
-        saved = read_episodes(Path(episodes))
-        return cls({(one.episode_id, step.prompt_ids.tobytes()): step for one in saved for step in one.steps})
+        pairs = ((episode.episode_id, step) for episode in read_episodes(Path(episodes)) for step in episode.steps)
+        return cls({(number, step.prompt_ids.tobytes()): step for number, step in pairs})
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Takes requests, without waiting for an answer."""

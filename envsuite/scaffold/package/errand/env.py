@@ -51,8 +51,8 @@ class Errand(ToolEnv):
         if self.lies != "hand":
             return self._wrong("You carry nothing.")
         self.lies = self.here
-        text, done = f"The {self.parcel} is at the {self.here} now.", self.here == self.end
-        return Outcome(text, float(done), done, success=done, score=float(done))
+        text, success = f"The {self.parcel} is at the {self.here} now.", self.here == self.end
+        return Outcome(text, float(success), success, success=success, score=float(success))
 
     def _wrong(self, reason: str) -> Outcome:
         return Outcome(reason, error=reason)  # an invalid step, which changes nothing

@@ -50,9 +50,7 @@ COMMANDS = {
 }
 EXPERT = ("export demos", "show-prompt --player expert", "imitate")
 NO_EXPERT = r"has no expert; write a method expert\(self\) into its class, which returns the best action"
-REFUSED = {
-    **{(kind, command): NO_EXPERT for kind in KINDS if kind == "adapter" for command in EXPERT},
-}
+REFUSED = {("adapter", command): NO_EXPERT for command in EXPERT}
 """What of the table is refused, and what is then said."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -92,6 +93,8 @@ def test_every_command_that_is_printed_can_be_typed(
             continue
         shown = output(folder, {"envsuite": "envsuite.cli"}.get(program, program), *SHORTER[begins](rest))
         assert "skipped" not in shown and "no tests ran" not in shown
+        if begins == "envsuite train":
+            assert re.search(r"^before: success [\d.]+ \[[\d.]+, [\d.]+\] % on .+, test$", shown, re.MULTILINE), shown
     if "engine" in words:
         (body,) = json.loads(shown)
         assert body["failed"] == 0, "it answers as the episodes that the command before has saved"
@@ -172,6 +175,15 @@ def test_the_page_shows_the_file(root: Path) -> None:
         piece for block in re.findall(r"```python\n(.+?)```", section, re.DOTALL) for piece in block.split("\n\n\n")
     ]
     assert len(pieces) >= 5 and not [piece for piece in pieces if piece.strip() not in file]
+
+
+def test_the_page_of_agents_shows_the_agent_that_is_written(root: Path) -> None:
+    page = (root / "docs/your-agent.md").read_text().partition("# my_agent.py\n")[2].partition("```")[0]
+    file = (root / "envsuite/scaffold/agent/errand.py").read_text()
+    shown, written = (ast.parse(text).body[-1] for text in (page, file))
+    assert isinstance(written, ast.FunctionDef) and ast.get_docstring(written)
+    written.body = written.body[1:]
+    assert ast.dump(shown) == ast.dump(written)
 
 
 @pytest.mark.slow

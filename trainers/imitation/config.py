@@ -89,7 +89,7 @@ class ImitateConfig:
     demonstrations: Text | None = None
     """Folder with episodes of another model, as envsuite eval model --keep writes it, or a file of demonstrations, as
     envsuite export demos and envsuite play --save write it (--from is short for it). Those that solved their task are
-    imitated, again and again, in place of a player: player, errs and solved of the games are not read."""
+    imitated, again and again, in place of a player: player and errs of the games are not read."""
     teacher: dict[str, Any] | None = None
     """Settings of envsuite eval model, with which another model first plays the episodes of ``demonstrations``; what is
     in the folder is not played again."""

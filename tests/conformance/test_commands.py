@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before = set(ENVIRONMENTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv(NAMED, "")
+        patch.setenv(NAMED, os.environ.get(NAMED, ""))  # what tests before have named stays named
         patch.syspath_prepend(folder / "site")
         importlib.invalidate_caches()
         envsuite.register_envs()

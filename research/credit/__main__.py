@@ -3,6 +3,8 @@
     python -m research.credit tune            # each arm's rate and setting, on cells that no other stage has
     python -m research.credit map             # stage 1: a coarse map
     python -m research.credit confirm         # stage 2: the hypotheses of registered.yaml
+    python -m research.credit guard           # the second protocol: guards against collapse, and rates
+    python -m research.credit second          # its comparisons, those of second.yaml
     python -m research.credit confirm --plan  # what is left to run
     python -m research.credit board --arms my.yaml  # tunes a method, runs it in the leaderboard's cells, adds its row
     python -m research.credit lookup          # measures the map's cells as envsuite diagnose does; the package's map
@@ -22,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from envsuite.exits import status_of
-from research.credit import board, lookup
+from research.credit import board, lookup, second
 from research.credit.arms import arm_of
 from research.credit.report import write
 from research.credit.results import RESULTS, read
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m research.credit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=(*STAGES, "lookup", "report"))
+    parser.add_argument("stage", choices=(*STAGES, *second.STAGES, "lookup", "report"))
     parser.add_argument("--plan", action="store_true", help="say what is left to run, and stop")
     parser.add_argument("--arms", nargs="+", default=(), help="these alone; of the leaderboard, those that enter")
     parser.add_argument("--cells", nargs="+", help="these alone")
@@ -70,7 +72,8 @@ def _main(args: argparse.Namespace, console: Console) -> int:
 def _run(args: argparse.Namespace, console: Console) -> int:
     """Runs what is left of a stage; returns how many runs these were."""
     results = read(args.results)
-    wanted = trials(args.stage, results, args.arms, args.cells or ())
+    listed = second.trials if args.stage in second.STAGES else trials
+    wanted = listed(args.stage, results, args.arms, args.cells or ())
     known = {result.done for result in results}
     left = [trial for trial in wanted if trial.done not in known]
     console.print(f"{args.stage}: {len(wanted)} runs, {len(wanted) - len(left)} done")

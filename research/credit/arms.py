@@ -56,7 +56,16 @@ ARMS: Mapping[str, Arm] = {
     "hgpo": _of("hgpo", {"alpha": 1.0}, {"alpha": 0.0}),
     "scpo": Arm("gigpo+scpo", ({"shapers": {"scpo": {"alpha": 0.5}}}, {"shapers": {"scpo": {"alpha": 1.0}}})),
     "spear": Arm("grpo+spear", ({"replay": {"mask": 0.02}}, {"replay": {"mask": 0.0}})),
+    "rft": _of("rft", {"weight": "one"}, {"weight": "score"}),
 }
+GUARDS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "k3-0.01": {"kl": "k3", "kl_coef": 0.01},
+    "k3-0.1": {"kl": "k3", "kl_coef": 0.1},
+    "return": {},
+}
+"""What is done against a collapse, as part of the objective; ``return``: the alarm ``invalid_actions`` takes the run
+back to its best checkpoint, of which each iteration writes one."""
 MAPPED = (REFERENCE, CEILING, "gigpo", CONTROL, "g2po", "steppo")
 """The arms of the coarse map."""
 SAMPLED = (REFERENCE, "gigpo", "g2po")
@@ -102,11 +111,14 @@ class Trial:
     rate: float
     option: int
     """Which of the arm's two settings."""
+    guard: str = ""
+    """One of :data:`GUARDS`."""
 
     @property
     def key(self) -> str:
         """Its identity among the results."""
         run = f"{self.stage} {self.cell.name} {self.arm} seed {self.seed} rate {self.rate:g} option {self.option}"
+        run += f" guard {self.guard}" * bool(self.guard)
         return f"{run} settings {self.digest}"
 
     @property
@@ -136,6 +148,9 @@ def settings(trial: Trial, output: str) -> dict[str, Any]:
     sampling = {"temperature": 1.0, "max_tokens": 5}
     other = {**world, "split": "test", "kwargs": {**cell.kwargs, "tasks": cell.held_out()}}
     measured = {"envs": [] if cell.exact else [other], "repeats": 2, "sampling": sampling}
+    guarded: dict[str, Any] = {}
+    if trial.guard == "return":
+        guarded = {"alarms": {"rules": {"invalid_actions": {"action": "return"}}}}
     return {
         "name": "run", "output": output, "seed": trial.seed, "iterations": cell.iterations, "recipe": arm.recipe,
         "model": {"path": str(cell.base)},
@@ -144,17 +159,17 @@ def settings(trial: Trial, output: str) -> dict[str, Any]:
             "tasks": cell.tasks, "group_size": cell.group, "slots": cell.tasks * cell.group,
             "sampling": sampling, "engine_options": {"cache_tokens": 65536},
         },
-        "method": _method(arm, trial.option, cell),
+        "method": _method(arm, trial.option, cell, GUARDS[trial.guard]), **guarded,
         "optim": {"lr": trial.rate, "schedule": "constant", **STEPS, "tokens_per_microbatch": 8192},
         "evaluation": measured, "checkpoint_every": 1000, "episodes_every": 0, "report": False,
     }  # fmt: skip
 
 
-def _method(arm: Arm, option: int, cell: Cell) -> dict[str, Any]:
+def _method(arm: Arm, option: int, cell: Cell, guard: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the section ``method``: one objective, no penalty, lengths scaled to the run's."""
     written, chosen = recipe(arm.recipe).method, arm.options[option]
     shapers = {"invalid_action_penalty": {"coef": 0.0}, "scale": {"factor": 1.0}}
-    found: dict[str, Any] = {"objective": dict(OBJECTIVE), "shapers": {**shapers, **chosen.get("shapers", {})}}
+    found: dict[str, Any] = {"objective": {**OBJECTIVE, **guard}, "shapers": {**shapers, **chosen.get("shapers", {})}}
     if arm.estimator:
         found["estimator"] = arm.estimator
     if "options" in chosen:

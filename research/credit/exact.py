@@ -160,6 +160,10 @@ class Shown:
         self.credit.episodes = rolled.episodes
         return rolled
 
+    def progress(self) -> object:
+        """Returns how far they are; part of a checkpoint."""
+        return self.rollouts.progress()
+
     def close(self) -> None:
         """Ends what plays them."""
         self.rollouts.close()

@@ -13,7 +13,7 @@ from scipy import stats
 from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
 from envsuite.evaluation.statistics.paired import holm, paired_permutation
-from research.credit import board, lookup
+from research.credit import board, lookup, second
 from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
 from research.credit.cells import MAP, TUNING
 from research.credit.differences import LEVEL, Difference, detectable, shown
@@ -154,7 +154,7 @@ def measures_table(results: Sequence[Result]) -> Table:
     """Returns means of what runs ended with, by arm: of the map's cells together, and of each of stage 2."""
     runs: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        if result.stage != "tune":
+        if result.stage in ("map", "confirm"):
             runs.setdefault(("the map" if result.stage == "map" else result.cell, result.arm), []).append(result)
     rows = []
     for (cell, arm), mine in runs.items():
@@ -221,10 +221,12 @@ def write(results: Sequence[Result], folder: Path) -> list[Path]:
     """Writes tables (Markdown and LaTeX) and figures of what is there; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     registered = registration() if REGISTERED.exists() else Registration()
+    planned = second.plan()
     made = (
         tuning_table(results), rates_table(results), map_table(results), verdict_table(results, registered),
         sharing_table(), lookup.table(load().spots), board.table(board.read()), measures_table(results),
-        cost_table(results),
+        cost_table(results), second.guard_table(results), second.second_table(results, planned),
+        second.ends_table(results, planned),
     )  # fmt: skip
     tables = [table for table in made if table.rows]
     found = [folder / "credit.md", folder / "credit.tex"]

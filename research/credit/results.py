@@ -40,6 +40,8 @@ class Result:
     commit: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the first iteration, which tell what the base model's steps are like."""
+    guard: str = ""
+    """What was done against a collapse."""
     error: str = ""
     """Why it failed; empty where it did not."""
 

@@ -63,7 +63,7 @@ def play(trial: Trial, commit: str) -> Result:
     """Runs a trial in this process; one whose numbers are no longer finite has a result, too."""
     began = resource.getrusage(resource.RUSAGE_SELF)
     own: dict[str, Any] = {"key": trial.key, "stage": trial.stage, "cell": trial.cell.name, "arm": trial.arm}
-    own |= {"seed": trial.seed, "rate": trial.rate, "option": trial.option}
+    own |= {"seed": trial.seed, "rate": trial.rate, "option": trial.option, "guard": trial.guard}
     own |= {"base": trial.cell.base.name, "commit": commit}
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -87,9 +87,10 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
     from trainers.run.assembly import Run
     from trainers.run.cli import parse
     from trainers.run.config import TrainConfig
+    from trainers.run.features.alarms.actions import apply_alarm_actions
     from trainers.run.loop import iterate
     from trainers.run.progress import RunProgress
-    from trainers.run.saving import open_run
+    from trainers.run.saving import open_run, save
 
     file = Path(folder) / "run.yaml"
     file.write_text(yaml.safe_dump(settings(trial, folder)))
@@ -117,7 +118,10 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
         open_run(run, None)
         before = held_out()
         for _ in range(cell.iterations):
+            apply_alarm_actions(run)
             iterate(run)
+            if trial.guard == "return":
+                save(run)
         after = held_out()
         records = read_metrics(run.folder.path / "metrics.jsonl")
         if cell.exact:

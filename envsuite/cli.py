@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -135,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     bypass_proxy_here()
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # torch's threads wait briefly where other programs need the cores
     return status_of(lambda: _run(words), "envsuite")
 
 

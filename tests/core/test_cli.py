@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,14 @@ import pytest
 from console import Console
 
 from envsuite.cli import COMMANDS, available, main, parser_of
+
+
+def test_threads_that_wait_leave_the_cores_to_others_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for before, after in ((None, "10000"), ("7", "7")):
+        monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+        if before:
+            monkeypatch.setenv("GOMP_SPINCOUNT", before)
+        assert main(["--version"]) == 0 and os.environ["GOMP_SPINCOUNT"] == after
 
 
 def test_tasks_prints_one_line_per_task_of_a_split_or_of_all_and_the_rest_on_stderr(console: Console) -> None:

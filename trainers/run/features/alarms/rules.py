@@ -94,7 +94,7 @@ RULES: dict[str, AlarmRule] = {
     "cut_responses": AlarmRule(
         "train/response_cut", "above", 0.3, reference="start", times=False,
         means="Responses run into the token limit.",
-        do="Raise rollout.sampling.max_tokens, or see whether the end token is still sampled.",
+        do="Lower optim.lr where valid actions fall, too; else raise rollout.sampling.max_tokens.",
     ),
     "low_entropy": AlarmRule(
         "train/entropy", "below", 0.1, reference="start", floor=0.02,

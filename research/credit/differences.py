@@ -52,7 +52,7 @@ def exact_p(pairs: NDArray[np.float64]) -> float:
     return min(1.0, float(beyond.sum()) / 2.0 ** len(pairs))
 
 
-def trimmed(pairs: NDArray[np.float64], share: float = 0.2) -> tuple[float, float, float]:
+def trimmed_mean(pairs: NDArray[np.float64], share: float = 0.2) -> tuple[float, float, float]:
     """Returns the mean without a share of the pairs at each end, and its 95 % interval (Tukey and McLaughlin)."""
     ordered, cut = np.sort(pairs), int(share * len(pairs))
     left = len(ordered) - 2 * cut
@@ -65,6 +65,11 @@ def trimmed(pairs: NDArray[np.float64], share: float = 0.2) -> tuple[float, floa
 def shown(mean: float, low: float, high: float) -> str:
     """Returns a difference in points as tables have it, with its interval."""
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def shown_p(p: float) -> str:
+    """Returns a p-value as tables have it."""
+    return f"{p:.4f}" if p >= 5e-5 else "<0.0001"
 
 
 def detectable(deviation: float, seeds: int, comparisons: int) -> float:

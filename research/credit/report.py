@@ -12,11 +12,11 @@ from scipy import stats
 
 from benchmarks.tables import Table
 from envsuite.core.errors import UsageError
-from envsuite.evaluation.statistics.paired import holm, paired_permutation
+from envsuite.evaluation.statistics.paired import holm
 from research.credit import board, lookup, second
 from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
 from research.credit.cells import MAP, TUNING
-from research.credit.differences import LEVEL, Difference, detectable, shown
+from research.credit.differences import LEVEL, Difference, detectable, exact_p, shown, shown_p
 from research.credit.results import Areas, Result, areas, difference
 from research.credit.stages import REGISTERED, Hypothesis, Registration, chosen, registration
 from research.credit.tabular import SHARES, pairs
@@ -73,14 +73,14 @@ def verdict_table(results: Sequence[Result], registered: Registration) -> Table:
     for one, apart, there, p in zip(family, pairs, whole, holm(raw) if raw else [], strict=True):
         told = ("", "", "", "not run yet")
         if there:
-            told = (_points(apart), f"{np.median(apart.pairs):+.1f}", f"{p:.4f}", _verdict(apart, one, p))
+            told = (_points(apart), f"{np.median(apart.pairs):+.1f}", shown_p(p), _verdict(apart, one, p))
         power = "" if one.test == "slope" else f"{detectable(one.deviation, registered.seeds, len(family)):.1f}"
         rows.append(
             (one.name, f"{one.arm}, {one.against}: {', '.join(one.cells)}", str(len(apart.pairs)), *told, power)
         )
     note = (
-        "Points of area, mean over the cells of a seed, and the median of seeds, which is not tested. p: names "
-        "exchanged pair by pair (10,000 draws), or one-sided t-tests where the claim is equivalence, corrected by Holm "
+        "Points of area, mean over the cells of a seed, and the median of seeds, which is not tested. p: all ways to "
+        "exchange names pair by pair, or one-sided t-tests where the claim is equivalence, corrected by Holm "
         "over all that is registered. Detectable: with a chance of 80 % after Bonferroni, by the deviation that was "
         "registered."
     )
@@ -101,7 +101,7 @@ def _pairs(found: Areas, one: Hypothesis) -> Difference:
 
 def _p(apart: Difference, one: Hypothesis) -> float:
     if one.test != "equivalent":
-        return paired_permutation(apart.pairs)
+        return exact_p(apart.pairs)
     n, error = len(apart.pairs), float(apart.pairs.std(ddof=1)) / math.sqrt(len(apart.pairs))
     return float(stats.t.sf((one.margin - abs(apart.mean)) / max(error, 1e-12), n - 1))
 

@@ -14,7 +14,7 @@ from envsuite.core.errors import UsageError
 from envsuite.evaluation.statistics.paired import holm
 from research.credit.arms import CEILING, REFERENCE, Trial
 from research.credit.cells import RATES, TUNING, cell_of
-from research.credit.differences import LEVEL, Difference, exact_p, shown, trimmed
+from research.credit.differences import LEVEL, Difference, exact_p, shown, shown_p, trimmed_mean
 from research.credit.results import Result
 from research.credit.stages import TUNING_SEEDS
 from trainers.settings import AtLeastOne, checked
@@ -68,7 +68,7 @@ def plan() -> Plan:
 
 
 def trials(stage: str, results: Sequence[Result], arms: Sequence[str] = (), cells: Sequence[str] = ()) -> list[Trial]:
-    """Returns the runs of a stage, those of a seed together.
+    """Returns the runs of a stage, those of a cell together, seed by seed.
 
     Args:
         stage: One of :data:`STAGES`.
@@ -96,10 +96,9 @@ def trials(stage: str, results: Sequence[Result], arms: Sequence[str] = (), cell
                 for seed in range(registered.first, registered.first + registered.seeds):
                     based = replace(cell, imitated=1 + seed % registered.bases)
                     found.append(Trial(stage, based, arm, seed, rate, 0, registered.guard))
-    return sorted(
-        (one for one in found if (not arms or one.arm in arms) and (not cells or one.cell.name in cells)),
-        key=lambda trial: trial.seed,
-    )
+    order = list(dict.fromkeys(one.cell.name for one in found))
+    asked = (one for one in found if (not arms or one.arm in arms) and (not cells or one.cell.name in cells))
+    return sorted(asked, key=lambda trial: (order.index(trial.cell.name), trial.seed))
 
 
 def tuned_rate(results: Sequence[Result], cell: str, arm: str, guard: str) -> float:
@@ -117,7 +116,7 @@ def tuned_rate(results: Sequence[Result], cell: str, arm: str, guard: str) -> fl
     return max(least, key=lambda rate: min(least[rate]))
 
 
-def fell(run: Result) -> bool:
+def ends_worse(run: Result) -> bool:
     """Whether a run ends with less success than it began with."""
     return bool(run.error) or run.success[-1] < run.success[0]
 
@@ -132,10 +131,12 @@ def guard_table(results: Sequence[Result]) -> Table:
     rows = []
     for (guard, rate), mine in sorted(runs.items()):
         plain = runs.get(("", rate), {})
-        both = [(100 * (mine[key].area - plain[key].area)) for key in mine if key in plain and not fell(plain[key])]
-        apart = shown(np.mean(both), *Difference(np.array(both)).interval) if guard and both else ""
+        both = [
+            (100 * (mine[key].area - plain[key].area)) for key in mine if key in plain and not ends_worse(plain[key])
+        ]
+        apart = shown(float(np.mean(both)), *Difference(np.array(both)).interval) if guard and both else ""
         area = np.mean([100 * one.area for one in mine.values()])
-        worse = sum(map(fell, mine.values()))
+        worse = sum(map(ends_worse, mine.values()))
         rows.append((guard or "none", f"{rate:g}", str(len(mine)), str(worse), f"{area:.1f}", apart))
     note = (
         "Five arms, three tuning cells, three seeds. Worse: runs that end with less success than they began with. "
@@ -203,10 +204,10 @@ def second_table(results: Sequence[Result], registered: Plan) -> Table:
     corrected = [holm([exact_p(values) for values in each]) if found else [] for each in
                  ([row.area for row in found], [row.best for row in found])]  # fmt: skip
     for row, p_area, p_best in zip(found, *corrected, strict=True):
-        area, best, middle = Difference(row.area), Difference(row.best), trimmed(row.area)
+        area, best, middle = Difference(row.area), Difference(row.best), trimmed_mean(row.area)
         texts = shown(area.mean, *area.interval), shown(best.mean, *best.interval), shown(*middle)
         verdict = _verdict((area.mean, *area.interval), best.mean, middle, max(p_area, p_best), registered.margin)
-        rows.append((row.rates, row.cell, row.arm, row.against, texts[0], f"{p_area:.4f}", texts[1], f"{p_best:.4f}",
+        rows.append((row.rates, row.cell, row.arm, row.against, texts[0], shown_p(p_area), texts[1], shown_p(p_best),
                      texts[2], verdict))  # fmt: skip
     note = (
         f"Points, {registered.seeds} pairs of runs, {registered.bases} base models a cell. Area: mean success over the "
@@ -245,7 +246,7 @@ def ends_table(results: Sequence[Result], registered: Plan) -> Table:
                 np.mean([*map(max, found.values())]),
             )
             last = np.mean([one[-1] for one in found.values()])
-            rows.append((name, arm, rates, f"{rate:g}", str(sum(map(fell, runs))),
+            rows.append((name, arm, rates, f"{rate:g}", str(sum(map(ends_worse, runs))),
                          *(f"{value:.1f}" for value in (*means, last))))  # fmt: skip
     heads = ("cell", "arm", "rates", "rate", "worse", "start", "area", "best", "last")
     note = f"Of {registered.seeds} runs: how many end with less success than they began with; means in percent."

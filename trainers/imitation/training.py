@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import random
@@ -101,6 +102,8 @@ class Transcripts:
         self._games = 0
         self.won = 0
         self.played = 0
+        self.longest = self.longest_answer = 0
+        """Tokens of the longest sequence, and of the longest answer."""
         self.unknown = 0
         """Tokens that stand for a word which the vocabulary does not have."""
 
@@ -152,6 +155,9 @@ class Transcripts:
             game = self._transcribe(play, stage.max_steps)
         self.played += 1
         self.won += game.success
+        for one in game.transcripts:
+            answers = [len([*parts]) for part, parts in itertools.groupby(one.parts) if part == RESPONSE]
+            self.longest, self.longest_answer = max(self.longest, len(one.tokens)), max([self.longest_answer, *answers])
         self.unknown += sum(int((one.tokens == self.tokenizer.unk_token_id).sum()) for one in game.transcripts)
         return game.transcripts if game.success or not stage.solved else []
 
@@ -419,7 +425,10 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
             if not stage.games and i + 1 == stage.steps and batch_loss > COPYING_LOSS:
                 _LOG.warning("stage %d ends before copying is learnt (loss %.2f): raise its steps", number, batch_loss)
     model.train(False)
-    _LOG.info("games played %d, won by the player %d", source.played, source.won)
+    _LOG.info(
+        "games played %d, won by the player %d; the longest sequence has %d tokens, the longest answer %d",
+        source.played, source.won, source.longest, source.longest_answer,
+    )  # fmt: skip
     if source.unknown and config.model is None:
         _LOG.warning("the tokenizer does not know %d words of these games: to the model they are one", source.unknown)
 

@@ -464,6 +464,7 @@ def test_a_stage_may_learn_from_solved_games_alone(tokenizer) -> None:
     assert every.won < every.played == len(games)
     assert solved.won == len(kept) < solved.played
     assert 0 < sum(game in kept for game in games) == every.won
+    assert max(map(len, games)) == every.longest > every.longest_answer > 0
 
 
 def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were() -> None:

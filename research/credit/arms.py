@@ -61,7 +61,6 @@ ARMS: Mapping[str, Arm] = {
 GUARDS: Mapping[str, Mapping[str, Any]] = {
     "": {},
     "k3-0.01": {"kl": "k3", "kl_coef": 0.01},
-    "k3-0.1": {"kl": "k3", "kl_coef": 0.1},
     "return": {},
 }
 """What is done against a collapse, as part of the objective; ``return``: the alarm ``invalid_actions`` takes the run

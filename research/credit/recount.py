@@ -42,9 +42,9 @@ def main(runs_file: Path, plan_file: Path) -> None:
 
     rows: list[tuple[list[str], NDArray[np.float64]]] = []
     for rates in ("one", "tuned"):
-        for asked in plan["comparisons"]:
-            arms = asked["arm"], asked.get("against", "grpo")
-            for cell in asked["cells"]:
+        for one in plan["comparisons"]:
+            arms = one["arm"], one.get("against", "grpo")
+            for cell in one["cells"]:
                 found = []
                 for arm in arms:
                     rate = plan["rate"] if rates == "one" else tuned_rate(cell, arm)
@@ -55,7 +55,8 @@ def main(runs_file: Path, plan_file: Path) -> None:
                     gaps = [np.subtract(found[0][seed], found[1][seed]) for seed in sorted(found[0])]
                     rows.append(([rates, cell, *arms], np.array(gaps)))
     draws = [[by_chance(each[:, column]) for _, each in rows] for column in (0, 1)]
-    whole = [holm(column) for column in draws]
+    asked = 2 * sum(len(one["cells"]) for one in plan["comparisons"])
+    whole = [holm([*column, *[1.0] * (asked - len(rows))]) for column in draws]
     for number, (names, each) in enumerate(rows):
         area, best = (interval(each[:, column]) for column in (0, 1))
         print(json.dumps({"row": names, "area": area, "best": best, "p": whole[0][number],

@@ -201,9 +201,10 @@ def _curves(results: Sequence[Result], registered: Plan, cell: str, arm: str, ra
 def second_table(results: Sequence[Result], registered: Plan) -> Table:
     """Returns what all comparisons found: by area, by the greatest success, and by the trimmed mean of areas."""
     rows, found = [], comparisons(results, registered)
-    corrected = [holm([exact_p(values) for values in each]) if found else [] for each in
+    missing = [1.0] * (2 * sum(len(one.cells) for one in registered.comparisons) - len(found))
+    corrected = [holm([exact_p(values) for values in each] + missing) for each in
                  ([row.area for row in found], [row.best for row in found])]  # fmt: skip
-    for row, p_area, p_best in zip(found, *corrected, strict=True):
+    for row, p_area, p_best in zip(found, *corrected, strict=False):
         area, best, middle = Difference(row.area), Difference(row.best), trimmed_mean(row.area)
         texts = shown(area.mean, *area.interval), shown(best.mean, *best.interval), shown(*middle)
         verdict = _verdict((area.mean, *area.interval), best.mean, middle, max(p_area, p_best), registered.margin)
@@ -212,8 +213,8 @@ def second_table(results: Sequence[Result], registered: Plan) -> Table:
     note = (
         f"Points, {registered.seeds} pairs of runs, {registered.bases} base models a cell. Area: mean success over the "
         "iterations; best: the greatest; trimmed: area without a fifth of the pairs at each end. p: all changes of "
-        "signs, corrected by Holm over all rows. Higher, lower: both p below 0.05, and all three say so. Equal: the "
-        f"interval of the area lies within {registered.margin:g} points."
+        "signs, corrected by Holm over all that is registered. Higher, lower: both p below 0.05, and all three say so. "
+        f"Equal: the interval of the area lies within {registered.margin:g} points."
     )
     heads = ("rates", "cell", "arm", "against", "area", "p", "best", "p best", "trimmed", "verdict")
     return Table("second", "The second protocol", note, heads, tuple(rows), "credit")

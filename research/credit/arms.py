@@ -60,11 +60,11 @@ ARMS: Mapping[str, Arm] = {
 }
 GUARDS: Mapping[str, Mapping[str, Any]] = {
     "": {},
-    "k3-0.01": {"kl": "k3", "kl_coef": 0.01},
-    "return": {},
+    "k3-0.01": {"objective": {"kl": "k3", "kl_coef": 0.01}},
+    "return": {"alarms": {"rules": {"invalid_actions": {"action": "return"}}}},
 }
-"""What is done against a collapse, as part of the objective; ``return``: the alarm ``invalid_actions`` takes the run
-back to its best checkpoint, of which each iteration writes one."""
+"""What is done against a collapse: a penalty of the objective, or an alarm that takes the run back to its best
+checkpoint, of which each iteration writes one."""
 MAPPED = (REFERENCE, CEILING, "gigpo", CONTROL, "g2po", "steppo")
 """The arms of the coarse map."""
 SAMPLED = (REFERENCE, "gigpo", "g2po")
@@ -147,9 +147,8 @@ def settings(trial: Trial, output: str) -> dict[str, Any]:
     sampling = {"temperature": 1.0, "max_tokens": 5}
     other = {**world, "split": "test", "kwargs": {**cell.kwargs, "tasks": cell.held_out()}}
     measured = {"envs": [] if cell.exact else [other], "repeats": 2, "sampling": sampling}
-    guarded: dict[str, Any] = {}
-    if trial.guard == "return":
-        guarded = {"alarms": {"rules": {"invalid_actions": {"action": "return"}}}}
+    guard = dict(GUARDS[trial.guard])
+    objective = {**OBJECTIVE, **guard.pop("objective", {})}
     return {
         "name": "run", "output": output, "seed": trial.seed, "iterations": cell.iterations, "recipe": arm.recipe,
         "model": {"path": str(cell.base)},
@@ -158,17 +157,17 @@ def settings(trial: Trial, output: str) -> dict[str, Any]:
             "tasks": cell.tasks, "group_size": cell.group, "slots": cell.tasks * cell.group,
             "sampling": sampling, "engine_options": {"cache_tokens": 65536},
         },
-        "method": _method(arm, trial.option, cell, GUARDS[trial.guard]), **guarded,
+        "method": _method(arm, trial.option, cell, objective), **guard,
         "optim": {"lr": trial.rate, "schedule": "constant", **STEPS, "tokens_per_microbatch": 8192},
         "evaluation": measured, "checkpoint_every": 1000, "episodes_every": 0, "report": False,
     }  # fmt: skip
 
 
-def _method(arm: Arm, option: int, cell: Cell, guard: Mapping[str, Any]) -> dict[str, Any]:
+def _method(arm: Arm, option: int, cell: Cell, objective: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the section ``method``: one objective, no penalty, lengths scaled to the run's."""
     written, chosen = recipe(arm.recipe).method, arm.options[option]
     shapers = {"invalid_action_penalty": {"coef": 0.0}, "scale": {"factor": 1.0}}
-    found: dict[str, Any] = {"objective": {**OBJECTIVE, **guard}, "shapers": {**shapers, **chosen.get("shapers", {})}}
+    found: dict[str, Any] = {"objective": objective, "shapers": {**shapers, **chosen.get("shapers", {})}}
     if arm.estimator:
         found["estimator"] = arm.estimator
     if "options" in chosen:

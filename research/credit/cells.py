@@ -48,7 +48,7 @@ class Cell:
     tuned: str = ""
     """Name of the cell whose tuning it takes; empty: its own."""
     size: str = "small"
-    imitated: int = 0
+    base_seed: int = 0
     """Seed of its base model's training."""
     slack: int = 2
     """Steps that an episode may have beyond the places."""
@@ -83,7 +83,7 @@ class Cell:
         stage: dict[str, Any] = {"steps": 400, "max_steps": self.steps, "lr": 5.0e-3, "lr_end": 3.0e-4}
         stage["games"] = [{"kwargs": self.kwargs, "errs": round(self.errs, 6)}]
         return {
-            "seed": self.imitated, "env": self.env,
+            "seed": self.base_seed, "env": self.env,
             "architecture": {**shape, **SIZES[self.size]}, "prompt": dict(self.prompt),
             "batch": 64, "stages": [stage],
         }  # fmt: skip
@@ -124,7 +124,7 @@ class Level(Cell):
         erring = {"steps": 60, "max_steps": 20, "lr": 1.0e-3, "games": [{**worlds, "errs": 0.15}]}
         stages = [{**stage, "lr_end": 3.0e-4} for stage in (first, erring)]
         return {
-            "seed": self.imitated, "env": self.env,
+            "seed": self.base_seed, "env": self.env,
             "architecture": {**shape, "context": 192}, "prompt": dict(self.prompt),
             "batch": 64, "epochs": 4, "stages": stages,
         }  # fmt: skip

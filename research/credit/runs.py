@@ -120,7 +120,7 @@ def _play(trial: Trial, folder: str) -> dict[str, Any]:
         for _ in range(cell.iterations):
             apply_alarm_actions(run)
             iterate(run)
-            if trial.guard == "return":
+            if config.alarms.goes_back:
                 save(run)
         after = held_out()
         records = read_metrics(run.folder.path / "metrics.jsonl")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def trials(stage: str, results: Sequence[Result], arms: Sequence[str] = (), cell
             cell = cell_of(name)
             for rate in dict.fromkeys((registered.rate, tuned_rate(results, cell.tuning, arm, registered.guard))):
                 for seed in range(registered.first, registered.first + registered.seeds):
-                    based = replace(cell, imitated=1 + seed % registered.bases)
+                    based = replace(cell, base_seed=1 + seed % registered.bases)
                     found.append(Trial(stage, based, arm, seed, rate, 0, registered.guard))
     order = list(dict.fromkeys(one.cell.name for one in found))
     asked = (one for one in found if (not arms or one.arm in arms) and (not cells or one.cell.name in cells))
@@ -146,17 +146,20 @@ def guard_table(results: Sequence[Result]) -> Table:
                  tuple(rows), "credit")  # fmt: skip
 
 
-Curves = dict[int, tuple[float, ...]]
-"""Success in percent after each iteration, by seed."""
+def runs_of(results: Sequence[Result], registered: Plan, cell: str, arm: str, rates: str) -> list[Result]:
+    """Returns an arm's runs at the ``one`` rate or at its ``tuned`` one, by seed; none before it is tuned."""
+    try:
+        tuned = tuned_rate(results, cell_of(cell).tuning, arm, registered.guard)
+    except UsageError:
+        return []
+    rate = registered.rate if rates == "one" else tuned
+    found = [one for one in results if (one.stage, one.cell, one.arm, one.rate) == ("second", cell, arm, rate)]
+    return sorted(found, key=lambda one: one.seed)
 
 
-def curves(results: Sequence[Result], cell: str, arm: str, rate: float) -> Curves:
-    """Returns the learning curves of an arm's runs in the stage ``second``; of a run that failed, of no success."""
-    return {
-        one.seed: (0.0,) if one.error else tuple(100 * value for value in one.success[1:])
-        for one in results
-        if (one.stage, one.cell, one.arm, one.rate) == ("second", cell, arm, rate)
-    }
+def curve(run: Result) -> tuple[float, ...]:
+    """Returns the success after each iteration, in percent; of a run that failed, no success."""
+    return (0.0,) if run.error else tuple(100 * value for value in run.success[1:])
 
 
 @dataclass(frozen=True)
@@ -179,23 +182,14 @@ def comparisons(results: Sequence[Result], registered: Plan) -> list[Row]:
     for rates in ("one", "tuned"):
         for one in registered.comparisons:
             for cell in one.cells:
-                both = [_curves(results, registered, cell, arm, rates) for arm in (one.arm, one.against)]
-                if not all(len(found) == registered.seeds for found in both):
+                both = [runs_of(results, registered, cell, arm, rates) for arm in (one.arm, one.against)]
+                if any(len(runs) != registered.seeds for runs in both):
                     continue
-                first, second = ([found[seed] for seed in sorted(found)] for found in both)
-                pairs = [*zip(first, second, strict=True)]
+                pairs = [*zip(*([curve(run) for run in runs] for runs in both), strict=True)]
                 area = np.array([np.mean(x) - np.mean(y) for x, y in pairs])
                 best = np.array([max(x) - max(y) for x, y in pairs])
                 rows.append(Row(cell, rates, one.arm, one.against, area, best))
     return rows
-
-
-def _curves(results: Sequence[Result], registered: Plan, cell: str, arm: str, rates: str) -> Curves:
-    try:
-        tuned = tuned_rate(results, cell_of(cell).tuning, arm, registered.guard)
-    except UsageError:
-        return {}
-    return curves(results, cell, arm, registered.rate if rates == "one" else tuned)
 
 
 def second_table(results: Sequence[Result], registered: Plan) -> Table:
@@ -233,26 +227,12 @@ def ends_table(results: Sequence[Result], registered: Plan) -> Table:
     rows = []
     for name, arm in registered.runs:
         for rates in ("one", "tuned"):
-            found = _curves(results, registered, name, arm, rates)
-            if len(found) != registered.seeds:
+            runs = runs_of(results, registered, name, arm, rates)
+            if len(runs) != registered.seeds:
                 continue
-            rate = registered.rate
-            if rates == "tuned":
-                rate = tuned_rate(results, cell_of(name).tuning, arm, registered.guard)
-            runs = _runs(results, name, arm, rate)
-            middle = [np.mean(one) for one in found.values()]
-            means = (
-                100 * np.mean([one.success[0] for one in runs]),
-                np.mean(middle),
-                np.mean([*map(max, found.values())]),
-            )
-            last = np.mean([one[-1] for one in found.values()])
-            rows.append((name, arm, rates, f"{rate:g}", str(sum(map(ends_worse, runs))),
-                         *(f"{value:.1f}" for value in (*means, last))))  # fmt: skip
+            each = [(100 * run.success[0], float(np.mean(curve(run))), max(curve(run)), curve(run)[-1]) for run in runs]
+            rows.append((name, arm, rates, f"{runs[0].rate:g}", str(sum(map(ends_worse, runs))),
+                         *(f"{value:.1f}" for value in np.mean(each, 0))))  # fmt: skip
     heads = ("cell", "arm", "rates", "rate", "worse", "start", "area", "best", "last")
     note = f"Of {registered.seeds} runs: how many end with less success than they began with; means in percent."
     return Table("ends", "How the runs of the second protocol end", note, heads, tuple(rows), "credit")
-
-
-def _runs(results: Iterable[Result], cell: str, arm: str, rate: float) -> list[Result]:
-    return [one for one in results if (one.stage, one.cell, one.arm, one.rate) == ("second", cell, arm, rate)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,11 +93,13 @@ def test_a_verdict_needs_all_runs_and_all_measures() -> None:
     assert rows["one", CELL, "exact", "grpo"][-1] == rows["tuned", CELL, "exact", "grpo"][-1] == "higher"
     assert rows["one", CELL, "gigpo", "grpo"][-1] == "equal"
     assert len(second.second_table(runs[:-1], PLAN).rows) < len(rows)
-    fallen = [Result(**{**run.__dict__, "success": (0.1, 0.9, 0.0)}) if run.arm == "exact" else run for run in runs]
-    row = next(row for row in second.second_table(fallen, PLAN).rows if row[2] == "exact")
-    assert row[6].startswith("+") and row[-1] in ("higher", "cannot be told")
-    ends = {row[1:3]: row for row in second.ends_table(fallen, PLAN).rows}
-    assert ends["exact", "one"][4] == str(PLAN.seeds) and ends["grpo", "one"][4] == "0"
+    curves = {"grpo": (0.1, 0.5, 0.0), "exact": (0.1, 0.3, 0.3)}  # greater area, lower best
+    changed = [replace(run, success=curves.get(run.arm, run.success)) for run in runs]
+    row = next(row for row in second.second_table(changed, PLAN).rows if row[2] == "exact")
+    assert (row[4], row[6], row[-1]) == ("+5.0 [+5.0, +5.0]", "-20.0 [-20.0, -20.0]", "cannot be told")
+    ends = {row[1:3]: row for row in second.ends_table(changed, PLAN).rows}
+    assert ends["grpo", "one"][4:] == (str(PLAN.seeds), "10.0", "25.0", "50.0", "0.0")
+    assert ends["exact", "one"][4:] == ("0", "10.0", "30.0", "30.0", "30.0")
 
 
 def test_nothing_is_run_that_is_not_registered_or_tuned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -460,11 +460,13 @@ def test_a_stage_may_learn_from_solved_games_alone(tokenizer) -> None:
     config = ImitateConfig(prompt=BARE, batch=2, epochs=1, max_tokens=10_000)
     every, solved = Transcripts(config, tokenizer), Transcripts(config, tokenizer)
     batches = every.batches(stage), solved.batches(replace(stage, solved=True))
-    games, kept = ([list(one.tokens) for _ in range(training.POOL) for one in next(source)] for source in batches)
+    both = [[one for _ in range(training.POOL) for one in next(source)] for source in batches]
+    games, kept = ([list(one.tokens) for one in sequences] for sequences in both)
     assert every.won < every.played == len(games)
     assert solved.won == len(kept) < solved.played
     assert 0 < sum(game in kept for game in games) == every.won
-    assert max(map(len, games)) == every.longest > every.longest_answer > 0
+    answers = [run for one in both[0] for run in re.findall(f"{RESPONSE}+", "".join(map(str, one.parts)))]
+    assert every.longest == max(map(len, games)) and every.longest_answer == max(map(len, answers))
 
 
 def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were() -> None:

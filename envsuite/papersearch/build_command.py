@@ -20,7 +20,6 @@ EXAMPLES = """examples:
 
 PATH is a file or folder of JSON lines (Semantic Scholar, arXiv, paperlists), the table of IEEE VIS, or the folder of
 CACM. Then: gymnasium.make("PaperSearch-v0", source="pasa.corpus"), or: envsuite play papersearch --source vis.corpus.
-The same command resumes an interrupted build where it stopped.
 """
 
 

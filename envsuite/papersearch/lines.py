@@ -25,31 +25,6 @@ _GZIP = b"\x1f\x8b"
 _NOT_UTF8 = "a line that is not UTF-8 (left out)"
 
 
-class ProblemCounter:
-    """Counts the problems of the documents that a reader has not skipped.
-
-    Args:
-        problems: Receives them.
-        start: Number of documents that an earlier build has read, and whose problems it has counted.
-    """
-
-    def __init__(self, problems: DocumentProblems, start: int = 0) -> None:
-        self._problems, self._skipped = problems, start
-
-    def __call__(self, kind: str, place: str) -> None:
-        """Counts a problem, unless it is one of the documents to skip."""
-        if not self._skipped:
-            self._problems.add(kind, place)
-
-    def rest(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """Yields the documents after those to skip."""
-        for document in documents:
-            if self._skipped:
-                self._skipped -= 1
-            else:
-                yield document
-
-
 class PaperReader(ABC):
     """Papers in files, in their order: what sources (:class:`~envsuite.retrieval.documents.Source`) of files share.
 
@@ -71,10 +46,9 @@ class PaperReader(ABC):
         """Returns the SHA-256 (hex) of the files."""
         return digest_of(self._paths, self.reader)
 
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the papers from number ``start`` on, in the order of the files."""
-        counter = ProblemCounter(self.problems, start)
-        return counter.rest(self._read(counter))
+    def documents(self) -> Iterator[Document]:
+        """Yields the papers in the order of the files."""
+        return self._read(self.problems.add)
 
     @abstractmethod
     def _read(self, tell: Tell) -> Iterator[Document]:

@@ -105,10 +105,10 @@ class Literature:
             hasher.update(path.read_bytes())
         return hasher.hexdigest()
 
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the papers from number ``start`` on; what is before their field costs nothing."""
-        for number in range(start // FIELD, -(-self.papers // FIELD)):
-            yield from self._documents(number, max(0, start - number * FIELD))
+    def documents(self) -> Iterator[Document]:
+        """Yields the papers, field by field."""
+        for number in range(-(-self.papers // FIELD)):
+            yield from self._documents(number)
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields the queries, topic by topic."""
@@ -170,7 +170,7 @@ class Literature:
         concepts = int(concepts_of(np.array(field.sizes[topic])))
         return topic_of(f"{GENERATOR} {self.seed} topic {field.number} {topic} {len(field.day)}", concepts)
 
-    def _documents(self, number: int, start: int) -> Iterator[Document]:
+    def _documents(self, number: int) -> Iterator[Document]:
         field = self.field(number)
         size = len(field.day)
         topics = [Fill.of(self.topic(field, topic)) for topic in range(len(field.sizes))]
@@ -182,10 +182,9 @@ class Literature:
         arrays = (field.topic, field.concept, field.name, field.bridge, dates, draws.raw(size, 32))
         rows = zip(*(array.tolist() for array in arrays), strict=True)
         for place, (topic, concept, name, bridge, date, numbers) in enumerate(rows):
-            if place >= start:
-                title, text, facts = write_paper(topics[topic], concept, name, bridge, date // 10000, numbers)
-                links = tuple([key_of[paper] for paper in citations[place]])
-                yield Document(key_of[number * FIELD + place], title, text, date, links, facts)
+            title, text, facts = write_paper(topics[topic], concept, name, bridge, date // 10000, numbers)
+            links = tuple([key_of[paper] for paper in citations[place]])
+            yield Document(key_of[number * FIELD + place], title, text, date, links, facts)
 
     def _queries(self, field: Field, topic: int, most: int) -> Iterator[dict[str, Any]]:
         """Yields the queries of a topic without id and split."""

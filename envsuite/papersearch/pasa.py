@@ -66,9 +66,9 @@ class PapersWithQueries:
         """Returns the SHA-256 (hex) of papers and queries."""
         return digest_of(self._queries, f"{READER} {self._papers.digest()} {' '.join(p.name for p in self._queries)}")
 
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the papers from number ``start`` on."""
-        return self._papers.documents(start)
+    def documents(self) -> Iterator[Document]:
+        """Yields the papers."""
+        return self._papers.documents()
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields the tasks of the papers, then the queries, in the order of the files."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
-from envsuite.data.progress import DownloadDisplay, format_size, resumable
+from envsuite.data.progress import DownloadDisplay, format_size
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build, place
 from envsuite.retrieval.documents import DocumentProblems, Source
@@ -67,8 +67,7 @@ def run(
     encoders = [encoder(name) for name in arguments.vectors]
     out = arguments.out if arguments.out is not None else place(source, is_builtin)
     begin = time.monotonic()
-    with resumable():
-        build(source, out, DownloadDisplay(sys.stderr, unit="{:,}".format), encoders)
+    build(source, out, DownloadDisplay(sys.stderr, unit="{:,}".format), encoders)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stderr.write(f"{time.monotonic() - begin:.0f} s, {format_size(peak)} of memory at most\n")
     for line in source.problems.lines():

@@ -7,14 +7,12 @@ depends on the documents alone, not on their order.
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import shutil
 import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,47 +61,31 @@ class Pieces(dict[str, tuple[int, ...]]):
 class IndexBuilder:
     """Collects documents; ``write`` builds the index. As a context manager, it removes its files at the end."""
 
-    def __init__(self, scratch: Path | None = None, kept: Path | None = None) -> None:
+    def __init__(self, scratch: Path | None = None) -> None:
         """Starts without documents.
 
         Args:
             scratch: Parent of the folder for data that does not fit in memory, about 24 bytes for each distinct word of
                 each document; by default the system's folder of temporary files.
-            kept: An existing folder to use instead; it is kept, so that another process can :meth:`resume` from it.
         """
-        self._kept = kept is not None
-        self._folder = kept if kept is not None else Path(tempfile.mkdtemp(prefix="index-", dir=scratch))
+        self._folder = Path(tempfile.mkdtemp(prefix="index-", dir=scratch))
         self._keys: list[str] = []
         self._terms: dict[str, int] = {}
         self._pieces = Pieces(self._terms)
         self._run = array("I")
         self._ends: list[int] = []
         self._saved = 0
-        self._saved_terms = 0
         self._norms = bytearray()
         self._documents = self._words = 0
         self._holding = np.zeros(0, dtype=np.int64)
         self._pairs = np.zeros(0, dtype=np.uint32)
         self._runs = 0
 
-    def resume(self, runs: int) -> None:
-        """Resumes from the first ``runs`` runs in the folder ``kept``; call it before :meth:`add`.
-
-        Raises:
-            DataError: A run is missing or damaged.
-        """
-        try:
-            for _ in range(runs):
-                self._recall()
-        except (OSError, ValueError, KeyError) as error:
-            raise DataError(f"{self._folder}: the saved part of an index is damaged ({error})") from error
-
     def __enter__(self) -> IndexBuilder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._kept:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def keys(self) -> Sequence[str]:
@@ -122,19 +104,16 @@ class IndexBuilder:
         self._words += length
         self._documents += length > 0
         if len(run) >= RUN:
-            self.save()
+            self._save_run()
 
-    def save(self) -> int:
+    def _save_run(self) -> None:
         """Writes the documents added since the last call to disk, as a run.
-
-        Returns:
-            The number of runs, for :meth:`resume`.
 
         Raises:
             DataError: A document repeats a word 16,777,216 times.
         """
         if not self._ends:
-            return self._runs
+            return
         numbers = np.array(self._run, dtype=np.uint64)
         ends = np.array([0, *self._ends], dtype=np.int64)
         lengths = ends[1:] - ends[:-1]
@@ -150,36 +129,9 @@ class IndexBuilder:
         postings["pair"] = times.astype(np.uint32) << np.uint32(8) | norms
         with self._path(self._runs).open("wb") as file:
             postings.tofile(file)
-            flush_to_disk(file)
-        facts = {
-            "postings": len(postings),
-            "words": self._words,
-            "documents": self._documents,
-            "keys": self._keys[self._saved :],
-            "terms": list(itertools.islice(self._terms, self._saved_terms, None)),
-            "norms": self._norms[self._saved :].decode("latin-1"),
-        }
-        with self._path(self._runs).with_suffix(".json").open("w", encoding="ascii") as text:
-            json.dump(facts, text)  # as ASCII, since a key may hold half a surrogate pair
-            flush_to_disk(text)
         self._count(postings)
         self._run = array("I")
         self._ends = []
-        return self._runs
-
-    def _recall(self) -> None:
-        """Reads the next run from disk."""
-        path = self._path(self._runs)
-        facts = json.loads(path.with_suffix(".json").read_text(encoding="ascii"))
-        postings = np.fromfile(path, dtype=_POSTING)
-        if len(postings) != facts["postings"]:
-            raise ValueError(f"{path} is truncated")
-        self._keys += facts["keys"]
-        for term in facts["terms"]:
-            self._terms[term] = len(self._terms)
-        self._norms += facts["norms"].encode("latin-1")
-        self._words, self._documents = facts["words"], facts["documents"]
-        self._count(postings)
 
     def _count(self, postings: NDArray[Any]) -> None:
         """Adds a run on disk to the counts."""
@@ -190,7 +142,7 @@ class IndexBuilder:
         holding = np.bincount((postings["place"] >> np.uint64(32)).astype(np.intp), minlength=len(self._terms))
         holding[: len(self._holding)] += self._holding
         self._holding = holding
-        self._saved, self._saved_terms = len(self._keys), len(self._terms)
+        self._saved = len(self._keys)
         self._runs += 1
 
     def _path(self, run: int) -> Path:
@@ -210,7 +162,7 @@ class IndexBuilder:
             DataError: Two documents have the same key.
         """
         progress = progress or SilentProgress()
-        self.save()
+        self._save_run()
         self._pieces.clear()
         order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
         for i, j in itertools.pairwise(order):
@@ -246,8 +198,6 @@ class IndexBuilder:
         """Distributes the postings of all runs to files, each for a range of terms."""
         bucket_of = np.maximum(ends - 1, 0) // RUN
         buckets = [self._folder / f"bucket-{i}" for i in range(int(bucket_of[-1]) + 1 if len(bucket_of) else 0)]
-        for path in buckets:
-            path.unlink(missing_ok=True)  # left by a process that was killed here
         for run in range(self._runs):
             for postings in _parts(self._path(run), _POSTING):
                 term = term_rank[(postings["place"] >> np.uint64(32)).astype(np.intp)]
@@ -273,12 +223,6 @@ class IndexBuilder:
                 np.searchsorted(self._pairs, postings["pair"][order]).astype(code).tofile(file)
                 yield (postings["place"][order] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
                 progress.advance(len(postings))
-
-
-def flush_to_disk(file: IO[Any]) -> None:
-    """Flushes ``file`` to the disk, so that later records of it hold."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:

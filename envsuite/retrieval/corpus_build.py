@@ -1,4 +1,4 @@
-"""Builds a corpus: streamed, atomic, and resumed after a kill.
+"""Builds a corpus: streamed and atomic.
 
 A build reads the source once. It keeps the keys in memory, some 250 bytes for each document, and the rest in a folder
 beside the result.
@@ -6,14 +6,12 @@ beside the result.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import mmap
 import os
 import re
 import shutil
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -24,22 +22,20 @@ import orjson
 from numpy.typing import NDArray
 
 from envsuite.core.boundary import text as encodable
-from envsuite.core.errors import DataError, EnvsuiteError
+from envsuite.core.errors import DataError
 from envsuite.data.arrays import ArrayWriter
-from envsuite.data.files import file_errors, write_atomically
+from envsuite.data.files import file_errors
 from envsuite.data.locks import hold_lock
 from envsuite.data.places import WRITABLE, cache_root
 from envsuite.data.progress import ProgressReceiver, SilentProgress, track
 from envsuite.data.room import GENERATED, bound_generated
-from envsuite.retrieval.builder import IndexBuilder, flush_to_disk
+from envsuite.retrieval.builder import IndexBuilder
 from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER, Corpus
 from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, Source
 from envsuite.retrieval.encoders import Encoder
 from envsuite.retrieval.vectors import write_vectors
 
 LOG = logging.getLogger(__name__)
-STEP = 50_000
-"""Number of documents after which a killed build can resume."""
 LONGEST_TEXT = 100_000
 """Characters of the longest text; longer ones are cut."""
 OPEN = 8
@@ -53,9 +49,9 @@ def build(
 ) -> Path:
     """Builds the corpus ``out``; replaces an existing file.
 
-    It is written in the folder ``.NAME.building`` beside ``out`` and renamed once complete. A killed build leaves that
-    folder; the same build resumes there and gives the same bytes, another one starts anew. A second build of the same
-    file waits for the first. What is wrong with single documents is counted in ``source.problems``.
+    It is written in the folder ``.NAME.building`` beside ``out`` and renamed once complete; the next build removes what
+    a killed one has left there. A second build of the same file waits for the first. What is wrong with single
+    documents is counted in ``source.problems``.
 
     Args:
         source: The documents and tasks.
@@ -120,69 +116,30 @@ def _ensure(source: Source, path: Path) -> None:
 
 def _build(source: Source, out: Path, progress: ProgressReceiver, encoders: Sequence[Encoder] = ()) -> None:
     folder = out.parent / f".{out.name}.building"
-    record = hashlib.sha256(f"{FORMAT} {source.digest()}".encode()).hexdigest()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     try:
-        with closing(_Stage(folder, record, source)) as stage:
+        with closing(_Stage(folder, source)) as stage, (folder / "corpus").open("wb") as file:
             stage.fill(progress)
-            with stage.result.open("wb") as file:
-                stage.write(file, progress, encoders)
-                flush_to_disk(file)
-        os.replace(stage.result, out)
-    except EnvsuiteError:
-        shutil.rmtree(folder, ignore_errors=True)  # unlike after a full disk, no build can resume here
-        raise
-    shutil.rmtree(folder)
+            stage.write(file, progress, encoders)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(folder / "corpus", out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Stage:
-    """The documents that were read so far, in ``folder``.
+    """The documents that were read so far, in the new folder ``folder``."""
 
-    It begins empty unless the build that left the folder had the same ``record``.
-    """
-
-    def __init__(self, folder: Path, record: str, source: Source) -> None:
-        self.result = folder / "corpus"
-        self._folder, self._record, self._source = folder, record, source
-        self._texts: BinaryIO
-        self._links: BinaryIO
+    def __init__(self, folder: Path, source: Source) -> None:
+        self._folder, self._source = folder, source
+        self._index = IndexBuilder(folder)
+        self._texts, self._links = ((folder / name).open("wb") for name in ("texts", "links"))
         self._numbers: dict[str, int] = {}
         """Key -> number in the order of reading."""
         self._ends = array("Q", [0])
         """Ends of the documents' lines in the file of texts."""
-        self._read = 0
-        if not self._resume():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            self._index = IndexBuilder(kept=folder)
-            self._texts, self._links = ((folder / name).open("wb") for name in ("texts", "links"))
-
-    def _resume(self) -> bool:
-        """Opens the files of an earlier build with this record; returns whether there are any."""
-        try:
-            state = orjson.loads((self._folder / "state.json").read_bytes())
-            if state["record"] != self._record:
-                return False
-            self._index = IndexBuilder(kept=self._folder)
-            self._index.resume(state["runs"])
-            files: list[BinaryIO] = []
-            for name in ("texts", "links"):
-                file = (self._folder / name).open("r+b")
-                files.append(file)
-                if file.seek(0, 2) < state[name]:
-                    raise ValueError(f"{name} is truncated")
-                file.truncate(state[name])
-                file.seek(0)
-            self._texts, self._links = files
-            for line in self._texts:
-                self._ends.append(self._ends[-1] + len(line))
-            self._links.seek(0, 2)
-        except (OSError, ValueError, KeyError, TypeError, DataError):
-            return False  # killed before the first step, or by a crash of the machine: nothing to resume
-        self._numbers = {key[DATE_DIGITS:]: number for number, key in enumerate(self._index.keys)}
-        self._read = state["read"]
-        problems = self._source.problems
-        problems.counts, problems.places = Counter(state["counts"]), state["places"]
-        return True
 
     def close(self) -> None:
         """Closes the files."""
@@ -190,23 +147,17 @@ class _Stage:
         self._links.close()
 
     def fill(self, progress: ProgressReceiver) -> None:
-        """Reads the rest of the documents.
+        """Reads the documents.
 
         Raises:
             DataError: The source cannot be read, or has no document.
         """
-        progress.start("documents", self._source.size, self._read)
-        if self._read:
-            progress.note(f"going on after {self._read:,} documents")
-        for document in self._source.documents(self._read):
+        progress.start("documents", self._source.size, 0)
+        for document in self._source.documents():
             self._add(document)
-            self._read += 1
             progress.advance(1)
-            if self._read % STEP == 0:
-                self._save()
         if not self._numbers:
             raise DataError("; ".join((f"{self._source.name}: has no document", *self._source.problems.lines())))
-        self._save()
         progress.finish("documents", len(self._numbers))
 
     def _add(self, document: Document) -> None:
@@ -232,18 +183,6 @@ class _Stage:
         self._texts.write(line)
         if document.links:
             self._links.write(orjson.dumps([number, [encodable(link) for link in document.links]]) + b"\n")
-
-    def _save(self) -> None:
-        """Makes what was read survive a kill."""
-        runs = self._index.save()
-        sizes = {}
-        for name, file in (("texts", self._texts), ("links", self._links)):
-            flush_to_disk(file)
-            sizes[name] = file.tell()
-        problems = self._source.problems
-        state = {"record": self._record, "runs": runs, "read": self._read, **sizes}
-        state |= {"counts": dict(problems.counts), "places": problems.places}
-        write_atomically(self._folder / "state.json", orjson.dumps(state))
 
     def write(self, file: BinaryIO, progress: ProgressReceiver, encoders: Sequence[Encoder]) -> None:
         """Writes the corpus to ``file``, which is empty."""

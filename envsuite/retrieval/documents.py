@@ -103,8 +103,8 @@ class Source(Protocol):
             DataError: The data cannot be read.
         """
 
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the documents from number ``start`` on, in a fixed order.
+    def documents(self) -> Iterator[Document]:
+        """Yields the documents in a fixed order.
 
         Raises:
             DataError: The data cannot be read.
@@ -148,9 +148,9 @@ class InMemory:
             hasher.update(json.dumps(part, sort_keys=True).encode("ascii") + b"\n")  # a text may hold half a pair
         return hasher.hexdigest()
 
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the documents from number ``start`` on."""
-        return iter(self._documents[start:])
+    def documents(self) -> Iterator[Document]:
+        """Yields the documents."""
+        return iter(self._documents)
 
     def tasks(self) -> Iterator[Mapping[str, Any]]:
         """Yields the tasks."""

@@ -19,7 +19,7 @@ EXAMPLES = """examples:
 
 Files are those of HotpotQA, 2WikiMultiHopQA and MuSiQue. Without --corpus the passages that come with the questions are
 searched. 2WikiMultiHopQA's id_aliases.json is read from the folder of its file. Then:
-gymnasium.make("SearchQA-v0", source="hotpotqa.corpus"). The same command resumes an interrupted build where it stopped.
+gymnasium.make("SearchQA-v0", source="hotpotqa.corpus").
 """
 
 

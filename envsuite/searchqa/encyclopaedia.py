@@ -59,9 +59,9 @@ class Encyclopaedia:
         """The entities and all that is true of them."""
         return Entities(self.entities, f"{GENERATOR} {self.seed}")
 
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the pages from number ``start`` on."""
-        for entity in self.world.all[start:]:
+    def documents(self) -> Iterator[Document]:
+        """Yields the pages."""
+        for entity in self.world.all:
             yield page(self.world, entity, f"{GENERATOR} {self.seed}")
 
     def tasks(self) -> Iterator[dict[str, Any]]:

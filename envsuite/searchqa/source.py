@@ -94,17 +94,14 @@ class QuestionFiles:
             self._digest = hasher.hexdigest()
         return self._digest
 
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        """Yields the passages from number ``start`` on.
+    def documents(self) -> Iterator[Document]:
+        """Yields the passages.
 
         Raises:
             DataError: A file cannot be read.
         """
-        relay = _ProblemRelay(self.problems, start == 0)
-        for number, (key, passage) in enumerate(self._pages(relay)):
-            if number >= start:
-                relay.open = True
-                yield Document(key, line(passage.title), passage.text)
+        for key, passage in self._pages(self.problems):
+            yield Document(key, line(passage.title), passage.text)
 
     def tasks(self) -> Iterator[dict[str, Any]]:
         """Yields the questions as tasks.
@@ -205,20 +202,6 @@ def question_files(path: Path) -> QuestionFiles:
     folder = path if path.is_dir() else path.parent
     corpora = (file for file in sorted(folder.iterdir()) if "corpus" in file.name.lower())
     return QuestionFiles([path], next((file for file in corpora if file.name.endswith(_SUFFIXES)), None))
-
-
-class _ProblemRelay(DocumentProblems):
-    """Passes problems on once it is open: a build that resumes has counted those of the pages before."""
-
-    def __init__(self, to: DocumentProblems, is_open: bool) -> None:
-        super().__init__(to.strict)
-        self.to = to
-        self.open = is_open
-
-    def add(self, kind: str, place: str) -> None:
-        """Counts a problem, unless it was counted before."""
-        if self.open:
-            self.to.add(kind, place)
 
 
 def _aliases(path: Path, problems: DocumentProblems) -> Iterator[tuple[str, tuple[str, ...]]]:

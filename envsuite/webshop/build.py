@@ -65,13 +65,6 @@ def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: ProgressReceiv
     except DataError:
         shutil.rmtree(folder)  # unlike after a full disk, no build can resume here
         raise
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError):
-            raise
-        shutil.rmtree(folder)
-        raise DataError(
-            f"{out}: the remains of an earlier build beside it are damaged ({error}) and were removed; build it again"
-        ) from error
     shutil.rmtree(folder)
 
 

@@ -33,7 +33,7 @@ BATCH = 1000
 """Number of products tagged and written at a time."""
 STEP = 50
 """Number of batches in a step, after which the transaction is committed."""
-STEPS = 1
+STEPS = 2
 """Version of ``staged``; increased when a build must not resume from an earlier version."""
 
 _TABLES = """
@@ -92,10 +92,12 @@ class CatalogueFilling:
         """Opens the tables of an earlier build with this ``record``; returns whether there are any."""
         try:
             self._open()
-            if self._read_step("record") == record:
-                self._index.resume(self._progress()[1])
+            is_whole = self._connection.execute("PRAGMA quick_check").fetchone() == ("ok",)
+            if is_whole and self._read_step("record") == record:
+                for row in self._connection.execute("SELECT asin, title, price_tag, body FROM products"):
+                    self._index_product(unpack(*row))
                 return True
-        except (sqlite3.DatabaseError, DataError):
+        except (sqlite3.DatabaseError, ValueError):
             pass  # killed before the first step, or by a crash of the machine: nothing to resume
         self.close()
         return False
@@ -103,7 +105,10 @@ class CatalogueFilling:
     def _open(self) -> None:
         self._connection = sqlite3.connect(self.path, isolation_level=None)
         self._connection.execute("ATTACH DATABASE ? AS staged", (str(self._folder / "staged"),))
-        self._index = IndexBuilder(kept=self._folder)
+        scratch = self._folder / "index"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        self._index = IndexBuilder(scratch)
 
     def close(self) -> None:
         """Closes the files."""
@@ -139,13 +144,13 @@ class CatalogueFilling:
         row = self._connection.execute("SELECT value FROM staged.done WHERE what = ?", (what,)).fetchone()
         return None if row is None else orjson.loads(row[0])
 
-    def _progress(self) -> tuple[int, int, Any]:
-        """Returns the number of products, of runs of the index, and the state of the price generator."""
+    def _progress(self) -> tuple[int, Any]:
+        """Returns the number of products, and the state of the price generator."""
         step = self._read_step("step")
         if step is None:
-            return 0, 0, random.Random(PRICE_SEED).getstate()
-        products, runs, (version, state, spare) = step
-        return products, runs, (version, tuple(state), spare)
+            return 0, random.Random(PRICE_SEED).getstate()
+        products, (version, state, spare) = step
+        return products, (version, tuple(state), spare)
 
     def _begin(self) -> None:
         self._connection.execute("BEGIN")
@@ -176,7 +181,7 @@ class CatalogueFilling:
         progress.finish("attributes", total)
 
     def _add_products(self, stock: Stock, find_nouns: Tagger, progress: ProgressReceiver) -> None:
-        total, _, state = self._progress()
+        total, state = self._progress()
         rng = random.Random()
         rng.setstate(state)
         progress.start("products", self._read_step("attributes"), total)
@@ -189,7 +194,7 @@ class CatalogueFilling:
                 self._add_batch(batch, total, find_nouns, rng)
                 total += len(batch)
                 progress.advance(len(batch))
-            self._end(step=(total, self._index.save(), rng.getstate()))
+            self._end(step=(total, rng.getstate()))
         if not total:
             raise DataError(f"{stock.title}: has no product")
         self._begin()
@@ -204,12 +209,15 @@ class CatalogueFilling:
         for number, (raw, nouns) in enumerate(zip(batch, find_nouns([raw.title for raw in batch]), strict=True), first):
             entry = entries.get(raw.asin, {})
             product = _finish_product(raw, entry, nouns, rng)
-            self._index.add(product.asin, text_of(product.title, product.description, product.bullets, product.options))
+            self._index_product(product)
             rows.append((product.asin, product.title, product.price_tag, pack(product)))
             if "instruction" in entry:
                 later.append((number, *_later(product, entry)))
         self._connection.executemany("INSERT INTO products (asin, title, price_tag, body) VALUES (?, ?, ?, ?)", rows)
         self._connection.executemany("INSERT INTO staged.composed VALUES (?, ?, ?, ?, ?, ?, ?)", later)
+
+    def _index_product(self, product: Product) -> None:
+        self._index.add(product.asin, text_of(product.title, product.description, product.bullets, product.options))
 
     def _read_attributes(self, asins: Sequence[str]) -> dict[str, dict[str, Any]]:
         marks = ", ".join("?" * len(asins))
@@ -217,7 +225,7 @@ class CatalogueFilling:
         return {asin: orjson.loads(body) for asin, body in rows}
 
     def _add_goals(self, stock: Stock, human: HumanWishes, digest: str, nouns: str, progress: ProgressReceiver) -> None:
-        total, _, state = self._progress()
+        total, state = self._progress()
         goals = {}
         progress.start("goals", None, 0)
         self._begin()

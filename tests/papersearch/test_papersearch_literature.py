@@ -130,12 +130,6 @@ def test_splits_have_queries_of_different_topics(source: Literature, queries: li
     assert len({task["id"] for task in queries}) == len(queries)
 
 
-def test_reading_may_begin_anywhere(source: Literature, papers: dict[str, Document]) -> None:
-    everything = list(papers.values())
-    for start in (0, 1, 4_999, 5_000, 6_000, 6_999, 7_000):
-        assert list(source.documents(start)) == everything[start:]
-
-
 def test_a_larger_literature_begins_with_the_same_fields(papers: dict[str, Document]) -> None:
     larger = Literature(12_000, seed=5)
     assert list(islice(larger.documents(), FIELD)) == list(papers.values())[:FIELD]

@@ -153,13 +153,6 @@ def test_of_a_damaged_gzip_file_the_beginning_is_read(tmp_path: Path) -> None:
     assert len(list(PaperFiles(tmp_path / "gzipped_without_suffix.json").documents())) == 5_000
 
 
-def test_problems_of_papers_that_an_earlier_build_read_are_not_counted_again(tmp_path: Path) -> None:
-    rows: list[Any] = [{"id": "1", "title": "T", "year": 2000}, "{", {"id": "2", "title": "T", "year": 2000}, "{"]
-    source = PaperFiles(_written(tmp_path / "papers.jsonl", rows))
-    assert [paper.key for paper in source.documents(1)] == ["2"]
-    assert source.problems.counts == {"no abstract (kept)": 1, "a line that is not JSON (left out)": 2}
-
-
 def test_the_files_of_a_folder_are_read_by_their_names(tmp_path: Path) -> None:
     for name, number in (("b.jsonl", 2), ("a.json", 1), ("c.jsonl", 3), ("readme.txt", 4)):
         _written(tmp_path / name, [{"id": number, "title": "T", "abstract": "A", "year": 2000}])

@@ -112,41 +112,20 @@ def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
         build(InMemory("empty", []), tmp_path / "test.corpus")
 
 
-class _Watched(InMemory):
-    """A source that knows where it was read from, and whose reader may be killed after some documents."""
+def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    class Killed(InMemory):
+        def documents(self) -> Iterator[Document]:
+            yield from super().documents()
+            raise KeyboardInterrupt
 
-    def __init__(self, *arguments: object, after: int = -1) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
-        self.after, self.read = after, list[int]()
-
-    def documents(self, start: int = 0) -> Iterator[Document]:
-        self.read.append(start)
-        for number, document in enumerate(super().documents(start), start):
-            if number == self.after:
-                raise KeyboardInterrupt
-            yield document
-
-
-@pytest.mark.parametrize("after", [0, 5, 10, 37, 99])
-def test_a_killed_build_resumes_and_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    monkeypatch.setattr(corpus_build, "STEP", 10)
-    draw = random.Random(after)
-    papers = [
-        Document(
-            f"p{draw.randrange(80)}", f"title {i}", "some words " * (i % 4), 20000000 + 101 + i % 20, (f"p{i // 2}",)
-        )
-        for i in range(100)
-    ]
-    tasks = [{"id": "q"}]
-    whole = build(InMemory("test", papers, tasks), tmp_path / "whole.corpus")
+    whole = build(InMemory("test", PAPERS), tmp_path / "whole.corpus")
     with pytest.raises(KeyboardInterrupt):
-        build(_Watched("test", papers, tasks, after=after), tmp_path / "test.corpus")
-    assert not (tmp_path / "test.corpus").exists()
-    source = _Watched("test", papers, tasks)
-    assert build(source, tmp_path / "test.corpus").read_bytes() == whole.read_bytes()
-    assert source.read == [after // 10 * 10]
+        build(Killed("test", PAPERS), tmp_path / "test.corpus")
+    assert not (tmp_path / "test.corpus").exists() and not (tmp_path / ".test.corpus.building").exists()
+    (tmp_path / ".test.corpus.building").mkdir()
+    (tmp_path / ".test.corpus.building" / "texts").write_text("the remains of a build that was killed")
+    assert build(InMemory("test", PAPERS), tmp_path / "test.corpus").read_bytes() == whole.read_bytes()
+    assert not (tmp_path / ".test.corpus.building").exists()
 
 
 def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path: Path) -> None:

@@ -106,40 +106,6 @@ def test_what_does_not_fit_in_memory_goes_through_the_disk_and_changes_nothing(
     assert built(library.items()) == at_once
 
 
-@settings(max_examples=30)
-@given(corpora, st.integers(1, 4), st.integers(0, 3))
-def test_another_builder_goes_on_from_what_was_saved_and_the_file_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory, documents: dict[str, str], every: int, lost: int
-) -> None:
-    folder, items = tmp_path_factory.mktemp("kept"), list(documents.items())
-    at, runs = 0, 0
-    while at < len(items):
-        with IndexBuilder(kept=folder) as builder:
-            builder.resume(runs)
-            for key, text in items[at : at + every]:
-                builder.add(key, text)
-            at, runs = at + every, builder.save()
-            assert builder.save() == runs, "nothing was added since"
-            for key, text in items[at : at + lost]:
-                builder.add(key, text)  # and not saved
-    with IndexBuilder(kept=folder) as builder, io.BytesIO() as file:
-        builder.resume(runs)
-        builder.write(file)
-        assert file.getvalue() == built(items)
-    assert folder.is_dir(), "it is not the builder's own"
-
-
-def test_a_saved_part_that_is_gone_or_damaged_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with IndexBuilder(kept=tmp_path) as builder:
-        builder.add("a", "red shirt")
-        assert builder.save() == 1
-    for runs, text in ((2, None), (1, "{"), (1, "{}")):
-        if text is not None:
-            (tmp_path / "run-0.json").write_text(text)
-        with pytest.raises(DataError, match=f"{tmp_path}: the saved part of an index is damaged"):
-            IndexBuilder(kept=tmp_path).resume(runs)
-
-
 def test_the_builder_leaves_nothing_behind(tmp_path: Path) -> None:
     with IndexBuilder(tmp_path) as builder, io.BytesIO() as file:
         builder.add("a", "red shirt")

@@ -157,11 +157,6 @@ def test_a_seed_gives_this_encyclopaedia_for_ever() -> None:
     assert _digest(Encyclopaedia(400, 100, 6)) != _digest(Encyclopaedia(400, 100, 5))
 
 
-def test_reading_may_begin_at_any_page() -> None:
-    _, documents, _ = made(*SIZES[2])
-    assert list(Encyclopaedia(100, 20, 1).documents(40)) == documents[40:]
-
-
 def test_too_few_entities_or_too_many_questions_are_refused() -> None:
     with pytest.raises(UsageError, match="entities=99: give 100 or more"):
         Encyclopaedia(99)

@@ -252,16 +252,6 @@ def test_a_folder_has_all_its_files_but_corpora_and_the_digest_is_that_of_the_co
     assert found.digest() != QuestionFiles([tmp_path]).digest()
 
 
-def test_a_build_that_resumes_reads_on_and_counts_no_problem_twice(tmp_path: Path) -> None:
-    file = write_lines(tmp_path / "dev.jsonl", ["{", HOTPOT, "[", {**TWO_WIKI, "context": TWO_WIKI["context"][:1]}])
-    whole = QuestionFiles([file])
-    documents = list(whole.documents())
-    resumed = QuestionFiles([file])
-    resumed.problems.add(passages.BROKEN, "dev.jsonl:1")
-    assert list(resumed.documents(2)) == documents[2:]
-    assert resumed.problems.counts == whole.problems.counts
-
-
 REAL = {
     "hotpotqa": (100, 994, {("bridge", 2): 78, ("comparison", 2): 22}),
     "2wikimultihopqa": (

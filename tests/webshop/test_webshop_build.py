@@ -27,13 +27,12 @@ from envsuite.webshop.source import RawProduct
 from envsuite.webshop.tasks import load
 from envsuite.webshop.world import ShopVisit
 
-# A build in a process of its own, in short steps; it says when it begins, and can be killed when a run is written and
-# its step not done.
+# A build in a process of its own, in short steps; it says when it begins, and can be killed before a step of so many
+# products is committed.
 BUILDING = """
 import os, sys
 from pathlib import Path
 from envsuite.retrieval import builder
-from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop import filling
 from envsuite.webshop.build import build
 from envsuite.webshop.generate import Shop
@@ -41,12 +40,12 @@ from envsuite.webshop.nouns import BuiltinNouns
 
 filling.BATCH, filling.STEP, builder.RUN = 20, 5, 5000
 
-def count(index, postings, count=IndexBuilder._count):
-    if str(index._runs) == sys.argv[2]:
+def commit(tables, commit=filling.CatalogueFilling._end, **entries):
+    if "step" in entries and str(entries["step"][0]) == sys.argv[2]:
         os.kill(os.getpid(), 9)
-    count(index, postings)
+    commit(tables, **entries)
 
-IndexBuilder._count = count
+filling.CatalogueFilling._end = commit
 print("begun", flush=True)
 build(Shop(products=600), Path(sys.argv[1]), BuiltinNouns())
 """
@@ -54,17 +53,17 @@ STOCK = Shop(products=600)
 
 
 def begun(out: Path, last: str = "") -> subprocess.Popen[str]:
-    """A process that has just begun to build the catalogue ``out`` of ``STOCK``; the run ``last`` kills it."""
+    """A process that has just begun to build the catalogue ``out`` of ``STOCK``; the step ``last`` kills it."""
     command = [sys.executable, "-c", BUILDING, str(out), last]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
     return process
 
 
-def killed_after(out: Path, run: str) -> None:
-    """Begin to build ``out``, as far as that run of the index."""
-    assert begun(out, run).wait() == -signal.SIGKILL
-    assert not out.exists() and (out.with_name(f".{out.name}.building") / f"run-{run}").exists()
+def killed_at(out: Path, products: str) -> None:
+    """Begin to build ``out``, as far as the step that ends with so many products."""
+    assert begun(out, products).wait() == -signal.SIGKILL
+    assert not out.exists() and (out.with_name(f".{out.name}.building") / "catalogue").exists()
 
 
 def interrupt(*_: object) -> None:
@@ -109,7 +108,7 @@ def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: tuple[bytes, float]
 ) -> None:
     out = tmp_path / "lamps"
-    killed_after(out, "2")
+    killed_at(out, "200")
     skipped = []
     original = Shop.raw_products
 
@@ -126,33 +125,22 @@ def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(
 
 def test_what_another_build_left_is_not_gone_on_from(tmp_path: Path) -> None:
     out = tmp_path / "lamps"
-    killed_after(out, "1")
+    killed_at(out, "200")
     assert len(Catalogue(build(write_shop(tmp_path), out, BuiltinNouns()))) == 7
 
 
-def test_damage_in_the_middle_of_what_was_left_is_said_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "lamps"
-    left = stopped(60, out, monkeypatch) / "catalogue"
-    content = bytearray(left.read_bytes())
-    content[4096:] = bytes(len(content) - 4096)
-    left.write_bytes(content)
-    with pytest.raises(DataError, match=r"lamps: the remains of an earlier build .* damaged .* build it again"):
-        build(Shop(products=60), out, BuiltinNouns())
-    assert len(Catalogue(build(Shop(products=60), out, BuiltinNouns()))) == 60
-
-
-@pytest.mark.parametrize("damage", ["catalogue", "staged", "run-1", "run-1.json"])
+@pytest.mark.parametrize("rest", [100, 4096])
+@pytest.mark.parametrize("damage", ["catalogue", "staged"])
 def test_what_a_machine_that_went_down_left_damaged_is_begun_anew(
-    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: str, rest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filling, "BATCH", 30)
     monkeypatch.setattr(filling, "STEP", 2)
     whole = build(Shop(products=120), tmp_path / "whole", BuiltinNouns()).read_bytes()
     out = tmp_path / "lamps"
     left = stopped(120, out, monkeypatch) / damage
-    left.write_bytes(left.read_bytes()[:100])
+    content = left.read_bytes()
+    left.write_bytes(content[:100] if rest == 100 else content[:rest] + bytes(len(content) - rest))
     assert build(Shop(products=120), out, BuiltinNouns()).read_bytes() == whole
 
 

@@ -3,7 +3,6 @@
 A description is a name, a mapping as JSON and YAML have it, or the text of a mapping in JSON:
 
 - ``"bm25"``; vectors of the corpus by their name, e.g. ``"MiniLM"``; ``"bm25+MiniLM"``, several of these fused;
-- ``{"fuse": [SEARCH, …], "weights": [0.7, 0.3], "fusion": "convex"}``; ``weights`` and ``fusion`` may be left out;
 - ``{"faiss": FILE, "vectors": NAME}``, an index file built of these vectors of the corpus;
 - ``{"search-r1": URL}``, a server of Search-R1's protocol.
 """
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -22,7 +21,7 @@ from envsuite.core.errors import UsageError, unknown
 from envsuite.core.options import SEARCH
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.hybrid import Fusion, Hybrid
+from envsuite.retrieval.hybrid import Hybrid
 from envsuite.retrieval.servers import JsonServer, SearchR1
 from envsuite.retrieval.vectors import Vectors
 
@@ -38,12 +37,10 @@ RETRIEVER = (
     "documents"
 )
 """Meaning of the option ``retriever``."""
-_DEEPEST = 4
-"""Searches within each other."""
 _MOST = 8
 """Searches that are fused."""
-_HEAVIEST = 1e9
-"""The largest weight."""
+_KINDS = {"faiss": ("faiss", "vectors"), "search-r1": ("search-r1",)}
+"""Keys of a mapping, by the one that tells its kind."""
 _KEPT = 8
 """Searches of a corpus that a process keeps open when no environment uses them."""
 L = TypeVar("L")
@@ -51,9 +48,9 @@ L = TypeVar("L")
 
 @dataclass(frozen=True)
 class NamedSearch:
-    """BM25, or vectors in the file of the corpus."""
+    """BM25, or vectors in the file of the corpus; or several of these, fused."""
 
-    name: str
+    names: tuple[str, ...]
 
     def open(self, corpus: Corpus) -> Retriever:
         """Returns the search of a corpus.
@@ -63,29 +60,12 @@ class NamedSearch:
             DataError: A file is missing, damaged or of another corpus.
             MissingExtra: A package is not installed.
         """
-        return corpus if self.name == Corpus.name else vectors_of(corpus, self.name)
+        parts = [corpus if name == Corpus.name else vectors_of(corpus, name) for name in self.names]
+        return parts[0] if len(parts) == 1 else Hybrid(parts)
 
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the files and the addresses of servers that the search reads besides the corpus."""
         return (), ()
-
-
-@dataclass(frozen=True)
-class FusedSearch:
-    """Several searches as one."""
-
-    parts: tuple[Search, ...]
-    weights: tuple[float, ...] | None = None
-    fusion: Fusion = "convex"
-
-    def open(self, corpus: Corpus) -> Retriever:
-        """Returns the search; see :meth:`NamedSearch.open`."""
-        return Hybrid([part.open(corpus) for part in self.parts], self.weights, self.fusion)
-
-    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns what its parts read; see :meth:`NamedSearch.reads`."""
-        files, addresses = zip(*(part.reads() for part in self.parts), strict=True)
-        return sum(files, ()), sum(addresses, ())
 
 
 @dataclass(frozen=True)
@@ -121,7 +101,7 @@ class ServerSearch:
         return (), (self.url,)
 
 
-Search = NamedSearch | FusedSearch | FaissSearch | ServerSearch
+Search = NamedSearch | FaissSearch | ServerSearch
 
 
 def vectors_of(corpus: Corpus, name: str) -> Vectors:
@@ -172,7 +152,9 @@ class SearchCache(Generic[L]):
         return self._described(parse_search(retriever))
 
     def _open_search(self, search: Search) -> L:
-        return self._own if search == NamedSearch(Corpus.name) else self._make(self._corpus, search.open(self._corpus))
+        return (
+            self._own if search == NamedSearch((Corpus.name,)) else self._make(self._corpus, search.open(self._corpus))
+        )
 
 
 def parse_search(description: Description) -> Search:
@@ -180,89 +162,46 @@ def parse_search(description: Description) -> Search:
 
     Raises:
         UsageError: It has another form; the message names the place.
-        UnknownName: A mapping has an unknown key, or there is no such fusion.
+        UnknownName: A mapping has an unknown key.
     """
     if isinstance(description, str) and description.lstrip().startswith("{"):
         try:
             description = orjson.loads(description)
         except orjson.JSONDecodeError as error:
             raise UsageError(f"search: not JSON ({error})") from error
-    return _search(description, "search", 1)
-
-
-def _search(description: object, place: str, deep: int) -> Search:
-    if deep > _DEEPEST:
-        raise UsageError(f"{place}: more than {_DEEPEST} searches within each other")
     if isinstance(description, str):
-        names = [name.strip() for name in description.split("+")]
-        if not all(names):
-            raise UsageError(f"{place} is {description!r}; give a name such as bm25, or names joined by +")
-        return NamedSearch(names[0]) if len(names) == 1 else _fuse({"fuse": names}, place, deep)
+        names = tuple(name.strip() for name in description.split("+"))
+        if not all(names) or len(names) > _MOST:
+            raise UsageError(f"search is {description!r}; give a name such as bm25, or 2 to {_MOST} names joined by +")
+        return NamedSearch(names)
+    one_of = f"one of the keys {', '.join(_KINDS)}"
     if not isinstance(description, Mapping):
-        raise UsageError(f"{place} is {description!r}; give a name such as bm25, or a mapping with {_one_of()}")
+        raise UsageError(f"search is {description!r}; give a name such as bm25, or a mapping with {one_of}")
     kinds = [key for key in description if key in _KINDS]
     if len(kinds) != 1:
         has = ", ".join(map(str, description)) or "none"
-        raise UsageError(f"{place}: give a mapping with {_one_of()}; this one has {has}")
-    kind = kinds[0]
-    required_keys, optional_keys, make = _KINDS[kind]
+        raise UsageError(f"search: give a mapping with {one_of}; this one has {has}")
+    keys = _KINDS[kinds[0]]
     for key in description:
-        if key not in (kind, *required_keys, *optional_keys):
-            raise unknown(f"key of {place} with {kind!r}", str(key), (kind, *required_keys, *optional_keys))
-    for key in required_keys:
+        if key not in keys:
+            raise unknown(f"key of search with {kinds[0]!r}", str(key), keys)
+    for key in keys:
         if key not in description:
-            raise UsageError(f"{place}: {kind!r} needs {key!r}, too")
-    return make(description, place, deep)
+            raise UsageError(f"search: {kinds[0]!r} needs {key!r}, too")
+    texts = [_text(description[key], f"search.{key}") for key in keys]
+    return FaissSearch(*texts) if kinds[0] == "faiss" else ServerSearch(_url(texts[0], "search.search-r1"))
 
 
-def _one_of() -> str:
-    return f"one of the keys {', '.join(_KINDS)}"
-
-
-def _fuse(description: Mapping[str, Any], place: str, deep: int) -> Search:
-    searches, weights, fusion = description["fuse"], description.get("weights"), description.get("fusion", "convex")
-    if not isinstance(searches, list | tuple) or not 2 <= len(searches) <= _MOST:
-        raise UsageError(f"{place}: fuse is not a list of 2 to {_MOST} searches")
-    parts = tuple(_search(part, f"{place}.fuse[{i}]", deep + 1) for i, part in enumerate(searches))
-    if weights is not None:
-        if not isinstance(weights, list | tuple) or len(weights) != len(parts) or not all(map(_positive, weights)):
-            remedy = f"give a positive number for each of the {len(parts)} searches"
-            raise UsageError(f"{place}.weights is {weights!r}; {remedy}")
-        weights = tuple(map(float, weights))
-    if fusion not in get_args(Fusion):
-        raise unknown(f"{place}.fusion", str(fusion), get_args(Fusion))
-    return FusedSearch(parts, weights, fusion)
-
-
-def _positive(number: object) -> bool:
-    return isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= _HEAVIEST
-
-
-def _text(description: Mapping[str, Any], key: str, place: str) -> str:
-    """Returns a field that is one line of text, a path too."""
-    value = description[key]
+def _text(value: object, place: str) -> str:
+    """Returns one line of text that a description has at ``place``."""
     text = str(value) if isinstance(value, Path) else value
     if not isinstance(text, str) or not text or not text.isprintable():
-        raise UsageError(f"{place}.{key} is {value!r}; give a line of text")
+        raise UsageError(f"{place} is {value!r}; give a line of text")
     return text
 
 
-def _url(description: Mapping[str, Any], key: str, place: str) -> str:
-    url = _text(description, key, place)
+def _url(url: str, place: str) -> str:
     try:
         return JsonServer(url).url
     except UsageError as error:
-        raise UsageError(f"{place}.{key}: {error}") from error
-
-
-_KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[str, Any], str, int], Search]]] = {
-    "fuse": ((), ("weights", "fusion"), _fuse),
-    "faiss": (
-        ("vectors",), (),
-        lambda description, place, _: FaissSearch(
-            _text(description, "faiss", place), _text(description, "vectors", place)
-        ),
-    ),
-    "search-r1": ((), (), lambda description, place, _: ServerSearch(_url(description, "search-r1", place))),
-}  # fmt: skip
-"""Key that tells a kind of search -> further keys that it needs, those that it may have, and what reads them."""
+        raise UsageError(f"{place}: {error}") from error

@@ -21,7 +21,6 @@ from envsuite.retrieval.documents import Document, InMemory
 from envsuite.retrieval.hybrid import Hybrid
 from envsuite.retrieval.retrievers import (
     FaissSearch,
-    FusedSearch,
     NamedSearch,
     SearchCache,
     ServerSearch,
@@ -31,18 +30,13 @@ from envsuite.retrieval.retrievers import (
 )
 from envsuite.retrieval.sentence import SentenceEncoder
 
-BM25, DRAWN = NamedSearch("bm25"), NamedSearch("drawn")
+BM25, DRAWN = NamedSearch(("bm25",)), NamedSearch(("drawn",))
 SAME = {
     "bm25": BM25,
-    "bm25+drawn": FusedSearch((BM25, DRAWN)),
-    '{"fuse": ["bm25", "drawn"]}': FusedSearch((BM25, DRAWN)),
-    ' {"fuse": ["bm25", "drawn"], "weights": [3, 1]}': FusedSearch((BM25, DRAWN), (3.0, 1.0)),
-    '{"fuse": ["bm25", "drawn"], "fusion": "rrf"}': FusedSearch((BM25, DRAWN), None, "rrf"),
-    '{"faiss": "papers.faiss", "vectors": "drawn"}': FaissSearch("papers.faiss", "drawn"),
+    " drawn ": DRAWN,
+    "bm25 + drawn": NamedSearch(("bm25", "drawn")),
+    ' {"faiss": "papers.faiss", "vectors": "drawn"}': FaissSearch("papers.faiss", "drawn"),
     '{"search-r1": "http://wiki:8000"}': ServerSearch("http://wiki:8000"),
-    '{"fuse": ["bm25", {"fuse": ["drawn", {"search-r1": "http://w"}]}]}': FusedSearch(
-        (BM25, FusedSearch((DRAWN, ServerSearch("http://w"))))
-    ),
 }
 
 
@@ -60,21 +54,15 @@ def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text: str) -> Non
         ("", UsageError, "search is ''; give a name such as bm25"),
         ("{", UsageError, "not JSON"),
         (7, UsageError, "search is 7; give a name"),
-        ({}, UsageError, "one of the keys fuse, faiss, search-r1; this one has none"),
-        ({"fuze": ["bm25", "drawn"]}, UsageError, "this one has fuze"),
-        ({"fuse": "bm25"}, UsageError, "search: fuse is not a list of 2 to 8 searches"),
-        ("+".join(["bm25"] * 9), UsageError, "list of 2 to 8"),
-        ({"fuse": ["bm25", 3]}, UsageError, r"search\.fuse\[1\] is 3"),
-        ({"fuse": ["bm25", {"faiss": "a"}]}, UsageError, r"search\.fuse\[1\]: 'faiss' needs 'vectors', too"),
-        ({"fuse": ["bm25", "drawn"], "weight": [1, 1]}, UnknownName, "Nearest: 'weights'"),
-        ({"fuse": ["bm25", "drawn"], "weights": [1]}, UsageError, "a positive number for each of the 2 searches"),
-        ({"fuse": ["bm25", "drawn"], "weights": [1, True]}, UsageError, "positive number"),
-        ({"fuse": ["bm25", "drawn"], "weights": [1, float("nan")]}, UsageError, "positive number"),
-        ({"fuse": ["bm25", "drawn"], "fusion": "rff"}, UnknownName, r"unknown search\.fusion 'rff'. Nearest: 'rrf'"),
+        ({}, UsageError, "one of the keys faiss, search-r1; this one has none"),
+        ({"fais": "a"}, UsageError, "this one has fais"),
+        ("+".join(["bm25"] * 9), UsageError, "2 to 8 names joined by"),
+        ("bm25+", UsageError, "2 to 8 names joined by"),
+        ({"faiss": "a"}, UsageError, "search: 'faiss' needs 'vectors', too"),
+        ({"faiss": "a", "vector": "drawn"}, UnknownName, "Nearest: 'vectors'"),
         ({"faiss": "a\0b", "vectors": "drawn"}, UsageError, r"search\.faiss"),
         ({"search-r1": "db:6333"}, UsageError, r"search\.search-r1: url is 'db:6333'"),
         ({"search-r1": "http://u:secret@w"}, UsageError, r"search\.search-r1: url of w has a password"),
-        ({"fuse": ["a", {"fuse": ["a", {"fuse": ["a", {"fuse": ["a", "b"]}]}]}]}, UsageError, "more than 4 searches"),
     ],
 )
 def test_a_description_of_another_form_is_told_where_and_what_to_write(
@@ -85,7 +73,7 @@ def test_a_description_of_another_form_is_told_where_and_what_to_write(
     assert "secret" not in str(caught.value)
 
 
-keys = st.sampled_from(["fuse", "weights", "fusion", "faiss", "vectors", "search-r1"])
+keys = st.sampled_from(["faiss", "vectors", "search-r1"])
 plain = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["bm25", "drawn", "a+b", "http://w", ""])
 )
@@ -111,10 +99,9 @@ def test_anything_is_a_search_or_an_error_of_the_user_also_as_text(given: Any) -
     assert found[0] == found[1]
 
 
-def test_what_a_search_reads_is_all_files_and_addresses_in_it() -> None:
-    inner = {"fuse": ["bm25", {"faiss": "f", "vectors": "v"}, {"search-r1": "http://q"}]}
-    both = {"fuse": [inner, {"search-r1": "http://s"}]}
-    assert parse_search(both).reads() == (("f",), ("http://q", "http://s"))
+def test_what_a_search_reads_is_its_file_or_address() -> None:
+    assert parse_search({"faiss": "f", "vectors": "v"}).reads() == (("f",), ())
+    assert parse_search({"search-r1": "http://q"}).reads() == ((), ("http://q",))
     assert parse_search("bm25+drawn").reads() == ((), ())
 
 
@@ -134,12 +121,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corpus]:
 def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, tmp_path: Path) -> None:
     dense = vectors_of(corpus, "drawn")
     assert retriever_of(corpus, "bm25") is corpus
-    expected = {
-        "drawn": dense,
-        "bm25+drawn": Hybrid([corpus, dense]),
-        '{"fuse": ["bm25", "drawn"], "weights": [3, 1], "fusion": "rrf"}': Hybrid([corpus, dense], (3, 1), "rrf"),
-    }
-    for text, search in expected.items():
+    for text, search in {"drawn": dense, "bm25+drawn": Hybrid([corpus, dense])}.items():
         found = retriever_of(corpus, text)
         assert found.name == search.name
         for mine, theirs in zip(found.search("owl and duck", 5, 30), search.search("owl and duck", 5, 30), strict=True):
@@ -153,7 +135,9 @@ def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, t
 def test_environments_share_a_search_however_they_describe_it(corpus: Corpus) -> None:
     shared = SearchCache(corpus, "own", lambda _, search: [search])  # type: ignore[arg-type, return-value]
     assert shared("bm25") == "own"
-    assert shared("bm25+drawn") is shared({"fuse": ["bm25", "drawn"]}) is not shared("drawn+bm25")
+    server = {"search-r1": "http://w"}
+    assert shared("bm25+drawn") is shared("bm25 + drawn") is not shared("drawn+bm25")
+    assert shared(server) is shared(json.dumps(server))
     search = retriever_of(corpus, "drawn")
     assert shared(search) == [search] and shared(search) is not shared(search)
     for other in (["bm25", "drawn"], None, 7, object()):

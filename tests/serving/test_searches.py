@@ -28,14 +28,11 @@ SOURCES: dict[str, Callable[[], Source]] = {
     "PaperSearchTeam-v0": lambda: Literature(300, 0),
     "SearchQA-v0": lambda: Encyclopaedia(120, 30, 0),
 }
-FUSED = {"fuse": ["bm25", "bm25"], "weights": [1, 3]}
 REFUSED = {
     "a file": {"faiss": "/etc/passwd", "vectors": "drawn"},
-    "a file in a fusion": {"fuse": ["bm25", {"faiss": "/etc/passwd", "vectors": "drawn"}]},
     "a file beside the opened folder": {"faiss": "OPEN/../other/index", "vectors": "drawn"},
     "a server": {"search-r1": "http://169.254.169.254"},
     "a server on another port": {"search-r1": "http://127.0.0.1:10"},
-    "another server in a fusion": {"fuse": ["bm25", {"search-r1": "http://127.0.0.1:6333"}]},
 }
 
 
@@ -58,17 +55,15 @@ def found(env_id: str, **arguments: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("env_id", SOURCES)
-def test_a_description_is_the_same_as_a_mapping_as_text_and_on_a_server(
-    start: Start, folder: Path, env_id: str
-) -> None:
+def test_a_description_is_the_same_here_and_on_a_server(start: Start, folder: Path, env_id: str) -> None:
     source = str(folder / f"{env_id}.corpus")
     url = start(env_id, source_folders=(folder,)).url
     shown = {
         found(env_id, source=source, retriever=retriever, **where)
-        for retriever in (FUSED, json.dumps(FUSED))
+        for retriever in ("bm25+bm25", " bm25 + bm25")
         for where in ({}, {"url": url})
     }
-    assert len(shown) == 1 and shown.pop()[1] == "1*bm25+3*bm25"
+    assert len(shown) == 1 and shown.pop()[1] == "bm25+bm25"
     assert found(env_id, source=source, url=url)[1] == "bm25"
 
 
@@ -101,9 +96,10 @@ def test_what_the_operator_opened_is_read(start: Start, folder: Path) -> None:
 def test_a_malformed_description_is_the_same_error_here_and_on_a_server(start: Start, folder: Path) -> None:
     source, url = str(folder / "SearchQA-v0.corpus"), start("SearchQA-v0", source_folders=(folder,)).url
     for retriever, error, message in (
-        ({"fuse": ["bm25"]}, UsageError, "list of 2 to 8 searches"),
-        ('{"fuse": ["bm25", "bm25"], "weight": [1, 1]}', UnknownName, "Nearest: 'weights'"),
-        ({"fuse": ["bm25", "minilm"]}, UnknownName, "Known: bm25, drawn"),
+        ("bm25+", UsageError, "2 to 8 names joined by"),
+        ('{"faiss": "a", "vector": "drawn"}', UnknownName, "Nearest: 'vectors'"),
+        ({"faiss": "a"}, UsageError, "'faiss' needs 'vectors', too"),
+        ("bm25+minilm", UnknownName, "Known: bm25, drawn"),
     ):
         for where in ({}, {"url": url}):
             with pytest.raises(error, match=message):

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 import envsuite
 from envsuite.core.errors import EnvsuiteError
 from envsuite.data import catalog
@@ -20,7 +22,6 @@ from envsuite.installation.check import InstallationCheck
 from envsuite.installation.packages import (
     PACKAGE,
     Dependency,
-    Requirement,
     look_up_dependency,
     requirements,
     requirements_of,
@@ -81,13 +82,13 @@ def _extra(extra: str, dependencies: list[Dependency], direct: Sequence[Requirem
     lacking = [d for d in dependencies if d.version is None]
     unfit = [d for d in dependencies if d.version is not None and not d.fits]
     if unfit:
-        finding = ", ".join(f"{d.requirement.name} {d.version}, but {d.requirement.specifier}" for d in unfit)
+        finding = ", ".join(f"{d.requirement.name} {d.version}, but {d.specifier}" for d in unfit)
         return InstallationCheck("packages", name, "broken", f"another version is needed: {finding}", mend, needs)
     if lacking:
-        finding = ", ".join(d.requirement.specifier for d in lacking)
+        finding = ", ".join(d.specifier for d in lacking)
         return InstallationCheck("packages", name, "absent", f"not installed: {finding}", mend, needs)
     versions = [f"{d.requirement.name} {d.version}" for d in dependencies if d.requirement in direct]
-    inner_extras = [f"[{inner}]" for needed in direct if needed.name == PACKAGE for inner in needed.extras]
+    inner_extras = [f"[{inner}]" for needed in direct if needed.name == PACKAGE for inner in sorted(needed.extras)]
     finding = ", ".join([*versions, *inner_extras]) or "needs no package"
     return InstallationCheck("packages", name, "ok", finding, required=needs)
 

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 
+from packaging.requirements import Requirement
+
 PACKAGE = "envsuite"
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[([^\]]*)\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?", re.DOTALL)
-_EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
-_BOUND = re.compile(r"(>=|<=|==|!=|~=|<|>)\s*([^,\s]+)")
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """A package that is needed, with bounds on its version."""
-
-    name: str
-    bounds: tuple[tuple[str, str], ...] = ()
-    """Operators and versions, all of which must hold."""
-    extras: tuple[str, ...] = ()
-
-    @property
-    def specifier(self) -> str:
-        """Returns the requirement as pip takes it."""
-        extras = f"[{','.join(self.extras)}]" if self.extras else ""
-        return f"{self.name}{extras}{','.join(operator + version for operator, version in self.bounds)}"
 
 
 @dataclass(frozen=True)
@@ -40,49 +22,12 @@ class Dependency:
     @property
     def fits(self) -> bool:
         """Whether a version is installed that fulfils the requirement."""
-        return self.version is not None and fits(self.version, self.requirement)
+        return self.version is not None and self.requirement.specifier.contains(self.version, prereleases=True)
 
-
-def parse(text: str) -> tuple[str, Requirement]:
-    """Parses a requirement of a package's metadata.
-
-    Returns:
-        The extra that it belongs to, empty for the base, and the requirement.
-
-    Raises:
-        ValueError: It is none.
-    """
-    match = _REQUIREMENT.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a requirement")
-    name, extras, bounds, marker = match.groups()
-    extra = _EXTRA.search(marker or "")
-    extra_names = tuple(sorted(filter(None, (word.strip() for word in (extras or "").split(",")))))
-    return (extra.group(1) if extra else ""), Requirement(name, tuple(_BOUND.findall(bounds)), extra_names)
-
-
-def fits(version: str, requirement: Requirement) -> bool:
-    """Whether ``version`` fulfils the bounds, judged by the numbers of the release alone."""
-    return all(_holds(_release(version), operator, _release(limit)) for operator, limit in requirement.bounds)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[+a-zA-Z-]", version, maxsplit=1)[0]))
-
-
-def _holds(version: tuple[int, ...], operator: str, limit: tuple[int, ...]) -> bool:
-    width = max(len(version), len(limit))
-    here, there = (numbers + (0,) * (width - len(numbers)) for numbers in (version, limit))
-    if operator == "~=":
-        return here >= there and here[: len(limit) - 1] == limit[:-1]
-    return {
-        ">=": here >= there,
-        "<=": here <= there,
-        "==": here == there,
-        "!=": here != there,
-        "<": here < there,
-        ">": here > there,
-    }[operator]
+    @property
+    def specifier(self) -> str:
+        """The requirement as pip takes it."""
+        return str(self.requirement).partition(";")[0].rstrip()
 
 
 def requirements() -> dict[str, tuple[Requirement, ...]]:
@@ -91,12 +36,13 @@ def requirements() -> dict[str, tuple[Requirement, ...]]:
     Raises:
         importlib.metadata.PackageNotFoundError: The package runs from a folder and is not installed.
     """
-    by_extra: dict[str, list[Requirement]] = {"": []}
-    for extra in metadata.metadata(PACKAGE).get_all("Provides-Extra") or ():
-        by_extra[extra] = []
-    for line in metadata.requires(PACKAGE) or ():
-        extra, requirement = parse(line)
-        by_extra.setdefault(extra, []).append(requirement)
+    extras = ["", *(metadata.metadata(PACKAGE).get_all("Provides-Extra") or ())]
+    by_extra: dict[str, list[Requirement]] = {extra: [] for extra in extras}
+    for requirement in map(Requirement, metadata.requires(PACKAGE) or ()):
+        marker = requirement.marker
+        extra = next((name for name in extras if marker is None or marker.evaluate({"extra": name})), None)
+        if extra is not None:  # else it is not for this machine
+            by_extra[extra].append(requirement)
     return {extra: tuple(group) for extra, group in by_extra.items()}
 
 
@@ -110,7 +56,7 @@ def requirements_of(extra: str, by_extra: dict[str, tuple[Requirement, ...]]) ->
         visited_extras.add(current)
         for requirement in by_extra.get(current, ()):
             if requirement.name == PACKAGE:
-                pending.extend(requirement.extras)
+                pending.extend(sorted(requirement.extras))
             else:
                 yield requirement
 
@@ -127,15 +73,3 @@ def version_of(name: str) -> str | None:
     except (metadata.PackageNotFoundError, KeyError, OSError, UnicodeDecodeError):
         return None
     return version if isinstance(version, str) else None
-
-
-def lacking(extra: str) -> list[str]:
-    """Returns the requirements of an extra that are not fulfilled, as pip takes them.
-
-    A package that runs from a folder and is not installed has no metadata; nothing is known to lack then.
-    """
-    try:
-        by_extra = requirements()
-    except metadata.PackageNotFoundError:
-        return []
-    return [needed.specifier for needed in requirements_of(extra, by_extra) if not look_up_dependency(needed).fits]

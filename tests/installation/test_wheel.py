@@ -115,8 +115,8 @@ def test_without_the_extra_the_quick_start_says_what_to_install(built: Path, tmp
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel], env=plain(), check=True)
     (packages,) = (tmp_path / "bare").glob("lib/python*/site-packages")
     for folder in map(Path, site.getsitepackages()):
-        for name in ("gymnasium", "numpy", "numpy.libs", "orjson", "jsonschema_rs", "farama_notifications",
-                     "cloudpickle", "typing_extensions.py"):  # fmt: skip
+        for name in ("gymnasium", "numpy", "numpy.libs", "orjson", "jsonschema_rs", "packaging",
+                     "farama_notifications", "cloudpickle", "typing_extensions.py"):  # fmt: skip
             if (folder / name).exists():
                 (packages / name).symlink_to(folder / name)
     told = said(tmp_path / "bare/bin/envsuite", "quickstart", cwd=tmp_path, code=2)

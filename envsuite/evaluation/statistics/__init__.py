@@ -17,8 +17,6 @@ from envsuite.evaluation.statistics.intervals import (
 from envsuite.evaluation.statistics.paired import (
     benjamini_hochberg,
     holm,
-    mcnemar,
-    paired_bootstrap,
     paired_permutation,
     paired_rates_interval,
     paired_scores_bounds,
@@ -40,9 +38,7 @@ __all__ = [
     "detectable_difference",
     "estimate_correlations",
     "holm",
-    "mcnemar",
     "over_seeds",
-    "paired_bootstrap",
     "paired_permutation",
     "paired_rates_interval",
     "paired_scores_bounds",

@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envsuite.core.errors import UsageError
 from envsuite.evaluation.statistics.intervals import RESAMPLES, Z95, Floats, clustered_wilson_bounds, draws_of_tasks
 
 _MOST_STATES = 20_000
@@ -22,36 +21,12 @@ _TIE = 1e-7
 """Relative difference below which two sums of differences are equal."""
 
 
-def mcnemar(first_only: int, second_only: int, mid_p: bool = False) -> float:
-    """Returns the two-sided p-value of McNemar's exact test (McNemar 1947): one episode of each policy on each task.
-
-    Args:
-        first_only: Number of tasks that only the first policy solved.
-        second_only: Number that only the second solved.
-        mid_p: Counts half the probability of what was observed (Fagerland, Lydersen and Laake 2013). The exact test
-            errs on the safe side; its mid-p version is closer to the stated level.
-
-    Raises:
-        UsageError: A number is negative.
-    """
-    if min(first_only, second_only) < 0:
-        raise UsageError(f"{first_only} and {second_only} tasks")
-    n, fewer = first_only + second_only, min(first_only, second_only)
-    if n == 0:
-        return 1.0
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
-    k = np.arange(fewer + 1)
-    chances = np.exp(logs[n] - logs[k] - logs[n - k] - n * math.log(2))
-    p_value = 2 * float(chances.sum())
-    return min(1.0, p_value - float(chances[-1]) if mid_p else p_value)
-
-
 def paired_permutation(differences: ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> float:
     """Returns the two-sided p-value of exchanging the policies' names task by task (Fisher 1935, section 21).
 
-    McNemar's exact test for repeated episodes and for scores: with one episode of each policy on each task and
-    outcomes 0 and 1, it is :func:`mcnemar`. The distribution of the mean is computed exactly where the differences
-    have a small common denominator, as those of success rates have, and drawn otherwise.
+    McNemar's exact test (1947) for repeated episodes and for scores: with one episode of each policy on each task and
+    outcomes 0 and 1, it is that test. The distribution of the mean is computed exactly where the differences have a
+    small common denominator, as those of success rates have, and drawn otherwise.
 
     Args:
         differences: ``(T,)``: difference of the two policies' means on each of T tasks.
@@ -100,38 +75,20 @@ def _exact_permutation(differences: NDArray[np.int64]) -> float:
     return min(1.0, float(chances[sums >= abs(int(differences.sum()))].sum()))
 
 
-def paired_bootstrap(differences: ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """Returns the 95 % interval of the mean difference of two policies on the same tasks.
+def paired_bootstrap_bounds(differences: Floats, seed: int = 0, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
+    """Returns the 95 % intervals of mean differences of two policies on the same tasks, each with the same draws.
 
     Symmetric bootstrap-t over tasks (Hall 1988): differences are 0 on most tasks and large on few, for which
     percentiles are too narrow.
 
     Args:
-        differences: ``(T,)``: difference of the two policies' means on each of T tasks.
+        differences: ``(N, T)``: difference of the two policies' means on each of T tasks, T at least 2, in each of N
+            comparisons.
         seed: Of the draws: the same seed gives the same interval.
         resamples: Number of draws.
 
     Returns:
-        Lower and upper bound; (-inf, inf) with fewer than two tasks, and the mean itself, twice, where all tasks have
-        the same difference.
-    """
-    values = np.asarray(differences, float)
-    if len(values) < 2:
-        return -math.inf, math.inf
-    low, high = paired_bootstrap_bounds(values[None], seed, resamples)
-    return float(low[0]), float(high[0])
-
-
-def paired_bootstrap_bounds(differences: Floats, seed: int = 0, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
-    """Returns the bounds of :func:`paired_bootstrap` for many comparisons at once, each with the same draws.
-
-    Args:
-        differences: ``(N, T)``: as for one comparison, T at least 2.
-        seed: Of the draws.
-        resamples: Number of draws.
-
-    Returns:
-        Lower and upper bounds, each ``(N,)``.
+        Lower and upper bounds, each ``(N,)``; the mean itself, twice, where all tasks have the same difference.
     """
     tasks = differences.shape[-1]
     mean = differences.mean(-1)
@@ -200,8 +157,8 @@ def paired_scores_bounds(
 ) -> tuple[Floats, Floats]:
     """Returns the 95 % intervals of mean differences ``second - first`` of scores from 0 to 1 on the same tasks.
 
-    They are those of :func:`paired_bootstrap`, which takes little spread for certainty. Where fewer than 10 tasks
-    differ, and no more than half, or all tasks differ alike, they are those of :func:`paired_rates_interval`.
+    They are those of :func:`paired_bootstrap_bounds`, which takes little spread for certainty. Where fewer than 10
+    tasks differ, and no more than half, or all tasks differ alike, they are those of :func:`paired_rates_interval`.
 
     Args:
         first: ``(N, T)``: mean scores of the first policy on T tasks, in each of N comparisons.

@@ -32,7 +32,7 @@ the docstrings of the settings.
 """
 ALONE = "Settings without a section"
 MODULES: dict[str, tuple[str, ...]] = {
-    "Environments": ("envsuite", "envsuite.core", "envsuite.core.wrappers", "envsuite.vector", "envsuite.remote"),
+    "Environments": ("envsuite", "envsuite.core", "envsuite.vector", "envsuite.remote"),
     "Prompts": ("envsuite.prompting",),
     "Data and search": ("envsuite.data", "envsuite.retrieval", "envsuite.interpreter"),
     "Evaluation": ("envsuite.evaluation.panels.*", "envsuite.evaluation.*"),

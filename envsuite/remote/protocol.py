@@ -1,6 +1,6 @@
 """The protocol of server and clients: names, numbers, and the mapping of errors.
 
-The page ``docs/serving.md`` describes the whole contract; ``envsuite.serving.schemas`` has it as JSON Schema.
+The page ``docs/serving.md`` describes the whole contract, ``envsuite/serving/openapi.json`` in the form of OpenAPI.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from envsuite.serving.direct import Direct, headers
 from envsuite.serving.direct import batch as answer_batch
 from envsuite.serving.front import Front
 from envsuite.serving.host import Answer
-from envsuite.serving.openapi import document
-from envsuite.serving.schemas import REQUESTS, parse_body
+from envsuite.serving.schemas import REQUEST_CHECKS, document, parse_body
 
 log = logging.getLogger("envsuite.serving")
 OPEN = ("/healthz", "/readyz", "/openapi.json")
@@ -74,7 +73,7 @@ def _calls(front: Front) -> Blueprint:
         return _response(front.call("create", _body("create")))
 
     def execute(op: str, session: str) -> Response:
-        body = _body(op) if op in REQUESTS else {}
+        body = _body(op) if op in REQUEST_CHECKS else {}
         return _response(front.call(op, {**body, "session": session}))
 
     for method, op in (("GET", "show"), ("DELETE", "close")):

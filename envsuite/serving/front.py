@@ -193,7 +193,7 @@ class Front:
         return self._execute([(op, body)])[0]
 
     def batch(self, calls: Sequence[Mapping[str, Any]]) -> list[Answer]:
-        """Answers the calls of a batch (see :data:`~envsuite.serving.schemas.REQUESTS`), in the same order.
+        """Answers the calls of a batch (see :data:`~envsuite.serving.schemas.REQUEST_CHECKS`), in the same order.
 
         Calls to one place form one message; those to one session are executed in order.
         """

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from raw import JSON, ask, new
 
-from envsuite.serving.schemas import ANSWERS
+from envsuite.remote.protocol import TITLES
+from envsuite.serving.schemas import DOCUMENT
 from envsuite.serving.server import EnvServer
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis: pip install schemathesis")
@@ -30,7 +32,19 @@ def test_any_body_is_answered_and_never_with_5xx(server: str, path: str, body: b
     reply = ask(server, "POST", path.replace("SESSION", new(server, key="hypothesis")), body)
     assert reply.status < 500
     if reply.status >= 400:
-        assert reply.body["type"] in ANSWERS["Problem"]["properties"]["type"]["enum"]
+        assert reply.body["type"].removeprefix("urn:envsuite:problem:") in TITLES
+
+
+def test_the_document_has_every_operation_and_every_problem_of_a_server(start: Start) -> None:
+    running = start()
+    served = {
+        (re.sub(r"<(?:path:)?(\w+)>", r"{\1}", rule.rule), method.lower())
+        for rule in running.app.url_map.iter_rules()
+        for method in rule.methods & {"GET", "POST", "DELETE"}
+    }
+    assert served == {(path, method) for path, operations in DOCUMENT["paths"].items() for method in operations}
+    kinds = DOCUMENT["components"]["schemas"]["Problem"]["properties"]["type"]["enum"]
+    assert kinds == [f"urn:envsuite:problem:{kind}" for kind in TITLES]
 
 
 def test_every_operation_names_the_errors_of_requests_that_are_wrong(start: Start) -> None:

@@ -14,7 +14,7 @@ from typing import IO
 import orjson
 
 from envsuite.data.catalog import RemoteFile
-from envsuite.data.files import write_atomically
+from envsuite.data.files import flush_to_disk, write_atomically
 from envsuite.data.unpack import DAMAGE
 
 
@@ -86,8 +86,7 @@ class PartFile:
 
     def finish(self, target: Path) -> None:
         """Moves the file to ``target``; an existing file there gets the suffix ``.old``."""
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())
+        flush_to_disk(self.path)
         if target.exists():
             os.replace(target, target.with_name(f"{target.name}.old"))
         os.replace(self.path, target)

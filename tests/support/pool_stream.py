@@ -26,7 +26,7 @@ def made(session: str, t: int) -> Step:
 
 def write(folder: Path, notes: Path, generation: int) -> None:
     """Writes sessions; every line of ``notes`` is what a call that has returned did."""
-    with PoolWriter(folder, segment_megabytes=0.01) as pool, notes.open("ab", buffering=0) as file:
+    with PoolWriter(folder) as pool, notes.open("ab", buffering=0) as file:
 
         def note(*words: object) -> None:
             os.write(file.fileno(), f"{' '.join(map(str, words))}\n".encode())

@@ -10,26 +10,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envsuite.core.errors import DataError, UsageError
+from envsuite.data.files import flush_to_disk
 from envsuite.data.locks import try_locked
 from envsuite.exits import is_full
 from trainers.pool.deltas import COLUMNS
-from trainers.pool.segments import flush
 
-FILE, LOCK, SEGMENTS = "pool.sqlite", "pool.lock", "segments"
-_APPLICATION, _VERSION = 0x656E7670, 1
+FILE, LOCK = "pool.sqlite", "pool.lock"
+_APPLICATION, _VERSION = 0x656E7670, 2
 _TABLES = f"""
 BEGIN;
 CREATE TABLE pool (id TEXT NOT NULL, endings INTEGER NOT NULL);
-CREATE TABLE dirty (file TEXT NOT NULL);
 CREATE TABLE sessions (number INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE, about TEXT NOT NULL,
     source TEXT NOT NULL, env_id TEXT NOT NULL, task_id TEXT NOT NULL, group_name TEXT, group_id INTEGER,
-    steps INTEGER NOT NULL DEFAULT 0, bare INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0,
+    steps INTEGER NOT NULL DEFAULT 0, bare INTEGER NOT NULL DEFAULT 0,
     altered INTEGER NOT NULL, oldest INTEGER, newest INTEGER, earned REAL NOT NULL DEFAULT 0,
     ended INTEGER UNIQUE, ending TEXT, failed INTEGER, greedy INTEGER, success INTEGER, score REAL,
-    reward REAL NOT NULL DEFAULT 0, file TEXT, place INTEGER);
+    reward REAL NOT NULL DEFAULT 0);
 CREATE INDEX by_group ON sessions (source, group_name);
 CREATE INDEX by_version ON sessions (newest, ended);
-CREATE INDEX by_file ON sessions (file, number);
 CREATE TABLE tags (number INTEGER NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (number, tag)) WITHOUT ROWID;
 CREATE TABLE steps (place INTEGER PRIMARY KEY, {", ".join(COLUMNS)}, UNIQUE (session, request));
 INSERT INTO pool VALUES ('{{}}', 0);
@@ -91,7 +89,7 @@ def connect(folder: Path, writes: bool, tight: bool = False) -> sqlite3.Connecti
                 base.execute("PRAGMA locking_mode = EXCLUSIVE")
             if writes and not base.execute("SELECT 1 FROM sqlite_master").fetchone():
                 base.executescript(_TABLES.format(uuid.uuid4().hex))
-                flush(folder.resolve().parent)
+                flush_to_disk(folder.resolve().parent)
             header = [base.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
             if header != [_APPLICATION, _VERSION]:
                 raise DataError(f"{file}: not a pool, or one of another version (application, version: {header})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -19,13 +20,14 @@ from trainers.steps.prefixes import common_length
 COLUMNS = {
     **dict.fromkeys(("session", "request", "parent", "kept", "kept_text"), int),
     **dict.fromkeys(("prompt_ids", "response_ids", "response_logprobs", "policy_version"), bytes),
-    **{"prompt_text": str, "rest": str, "digest": bytes},
+    **{"prompt_text": str, "rest": bytes, "digest": bytes},
 }
 """Columns of a row. ``kept`` and ``kept_text`` are the tokens of the prompt and response, and the characters of the
 text, of the ``parent``, an earlier request of its session, with which the prompt begins; ``prompt_ids`` and
 ``prompt_text`` are the rest. Arrays are int32, int32, float32 and int64; one version stands for all tokens of a
-response. ``rest`` has the other fields as JSON. ``digest`` tells the step, as it was given, from others."""
-_KINDS = {"response_ids": np.int32, "response_logprobs": np.float32, "policy_version": np.int64}
+response. ``rest`` has the other fields as JSON. What is bytes is compressed, but ``digest``, which tells the
+step, as it was given, from others."""
+_KINDS = {"prompt_ids": np.int32, "response_ids": np.int32, "response_logprobs": np.float32, "policy_version": np.int64}
 Row = dict[str, Any]
 
 
@@ -78,14 +80,15 @@ def encode(step: Step, request: int, earlier: Sequence[StepPrefix]) -> tuple[Row
     text = fields["prompt_text"] or ""
     overlaps = [(common_length(whole.tokens, step.prompt_ids), _common(whole.text, text)) for whole in earlier]
     overlap, parent = max(zip(overlaps, earlier, strict=True), key=lambda pair: pair[0], default=((0, 0), _NOTHING))
-    arrays = {name: fields.pop(name) for name in ("prompt_ids", *_KINDS)}
+    arrays = {name: fields.pop(name) for name in _KINDS}
     versions = np.unique(arrays["policy_version"])
     arrays["policy_version"] = versions if len(versions) == 1 else arrays["policy_version"]
     arrays["prompt_ids"] = step.prompt_ids[overlap[0] :]
     row: Row = {"request": request, "parent": parent.request, "kept": overlap[0], "kept_text": overlap[1]}
-    row |= {name: values.tobytes() for name, values in arrays.items()}
+    row |= {name: zlib.compress(values.tobytes()) for name, values in arrays.items()}
     row["prompt_text"] = None if fields.pop("prompt_text") is None else text[overlap[1] :]
-    row["rest"] = json.dumps({**fields, "images": []}, separators=(",", ":"), default=_plain)
+    rest = json.dumps({**fields, "images": []}, separators=(",", ":"), default=_plain)
+    row["rest"] = zlib.compress(rest.encode())
     return row, StepPrefix(request, np.concatenate([step.prompt_ids, step.response_ids]), text)
 
 
@@ -107,14 +110,14 @@ def decode(rows: Iterable[Row], where: str) -> dict[int, tuple[Step, StepPrefix]
     steps = {}
     try:
         for row in rows:
-            parent, fields, text = wholes[row["parent"]], json.loads(row["rest"]), row["prompt_text"]
-            arrays = {name: np.frombuffer(row[name], kind) for name, kind in _KINDS.items()}
-            prompt = np.concatenate([parent.tokens[: row["kept"]], np.frombuffer(row["prompt_ids"], np.int32)])
+            parent, fields, text = wholes[row["parent"]], json.loads(zlib.decompress(row["rest"])), row["prompt_text"]
+            arrays = {name: np.frombuffer(zlib.decompress(row[name]), kind) for name, kind in _KINDS.items()}
+            prompt = np.concatenate([parent.tokens[: row["kept"]], arrays.pop("prompt_ids")])
             text = None if text is None else parent.text[: row["kept_text"]] + text
             step = step_of({**fields, **arrays, "prompt_ids": prompt, "prompt_text": text})  # without texts
             step = replace(step, prompt_text=text, response_text=fields["response_text"])
             whole = StepPrefix(row["request"], np.concatenate([prompt, step.response_ids]), text or "")
             wholes[row["request"]], steps[row["request"]] = whole, (step, whole)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise DataError(f"{where}: a row is damaged ({type(error).__name__}: {error})") from error
     return steps

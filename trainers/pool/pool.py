@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from envsuite.core.errors import UsageError
-from envsuite.playing.step import Episode
-from trainers.pool.database import SEGMENTS, connect, naming_errors
-from trainers.pool.deltas import Row, decode
+from envsuite.playing.step import Episode, Step
+from trainers.pool.database import connect, naming_errors
+from trainers.pool.deltas import StepPrefix, decode
 from trainers.pool.query import TRAINABLE, Query, candidates, choose_sessions
 from trainers.pool.records import PooledSession
-from trainers.pool.segments import SegmentGone, read_group
 
-T = TypeVar("T")
-_ATTEMPTS = 5
-"""Times that a read begins anew because the writer has replaced a segment meanwhile."""
 _SESSION = """SELECT *, (SELECT json_group_array(tag) FROM tags WHERE tags.number = s.number) AS tags
 FROM sessions s WHERE"""
 _ALL = Query(order="oldest")
@@ -57,7 +53,8 @@ class Pool:
     @property
     def mark(self) -> int:
         """Number of sessions that have ended so far, those that were deleted since included."""
-        return self._read(lambda: int(self._rows("SELECT endings FROM pool")[0]["endings"]))
+        with self._transaction():
+            return int(self._rows("SELECT endings FROM pool")[0]["endings"])
 
     def sessions(self, query: Query = _ALL, seed: int = 0, ended: bool = False) -> list[PooledSession]:
         """Returns the sessions that a query finds, in its order; without one, all of them as they began.
@@ -67,12 +64,9 @@ class Pool:
             seed: Seed of the order.
             ended: Leaves out those that have not ended.
         """
-
-        def read() -> list[PooledSession]:
+        with self._transaction():
             sql, values = candidates(query, self.mark, "ended IS NOT NULL" if ended else "1")
             return self._of([*choose_sessions(map(tuple, self._rows(sql, *values)), query, seed)])
-
-        return self._read(read)
 
     def session(self, session: str) -> PooledSession:
         """Returns the session of a name.
@@ -80,7 +74,9 @@ class Pool:
         Raises:
             UsageError: There is none.
         """
-        if not (rows := self._read(lambda: self._rows(f"{_SESSION} session = ?", session))):
+        with self._transaction():
+            rows = self._rows(f"{_SESSION} session = ?", session)
+        if not rows:
             raise UsageError(f"{self.folder} has no session {session!r}; envsuite pool list {self.folder} lists them")
         return PooledSession.of(rows[0])
 
@@ -91,7 +87,8 @@ class Pool:
             UsageError: There is no such session.
             DataError: It is damaged.
         """
-        return self._read(lambda: self._episodes([self.session(session)])[0])
+        with self._transaction():
+            return self._episodes([self.session(session)])[0]
 
     def episodes(self, query: Query = _ALL, seed: int = 0) -> list[Episode]:
         """Returns the episodes of the sessions that a query finds, in its order; without one, of all that have ended.
@@ -99,7 +96,8 @@ class Pool:
         Raises:
             DataError: One is damaged.
         """
-        return self._read(lambda: self._episodes(self.sessions(query, seed, ended=True)))
+        with self._transaction():
+            return self._episodes(self.sessions(query, seed, ended=True))
 
     def take(
         self, query: Query, count: int, seed: int, state: Mapping[str, Any] | None = None, until: int | None = None
@@ -124,8 +122,7 @@ class Pool:
             UsageError: The state is that of another pool.
             DataError: An episode is damaged.
         """
-
-        def read() -> tuple[list[Episode], dict[str, Any]]:
+        with self._transaction():
             own, mark = self._rows("SELECT id, endings FROM pool")[0]
             if state is not None and state["pool"] != own:
                 raise UsageError(f"the state is that of another pool than {self.folder}; begin without one")
@@ -136,41 +133,24 @@ class Pool:
             numbers = [*choose_sessions(rows, query, seed, count)]
             return self._episodes(self._of(numbers)), {"pool": own, "taken": _ranges(taken_numbers | set(numbers))}
 
-        return self._read(read)
-
     def _of(self, numbers: Sequence[int]) -> list[PooledSession]:
         """The sessions of these numbers, in their order."""
         return [PooledSession.of(self._rows(f"{_SESSION} number = ?", number)[0]) for number in numbers]
 
     def _episodes(self, sessions: Sequence[PooledSession]) -> list[Episode]:
-        steps = {number: decode(rows, f"{self.folder}, session {number}") for number, rows in self._read_rows(sessions)}
-        return [s.episode([steps[s.number][request][0] for request in sorted(steps[s.number])]) for s in sessions]
+        steps = [self._decode(session.number) for session in sessions]
+        return [s.episode([own[request][0] for request in sorted(own)]) for s, own in zip(sessions, steps, strict=True)]
 
-    def _read_rows(self, sessions: Sequence[PooledSession]) -> Iterator[tuple[int, list[Row]]]:
-        """Yields number and rows of each session, in the order in which they lie on the disk."""
-        at, there = ("", 0), list[Row]()
-        for session in sorted(sessions, key=lambda session: (session.file or "", session.place or 0)):
-            if session.file and at != (session.file, session.place):
-                at = (session.file, session.place or 0)
-                there = read_group(self.folder / SEGMENTS / session.file, session.place or 0)
-            own = self._rows("SELECT * FROM steps WHERE session = ? ORDER BY place", session.number)
-            yield session.number, [row for row in there if row["session"] == session.number] or [*map(dict, own)]
+    def _decode(self, number: int) -> dict[int, tuple[Step, StepPrefix]]:
+        """The steps of a session by request, in the order in which they were stored."""
+        rows = self._rows("SELECT * FROM steps WHERE session = ? ORDER BY place", number)
+        return decode(rows, f"{self.folder}, session {number}")
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         return self._base.execute(query, values).fetchall()
 
-    def _read(self, read: Callable[[], T]) -> T:
-        """Returns what ``read`` reads, all of it from one state of the pool."""
-        for _ in range(_ATTEMPTS):
-            try:
-                with self._transaction("DEFERRED"):
-                    return read()
-            except SegmentGone as error:
-                last_error = error
-        raise last_error
-
     @contextmanager
-    def _transaction(self, kind: str) -> Iterator[None]:
+    def _transaction(self, kind: str = "DEFERRED") -> Iterator[None]:
         """Does what is within the block as a whole or not at all; a block within a block is part of it."""
         with self._lock, naming_errors(self.folder):
             if self._base.in_transaction:

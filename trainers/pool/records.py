@@ -91,10 +91,6 @@ class PooledSession:
     """Version of the oldest weights that sampled a token of it; ``None`` where it has no token."""
     newest: int | None
     """The same of the newest weights."""
-    file: str | None
-    """Segment that has its steps; ``None`` while they are in the database."""
-    place: int | None
-    """Row group in that file."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> PooledSession:

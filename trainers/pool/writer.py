@@ -12,17 +12,15 @@ from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.functions import function_in
 from envsuite.core.tools import ToolCall
 from envsuite.playing.step import Episode, Step
-from trainers.pool.database import FILE, SEGMENTS, connect, naming_errors, no_room, write_lock
-from trainers.pool.deltas import COLUMNS, Row, StepPrefix, decode, digest, encode
+from trainers.pool.database import FILE, connect, naming_errors, no_room, write_lock
+from trainers.pool.deltas import COLUMNS, StepPrefix, digest, encode
 from trainers.pool.pool import Pool
-from trainers.pool.records import SHARED, PooledSession, Ruling, SessionAbout, SessionEnding
-from trainers.pool.segments import flush, write_segment
+from trainers.pool.records import SHARED, Ruling, SessionAbout, SessionEnding
 from trainers.settings import checked, config_errors
 
 Hook = Callable[[Any], Any]
@@ -75,10 +73,6 @@ _BRANCHES = 8
 """Earlier steps of a session with which a new one is compared."""
 _SESSIONS = 512
 """Sessions whose earlier steps are kept in memory; those of others are read again."""
-_WAITING = "FROM sessions WHERE file IS NULL AND ended NOT NULL"
-"""Sessions whose steps may move into a segment."""
-_GROUP = 2**20
-"""Bytes of a row group, which is read as a whole; the session that reaches them is the last one in it."""
 
 
 class PoolWriter(Pool):
@@ -93,7 +87,6 @@ class PoolWriter(Pool):
         hook: ``file.py:function``, which sees each text before it is stored (:func:`load_hook`).
             From the first text on that it changes, the steps of a session are stored without tokens, which have the
             text in them; such a session is never trained on.
-        segment_megabytes: Steps of ended sessions move from the database to Parquet when there are so many.
 
     Raises:
         UsageError: Another process writes the pool, or the hook cannot be loaded.
@@ -102,17 +95,13 @@ class PoolWriter(Pool):
 
     _writes = True
 
-    def __init__(
-        self, folder: Path | str, program: str = "a program", hook: str | None = None, segment_megabytes: float = 64
-    ) -> None:
+    def __init__(self, folder: Path | str, program: str = "a program", hook: str | None = None) -> None:
         self._hook = _same if hook is None else load_hook(hook)
-        self._limit = int(segment_megabytes * 2**20)
         self._branches = lru_cache(_SESSIONS)(self._read_branches)
         with ExitStack() as stack:
             stack.enter_context(write_lock(Path(folder), program))
             super().__init__(folder)
             stack.callback(lambda: self._base.close())
-            self._tidy()
             self._held = stack.pop_all()
 
     def close(self) -> None:
@@ -204,7 +193,6 @@ class PoolWriter(Pool):
                 "WHERE session = :session",
                 **values, ending=json.dumps(values), session=session, failed=values["error"] is not None,
             )  # fmt: skip
-        self.compact(self._limit)
 
     def store(self, session: str, episode: Episode, **about: Any) -> None:
         """Stores an episode that has ended; requests are the places of its steps.
@@ -224,7 +212,6 @@ class PoolWriter(Pool):
             self.open_session(session, **{name: vars(episode)[name] for name in (*SHARED, "group_id")} | about)
             self.add_all((session, number, step) for number, step in enumerate(episode.steps))
             self.end(session, **{field.name: vars(episode)[field.name] for field in fields(SessionEnding)})
-        self.compact(self._limit)
 
     def reward(self, session: str, value: float, success: bool | None = None, score: float | None = None) -> None:
         """Sets what a session earned beyond its steps, in place of what was set before; its last step gets it.
@@ -275,80 +262,25 @@ class PoolWriter(Pool):
                 self._base = connect(self.folder, True, tight=True)
             self._forget(sessions)
         with self._lock, naming_errors(self.folder):
-            self._tidy()
-            with self._if_room(FILE):
+            try:
                 self._do("VACUUM")
                 self._do("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.OperationalError as error:
+                if not no_room(error):
+                    raise
+                _LOG.warning("%s: no room to write it anew without what was deleted (%s)", self.folder / FILE, error)
 
     def _forget(self, sessions: Iterable[str]) -> None:
         with self.together():
             for row in map(self._row, sessions):
-                if row["file"] is not None:
-                    self._do("INSERT INTO dirty VALUES (?)", row["file"])
                 for table, key in (("steps", "session"), ("tags", "number"), ("sessions", "number")):
                     self._do(f"DELETE FROM {table} WHERE {key} = ?", row["number"])
-
-    @contextmanager
-    def _if_room(self, file: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, sqlite3.OperationalError) as error:
-            if not no_room(error):
-                raise
-            _LOG.warning("%s: no room to write it anew without what was deleted (%s)", self.folder / file, error)
-
-    def compact(self, least: int = 1) -> None:
-        """Moves the steps of sessions that have ended into segments, where they have ``least`` bytes at least."""
-        with self._lock, naming_errors(self.folder):
-            while not self._base.in_transaction and self._rows(f"SELECT SUM(bytes) >= ? {_WAITING}", least)[0][0]:
-                before = f"SELECT number, SUM(bytes) OVER (ORDER BY number) - bytes AS before {_WAITING}"
-                self._move(self._rows(f"SELECT number FROM ({before}) WHERE before < ?", self._limit))
-
-    def _move(self, numbers: Iterable[tuple[int]]) -> None:
-        """Writes a segment of sessions, then says where they are and forgets where they were."""
-        file, places = f"{uuid4().hex}.parquet", dict[int, int]()
-        write_segment(self.folder / SEGMENTS / file, self._groups(self._of([number for (number,) in numbers]), places))
-        with self.together():
-            for number, place in places.items():
-                self._do("UPDATE sessions SET file = ?, place = ? WHERE number = ?", file, place, number)
-                self._do("DELETE FROM steps WHERE session = ?", number)
-
-    def _groups(self, sessions: Sequence[PooledSession], places: dict[int, int]) -> Iterator[list[Row]]:
-        """Yields the rows of each row group, and notes in ``places`` in which each session is."""
-        group, size, place = list[Row](), 0, 0
-        for number, rows in self._read_rows(sessions):
-            places[number] = place
-            group += rows
-            size += sum(map(_bytes, rows))
-            if size >= _GROUP:
-                yield group
-                group, size, place = [], 0, place + 1
-        yield group
-
-    def _tidy(self) -> None:
-        """Writes segments with deleted sessions anew, and removes files that belong to no segment."""
-        folder = self.folder / SEGMENTS
-        folder.mkdir(exist_ok=True)
-        flush(self.folder)
-        self._remove_others(folder)
-        for (file,) in self._rows("SELECT DISTINCT file FROM dirty"):
-            with self._if_room(f"{SEGMENTS}/{file}"):
-                if rows := self._rows("SELECT number FROM sessions WHERE file = ?", file):
-                    self._move(rows)
-                self._do("DELETE FROM dirty WHERE file = ?", file)
-        self._remove_others(folder)
-
-    def _remove_others(self, folder: Path) -> None:
-        names = {file for (file,) in self._rows("SELECT DISTINCT file FROM sessions")}
-        for path in (*folder.glob("*.parquet"), *folder.glob(".*")):
-            if path.name not in names:
-                path.unlink()
 
     def _add(self, session: str, request: int, step: Step) -> None:
         where = f"session {session!r}, request {request}"
         own, row = digest(step, where), self._row(session)
-        if (old_digest := self._stored_digest(row, request)) is not None:
-            if old_digest != own:
+        if old := self._rows("SELECT digest FROM steps WHERE session = ? AND request = ?", row["number"], request):
+            if old[0]["digest"] != own:
                 raise UsageError(f"{where}: another step is stored under this number; give each its own")
             return
         if row["ended"] is not None:
@@ -368,26 +300,17 @@ class PoolWriter(Pool):
         tips = [branch for branch in branches if (branch.request, len(branch.tokens)) != stem]
         branches[:] = [*tips, whole][-_BRANCHES:]  # a step that this one continues is part of it
         self._do(
-            "UPDATE sessions SET steps = steps + 1, bare = bare + :bare, bytes = bytes + :bytes, altered = :altered, "
+            "UPDATE sessions SET steps = steps + 1, bare = bare + :bare, altered = :altered, "
             "earned = earned + :reward, oldest = COALESCE(MIN(oldest, :low), oldest, :low), "
             "newest = COALESCE(MAX(newest, :high), newest, :high) WHERE number = :session",
-            session=row["number"], bare=not len(step.response_ids), bytes=_bytes(columns), altered=is_altered,
+            session=row["number"], bare=not len(step.response_ids), altered=is_altered,
             reward=float(step.reward), low=min(step.policy_version.tolist(), default=None),
             high=max(step.policy_version.tolist(), default=None),
         )  # fmt: skip
 
-    def _stored_digest(self, row: Any, request: int) -> bytes | None:
-        """The digest of a step that is stored."""
-        matches = self._rows("SELECT digest FROM steps WHERE session = ? AND request = ?", row["number"], request)
-        if row["file"] is not None:
-            ((_, rows),) = self._read_rows(self._of([row["number"]]))
-            matches = [entry for entry in rows if entry["request"] == request]
-        return matches[0]["digest"] if matches else None
-
     def _read_branches(self, number: int) -> list[StepPrefix]:
         """The last ones of the earlier steps of a session; what is added stays in memory while it is in use."""
-        ((_, rows),) = self._read_rows(self._of([number]))
-        return [whole for _, whole in decode(rows, f"{self.folder}, session {number}").values()][-_BRANCHES:]
+        return [whole for _, whole in self._decode(number).values()][-_BRANCHES:]
 
     def _row(self, session: str) -> Any:
         if not (rows := self._rows("SELECT * FROM sessions WHERE session = ?", session)):
@@ -400,8 +323,3 @@ class PoolWriter(Pool):
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _bytes(row: Row) -> int:
-    """Bytes of a row, but its numbers."""
-    return sum(len(row[name] or "") for name, kind in COLUMNS.items() if kind is not int)

@@ -26,6 +26,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
+from envsuite.data.files import flush_to_disk
 from envsuite.playing.activity import ACTIVITY
 from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, saved_weights, set_adapter_tensors
 from trainers.policy.sharding import assign, is_sharded, kept_whole
@@ -153,7 +154,7 @@ def _flush_files(partial: Path, accelerator: Accelerator, folder: Path) -> dict[
     own: dict[str, Any] = {}
     with sharing_failures(accelerator), _explain_errors(folder):
         for file in files:
-            _flush(file)
+            flush_to_disk(file)
             own[file.name] = fingerprint_of(file)
     return dict(sorted(entry for part in all_gather_object(accelerator, own) for entry in part.items()))
 
@@ -162,7 +163,7 @@ def _finish(partial: Path, folder: Path, listing: Mapping[str, Any]) -> None:
     """Writes the manifest, and gives the checkpoint its name."""
     manifest = partial / MANIFEST
     manifest.write_bytes(orjson.dumps({"format": FORMAT, "files": listing}, option=orjson.OPT_INDENT_2))
-    _flush(manifest)
+    flush_to_disk(manifest)
     aside = folder.with_name(f".{folder.name}.old")
     if os.path.lexists(folder):
         _remove(aside)  # of a write that was interrupted after its last rename
@@ -403,11 +404,3 @@ def fingerprint_of(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {"bytes": file.stat().st_size, "sha256": digest}
-
-
-def _flush(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

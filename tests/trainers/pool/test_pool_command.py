@@ -116,17 +116,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("room", [0, 1, 9, 40])
-@pytest.mark.parametrize("packed", [False, True], ids=["rows", "segments"])
 def test_sessions_are_deleted_from_a_disk_that_is_full(
-    disk: Path, console: Console, monkeypatch: pytest.MonkeyPatch, packed: bool, room: int
+    disk: Path, console: Console, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     monkeypatch.setenv("SQLITE_TMPDIR", str(disk))
     secrets = [os.urandom(10_000).hex() for _ in range(24)]
     with PoolWriter(disk / "pool") as pool:
         for n, secret in enumerate(secrets):
-            pool.store(f"s{n}", episode(n, step(0, observation=secret), group_id=n), source="run")
-            if packed and n in (11, 23):
-                pool.compact()
+            pool.store(f"s{n}", episode(n, step(0, prompt_text=secret), group_id=n), source="run")
     with (disk / "fill").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
         while True:
             file.write(bytes(4096))
@@ -139,6 +136,6 @@ def test_sessions_are_deleted_from_a_disk_that_is_full(
     assert sum(file.stat().st_blocks for file in disk.rglob("*")) < 4 * 2048, "and there is room again"
     with PoolWriter(disk / "pool") as pool:
         pool.store("new", episode(99, step(0), group_id=99), source="run")
-        assert pool.episode("s20").steps[0].observation == secrets[20]
+        assert pool.episode("s20").steps[0].prompt_text == secrets[20]
     files = [file.read_bytes() for file in (disk / "pool").rglob("*") if file.is_file()]
     assert not any(secret.encode() in content for secret in secrets[:12] for content in files)

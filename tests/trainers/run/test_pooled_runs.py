@@ -129,7 +129,7 @@ def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path: Pa
 def test_a_gateway_that_is_killed_at_any_moment_loses_no_episode_that_it_trained_on(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
     (tmp_path / "agent.py").write_text(AGENT)
-    agent = {"function": f"{tmp_path}/agent.py:play"}
+    agent = {"run": f"{tmp_path}/agent.py:play"}
     taken = _killed_and_resumed(tmp_path, 20, tmp_path / "agent.py.played", **{
         "pool": {"folder": str(tmp_path / "pool")}, "checkpoint_every": 1, "episodes_every": 1, "iterations": 40,
         "rollout.agent": agent, "evaluation": {"envs": []},
